@@ -1,0 +1,33 @@
+# Everything runs in a virtual environment of its own, made on first use.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+
+.PHONY: test demo bench lint format clean
+
+test: lint  ## lint, types, tests
+	$(BIN)/pytest -n 2 -q
+
+demo: $(READY)  ## the main job on a small true example, offline
+	$(BIN)/python examples/demo.py --out demo
+
+bench: $(READY)  ## time and memory of attention on this machine, side by side
+	$(BIN)/headwise bench attention --out benchmarks/results/local
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@

@@ -1,0 +1,16 @@
+"""How a head looks: pure tensors, knowing nothing of models, data or training."""
+
+from headwise.attention.attend import Choice, attend, explain
+from headwise.attention.schemes import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
+
+__all__ = [
+    "Choice",
+    "DistanceAware",
+    "Plain",
+    "RelativePositions",
+    "Scheme",
+    "Tener",
+    "TransformerXL",
+    "attend",
+    "explain",
+]

@@ -1,0 +1,185 @@
+"""The operator's face: check the arguments, let the scheme state its terms, pick a backend."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from headwise.attention import blockwise, reference, sdpa
+from headwise.attention.checks import broadcastable, check_scheme, check_tensors, padding
+from headwise.attention.problem import Problem
+from headwise.attention.schemes import Scheme
+from headwise.attention.schemes.scheme import one_of
+
+Backend = Literal["auto", "reference", "blockwise", "sdpa"]
+
+BACKENDS = {"reference": reference.attend, "blockwise": blockwise.attend, "sdpa": sdpa.attend}
+
+#: Whole maps of this many float32 weights are 64 MiB, and attention holds several of them.
+MANY_PAIRS = 2**24
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which backend `attend` takes for a problem, and why."""
+
+    backend: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.backend}: {self.reason}"
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scheme: Scheme,
+    key_padding: Tensor | None = None,
+    query_padding: Tensor | None = None,
+    causal: bool = False,
+    mask: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    offset: int = 0,
+    dropout: float = 0.0,
+    scale: float | None = None,
+    return_received: bool = False,
+    return_weights: bool = False,
+    backend: Backend = "auto",
+) -> Any:
+    """Attend by a position scheme.
+
+    Masks say True where a key may be attended, as in `torch.nn.functional.scaled_dot_product_attention`. A query left
+    without any key gets zeros, and passes no gradient.
+
+    Args:
+        q: queries (B, H, N, d).
+        k: keys (B, G, M, d); H is a multiple of G, and each key head serves H/G query heads.
+        v: values (B, G, M, any width).
+        scheme: how positions enter: `Plain()`, `DistanceAware(…)`, `RelativePositions(…)`, `TransformerXL(…)`,
+            `Tener(…)`.
+        key_padding: the real keys, (B, M) boolean or (B,) lengths.
+        query_padding: the real queries, (B, N) boolean or (B,) lengths. The others get zeros and give nothing.
+        causal: a query sees the keys up to its own position.
+        mask: boolean, (N, M) or broadcastable to (B, H, N, M).
+        position_bias: added to the scores, differentiable, (N, M) or broadcastable to (B, H, N, M); as in T5.
+        offset: the position of the first query, where keys stand at 0 … M−1: the number of cached keys when decoding.
+        dropout: the share of attention weights to drop; it is up to the caller to give 0 in evaluation.
+        scale: what scores are multiplied by, above 0; by default the scheme's own: 1/√d, for `Tener` 1.
+        return_received: also return what each key receives from all real queries, before dropout, (B, H, M).
+        return_weights: also return the weights, before dropout, (B, H, N, M); this costs N × M memory.
+        backend: `reference` (whole maps), `blockwise` (no N × M memory), `sdpa` (torch's kernels; plain attention
+            only), or `auto`, which picks one; `explain` tells which. A backend asked for by name is never replaced.
+
+    Returns:
+        The output (B, H, N, width of v) in q's dtype, or a tuple of (output, received, weights) with what was asked,
+        in that order. received and weights are float32 for half-precision inputs.
+
+    Raises:
+        TypeError: a dtype or type is wrong; the message names the argument.
+        ValueError: a shape or value is wrong; the message names the argument, what was expected and what came.
+
+    Example:
+        >>> import torch, headwise as hw
+        >>> x = torch.randn(2, 4, 10, 16)
+        >>> out, received = hw.attend(x, x, x, scheme=hw.DistanceAware(heads=4), return_received=True)
+        >>> received.sum(-1).allclose(torch.full((2, 4), 10.0))
+        True
+    """
+    problem = _problem(
+        q,
+        k,
+        v,
+        scheme=scheme,
+        key_padding=key_padding,
+        query_padding=query_padding,
+        causal=causal,
+        mask=mask,
+        position_bias=position_bias,
+        offset=offset,
+        dropout=dropout,
+        scale=scale,
+        return_received=return_received,
+        return_weights=return_weights,
+    )
+    chosen = choose(problem, backend).backend
+    with torch.autocast(q.device.type, enabled=False):
+        attended = BACKENDS[chosen](problem)
+    extras = [x for x in (attended.received, attended.weights) if x is not None]
+    return (attended.output, *extras) if extras else attended.output
+
+
+def explain(q: Tensor, k: Tensor, v: Tensor, *, backend: Backend = "auto", **options: Any) -> Choice:
+    """Which backend `attend` would take for these arguments, and why.
+
+    Example:
+        >>> import torch, headwise as hw
+        >>> x = torch.randn(1, 4, 2048, 64)
+        >>> print(hw.explain(x, x, x, scheme=hw.DistanceAware(heads=4)).backend)
+        blockwise
+    """
+    return choose(_problem(q, k, v, **options), backend)
+
+
+def choose(problem: Problem, backend: Backend) -> Choice:
+    one_of("backend", backend, get_args(Backend))
+    if backend != "auto":
+        return Choice(backend, "asked for by name")
+    if sdpa.obstacle(problem) is None:
+        return Choice("sdpa", "plain attention, which torch has fused kernels for")
+    if torch.compiler.is_exporting():
+        return Choice("reference", "exported programs hold plain operators, for any length")
+    batch, heads, n, m = problem.shape
+    if batch * heads * n * m >= MANY_PAIRS:
+        return Choice("blockwise", f"maps of {batch} × {heads} × {n} × {m} weights are too large to hold")
+    return Choice("reference", f"maps of {batch} × {heads} × {n} × {m} weights are small enough to hold")
+
+
+def _problem(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scheme: Scheme,
+    key_padding: Tensor | None = None,
+    query_padding: Tensor | None = None,
+    causal: bool = False,
+    mask: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    offset: int = 0,
+    dropout: float = 0.0,
+    scale: float | None = None,
+    return_received: bool = False,
+    return_weights: bool = False,
+) -> Problem:
+    q, k, v = check_tensors(q, k, v)
+    check_scheme(scheme, q)
+    batch, heads, n, head_dim = q.shape
+    m = k.shape[2]
+    if isinstance(offset, bool) or not isinstance(offset, int | torch.SymInt):
+        raise TypeError(f"offset must be an int, got {offset!r}")
+    if offset < 0:
+        raise ValueError(f"offset, the position of the first query, must be 0 or more, got {offset}")
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+    if scale is not None and not scale > 0.0:
+        raise ValueError(f"scale must be above 0, got {scale}")
+    with torch.autocast(q.device.type, enabled=False):
+        terms = scheme(q, k, offset=offset)
+    return Problem(
+        terms=terms,
+        v=v,
+        scale=scheme.scale(head_dim) if scale is None else float(scale),
+        offset=offset,
+        causal=causal,
+        key_padding=padding("key_padding", key_padding, batch, m, q.device),
+        query_padding=padding("query_padding", query_padding, batch, n, q.device),
+        mask=broadcastable("mask", mask, (batch, heads, n, m), q.device),
+        bias=broadcastable("position_bias", position_bias, (batch, heads, n, m), q.device),
+        dropout=dropout,
+        want_received=return_received,
+        want_weights=return_weights,
+        out_dtype=q.dtype,
+    )

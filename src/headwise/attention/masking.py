@@ -1,0 +1,45 @@
+"""Which key may be attended from where, for a block of rows, and the softmax that survives a row with no key."""
+
+import torch
+from torch import Tensor
+
+
+def allowed(
+    n: int,
+    m: int,
+    *,
+    first: int,
+    causal: bool,
+    key_padding: Tensor | None,
+    query_padding: Tensor | None,
+    mask: Tensor | None,
+    device: torch.device,
+) -> Tensor | None:
+    """The pairs that may attend, broadcastable to (B, H, n, m), or None if all may.
+
+    `first` is the position of the block's first query; the masks are already cut to the block.
+    """
+    parts = []
+    if causal:
+        positions = torch.arange(first, first + n, device=device)
+        parts.append(torch.arange(m, device=device) <= positions[:, None])
+    if key_padding is not None:
+        parts.append(key_padding[:, None, None, :])
+    if query_padding is not None:
+        parts.append(query_padding[:, None, :, None])
+    if mask is not None:
+        parts.append(mask)
+    if not parts:
+        return None
+    together = parts[0]
+    for part in parts[1:]:
+        together = together & part
+    return together
+
+
+def softmax_of_rows(scores: Tensor, *, can_be_empty: bool) -> Tensor:
+    """Softmax over keys; a row whose scores are all −∞ gives zeros, and zero gradient."""
+    if not can_be_empty:
+        return torch.softmax(scores, dim=-1)
+    empty = (scores == -torch.inf).all(dim=-1, keepdim=True)
+    return torch.softmax(scores.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0)

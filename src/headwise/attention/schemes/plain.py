@@ -1,0 +1,25 @@
+"""Scaled dot-product attention. Vaswani et al. 2017, Attention Is All You Need, https://arxiv.org/abs/1706.03762
+
+    s_ij = q_i·k_j / √d                                                                              (their eq. 1)
+
+It knows nothing of positions: a model adds them to its input (`headwise.attention.sinusoids`), or has none.
+"""
+
+from torch import Tensor
+
+from headwise.attention.problem import Terms
+from headwise.attention.schemes.scheme import Scheme
+
+
+class Plain(Scheme):
+    """Scaled dot-product attention without positions.
+
+    Example:
+        >>> import torch, headwise as hw
+        >>> x = torch.randn(2, 4, 10, 16)
+        >>> hw.attend(x, x, x, scheme=hw.Plain()).shape
+        torch.Size([2, 4, 10, 16])
+    """
+
+    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
+        return Terms(q=q, k=k)

@@ -1,0 +1,81 @@
+"""The Adapted Transformer. Yan et al. 2019, TENER, https://arxiv.org/abs/1911.04474
+
+    s_ij = (q_i + u)·k_j + (q_i + v)·r_{i−j},  unscaled, k_j the layer's input itself                  (eq. 16–19)
+
+r is a sinusoid of the signed difference, as wide as a head. A sinusoid of a difference is a rotation,
+a·r_{i−j} = rot_i(a)·r_j, so the whole score is one dot product of twice the width: [q+u ; rot_i(q+v)]·[k ; r_j].
+
+The authors' later release projects keys after all, takes r_{j−i} on the query's side and adds a key's own term:
+
+    s_ij = (q_i + u)·k_j + (q_i + v)·r_{j−i} + k_j·r_{i−j}
+
+which is one dot product of three times the width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from headwise.attention.problem import Terms, compute_dtype
+from headwise.attention.schemes.scheme import Scheme, positive
+from headwise.attention.sinusoids import rotate, sinusoids
+
+
+class Tener(Scheme):
+    """Direction- and distance-aware sinusoids, sharp (unscaled) attention.
+
+    Args:
+        heads: number of query heads.
+        head_dim: width of a head, even.
+        released: the score of the authors' later release instead of the paper's.
+
+    Example:
+        >>> import torch, headwise as hw
+        >>> x = torch.randn(2, 4, 10, 16)
+        >>> hw.attend(x, x, x, scheme=hw.Tener(heads=4, head_dim=16)).shape
+        torch.Size([2, 4, 10, 16])
+
+    Raises:
+        ValueError: heads or head_dim < 1, an odd head_dim.
+    """
+
+    heads: int
+
+    def __init__(self, heads: int, head_dim: int, *, released: bool = False) -> None:
+        super().__init__()
+        self.heads = positive("heads", heads)
+        self.head_dim = positive("head_dim", head_dim)
+        if head_dim % 2:
+            raise ValueError(f"head_dim must be even, for sine and cosine, got {head_dim}")
+        self.released = released
+        self.projects_keys = released
+        self.u = nn.Parameter(torch.empty(heads, head_dim))
+        self.v = nn.Parameter(torch.empty(heads, head_dim))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        for bias in (self.u, self.v):
+            nn.init.xavier_normal_(bias)
+
+    def scale(self, head_dim: int) -> float:
+        return 1.0
+
+    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
+        dtype = compute_dtype(q.dtype)
+        at_query = torch.arange(offset, offset + q.shape[2], device=q.device)
+        at_key = torch.arange(k.shape[2], device=q.device)
+        query_waves = sinusoids(at_query, self.head_dim).to(dtype)
+        key_waves = sinusoids(at_key, self.head_dim).to(dtype)
+        content, position = q + self.u[:, None], q + self.v[:, None]
+        if not self.released:
+            return Terms(
+                q=torch.cat([content, rotate(position, query_waves)], dim=-1),
+                k=torch.cat([k, key_waves.expand_as(k)], dim=-1),
+            )
+        return Terms(
+            q=torch.cat([content, rotate(position, query_waves, backwards=True), query_waves.expand_as(q)], dim=-1),
+            k=torch.cat([k, key_waves.expand_as(k), rotate(k, key_waves, backwards=True)], dim=-1),
+        )
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, head_dim={self.head_dim}, released={self.released}"

@@ -1,0 +1,68 @@
+"""Transformer-XL's relative positions. Dai et al. 2019, ACL, https://arxiv.org/abs/1901.02860
+
+    s_ij = ((q_i + u)·k_j + (q_i + v)·W r_{i−j}) / √d                                          (section 3.3)
+
+r is a sinusoid of the signed difference, W a learned projection, u and v one learned vector a head each. An encoder
+looks both ways; with `causal` and the last segment's states before the keys (`offset` = their number) it is the paper's
+recurrence.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from headwise.attention.problem import Terms
+from headwise.attention.schemes.scheme import Scheme, positive
+from headwise.attention.sinusoids import sinusoids
+
+
+class TransformerXL(Scheme):
+    """Content and position biases, and projected sinusoids of the difference i − j.
+
+    Args:
+        heads: number of query heads.
+        head_dim: width of a head.
+        dim: width of the sinusoids, even; the paper has the model's width, and so the default is heads · head_dim.
+
+    Example:
+        >>> import torch, headwise as hw
+        >>> x = torch.randn(2, 4, 10, 16)
+        >>> hw.attend(x, x, x, scheme=hw.TransformerXL(heads=4, head_dim=16)).shape
+        torch.Size([2, 4, 10, 16])
+
+    Raises:
+        ValueError: heads or head_dim < 1, an odd dim.
+    """
+
+    heads: int
+
+    def __init__(self, heads: int, head_dim: int, *, dim: int | None = None) -> None:
+        super().__init__()
+        self.heads = positive("heads", heads)
+        self.head_dim = positive("head_dim", head_dim)
+        self.dim = positive("dim", heads * head_dim if dim is None else dim)
+        if self.dim % 2:
+            raise ValueError(f"dim, the width of the sinusoids, must be even, got {self.dim}")
+        self.u = nn.Parameter(torch.empty(heads, head_dim))
+        self.v = nn.Parameter(torch.empty(heads, head_dim))
+        self.projection = nn.Linear(self.dim, heads * head_dim, bias=False)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        for parameter in (self.u, self.v, self.projection.weight):
+            parameter.normal_(0.0, 0.02)
+
+    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
+        first = 1 - q.shape[2] - offset  # of the relative positions j − i; r takes i − j, their negation
+        differences = -torch.arange(first, k.shape[2] - offset, device=q.device)
+        table = self.projection(sinusoids(differences, self.dim).to(self.projection.weight.dtype))
+        return Terms(
+            q=q + self.u[:, None],
+            k=k,
+            relative_q=q + self.v[:, None],
+            key_table=table.unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1),
+            first=first,
+        )
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, head_dim={self.head_dim}, dim={self.dim}"
