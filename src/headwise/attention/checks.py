@@ -37,7 +37,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tens
     return q, k, v
 
 
-def check_scheme(scheme: Scheme, q: Tensor) -> None:
+def check_scheme(scheme: object, q: Tensor) -> None:
     if not isinstance(scheme, Scheme):
         hint = " (an instance, not the class)" if isinstance(scheme, type) else ""
         raise TypeError(f"scheme must be a headwise Scheme such as Plain(){hint}, got {scheme!r}")

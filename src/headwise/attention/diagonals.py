@@ -19,7 +19,8 @@ def skew(by_diagonal: Tensor) -> Tensor:
     """(…, n, n+m) by diagonal → (…, n, m) by key: row i reads the m columns from n−1−i on. A view where it can be."""
     n, width = by_diagonal.shape[-2:]
     sheared = by_diagonal.flatten(-2)[..., n - 1 : n * width - 1]
-    return sheared.unflatten(-1, (n, width - 1))[..., : width - n]
+    rows: Tensor = sheared.unflatten(-1, (n, width - 1))
+    return rows[..., : width - n]
 
 
 def unskew(by_key: Tensor) -> Tensor:

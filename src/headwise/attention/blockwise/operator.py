@@ -54,7 +54,7 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        return forward_operator(*arguments)
+        return tuple(forward_operator(*arguments))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

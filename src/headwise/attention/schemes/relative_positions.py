@@ -37,6 +37,7 @@ class RelativePositions(Scheme):
     """
 
     heads: int
+    head_dim: int
 
     def __init__(
         self,

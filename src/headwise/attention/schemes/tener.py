@@ -39,6 +39,7 @@ class Tener(Scheme):
     """
 
     heads: int
+    head_dim: int
 
     def __init__(self, heads: int, head_dim: int, *, released: bool = False) -> None:
         super().__init__()

@@ -34,6 +34,7 @@ class TransformerXL(Scheme):
     """
 
     heads: int
+    head_dim: int
 
     def __init__(self, heads: int, head_dim: int, *, dim: int | None = None) -> None:
         super().__init__()

@@ -1,0 +1,103 @@
+"""The papers' equations, one pair (i, j) at a time, in float64: what every backend must equal.
+
+Nothing here calls headwise; a scheme only lends its parameters. i is a query's position (offset included), j a key's.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from headwise import DistanceAware, RelativePositions, Scheme, Tener, TransformerXL
+
+
+def wave(position: int, dim: int) -> Tensor:
+    """r of Transformer-XL and TENER: sines, then cosines, of the position times 10000^(−2m/dim)."""
+    angles = [position / 10000 ** (2 * m / dim) for m in range(dim // 2)]
+    return torch.tensor([math.sin(a) for a in angles] + [math.cos(a) for a in angles], dtype=torch.float64)
+
+
+def coefficient(scheme: DistanceAware, h: int, distance: int) -> Tensor:
+    """f of the DA paper: eq. 5 and the mappings of section 4.3."""
+    x = scheme.w[h] * distance
+    if scheme.mapping == "learnable-sigmoid":
+        assert scheme.v is not None
+        return (1 + torch.exp(scheme.v[h])) / (1 + torch.exp(scheme.v[h] - x))
+    if scheme.mapping == "clip":
+        return torch.minimum(x, torch.tensor(scheme.threshold, dtype=torch.float64))
+    if scheme.mapping == "linear":
+        assert scheme.slope is not None
+        assert scheme.intercept is not None
+        return scheme.slope[h] * x + scheme.intercept[h]
+    if scheme.mapping == "exponent":
+        return torch.exp(x)
+    return 1 / (1 + torch.exp(-x))
+
+
+def row_of(table: Tensor, h: int, i: int, j: int, k: int) -> Tensor:
+    """w_clip(j−i, k) of Shaw et al.; a table without heads serves all."""
+    return table[h if len(table) > 1 else 0, max(-k, min(k, j - i)) + k]
+
+
+def score(scheme: Scheme, h: int, q: Tensor, k: Tensor, i: int, j: int, scale: float | None) -> Tensor:
+    c = 1 / math.sqrt(len(q)) if scale is None else scale
+    if isinstance(scheme, DistanceAware):
+        f = coefficient(scheme, h, abs(i - j))
+        if scheme.adjust == "early-multiply":
+            return (torch.relu(q @ k) if scheme.rectify else q @ k) * f * c
+        return q @ k * c + f if scheme.adjust == "early-add" else q @ k * c
+    if isinstance(scheme, RelativePositions):
+        return q @ (k if scheme.key_table is None else k + row_of(scheme.key_table, h, i, j, scheme.k)) * c
+    if isinstance(scheme, TransformerXL):
+        weight = scheme.projection.weight.view(scheme.heads, scheme.head_dim, scheme.dim)[h]
+        return ((q + scheme.u[h]) @ k + (q + scheme.v[h]) @ (weight @ wave(i - j, scheme.dim))) * c
+    if isinstance(scheme, Tener):
+        c, d = 1.0 if scale is None else scale, scheme.head_dim
+        content = (q + scheme.u[h]) @ k
+        if scheme.released:
+            return (content + (q + scheme.v[h]) @ wave(j - i, d) + k @ wave(i - j, d)) * c
+        return (content + (q + scheme.v[h]) @ wave(i - j, d)) * c
+    return q @ k * c
+
+
+def oracle(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scheme: Scheme,
+    may_attend: Tensor,
+    position_bias: Tensor | None = None,
+    offset: int = 0,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output (B, H, N, d), received (B, H, M) and weights (B, H, N, M); may_attend is the whole (B, H, N, M) mask."""
+    batch, heads, n, _ = q.shape
+    group = heads // k.shape[1]
+    m, width = v.shape[2:]
+    outputs, weights = [], []
+    for b in range(batch):
+        for h in range(heads):
+            g = h // group
+            for i in range(n):
+                keys = [j for j in range(m) if may_attend[b, h, i, j]]
+                scores = {j: score(scheme, h, q[b, h, i], k[b, g, j], offset + i, j, scale) for j in keys}
+                if position_bias is not None:
+                    scores = {j: s + position_bias.expand(batch, heads, n, m)[b, h, i, j] for j, s in scores.items()}
+                total = sum((torch.exp(s) for s in scores.values()), start=torch.zeros((), dtype=torch.float64))
+                output = torch.zeros(width, dtype=torch.float64)
+                row = [torch.zeros((), dtype=torch.float64)] * m
+                for j in keys:
+                    p = torch.exp(scores[j]) / total
+                    value = v[b, g, j]
+                    if isinstance(scheme, DistanceAware) and scheme.adjust.startswith("late"):
+                        f = coefficient(scheme, h, abs(offset + i - j))
+                        p = p * f if scheme.adjust == "late-multiply" else p + f
+                    if isinstance(scheme, RelativePositions) and scheme.value_table is not None:
+                        value = value + row_of(scheme.value_table, h, offset + i, j, scheme.k)
+                    output = output + p * value
+                    row[j] = p
+                outputs.append(output)
+                weights.append(torch.stack(row))
+    map_ = torch.stack(weights).view(batch, heads, n, m)
+    return torch.stack(outputs).view(batch, heads, n, width), map_.sum(dim=2), map_

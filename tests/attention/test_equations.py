@@ -1,0 +1,99 @@
+"""Every scheme and option against the papers' equations written out as loops (oracle.py): values and all gradients."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from headwise import attend
+from headwise.attention.blockwise import block
+from tests.attention.cases import ALL, make
+from tests.attention.oracle import oracle
+
+B, H, N, M, D = 2, 2, 4, 5, 4
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "bare": {},
+    "masked": {"key_padding": True, "query_padding": True, "mask": True, "position_bias": True},
+    "causal-offset": {"causal": True, "offset": 2, "scale": 0.7},
+    "grouped": {"key_heads": 1, "causal": True, "lengths": True},
+}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the blockwise backend has several blocks along every axis."""
+    monkeypatch.setattr(block, "BLOCK_PAIRS", 2 * 3 * M)
+    monkeypatch.setattr(block, "LEAST_ROWS", 1)
+    monkeypatch.setattr(block, "MOST_ROWS", 3)
+
+
+def allowed_pairs(options: dict[str, Any], heads: int) -> Tensor:
+    """The mask that the options add up to, pair by pair."""
+    may = torch.ones(B, heads, N, M, dtype=torch.bool)
+    for b in range(B):
+        for i in range(N):
+            for j in range(M):
+                ok = not (options.get("causal") and j > i + options.get("offset", 0))
+                for name, at in (("key_padding", j), ("query_padding", i)):
+                    padding = options.get(name)
+                    if padding is not None:
+                        ok = ok and bool(at < padding[b] if padding.dim() == 1 else padding[b, at])
+                may[b, :, i, j] = ok
+    return may if options.get("mask") is None else may & options["mask"]
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("name", ALL)
+def test_scheme_equals_its_equation(name: str, option: str, backend: Any) -> None:
+    torch.manual_seed(hash((name, option)) % 2**31)
+    options = dict(OPTIONS[option])
+    key_heads = options.pop("key_heads", H)
+    if options.pop("lengths", False):
+        options["key_padding"] = torch.tensor([M, M - 2])
+    if options.get("key_padding") is True:
+        options["key_padding"] = torch.tensor([[1, 1, 0, 1, 1], [1, 1, 1, 0, 0]], dtype=torch.bool)
+        options["query_padding"] = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]], dtype=torch.bool)
+        options["mask"] = torch.rand(B, H, N, M) > 0.3
+        options["mask"][0, :, 1] = False  # a query without a key
+        options["position_bias"] = torch.randn(1, H, N, M, dtype=torch.float64, requires_grad=True)
+    q, k, v = (
+        torch.randn(B, heads, length, D, dtype=torch.float64, requires_grad=True)
+        for heads, length in ((H, N), (key_heads, M), (key_heads, M))
+    )
+    scheme = make(name, H, D)
+    leaves = [q, k, v, *scheme.parameters()]
+    if "position_bias" in options:
+        leaves.append(options["position_bias"])
+
+    ours = attend(q, k, v, scheme=scheme, return_received=True, return_weights=True, backend=backend, **options)
+    kept = {name: options[name] for name in ("position_bias", "offset", "scale") if name in options}
+    theirs = oracle(q, k, v, scheme=scheme, may_attend=allowed_pairs(options, H), **kept)
+
+    for mine, true in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, true, atol=1e-10, rtol=1e-10)
+    directions = [torch.randn_like(x) for x in ours]
+    gradients = [
+        torch.autograd.grad(
+            sum((x * direction).sum() for x, direction in zip(results, directions, strict=True)),
+            leaves,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        for results in (ours, theirs)
+    ]
+    for mine, true in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, true, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_plain_result_is_what_was_asked_for(name: str) -> None:
+    q, k, v = (torch.randn(B, H, N, D, dtype=torch.float64) for _ in range(3))
+    scheme = make(name, H, D)
+    alone = attend(q, k, v, scheme=scheme)
+    output, received = attend(q, k, v, scheme=scheme, return_received=True)
+    _, weights = attend(q, k, v, scheme=scheme, return_weights=True)
+    torch.testing.assert_close(alone, output, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(received, weights.sum(dim=2), atol=1e-12, rtol=1e-12)
