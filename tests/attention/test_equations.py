@@ -48,7 +48,7 @@ def allowed_pairs(options: dict[str, Any], heads: int) -> Tensor:
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", ALL)
 def test_scheme_equals_its_equation(name: str, option: str, backend: Any) -> None:
-    torch.manual_seed(hash((name, option)) % 2**31)
+    torch.manual_seed(0)
     options = dict(OPTIONS[option])
     key_heads = options.pop("key_heads", H)
     if options.pop("lengths", False):

@@ -1,5 +1,6 @@
 """The operator's face: check the arguments, let the scheme state its terms, pick a backend."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -105,7 +106,7 @@ def attend(
         return_weights=return_weights,
     )
     chosen = choose(problem, backend).backend
-    with torch.autocast(q.device.type, enabled=False):
+    with _without_autocast(q.device.type):
         attended = BACKENDS[chosen](problem)
     extras = [x for x in (attended.received, attended.weights) if x is not None]
     return (attended.output, *extras) if extras else attended.output
@@ -166,7 +167,7 @@ def _problem(
         raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
     if scale is not None and not scale > 0.0:
         raise ValueError(f"scale must be above 0, got {scale}")
-    with torch.autocast(q.device.type, enabled=False):
+    with _without_autocast(q.device.type):
         terms = scheme(q, k, offset=offset)
     return Problem(
         terms=terms,
@@ -183,3 +184,8 @@ def _problem(
         want_weights=return_weights,
         out_dtype=q.dtype,
     )
+
+
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Autocast has chosen the inputs' precision by now; inside, the scores' own precision holds."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()

@@ -26,8 +26,9 @@ ARGUMENTS = (
 def attend(problem: Problem) -> Attended:
     terms, dtype = problem.terms, problem.compute_dtype
     learned = (terms.q, terms.k, problem.v, terms.relative_q, terms.key_table, terms.value_table, terms.distance)
+    # Views, since the compiler refuses a function that is given one tensor twice, as in attend(x, x, x).
     output, _, received, weights = _Forward.apply(
-        *(None if x is None else x.to(dtype) for x in (*learned, problem.bias)),
+        *(None if x is None else x.to(dtype).view_as(x) for x in (*learned, problem.bias)),
         problem.mask,
         problem.key_padding,
         problem.query_padding,
@@ -68,7 +69,9 @@ class _Forward(torch.autograd.Function):
         *tensors, log_sums = ctx.saved_tensors
         d_output, _, d_received, d_weights = d_outputs
         needs_bias = ctx.needs_input_grad[DIFFERENTIABLE - 1]
-        grads = _Backward.apply(*tensors, *ctx.settings, needs_bias, log_sums, d_output, d_received, d_weights)
+        # The compiler cannot trace a function inside a function's backward pass, and never differentiates it twice.
+        run = backward_operator if torch.compiler.is_compiling() else _Backward.apply
+        grads = run(*tensors, *ctx.settings, needs_bias, log_sums, d_output, d_received, d_weights)
         present = (grad if grad.numel() else None for grad in grads)
         return (*present, *[None] * (len(ctx.needs_input_grad) - DIFFERENTIABLE))
 

@@ -1,0 +1,80 @@
+"""Reference and blockwise agree on random problems, in values and gradients, whatever the blocks."""
+
+from typing import Any
+from unittest import mock
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwise import attend
+from headwise.attention.blockwise import block
+from tests.attention.cases import ALL, make
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> dict[str, Any]:
+    torch.manual_seed(draw(st.integers(0, 2**31)))
+    batch, key_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    n, m, d = draw(st.integers(1, 9)), draw(st.integers(1, 9)), 2 * draw(st.integers(1, 4))
+    heads = key_heads * group
+    options: dict[str, Any] = {"causal": draw(st.booleans()), "offset": draw(st.integers(0, 5))}
+    if draw(st.booleans()):
+        options["key_padding"] = torch.rand(batch, m) > 0.4
+    if draw(st.booleans()):
+        options["query_padding"] = torch.randint(0, n + 1, (batch,))
+    if draw(st.booleans()):
+        shape = [draw(st.sampled_from([1, size])) for size in (batch, heads, n, m)]
+        options["mask"] = torch.rand(shape) > 0.4
+    if draw(st.booleans()):
+        shape = [draw(st.sampled_from([1, size])) for size in (batch, heads, n, m)]
+        bias = torch.randn(shape, dtype=torch.float64)
+        if draw(st.booleans()):
+            bias[torch.rand(shape) > 0.7] = -torch.inf
+        options["position_bias"] = bias.requires_grad_()
+    return {
+        "scheme": make(draw(st.sampled_from(sorted(ALL))), heads, d),
+        "q": torch.randn(batch, heads, n, d, dtype=torch.float64, requires_grad=True),
+        "k": torch.randn(batch, key_heads, m, d, dtype=torch.float64, requires_grad=True),
+        "v": torch.randn(batch, key_heads, m, d, dtype=torch.float64, requires_grad=True),
+        "options": options,
+        "blocks": (draw(st.integers(1, 60)), 1, draw(st.integers(1, 5))),
+    }
+
+
+@settings(max_examples=400, deadline=None)
+@given(problems())
+def test_backends_agree(problem: dict[str, Any]) -> None:
+    scheme, q, k, v, options = (problem[name] for name in ("scheme", "q", "k", "v", "options"))
+    leaves = [q, k, v, *scheme.parameters()]
+    if "position_bias" in options:
+        leaves.append(options["position_bias"])
+    results: list[list[torch.Tensor]] = []
+    directions: list[torch.Tensor] = []
+    pairs, least, most = problem["blocks"]
+    with mock.patch.multiple(block, BLOCK_PAIRS=pairs, LEAST_ROWS=least, MOST_ROWS=most):
+        for backend in ("reference", "blockwise"):
+            outputs = attend(
+                q, k, v, scheme=scheme, return_received=True, return_weights=True, backend=backend, **options
+            )
+            directions = directions or [torch.randn_like(x) for x in outputs]
+            loss = sum((x * y).sum() for x, y in zip(outputs, directions, strict=True))
+            gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+            results.append([*outputs, *gradients])
+    for reference, blockwise in zip(*results, strict=True):
+        assert reference.isfinite().all()
+        torch.testing.assert_close(blockwise, reference, atol=1e-9, rtol=1e-9)
+
+
+def test_a_query_without_a_key_gets_zeros_and_no_gradient() -> None:
+    for name in sorted(ALL):
+        for backend in ("reference", "blockwise"):
+            q, k, v = (torch.randn(1, 2, 3, 4, requires_grad=True) for _ in range(3))
+            mask = torch.ones(3, 3, dtype=torch.bool)
+            mask[1] = False
+            output = attend(q, k, v, scheme=make(name, 2, 4, dtype=torch.float32), mask=mask, backend=backend)
+            output.sum().backward()
+            assert output[:, :, 1].eq(0).all(), (name, backend)
+            assert q.grad is not None
+            assert q.grad[:, :, 1].eq(0).all(), (name, backend)
+            assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v)), (name, backend)

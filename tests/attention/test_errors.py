@@ -1,0 +1,92 @@
+"""Bad input: an error that names the argument, what was expected and what came."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from headwise import DistanceAware, MultiheadAttention, Plain, RelativePositions, Tener, TransformerXL, attend, explain
+
+X = torch.randn(2, 4, 5, 8)
+ANYTHING: dict[str, Any] = {"half": 1.5, "log": "log", "late": "late", "4": "4"}  # what a type checker would refuse
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"q": X[0]}, ValueError, r"q must have 4 dimensions .* got shape \(4, 5, 8\)"),
+        ({"k": "keys"}, TypeError, "k must be a tensor, got str"),
+        ({"k": X[:1]}, ValueError, "same batch size, got 2, 1 and 2"),
+        ({"v": X[:, :, :4]}, ValueError, r"k and v must have the same heads and length, got \(4, 5\) and \(4, 4\)"),
+        ({"k": X[..., :4]}, ValueError, "q and k must have the same width, got 8 and 4"),
+        ({"k": X[:, :3], "v": X[:, :3]}, ValueError, "q's heads must be a multiple of k's, got 4 and 3"),
+        ({"k": X.half()}, TypeError, "q, k and v must have one dtype, got torch.float32, torch.float16"),
+        ({"q": X.long()}, TypeError, "q must be floating point, got torch.int64"),
+        ({"scheme": Plain}, TypeError, "an instance, not the class"),
+        ({"scheme": "plain"}, TypeError, "scheme must be a headwise Scheme"),
+        ({"scheme": DistanceAware(heads=8)}, ValueError, "scheme has heads=8 but q has 4 heads"),
+        ({"scheme": Tener(4, 16)}, ValueError, "scheme has head_dim=16 but q's heads are 8 wide"),
+        ({"key_padding": torch.ones(2, 5)}, TypeError, "key_padding must be boolean .* or integer lengths"),
+        ({"key_padding": torch.ones(2, 4).bool()}, ValueError, r"key_padding must be \(2, 5\).*got shape \(2, 4\)"),
+        ({"key_padding": torch.tensor([5, 6])}, ValueError, r"key_padding lengths must lie between 0 and 5.*\[5, 6\]"),
+        ({"key_padding": torch.tensor([5])}, ValueError, r"key_padding lengths must be \(2,\)"),
+        ({"query_padding": torch.tensor([-1, 5])}, ValueError, "query_padding lengths must lie between 0 and 5"),
+        ({"mask": torch.ones(5, 5)}, TypeError, "mask must be boolean .* position_bias"),
+        ({"mask": torch.ones(2, 5, 5).bool()}, ValueError, r"mask must be \(5, 5\) or broadcastable to \(2, 4, 5, 5\)"),
+        ({"position_bias": torch.ones(5, 5).bool()}, TypeError, "position_bias must be floating point"),
+        ({"position_bias": torch.ones(3, 1, 5, 5)}, ValueError, "position_bias must be"),
+        ({"offset": -1}, ValueError, "offset, .* must be 0 or more, got -1"),
+        ({"offset": 1.5}, TypeError, "offset must be an int, got 1.5"),
+        ({"dropout": 1.0}, ValueError, "dropout must be at least 0 and below 1, got 1.0"),
+        ({"scale": 0.0}, ValueError, "scale must be above 0"),
+        ({"backend": "flash"}, ValueError, "backend must be one of auto, reference, blockwise, sdpa; got 'flash'"),
+    ],
+)
+def test_attend(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    arguments: dict[str, Any] = {"q": X, "k": X, "v": X, "scheme": Plain()} | changes
+    with pytest.raises(error, match=message):
+        attend(arguments.pop("q"), arguments.pop("k"), arguments.pop("v"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: RelativePositions(4, 8, k=-1), ValueError, "k, the clipping distance, must be 0 or more, got -1"),
+        (lambda: RelativePositions(4, 8, k=ANYTHING["half"]), TypeError, "k must be an int"),
+        (lambda: RelativePositions(0, 8, k=1), ValueError, "heads must be at least 1, got 0"),
+        (lambda: RelativePositions(4, 8, k=1, spread=-1.0), ValueError, "spread must be 0 or more"),
+        (
+            lambda: DistanceAware(4, mapping=ANYTHING["log"]),
+            ValueError,
+            "mapping must be one of .* got 'log'",
+        ),
+        (lambda: DistanceAware(4, adjust=ANYTHING["late"]), ValueError, "adjust must be one of early-multiply"),
+        (lambda: DistanceAware(ANYTHING["4"]), TypeError, "heads must be an int, got '4'"),
+        (lambda: DistanceAware(4, w_spread=-0.1), ValueError, "w_spread must be 0 or more"),
+        (lambda: Tener(4, 7), ValueError, "head_dim must be even"),
+        (lambda: TransformerXL(3, 5), ValueError, "dim, .* must be even, got 15"),
+        (lambda: MultiheadAttention(10, 4), ValueError, "dim must be a multiple of heads"),
+        (lambda: MultiheadAttention(8, 4, key_heads=3), ValueError, "heads must be a multiple of key_heads"),
+        (lambda: MultiheadAttention(8, 4, scheme=DistanceAware(2)), ValueError, "scheme has heads=2"),
+        (lambda: MultiheadAttention(8, 4, scheme=Tener(4, 2), kdim=6), ValueError, "keys must be .* 8 wide, got 6"),
+    ],
+)
+def test_constructors(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_a_backend_asked_for_by_name_never_falls_back() -> None:
+    with pytest.raises(ValueError, match="backend='sdpa' cannot do this: the scheme adds terms"):
+        attend(X, X, X, scheme=DistanceAware(4), backend="sdpa")
+    with pytest.raises(ValueError, match="neither received attention nor weights"):
+        attend(X, X, X, scheme=Plain(), return_received=True, backend="sdpa")
+    assert explain(X, X, X, scheme=Plain(), backend="blockwise").backend == "blockwise"
+
+
+def test_auto_explains_its_choice() -> None:
+    long = torch.empty(1, 4, 4096, 8)
+    assert explain(X, X, X, scheme=Plain()).backend == "sdpa"
+    assert explain(X, X, X, scheme=DistanceAware(4)).backend == "reference"
+    assert explain(long, long, long, scheme=DistanceAware(4)).backend == "blockwise"
+    assert "too large to hold" in str(explain(long, long, long, scheme=DistanceAware(4)))

@@ -1,0 +1,140 @@
+"""What PyTorch users do with a module: compile, export, autocast, vmap, copy, save."""
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+from headwise import EncoderLayer, attend
+from headwise.attention.blockwise import operator
+from tests.attention.cases import FIVE, make
+
+HEADS, HEAD_DIM = 2, 8
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    torch.compiler.reset()
+
+
+def layer(name: str, backend: Any = "auto") -> EncoderLayer:
+    scheme = make(name, HEADS, HEAD_DIM, dtype=torch.float32)
+    return EncoderLayer(HEADS * HEAD_DIM, HEADS, scheme=scheme, dropout=0.0, backend=backend)
+
+
+def gradients(module: nn.Module, loss: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, list(module.parameters())))
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+@pytest.mark.parametrize("name", FIVE)
+def test_compile_without_graph_breaks(name: str, backend: Any) -> None:
+    """The aot_eager backend traces forward and backward in one graph each, and needs no C++ compiler."""
+    model, x = layer(name, backend), torch.randn(2, 10, HEADS * HEAD_DIM)
+    lengths = torch.tensor([10, 7])
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    mine, true = compiled(x, key_padding=lengths), model(x, key_padding=lengths)
+    torch.testing.assert_close(mine, true)
+    torch.testing.assert_close(gradients(model, mine.square().sum()), gradients(model, true.square().sum()))
+
+
+def test_compile_with_inductor() -> None:
+    scheme = make("distance-aware", HEADS, HEAD_DIM, dtype=torch.float32)
+    q = torch.randn(2, HEADS, 10, HEAD_DIM, requires_grad=True)
+    for backend in ("reference", "blockwise"):
+
+        def function(q: Tensor, backend: Any = backend) -> Any:
+            return attend(q, q, q, scheme=scheme, causal=True, backend=backend)
+
+        compiled = torch.compile(function, fullgraph=True)
+        torch.testing.assert_close(compiled(q), function(q))
+        (mine,), (true,) = (torch.autograd.grad(f(q).square().sum(), q) for f in (compiled, function))
+        torch.testing.assert_close(mine, true)
+
+
+@pytest.mark.parametrize("backend", ["auto", "blockwise"])
+@pytest.mark.parametrize("name", FIVE)
+def test_export_for_any_length(name: str, backend: Any) -> None:
+    model = layer(name, backend).eval()
+    length = torch.export.Dim("length", min=2, max=4096)
+    x = torch.randn(2, 10, HEADS * HEAD_DIM)
+    program = torch.export.export(model, (x,), dynamic_shapes={"x": {1: length}})
+    saved = io.BytesIO()
+    torch.export.save(program, saved)
+    saved.seek(0)
+    loaded = torch.export.load(saved).module()
+    longer = torch.randn(2, 23, HEADS * HEAD_DIM)
+    torch.testing.assert_close(loaded(longer), model(longer))
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+@pytest.mark.parametrize("name", FIVE)
+def test_autocast(name: str, backend: Any) -> None:
+    model, x = layer(name, backend), torch.randn(2, 10, HEADS * HEAD_DIM)
+    exact = model(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = model(x)
+        low.square().sum().backward()
+    torch.testing.assert_close(low.float(), exact, atol=0.15, rtol=0.05)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+@pytest.mark.parametrize("name", FIVE)
+def test_several_models_trained_as_one(name: str, backend: Any) -> None:
+    models = [layer(name, backend).double() for _ in range(3)]
+    x = torch.randn(3, 2, 6, HEADS * HEAD_DIM, dtype=torch.float64)
+    parameters, buffers = stack_module_state(list(models))
+
+    def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+        output: Tensor = functional_call(models[0], (parameters, buffers), (x,))
+        return output.pow(3).sum()
+
+    together = vmap(grad(loss))(parameters, buffers, x)
+    for i, model in enumerate(models):
+        alone = gradients(model, model(x[i]).pow(3).sum())
+        for mine, true in zip(together.values(), alone, strict=True):
+            torch.testing.assert_close(mine[i], true)
+
+
+def test_vmap_with_dropout_drops_differently_for_each_model() -> None:
+    scheme = make("distance-aware", HEADS, HEAD_DIM, dtype=torch.float32)
+    q = torch.randn(1, HEADS, 10, HEAD_DIM).expand(3, 1, HEADS, 10, HEAD_DIM)
+    for backend in ("reference", "blockwise"):
+
+        def function(q: Tensor, backend: Any = backend) -> Any:
+            return attend(q, q, q, scheme=scheme, dropout=0.5, backend=backend)
+
+        outputs = vmap(function, randomness="different")(q)
+        assert not torch.equal(outputs[0], outputs[1])
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_copy_and_state_dict(name: str) -> None:
+    model, x = layer(name).eval(), torch.randn(2, 10, HEADS * HEAD_DIM)
+    copied = copy.deepcopy(model)
+    torch.testing.assert_close(copied(x), model(x), atol=0.0, rtol=0.0)
+    fresh = layer(name).eval()
+    assert not torch.equal(fresh(x), model(x))
+    fresh.load_state_dict(model.state_dict())
+    torch.testing.assert_close(fresh(x), model(x), atol=0.0, rtol=0.0)
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_operators_are_well_formed(name: str) -> None:
+    """torch.library.opcheck: schema, fake implementation and AOT dispatch of both custom operators."""
+    scheme = make(name, HEADS, HEAD_DIM, dtype=torch.float32).requires_grad_(False)
+    q, k, v = (torch.randn(2, HEADS, n, HEAD_DIM) for n in (5, 7, 7))
+    terms = scheme(q, k, offset=1)
+    tensors = (terms.q, terms.k, v, terms.relative_q, terms.key_table, terms.value_table)
+    distance = None if terms.distance is None else terms.distance.float()
+    masks = (None, None, torch.ones(2, 7, dtype=torch.bool), None, torch.tensor(3))
+    settings = (0.5, 1, True, terms.first, terms.adjust, terms.rectify, 0.2, True, True)
+    arguments = (*tensors, distance, *masks, *settings)
+    torch.library.opcheck(operator.forward_operator, arguments)
+    output, log_sums, received, weights = operator.forward_operator(*arguments)
+    torch.library.opcheck(operator.backward_operator, (*arguments, False, log_sums, output, received, weights))
