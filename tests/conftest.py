@@ -1,5 +1,10 @@
+import os
+
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton's interpreter runs kernels on the CPU
 
 
 @pytest.fixture(autouse=True)

@@ -7,15 +7,20 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from headwise.attention import blockwise, reference, sdpa
+from headwise.attention import blockwise, reference, sdpa, triton
 from headwise.attention.checks import broadcastable, check_scheme, check_tensors, padding
 from headwise.attention.problem import Problem
 from headwise.attention.schemes import Scheme
 from headwise.attention.schemes.scheme import one_of
 
-Backend = Literal["auto", "reference", "blockwise", "sdpa"]
+Backend = Literal["auto", "reference", "blockwise", "sdpa", "triton"]
 
-BACKENDS = {"reference": reference.attend, "blockwise": blockwise.attend, "sdpa": sdpa.attend}
+BACKENDS = {
+    "reference": reference.attend,
+    "blockwise": blockwise.attend,
+    "sdpa": sdpa.attend,
+    "triton": triton.attend,
+}
 
 #: Whole maps of this many float32 weights are 64 MiB, and attention holds several of them.
 MANY_PAIRS = 2**24
@@ -72,7 +77,8 @@ def attend(
         return_received: also return what each key receives from all real queries, before dropout, (B, H, M).
         return_weights: also return the weights, before dropout, (B, H, N, M); this costs N × M memory.
         backend: `reference` (whole maps), `blockwise` (no N × M memory), `sdpa` (torch's kernels; plain attention
-            only), or `auto`, which picks one; `explain` tells which. A backend asked for by name is never replaced.
+            only), `triton` (fused kernels, on a GPU), or `auto`, which picks one; `explain` tells which. A backend
+            asked for by name is never replaced.
 
     Returns:
         The output (B, H, N, width of v) in q's dtype, or a tuple of (output, received, weights) with what was asked,
@@ -128,8 +134,12 @@ def choose(problem: Problem, backend: Backend) -> Choice:
     one_of("backend", backend, get_args(Backend))
     if backend != "auto":
         return Choice(backend, "asked for by name")
-    if sdpa.obstacle(problem) is None:
+    on_gpu = problem.v.device.type == "cuda"
+    even = problem.terms.q.shape[3] == problem.v.shape[3]
+    if sdpa.obstacle(problem) is None and (even or not on_gpu):
         return Choice("sdpa", "plain attention, which torch has fused kernels for")
+    if on_gpu and triton.obstacle(problem) is None:
+        return Choice("triton", "fused kernels on the GPU")
     if torch.compiler.is_exporting():
         return Choice("reference", "exported programs hold plain operators, for any length")
     batch, heads, n, m = problem.shape

@@ -31,6 +31,7 @@ class Terms:
     value_table: Tensor | None = None  # (H or 1, rows, width of v)
     first: int = 0  # the relative position that the tables' first row stands for
     distance: Tensor | None = None  # f, (H or 1, at least the largest distance + 1)
+    sigmoid: tuple[Tensor, Tensor] | None = None  # w and v, (H,) each, where f is the learnable sigmoid of w · distance
     adjust: Adjust = "early-multiply"
     rectify: bool = False
 

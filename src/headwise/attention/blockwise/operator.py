@@ -1,10 +1,9 @@
 """The blockwise backend as PyTorch operators.
 
 Both passes are custom operators, so `torch.compile` and `torch.export` see one node each, whatever the length, and
-`torch.func.vmap` runs them once a model. The autograd functions around them are what `torch.func` can differentiate.
+`torch.func.vmap` runs them once a model. The autograd function around them is what `torch.func` can differentiate.
 """
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from headwise.attention.blockwise import passes
 from headwise.attention.blockwise.block import Arguments
+from headwise.attention.operators import once_a_model, run_once
 from headwise.attention.problem import Attended, Problem
 
 TENSORS, DIFFERENTIABLE = 12, 8  # of the arguments, the first so many
@@ -69,28 +69,10 @@ class _Forward(torch.autograd.Function):
         *tensors, log_sums = ctx.saved_tensors
         d_output, _, d_received, d_weights = d_outputs
         needs_bias = ctx.needs_input_grad[DIFFERENTIABLE - 1]
-        # The compiler cannot trace a function inside a function's backward pass, and never differentiates it twice.
-        run = backward_operator if torch.compiler.is_compiling() else _Backward.apply
-        grads = run(*tensors, *ctx.settings, needs_bias, log_sums, d_output, d_received, d_weights)
+        arguments = (*tensors, *ctx.settings, needs_bias, log_sums, d_output, d_received, d_weights)
+        grads = run_once(backward_operator, *arguments)
         present = (grad if grad.numel() else None for grad in grads)
         return (*present, *[None] * (len(ctx.needs_input_grad) - DIFFERENTIABLE))
-
-
-class _Backward(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        return tuple(backward_operator(*arguments))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None: ...
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
-        raise RuntimeError(
-            "the blockwise backend can be differentiated once; for second derivatives use backend='reference'"
-        )
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
@@ -103,20 +85,6 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
     a = Arguments(*forward_arguments)
     with torch.autocast(a.q.device.type, enabled=False):
         return tuple(passes.backward(a, needs_bias, log_sums, d_output, d_received, d_weights).values())
-
-
-def _once_a_model(operator: Callable[..., Sequence[Tensor]]) -> Callable[..., Any]:
-    """The vmap rule: the operator is as fast on one model as on many, so run it once for each."""
-
-    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
-        results = [
-            operator(*(x if dim is None else x.select(dim, i) for x, dim in zip(arguments, in_dims, strict=True)))
-            for i in range(info.batch_size)
-        ]
-        stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
-        return stacked, (0,) * len(stacked)
-
-    return rule
 
 
 forward_operator = torch.library.custom_op(
@@ -142,5 +110,5 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
     return tuple(passes.gradients(Arguments(*forward_arguments), needs_bias).values())
 
 
-forward_operator.register_vmap(_once_a_model(forward_operator))
-backward_operator.register_vmap(_once_a_model(backward_operator))
+forward_operator.register_vmap(once_a_model(forward_operator))
+backward_operator.register_vmap(once_a_model(backward_operator))

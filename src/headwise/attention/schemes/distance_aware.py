@@ -87,8 +87,14 @@ class DistanceAware(Scheme):
             self.intercept.fill_(1.0)
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
-        largest = max(offset + q.shape[2], k.shape[2])
-        return Terms(q=q, k=k, distance=self.coefficients(largest), adjust=self.adjust, rectify=self.rectify)
+        return Terms(
+            q=q,
+            k=k,
+            distance=self.coefficients(max(offset + q.shape[2], k.shape[2])),
+            sigmoid=None if self.v is None else (self.w, self.v),
+            adjust=self.adjust,
+            rectify=self.rectify,
+        )
 
     def coefficients(self, length: int) -> Tensor:
         """f for the distances 0 … length−1, (heads, length); in float64 where the device has it."""

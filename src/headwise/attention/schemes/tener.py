@@ -65,17 +65,17 @@ class Tener(Scheme):
         dtype = compute_dtype(q.dtype)
         at_query = torch.arange(offset, offset + q.shape[2], device=q.device)
         at_key = torch.arange(k.shape[2], device=q.device)
-        query_waves = sinusoids(at_query, self.head_dim).to(dtype)
-        key_waves = sinusoids(at_key, self.head_dim).to(dtype)
+        query_waves, key_waves = (sinusoids(positions, self.head_dim) for positions in (at_query, at_key))
         content, position = q + self.u[:, None], q + self.v[:, None]
-        if not self.released:
-            return Terms(
-                q=torch.cat([content, rotate(position, query_waves)], dim=-1),
-                k=torch.cat([k, key_waves.expand_as(k)], dim=-1),
-            )
+        rotated = rotate(position.to(query_waves.dtype), query_waves, backwards=self.released)
+        queries = [content, rotated]
+        keys = [k, key_waves.expand_as(k)]
+        if self.released:
+            queries.append(query_waves.expand_as(q))
+            keys.append(rotate(k.to(key_waves.dtype), key_waves, backwards=True))
         return Terms(
-            q=torch.cat([content, rotate(position, query_waves, backwards=True), query_waves.expand_as(q)], dim=-1),
-            k=torch.cat([k, key_waves.expand_as(k), rotate(k, key_waves, backwards=True)], dim=-1),
+            q=torch.cat([x.to(dtype) for x in queries], dim=-1),
+            k=torch.cat([x.to(dtype) for x in keys], dim=-1),
         )
 
     def extra_repr(self) -> str:

@@ -1,0 +1,203 @@
+"""The Triton kernels against float64: at most twice the error of the same maths in the same precision, gradients three
+times. Without a GPU the kernels run in Triton's interpreter (float32 and float16; its bfloat16 is broken)."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from headwise import DistanceAware, Plain, RelativePositions, Scheme, Tener, attend, explain
+from tests.attention.oracle import wave
+
+pytest.importorskip("triton")
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+DTYPES = [torch.float32, torch.float16, torch.bfloat16] if GPU else [torch.float32, torch.float16]
+LENGTHS = (1000, 777) if GPU else (40, 70)  # more than one tile, and no multiple of one
+HEADS, WIDTH = 2, 32
+
+torch.manual_seed(0)
+SCHEMES: dict[str, Scheme] = {
+    "plain": Plain(),
+    "distance-aware": DistanceAware(HEADS, w_spread=0.1, v_spread=1.0),
+    "distance-aware-far": DistanceAware(HEADS, w_spread=2.0, v_spread=1.0),
+    "distance-aware-unrectified": DistanceAware(HEADS, rectify=False, w_spread=0.1, v_spread=1.0),
+    "tener": Tener(HEADS, WIDTH),
+}
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "bare": {},
+    "causal": {"causal": True, "offset": 21},
+    "padded": {"key_padding": "lengths", "query_padding": "lengths"},
+    "masked": {"mask": True, "position_bias": True},
+    "grouped": {"key_heads": 1, "offset": 40, "scale": 0.1},
+}
+
+
+def same_maths(
+    scheme: Scheme, may: Tensor, bias: Tensor | None, q: Tensor, k: Tensor, v: Tensor, **options: Any
+) -> Any:
+    """The paper's formula as one would write it in PyTorch, every step in the inputs' precision."""
+    dtype, group = q.dtype, q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    n, m, offset = q.shape[2], k.shape[2], options.get("offset", 0)
+    i, j = offset + torch.arange(n, device=q.device)[:, None], torch.arange(m, device=q.device)
+    scale = options.get("scale") or q.shape[3] ** -0.5
+    if isinstance(scheme, Tener):
+        waves = torch.stack([wave(int(t), WIDTH) for t in range(1 - m, offset + n)]).to(q)
+        relative = ((q + scheme.v[:, None].to(dtype)) @ waves.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
+        scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * (options.get("scale") or 1.0)
+    else:
+        scores = q @ k.mT * scale
+    if isinstance(scheme, DistanceAware):
+        assert scheme.v is not None
+        sharpness = scheme.v.to(dtype)[:, None, None]
+        weighted = scheme.w.to(dtype)[:, None, None] * (i - j).abs().to(dtype)
+        f = (1 + sharpness.exp()) * torch.sigmoid(weighted - sharpness)
+        scores = (scores.relu() if scheme.rectify else scores) * f
+    if bias is not None:
+        scores = scores + bias.to(dtype)
+    weights = torch.softmax(scores.masked_fill(~may, -torch.inf), dim=-1).nan_to_num(0.0)
+    return weights @ v, weights.sum(dim=2)
+
+
+def prepare(options: dict[str, Any], n: int, m: int) -> tuple[dict[str, Any], Tensor, int]:
+    """The options with their tensors, the mask they add up to, and the number of key heads."""
+    options = dict(options)
+    key_heads = options.pop("key_heads", HEADS)
+    may = torch.ones(2, HEADS, n, m, dtype=torch.bool, device=DEVICE)
+    i, j = torch.arange(n, device=DEVICE), torch.arange(m, device=DEVICE)
+    if options.get("causal"):
+        may &= j <= i[:, None] + options.get("offset", 0)
+    if options.get("key_padding"):
+        options["key_padding"] = torch.tensor([m, m // 3], device=DEVICE)
+        options["query_padding"] = torch.tensor([n, n // 2], device=DEVICE)
+        may &= (j < options["key_padding"][:, None])[:, None, None] & (i < options["query_padding"][:, None])[
+            :, None, :, None
+        ]
+    if options.get("mask"):
+        options["mask"] = torch.rand(2, 1, n, m, device=DEVICE) > 0.3
+        options["mask"][:, :, 5] = False  # a query without a key
+        options["position_bias"] = torch.randn(1, HEADS, n, m, device=DEVICE)
+        may &= options["mask"]
+    return options, may, key_heads
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("name", SCHEMES)
+def test_as_exact_as_the_precision(name: str, option: str, dtype: torch.dtype) -> None:
+    n, m = LENGTHS
+    scheme = SCHEMES[name].to(DEVICE)
+    options, may, key_heads = prepare(OPTIONS[option], n, m)
+    inputs = [
+        torch.randn(2, heads, length, WIDTH, device=DEVICE).mul(0.7).to(dtype)
+        for heads, length in ((HEADS, n), (key_heads, m), (key_heads, m))
+    ]
+    directions: list[Tensor] = []
+
+    def run(how: str, precision: torch.dtype) -> list[Tensor]:
+        leaves = [x.to(precision).detach().requires_grad_() for x in inputs]
+        owner = scheme.to(torch.float64 if precision == torch.float64 else torch.float32)
+        if how == "triton":
+            outputs = attend(*leaves, scheme=owner, return_received=True, backend="triton", **options)
+        else:
+            kept = {name: options[name] for name in ("offset", "scale") if name in options}
+            outputs = same_maths(owner, may, options.get("position_bias"), *leaves, **kept)
+        directions[:] = directions or [torch.randn(x.shape, dtype=torch.float64, device=DEVICE) for x in outputs]
+        loss = sum((x.double() * direction).sum() for x, direction in zip(outputs, directions, strict=True))
+        return [*outputs, *torch.autograd.grad(loss, [*leaves, *owner.parameters()])]
+
+    exact = run("plain", torch.float64)
+    naive = run("plain", dtype)
+    ours = run("triton", dtype)
+    for place, (mine, same, true) in enumerate(zip(ours, naive, exact, strict=True)):
+        error, theirs = (mine.double() - true).abs().max(), (same.double() - true).abs().max()
+        terms = 2 * n * m if place > 4 else 1  # a head's parameter has a gradient from every pair: a sum of many
+        floor = 4 * terms**0.5 * torch.finfo(dtype).eps * true.abs().max()
+        assert error <= (2 if place < 2 else 3) * theirs + floor, f"result {place}: {error:.1e} against {theirs:.1e}"
+
+
+@pytest.mark.parametrize("name", ["plain", "distance-aware"])
+def test_backward_drops_what_forward_dropped(name: str) -> None:
+    n = 32
+    scheme = SCHEMES[name].to(DEVICE, torch.float32)
+    q, k = (torch.randn(1, HEADS, n, WIDTH, device=DEVICE, requires_grad=True) for _ in range(2))
+    v = torch.eye(n, device=DEVICE).expand(1, HEADS, n, n).clone().requires_grad_()
+
+    def run(dropout: float) -> Tensor:
+        torch.manual_seed(3)
+        output: Tensor = attend(q, k, v, scheme=scheme, dropout=dropout, backend="triton")
+        return output
+
+    whole, dropped = run(0.0), run(0.4)
+    kept = dropped != 0
+    assert 0.3 < 1 - kept.float().mean() < 0.5
+    torch.testing.assert_close(dropped, torch.where(kept, whole / 0.6, 0.0))
+    direction = torch.randn_like(dropped)
+    dq, dk, dv = torch.autograd.grad((run(0.4) * direction).sum(), (q, k, v))
+    torch.testing.assert_close(dv, dropped.mT @ direction)
+    through_map = torch.autograd.grad((run(0.0) * torch.where(kept, direction / 0.6, 0.0)).sum(), (q, k))
+    torch.testing.assert_close((dq, dk), through_map, atol=1e-5, rtol=1e-4)
+
+
+def test_two_runs_give_the_same_bits() -> None:
+    scheme = SCHEMES["distance-aware"].to(DEVICE, torch.float32)
+    inputs = [torch.randn(2, HEADS, 40, WIDTH, device=DEVICE, requires_grad=True) for _ in range(3)]
+    runs = []
+    for _ in range(2):
+        output = attend(*inputs, scheme=scheme, backend="triton")
+        runs.append([output, *torch.autograd.grad(output.square().sum(), [*inputs, *scheme.parameters()])])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_compiles_in_one_graph() -> None:
+    torch.compiler.reset()
+    scheme = SCHEMES["distance-aware"].to(DEVICE, torch.float32)
+    x = torch.randn(1, HEADS, 40, WIDTH, device=DEVICE, requires_grad=True)
+
+    def function(x: Tensor) -> Any:
+        return attend(x, x, x, scheme=scheme, return_received=True, backend="triton")
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for mine, true in zip(compiled(x), function(x), strict=True):
+        torch.testing.assert_close(mine, true)
+    mine, true = (torch.autograd.grad(f(x)[0].square().sum(), x) for f in (compiled, function))
+    torch.testing.assert_close(mine, true)
+
+
+def test_operators_are_well_formed() -> None:
+    from headwise.attention.triton import operator
+
+    q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (20, 30, 30))
+    w, sharpness = torch.randn(HEADS, device=DEVICE), torch.randn(HEADS, device=DEVICE)
+    arguments = (q, k, v, w, sharpness, None, None, None, None, None, 0.2, 3, True, True, 0.0, True)
+    torch.library.opcheck(operator.forward_operator, arguments)
+    output, log_sums, received = operator.forward_operator(*arguments)
+    torch.library.opcheck(operator.backward_operator, (*arguments, output, log_sums, output, received))
+
+
+def test_what_has_no_kernel_is_said_and_auto_goes_elsewhere() -> None:
+    x = torch.randn(1, HEADS, 8, WIDTH, device=DEVICE)
+    cases: list[tuple[Scheme, dict[str, Any], str]] = [
+        (RelativePositions(HEADS, WIDTH, k=2), {}, "tables of relative positions"),
+        (DistanceAware(HEADS, mapping="clip"), {}, "learnable sigmoid"),
+        (DistanceAware(HEADS, adjust="late-add"), {}, "multiplies early"),
+        (Plain(), {"return_weights": True}, "whole maps"),
+        (Plain(), {"position_bias": torch.zeros(8, 8, requires_grad=True, device=DEVICE)}, "gradient of position_bias"),
+    ]
+    for scheme, options, message in cases:
+        scheme.to(DEVICE)
+        with pytest.raises(ValueError, match=message):
+            attend(x, x, x, scheme=scheme, backend="triton", **options)
+        assert explain(x, x, x, scheme=scheme, **options).backend in ("reference", "blockwise")
+    with pytest.raises(ValueError, match=r"not in torch\.float64"):
+        attend(x.double(), x.double(), x.double(), scheme=Plain(), backend="triton")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_auto_takes_the_kernels_on_a_gpu() -> None:
+    x = torch.randn(1, HEADS, 8, WIDTH, device=DEVICE)
+    assert explain(x, x, x, scheme=SCHEMES["distance-aware"].to(DEVICE)).backend == "triton"
