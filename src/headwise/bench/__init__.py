@@ -1,0 +1,1 @@
+"""What attention costs, measured side by side with what else there is."""

@@ -1,0 +1,47 @@
+"""The command line: one file for each command, and no logic. A new command is a file and a line here."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from tyro.conf import FlagCreatePairsOff
+from tyro.extras import SubcommandApp
+
+from headwise import __version__
+from headwise.cli import bench
+from headwise.cli.mistakes import Mistake, in_one_line
+
+ABOUT = """Self-attention that knows how far apart tokens are, and that can be told what to look at.
+
+headwise COMMAND --help tells more about a command, headwise --version the version."""
+
+app = SubcommandApp()
+app.command(bench.app, name="bench", help="Time and memory, side by side with what else there is.")
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Returns:
+        The exit code: 0 when done, 2 for a mistake of the user's, 130 when interrupted.
+    """
+    args = sys.argv[1:] if args is None else list(args)
+    if args == ["--version"]:
+        print(f"headwise {__version__}")
+        return 0
+    try:
+        with in_one_line():
+            command = app.cli(prog="headwise", description=ABOUT, args=args, config=(FlagCreatePairsOff,))
+        return int(command(shlex.join(["headwise", *args])))
+    except Mistake as mistake:
+        print(f"headwise: {mistake}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(f"headwise: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
