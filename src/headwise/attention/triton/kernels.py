@@ -256,7 +256,7 @@ def column_sums(
     mask += b * mask_b + h * mask_h
     bias += b * bias_b + h * bias_h
     w, c, a, far_f, far = head_parameters(w_ptr, sharpness_ptr, h, scale, DISTANCE)
-    received = tl.zeros([BLOCK_M], tl.float32)
+    received = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)  # summed over rows once, at the end
     for SIDE in tl.static_range(SIDES):
         lo, hi = query_blocks(first, n, m, offset, far, SIDE, CAUSAL, DISTANCE, BLOCK_N, BLOCK_M)
         for step in range(lo, hi):
@@ -267,8 +267,8 @@ def column_sums(
                 SIDE, CAUSAL, DISTANCE, RECTIFY, KEY_PADDING, MASK, BIAS, EVEN_M, FAST, PRECISION,
             )  # fmt: skip
             lse = tl.load(lse_ptr + i, mask=i < n, other=float("inf"))
-            received += tl.sum(tl.exp2(s - lse[:, None]), axis=0)
-    tl.store(received_ptr + bh.to(tl.int64) * m + j, received, mask=j < m)
+            received += tl.exp2(s - lse[:, None])
+    tl.store(received_ptr + bh.to(tl.int64) * m + j, tl.sum(received, axis=0), mask=j < m)
 
 
 @triton.jit

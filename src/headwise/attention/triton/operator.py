@@ -183,10 +183,15 @@ class _Call:
             "PRECISION": "tf32" if tf32 else "ieee",
             **more,
         }
-        named = {name: known[name] for name in inspect.signature(kernel.fn).parameters}
+        named = {name: known[name] for name in _names(kernel)}
         blocks = -(-self.m // tile["columns"]) if per_key else -(-self.n // tile["rows"])
         grid = (blocks, more.get("programs", self.batch * self.heads))
         kernel[grid](**named, num_warps=tile["num_warps"], num_stages=tile["num_stages"])
+
+
+@cache
+def _names(kernel: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(kernel.fn).parameters)
 
 
 def _power_of_two(width: int) -> int:
@@ -205,12 +210,16 @@ def _tile(call: _Call, kind: str) -> dict[str, int]:
     """Rows and columns of a tile, warps and pipeline stages: what was fastest on an H200 (benchmarks/notes.md)."""
     if call.q.dtype == torch.float32 or call.widest > 128:
         return {"rows": 32, "columns": 32, "num_warps": 4, "num_stages": 1}
-    rows, warps = {"forward": (128, 4), "keys": (64, 4), "queries": (128, 8)}[kind]
-    if call.widest > 64:
-        rows, warps = 64, 4
     if call.n <= 64:
-        rows, warps = 64, 4
-    return {"rows": rows, "columns": 64, "num_warps": warps, "num_stages": 3 if call.widest <= 64 else 2}
+        return {"rows": 64, "columns": 64, "num_warps": 4, "num_stages": 2}
+    wide = call.widest > 64
+    rows, warps, stages = {
+        "forward": (128, 8 if wide else 4, 3),
+        "keys": (64, 4, 1 if wide else 3),
+        "queries": (128, 8, 3),
+        "sums": (64, 4, 3),
+    }[kind]
+    return {"rows": rows, "columns": 64, "num_warps": warps, "num_stages": stages}
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -221,7 +230,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     results: dict[str, Any] = {"o_ptr": output, "lse_ptr": log_sums, **_strides("o", "bhnd", output)}
     call.run(kernels.forward, _tile(call, "forward"), **results)
     if call.want_received:
-        call.run(kernels.column_sums, _tile(call, "keys"), per_key=True, lse_ptr=log_sums, received_ptr=received)
+        call.run(kernels.column_sums, _tile(call, "sums"), per_key=True, lse_ptr=log_sums, received_ptr=received)
     return output, log_sums, received
 
 
@@ -247,7 +256,7 @@ def _backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         **_strides("o", "bhnd", output),
         **_strides("do", "bhnd", d_output),
     }
-    call.run(kernels.row_terms, _tile(call, "queries"), **known)
+    call.run(kernels.row_terms, _tile(call, "sums"), **known)
     call.run(kernels.key_gradients, tile, per_key=True, programs=call.batch * call.groups, **known)
     call.run(kernels.query_gradients, _tile(call, "queries"), **known)
     if call.w is not None:
