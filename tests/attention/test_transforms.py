@@ -133,7 +133,7 @@ def test_operators_are_well_formed(name: str) -> None:
     tensors = (terms.q, terms.k, v, terms.relative_q, terms.key_table, terms.value_table)
     distance = None if terms.distance is None else terms.distance.float()
     masks = (None, None, torch.ones(2, 7, dtype=torch.bool), None, torch.tensor(3))
-    settings = (0.5, 1, True, terms.first, terms.adjust, terms.rectify, 0.2, True, True)
+    settings = (0.5, 1, True, terms.first, terms.covers, terms.adjust, terms.rectify, 0.2, True, True)
     arguments = (*tensors, distance, *masks, *settings)
     torch.library.opcheck(operator.forward_operator, arguments)
     output, log_sums, received, weights = operator.forward_operator(*arguments)

@@ -134,11 +134,10 @@ def choose(problem: Problem, backend: Backend) -> Choice:
     one_of("backend", backend, get_args(Backend))
     if backend != "auto":
         return Choice(backend, "asked for by name")
-    on_gpu = problem.v.device.type == "cuda"
-    even = problem.terms.q.shape[3] == problem.v.shape[3]
-    if sdpa.obstacle(problem) is None and (even or not on_gpu):
+    even = problem.terms.q.shape[3] == problem.v.shape[3]  # else torch falls back to whole maps
+    if even and sdpa.obstacle(problem) is None:
         return Choice("sdpa", "plain attention, which torch has fused kernels for")
-    if on_gpu and triton.obstacle(problem) is None:
+    if problem.v.device.type == "cuda" and triton.obstacle(problem) is None:
         return Choice("triton", "fused kernels on the GPU")
     if torch.compiler.is_exporting():
         return Choice("reference", "exported programs hold plain operators, for any length")

@@ -3,7 +3,7 @@
 Every pair on one diagonal has the same relative position j − i. A block whose first query stands at position `first`
 touches the relative positions −first−(n−1) … m−1−first; tensors "by diagonal" have one column for each, in that order,
 and one unused column at the end, which makes the shear below a mere change of the row length. `unskew` is the adjoint
-of `skew` and `diagonal_sums` that of `toeplitz`: each is the other's backward pass.
+of `skew`, `collect` that of `spread` and `diagonal_sums` that of `toeplitz`: each is the other's backward pass.
 """
 
 import torch
@@ -29,6 +29,16 @@ def unskew(by_key: Tensor) -> Tensor:
     by_diagonal = by_key.new_zeros(*by_key.shape[:-2], n, n + m)
     skew(by_diagonal).copy_(by_key)
     return by_diagonal
+
+
+def spread(by_row: Tensor, rows: Tensor) -> Tensor:
+    """(…, n, R) by row of a table → (…, n, m) by key: each pair reads the row `rows` (n, m) gives it."""
+    return by_row.gather(-1, rows.expand(*by_row.shape[:-1], rows.shape[-1]))
+
+
+def collect(by_key: Tensor, rows: Tensor, number: int) -> Tensor:
+    """(…, n, m) by key → (…, n, number) by row of a table: each row's sum over its keys."""
+    return by_key.new_zeros(*by_key.shape[:-1], number).scatter_add(-1, rows.expand_as(by_key), by_key)
 
 
 def toeplitz(diagonals: Tensor, n: int) -> Tensor:

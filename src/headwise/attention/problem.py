@@ -30,6 +30,7 @@ class Terms:
     relative_q: Tensor | None = None  # (B, H, N, e); None: q
     value_table: Tensor | None = None  # (H or 1, rows, width of v)
     first: int = 0  # the relative position that the tables' first row stands for
+    covers: bool = False  # the tables have a row for every relative position there is: none is clipped
     distance: Tensor | None = None  # f, (H or 1, at least the largest distance + 1)
     sigmoid: tuple[Tensor, Tensor] | None = None  # w and v, (H,) each, where f is the learnable sigmoid of w · distance
     adjust: Adjust = "early-multiply"

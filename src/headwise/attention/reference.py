@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headwise.attention.diagonals import relative_positions, skew, toeplitz, unskew
+from headwise.attention.diagonals import collect, relative_positions, skew, spread, toeplitz
 from headwise.attention.masking import allowed, softmax_of_rows
 from headwise.attention.problem import Attended, Problem
 
@@ -20,8 +20,11 @@ def attend(problem: Problem) -> Attended:
     scores = q @ k.mT
     if terms.key_table is not None:
         relative_q = q if terms.relative_q is None else terms.relative_q.to(dtype)
-        keys = rows_of(terms.key_table.to(dtype), positions, terms.first)
-        scores = scores + skew(relative_q @ keys.mT)
+        rows, table = rows_of(terms.key_table, positions, terms.first), terms.key_table.to(dtype)
+        if terms.covers:
+            scores = scores + skew(relative_q @ table[:, rows].mT)
+        else:
+            scores = scores + spread(relative_q @ table.mT, toeplitz(rows, n))
     scores = scores * problem.scale
 
     f = None
@@ -54,7 +57,8 @@ def attend(problem: Problem) -> Attended:
     dropped = F.dropout(weights, problem.dropout)
     output = dropped @ v
     if terms.value_table is not None:
-        output = output + unskew(dropped) @ rows_of(terms.value_table.to(dtype), positions, terms.first)
+        rows = toeplitz(rows_of(terms.value_table, positions, terms.first), n)
+        output = output + collect(dropped, rows, terms.value_table.shape[1]) @ terms.value_table.to(dtype)
     return Attended(
         output.to(problem.out_dtype),
         weights.sum(dim=-2) if problem.want_received else None,
@@ -63,8 +67,8 @@ def attend(problem: Problem) -> Attended:
 
 
 def rows_of(table: Tensor, positions: Tensor, first: int) -> Tensor:
-    """(H or 1, rows, d) → (H or 1, n+m, d): the table's row for every diagonal, clipped at the table's ends."""
-    return table[:, (positions - first).clamp(0, table.shape[1] - 1)]
+    """The table's row for every diagonal, clipped at the table's ends."""
+    return (positions - first).clamp(0, table.shape[1] - 1)
 
 
 def per_query_head(x: Tensor, heads: int) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.attention.diagonals import relative_positions, skew, toeplitz
+from headwise.attention.diagonals import collect, relative_positions, skew, spread, toeplitz, unskew
 from headwise.attention.masking import allowed
 
 LOG2E = math.log2(math.e)
@@ -41,6 +41,7 @@ class Arguments:
     offset: int
     causal: bool
     first: int
+    covers: bool
     adjust: str
     rectify: bool
     dropout: float
@@ -100,6 +101,7 @@ class Block:
             mask=None if a.mask is None else self.of(a.mask),
             device=a.q.device,
         )
+        self._pair_rows: Tensor | None = None
         self.f = None
         if a.distance is not None:
             self.f = toeplitz(self.of_heads(a.distance)[:, self.distance_index(a.distance)], self.n)
@@ -108,7 +110,7 @@ class Block:
         """log₂e · x of the form: scaled, before the distance."""
         x = (self.q * LOG2E) @ self.k.mT
         if self.arguments.key_table is not None:
-            x += skew((self.relative_q * LOG2E) @ self.table_rows(self.arguments.key_table).mT)
+            x += self.from_table(self.relative_q * LOG2E, self.arguments.key_table)
         return x
 
     def scores(self, x: Tensor) -> Tensor:
@@ -167,12 +169,34 @@ class Block:
         """This block's heads of a table (H or 1, …); a view."""
         return table if table.shape[0] == 1 else table[self.heads]
 
-    def table_rows(self, table: Tensor) -> Tensor:
-        """(H or 1, n+m, d): a table's row for every diagonal of the block."""
-        return self.of_heads(table)[:, self.table_index(table)]
+    def from_table(self, x: Tensor, table: Tensor) -> Tensor:
+        """(b, h, n, m): the product of each row of x with the table's row for each key."""
+        mine = self.of_heads(table)
+        if self.arguments.covers:
+            return skew(x @ mine[:, self.diagonal_rows(table)].mT)
+        return spread(x @ mine.mT, self.pair_rows(table))
 
-    def table_index(self, table: Tensor) -> Tensor:
+    def through_table(self, by_key: Tensor, table: Tensor, x: Tensor, grad: Tensor) -> Tensor:
+        """The adjoint, (b, h, n, d): Σ_j by_key · (the table's row); the table's own gradient is added to grad."""
+        mine, into = self.of_heads(table), self.of_heads(grad)
+        if self.arguments.covers:
+            by_diagonal, rows = unskew(by_key), self.diagonal_rows(table)
+            part = (by_diagonal.mT @ x).sum(dim=0)
+            into.index_add_(1, rows, part.sum_to_size(into.shape[0], *part.shape[1:]))
+            return by_diagonal @ mine[:, rows]
+        by_row = collect(by_key, self.pair_rows(table), table.shape[1])
+        into += (by_row.mT @ x).sum_to_size(into.shape)
+        return by_row @ mine
+
+    def diagonal_rows(self, table: Tensor) -> Tensor:
+        """(n+m,): the table's row for every diagonal of the block."""
         return (self.positions - self.arguments.first).clamp_(0, table.shape[1] - 1)
+
+    def pair_rows(self, table: Tensor) -> Tensor:
+        """(n, m): the table's row for every pair; keys' and values' tables are of one length, so one serves both."""
+        if self._pair_rows is None:
+            self._pair_rows = toeplitz(self.diagonal_rows(table), self.n)
+        return self._pair_rows
 
     def distance_index(self, distance: Tensor) -> Tensor:
         return self.positions.abs().clamp_(max=distance.shape[1] - 1)
@@ -184,7 +208,7 @@ class Block:
         else:
             grad[self.batch, :, self.keys].index_add_(1, self.key_heads, part)
 
-    def add_to_table(self, grad: Tensor, index: Tensor, part: Tensor) -> None:
-        """Add (h, n+m, …), one row for each diagonal, to the gradient (H or 1, rows, …) of a table."""
+    def add_to_distance(self, grad: Tensor, part: Tensor) -> None:
+        """Add (h, n+m), a number for each diagonal, to the gradient (H or 1, distances)."""
         into = self.of_heads(grad)
-        into.index_add_(1, index, part.sum_to_size(into.shape[0], *part.shape[1:]))
+        into.index_add_(1, self.distance_index(grad), part.sum_to_size(into.shape[0], part.shape[1]))

@@ -18,8 +18,8 @@ TENSORS, DIFFERENTIABLE = 12, 8  # of the arguments, the first so many
 ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? relative_q, Tensor? key_table, Tensor? value_table, Tensor? distance, "
     "Tensor? bias, Tensor? mask, Tensor? key_padding, Tensor? query_padding, Tensor? seed, float scale, "
-    "SymInt offset, bool causal, SymInt first, str adjust, bool rectify, float dropout, bool want_received, "
-    "bool want_weights"
+    "SymInt offset, bool causal, SymInt first, bool covers, str adjust, bool rectify, float dropout, "
+    "bool want_received, bool want_weights"
 )
 
 
@@ -37,6 +37,7 @@ def attend(problem: Problem) -> Attended:
         problem.offset,
         problem.causal,
         terms.first,
+        terms.covers,
         terms.adjust,
         terms.rectify,
         problem.dropout,

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from headwise.attention.blockwise.block import LOG2E, Arguments
-from headwise.attention.diagonals import diagonal_sums, skew, unskew
+from headwise.attention.diagonals import collect, diagonal_sums
 
 
 def forward(a: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -23,7 +23,8 @@ def forward(a: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             w *= keep
         o = w @ block.v
         if a.value_table is not None:
-            o += unskew(w) @ block.table_rows(a.value_table)
+            by_row = collect(w, block.pair_rows(a.value_table), a.value_table.shape[1])
+            o += by_row @ block.of_heads(a.value_table)
         output[block.place] = o.mul_(norm)
     return output, log_sums, received, weights
 
@@ -45,9 +46,8 @@ def backward(
         block.add_to_key_heads(grads["v"], dropped.mT @ do)
         dw = do @ block.v.mT
         if a.value_table is not None:
-            dw += skew(do @ block.table_rows(a.value_table).mT)
-            part = unskew(dropped).mT @ do
-            block.add_to_table(grads["value_table"], block.table_index(a.value_table), part.sum(dim=0))
+            dw += block.from_table(do, a.value_table)
+            block.through_table(dropped, a.value_table, do, grads["value_table"])
         if keep is not None:
             dw *= keep
         if a.want_received:
@@ -77,16 +77,13 @@ def backward(
             part = diagonal_sums(df.sum(dim=0) if len(df) > 1 else df[0])
             if a.adjust == "early-multiply":
                 part /= LOG2E  # as x is in units of log 2
-            block.add_to_table(grads["distance"], block.distance_index(a.distance), part)
+            block.add_to_distance(grads["distance"], part)
 
         grads["q"][block.place] += (dx @ block.k).mul_(a.scale)
         block.add_to_key_heads(grads["k"], dx.mT @ block.q)
         if a.key_table is not None:
-            by_diagonal = unskew(dx)
             into = grads["q" if a.relative_q is None else "relative_q"][block.place]
-            into += (by_diagonal @ block.table_rows(a.key_table)).mul_(a.scale)
-            part = by_diagonal.mT @ block.relative_q
-            block.add_to_table(grads["key_table"], block.table_index(a.key_table), part.sum(dim=0))
+            into += block.through_table(dx, a.key_table, block.relative_q, grads["key_table"]).mul_(a.scale)
     return grads
 
 

@@ -63,6 +63,7 @@ class TransformerXL(Scheme):
             relative_q=q + self.v[:, None],
             key_table=table.unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1),
             first=first,
+            covers=True,
         )
 
     def extra_repr(self) -> str:
