@@ -207,7 +207,7 @@ def _strides(name: str, axes: str, x: Tensor | None) -> dict[str, int]:
 
 
 def _tile(call: _Call, kind: str) -> dict[str, int]:
-    """Rows and columns of a tile, warps and pipeline stages: what was fastest on an H200 (benchmarks/notes.md)."""
+    """Rows and columns of a tile, warps and pipeline stages: what was fastest on an H200 (docs/design.md)."""
     if call.q.dtype == torch.float32 or call.widest > 128:
         return {"rows": 32, "columns": 32, "num_warps": 4, "num_stages": 1}
     if call.n <= 64:
