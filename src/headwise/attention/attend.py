@@ -22,8 +22,8 @@ BACKENDS = {
     "triton": triton.attend,
 }
 
-#: Whole maps of this many float32 weights are 64 MiB, and attention holds several of them.
-MANY_PAIRS = 2**24
+#: Whole maps of this many float32 weights are 64 MiB on a CPU and 1 GiB elsewhere, and attention holds several of them.
+MANY_PAIRS_ON_CPU, MANY_PAIRS = 2**24, 2**28
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def choose(problem: Problem, backend: Backend) -> Choice:
     if torch.compiler.is_exporting():
         return Choice("reference", "exported programs hold plain operators, for any length")
     batch, heads, n, m = problem.shape
-    if batch * heads * n * m >= MANY_PAIRS:
+    if batch * heads * n * m >= (MANY_PAIRS_ON_CPU if problem.v.device.type == "cpu" else MANY_PAIRS):
         return Choice("blockwise", f"maps of {batch} × {heads} × {n} × {m} weights are too large to hold")
     return Choice("reference", f"maps of {batch} × {heads} × {n} × {m} weights are small enough to hold")
 
