@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from headwise import EncoderLayer, attend
-from headwise.attention.blockwise import operator
+from headwise.attention.blockwise.operator import operators
 from tests.attention.cases import FIVE, make
 
 HEADS, HEAD_DIM = 2, 8
@@ -131,10 +131,10 @@ def test_operators_are_well_formed(name: str) -> None:
     q, k, v = (torch.randn(2, HEADS, n, HEAD_DIM) for n in (5, 7, 7))
     terms = scheme(q, k, offset=1)
     tensors = (terms.q, terms.k, v, terms.relative_q, terms.key_table, terms.value_table)
-    distance = None if terms.distance is None else terms.distance.float()
+    distance = None if terms.distance is None else terms.distance(8).float()
     masks = (None, None, torch.ones(2, 7, dtype=torch.bool), None, torch.tensor(3))
     settings = (0.5, 1, True, terms.first, terms.covers, terms.adjust, terms.rectify, 0.2, True, True)
     arguments = (*tensors, distance, *masks, *settings)
-    torch.library.opcheck(operator.forward_operator, arguments)
-    output, log_sums, received, weights = operator.forward_operator(*arguments)
-    torch.library.opcheck(operator.backward_operator, (*arguments, False, log_sums, output, received, weights))
+    torch.library.opcheck(operators.forward, arguments)
+    output, log_sums, received, weights = operators.forward(*arguments)
+    torch.library.opcheck(operators.backward, (*arguments, False, log_sums, output, received, weights))

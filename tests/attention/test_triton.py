@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise import DistanceAware, Plain, RelativePositions, Scheme, Tener, attend, explain
+from headwise import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL, attend, explain
 from tests.attention.oracle import wave
 
 pytest.importorskip("triton")
@@ -22,7 +22,11 @@ SCHEMES: dict[str, Scheme] = {
     "plain": Plain(),
     "distance-aware": DistanceAware(HEADS, w_spread=0.1, v_spread=1.0),
     "distance-aware-far": DistanceAware(HEADS, w_spread=2.0, v_spread=1.0),
+    "distance-aware-near": DistanceAware(HEADS, w_init=-1.5, w_spread=0.5, v_spread=1.0),
     "distance-aware-unrectified": DistanceAware(HEADS, rectify=False, w_spread=0.1, v_spread=1.0),
+    "relative": RelativePositions(HEADS, WIDTH, k=3),
+    "relative-wide": RelativePositions(HEADS, WIDTH, k=50, per_head=True, values=False),
+    "relative-none": RelativePositions(HEADS, WIDTH, k=0, keys=False),
     "tener": Tener(HEADS, WIDTH),
 }
 
@@ -32,6 +36,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "padded": {"key_padding": "lengths", "query_padding": "lengths"},
     "masked": {"mask": True, "position_bias": True},
     "grouped": {"key_heads": 1, "offset": 40, "scale": 0.1},
+    "short": {"key_heads": 1, "offset": 7, "key_padding": "lengths"},
+    "packed": {"packed": True, "causal": True},
+    "output": {"received": False, "key_padding": "lengths"},
+    "output-causal": {"received": False, "causal": True, "key_heads": 1, "offset": 10},
 }
 
 
@@ -56,17 +64,25 @@ def same_maths(
         weighted = scheme.w.to(dtype)[:, None, None] * (i - j).abs().to(dtype)
         f = (1 + sharpness.exp()) * torch.sigmoid(weighted - sharpness)
         scores = (scores.relu() if scheme.rectify else scores) * f
+    if isinstance(scheme, RelativePositions) and scheme.key_table is not None:
+        row = (j - i).clamp(-scheme.k, scheme.k) + scheme.k
+        scores = scores + (q @ scheme.key_table.to(dtype).mT * scale).gather(-1, row.expand(*q.shape[:3], m))
     if bias is not None:
         scores = scores + bias.to(dtype)
     weights = torch.softmax(scores.masked_fill(~may, -torch.inf), dim=-1).nan_to_num(0.0)
-    return weights @ v, weights.sum(dim=2)
+    output = weights @ v
+    if isinstance(scheme, RelativePositions) and scheme.value_table is not None:
+        row = (j - i).clamp(-scheme.k, scheme.k) + scheme.k
+        of_rows = weights.new_zeros(*weights.shape[:3], 2 * scheme.k + 1)
+        output = output + of_rows.scatter_add(-1, row.expand_as(weights), weights) @ scheme.value_table.to(dtype)
+    return output, weights.sum(dim=2)
 
 
-def prepare(options: dict[str, Any], n: int, m: int) -> tuple[dict[str, Any], Tensor, int]:
+def prepare(options: dict[str, Any], batch: int, n: int, m: int) -> tuple[dict[str, Any], Tensor, int]:
     """The options with their tensors, the mask they add up to, and the number of key heads."""
     options = dict(options)
     key_heads = options.pop("key_heads", HEADS)
-    may = torch.ones(2, HEADS, n, m, dtype=torch.bool, device=DEVICE)
+    may = torch.ones(batch, HEADS, n, m, dtype=torch.bool, device=DEVICE)
     i, j = torch.arange(n, device=DEVICE), torch.arange(m, device=DEVICE)
     if options.get("causal"):
         may &= j <= i[:, None] + options.get("offset", 0)
@@ -76,6 +92,10 @@ def prepare(options: dict[str, Any], n: int, m: int) -> tuple[dict[str, Any], Te
         may &= (j < options["key_padding"][:, None])[:, None, None] & (i < options["query_padding"][:, None])[
             :, None, :, None
         ]
+    if options.get("packed"):
+        options["packed"] = torch.tensor([0, n // 3, n // 3, n // 3 + 1, n], device=DEVICE)
+        text = torch.searchsorted(options["packed"][1:], i, right=True)
+        may &= text == text[:, None]
     if options.get("mask"):
         options["mask"] = torch.rand(2, 1, n, m, device=DEVICE) > 0.3
         options["mask"][:, :, 5] = False  # a query without a key
@@ -88,35 +108,43 @@ def prepare(options: dict[str, Any], n: int, m: int) -> tuple[dict[str, Any], Te
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", SCHEMES)
 def test_as_exact_as_the_precision(name: str, option: str, dtype: torch.dtype) -> None:
-    n, m = LENGTHS
+    n, m = {"short": (20, 27), "packed": (LENGTHS[0], LENGTHS[0])}.get(option, LENGTHS)
+    if "received" in OPTIONS[option]:
+        n, m = 3 * n, 3 * m
+    batch = 1 if option == "packed" else 2
     scheme = SCHEMES[name].to(DEVICE)
-    options, may, key_heads = prepare(OPTIONS[option], n, m)
+    options, may, key_heads = prepare(OPTIONS[option], batch, n, m)
     inputs = [
-        torch.randn(2, heads, length, WIDTH, device=DEVICE).mul(0.7).to(dtype)
+        torch.randn(batch, heads, length, WIDTH, device=DEVICE).mul(0.7).to(dtype)
         for heads, length in ((HEADS, n), (key_heads, m), (key_heads, m))
     ]
     directions: list[Tensor] = []
+    received = options.pop("received", True)
+    given_bias = [options.pop("position_bias")] if "position_bias" in options else []
 
     def run(how: str, precision: torch.dtype) -> list[Tensor]:
         leaves = [x.to(precision).detach().requires_grad_() for x in inputs]
         owner = scheme.to(torch.float64 if precision == torch.float64 else torch.float32)
+        biases = [x.to(precision).detach().requires_grad_() for x in given_bias]
+        bias = {"position_bias": biases[0]} if biases else {}
         if how == "triton":
-            outputs = attend(*leaves, scheme=owner, return_received=True, backend="triton", **options)
+            outputs = attend(*leaves, scheme=owner, return_received=received, backend="triton", **options, **bias)
+            outputs = outputs if received else (outputs,)
         else:
             kept = {name: options[name] for name in ("offset", "scale") if name in options}
-            outputs = same_maths(owner, may, options.get("position_bias"), *leaves, **kept)
+            outputs = same_maths(owner, may, bias.get("position_bias"), *leaves, **kept)[: 1 + received]
         directions[:] = directions or [torch.randn(x.shape, dtype=torch.float64, device=DEVICE) for x in outputs]
         loss = sum((x.double() * direction).sum() for x, direction in zip(outputs, directions, strict=True))
-        return [*outputs, *torch.autograd.grad(loss, [*leaves, *owner.parameters()])]
+        return [*outputs, *torch.autograd.grad(loss, [*leaves, *biases, *owner.parameters()])]
 
     exact = run("plain", torch.float64)
     naive = run("plain", dtype)
     ours = run("triton", dtype)
     for place, (mine, same, true) in enumerate(zip(ours, naive, exact, strict=True)):
         error, theirs = (mine.double() - true).abs().max(), (same.double() - true).abs().max()
-        terms = 2 * n * m if place > 4 else 1  # a head's parameter has a gradient from every pair: a sum of many
-        floor = 4 * terms**0.5 * torch.finfo(dtype).eps * true.abs().max()
-        assert error <= (2 if place < 2 else 3) * theirs + floor, f"result {place}: {error:.1e} against {theirs:.1e}"
+        terms = 2 * n * m if place > 3 + received + len(given_bias) else 1  # a head's parameter has a gradient from every pair: a sum of many
+        floor = 8 * terms**0.5 * torch.finfo(dtype).eps * true.abs().max()
+        assert error <= (2 if place <= received else 3) * theirs + floor, f"result {place}: {error:.1e} against {theirs:.1e}"
 
 
 @pytest.mark.parametrize("name", ["plain", "distance-aware"])
@@ -168,24 +196,27 @@ def test_compiles_in_one_graph() -> None:
 
 
 def test_operators_are_well_formed() -> None:
-    from headwise.attention.triton import operator
+    from headwise.attention.triton.operator import operators
 
     q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (20, 30, 30))
-    w, sharpness = torch.randn(HEADS, device=DEVICE), torch.randn(HEADS, device=DEVICE)
-    arguments = (q, k, v, w, sharpness, None, None, None, None, None, 0.2, 3, True, True, 0.0, True)
-    torch.library.opcheck(operator.forward_operator, arguments)
-    output, log_sums, received = operator.forward_operator(*arguments)
-    torch.library.opcheck(operator.backward_operator, (*arguments, output, log_sums, output, received))
+    sigmoid = torch.randn(HEADS, 2, device=DEVICE)
+    relative, bias = torch.randn(1, HEADS, 20, 5, device=DEVICE), torch.randn(1, 1, 20, 30, device=DEVICE)
+    distance = (q, k, v, sigmoid, *[None] * 8, 0.2, 3, True, True, 0, False, 0.0, True)
+    tables = (q, k, v, None, relative, bias, *[None] * 6, 0.2, 3, False, False, 2, True, 0.0, False)
+    for arguments in (distance, tables):
+        torch.library.opcheck(operators.forward, arguments)
+        output, log_sums, received, bins = operators.forward(*arguments)
+        given = (*arguments, True, output, log_sums, bins, output, received, bins)
+        torch.library.opcheck(operators.backward, given)
 
 
 def test_what_has_no_kernel_is_said_and_auto_goes_elsewhere() -> None:
     x = torch.randn(1, HEADS, 8, WIDTH, device=DEVICE)
     cases: list[tuple[Scheme, dict[str, Any], str]] = [
-        (RelativePositions(HEADS, WIDTH, k=2), {}, "tables of relative positions"),
+        (TransformerXL(HEADS, WIDTH), {}, "a row for every relative position"),
         (DistanceAware(HEADS, mapping="clip"), {}, "learnable sigmoid"),
         (DistanceAware(HEADS, adjust="late-add"), {}, "multiplies early"),
         (Plain(), {"return_weights": True}, "whole maps"),
-        (Plain(), {"position_bias": torch.zeros(8, 8, requires_grad=True, device=DEVICE)}, "gradient of position_bias"),
     ]
     for scheme, options, message in cases:
         scheme.to(DEVICE)

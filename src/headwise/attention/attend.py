@@ -1,5 +1,6 @@
 """The operator's face: check the arguments, let the scheme state its terms, pick a backend."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -8,8 +9,8 @@ import torch
 from torch import Tensor
 
 from headwise.attention import blockwise, reference, sdpa, triton
-from headwise.attention.checks import broadcastable, check_scheme, check_tensors, padding
-from headwise.attention.problem import Problem
+from headwise.attention.checks import broadcastable, check_scheme, check_tensors, cumulative_lengths, padding
+from headwise.attention.problem import Problem, joined
 from headwise.attention.schemes import Scheme
 from headwise.attention.schemes.scheme import one_of
 
@@ -52,6 +53,7 @@ def attend(
     dropout: float = 0.0,
     scale: float | None = None,
     return_received: bool = False,
+    packed: Tensor | Sequence[int] | None = None,
     return_weights: bool = False,
     backend: Backend = "auto",
 ) -> Any:
@@ -74,6 +76,9 @@ def attend(
         offset: the position of the first query, where keys stand at 0 … M−1: the number of cached keys when decoding.
         dropout: the share of attention weights to drop; it is up to the caller to give 0 in evaluation.
         scale: what scores are multiplied by, above 0; by default the scheme's own: 1/√d, for `Tener` 1.
+        packed: texts of different lengths without padding: they lie one after another in a batch of one, and these are
+            their cumulative lengths, from 0 to N = M. A token sees its own text only. It goes with `causal`, `dropout`
+            and `return_received`. On a GPU the numbers are taken as they are, unless given as a list.
         return_received: also return what each key receives from all real queries, before dropout, (B, H, M).
         return_weights: also return the weights, before dropout, (B, H, N, M); this costs N × M memory.
         backend: `reference` (whole maps), `blockwise` (no N × M memory), `sdpa` (torch's kernels; plain attention
@@ -94,6 +99,9 @@ def attend(
         >>> out, received = hw.attend(x, x, x, scheme=hw.DistanceAware(heads=4), return_received=True)
         >>> received.sum(-1).allclose(torch.full((2, 4), 10.0))
         True
+        >>> texts = torch.randn(1, 4, 3 + 7, 16)  # of 3 and of 7 tokens
+        >>> hw.attend(texts, texts, texts, scheme=hw.Plain(), packed=[0, 3, 10]).shape
+        torch.Size([1, 4, 10, 16])
     """
     problem = _problem(
         q,
@@ -108,12 +116,16 @@ def attend(
         offset=offset,
         dropout=dropout,
         scale=scale,
+        packed=packed,
         return_received=return_received,
         return_weights=return_weights,
     )
     chosen = choose(problem, backend).backend
     with _without_autocast(q.device.type):
-        attended = BACKENDS[chosen](problem)
+        if problem.packed is None or chosen == "triton":
+            attended = BACKENDS[chosen](problem)
+        else:
+            attended = joined([BACKENDS[chosen](text) for text in problem.texts()])
     extras = [x for x in (attended.received, attended.weights) if x is not None]
     return (attended.output, *extras) if extras else attended.output
 
@@ -134,6 +146,11 @@ def choose(problem: Problem, backend: Backend) -> Choice:
     one_of("backend", backend, get_args(Backend))
     if backend != "auto":
         return Choice(backend, "asked for by name")
+    if problem.packed is not None and (problem.v.device.type != "cuda" or triton.obstacle(problem) is not None):
+        longest = max(problem.texts(), key=lambda text: text.shape[2], default=problem)
+        if longest is not problem:
+            choice = choose(longest, backend)
+            return Choice(choice.backend, f"each text on its own, for the longest: {choice.reason}")
     even = problem.terms.q.shape[3] == problem.v.shape[3]  # else torch falls back to whole maps
     if even and sdpa.obstacle(problem) is None:
         return Choice("sdpa", "plain attention, which torch has fused kernels for")
@@ -161,6 +178,7 @@ def _problem(
     offset: int = 0,
     dropout: float = 0.0,
     scale: float | None = None,
+    packed: Tensor | Sequence[int] | None = None,
     return_received: bool = False,
     return_weights: bool = False,
 ) -> Problem:
@@ -176,6 +194,16 @@ def _problem(
         raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
     if scale is not None and not scale > 0.0:
         raise ValueError(f"scale must be above 0, got {scale}")
+    if packed is not None:
+        others = {
+            "key_padding": key_padding is not None,
+            "query_padding": query_padding is not None,
+            "mask": mask is not None,
+            "position_bias": position_bias is not None,
+            "offset": bool(offset),
+            "return_weights": return_weights,
+        }
+        packed = cumulative_lengths(packed, q, k, [name for name, given in others.items() if given])
     with _without_autocast(q.device.type):
         terms = scheme(q, k, offset=offset)
     return Problem(
@@ -189,6 +217,7 @@ def _problem(
         mask=broadcastable("mask", mask, (batch, heads, n, m), q.device),
         bias=broadcastable("position_bias", position_bias, (batch, heads, n, m), q.device),
         dropout=dropout,
+        packed=packed,
         want_received=return_received,
         want_weights=return_weights,
         out_dtype=q.dtype,

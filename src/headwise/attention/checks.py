@@ -1,5 +1,7 @@
 """The operator's arguments, checked: each message names the argument, what was expected and what came."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -63,6 +65,30 @@ def padding(name: str, value: Tensor | None, batch: int, length: int, device: to
     if value.shape != (batch, length):
         raise ValueError(f"{name} must be ({batch}, {length}), or lengths ({batch},); got shape {tuple(value.shape)}")
     return value
+
+
+def cumulative_lengths(value: Tensor | Sequence[int], q: Tensor, k: Tensor, others: list[str]) -> Tensor:
+    """Where texts end that lie one after another, as a tensor on q's device."""
+    length = q.shape[2]
+    if others:
+        raise ValueError(f"packed texts have no padding and start at 0: packed does not go with {', '.join(others)}")
+    if q.shape[0] != 1 or k.shape[2] != length or not length:
+        raise ValueError(
+            "packed texts lie one after another in a batch of one, with as many keys as queries; "
+            f"got batch {q.shape[0]}, {length} queries and {k.shape[2]} keys"
+        )
+    given = value if isinstance(value, Tensor) else torch.tensor(value)
+    if given.dim() != 1 or len(given) < 2 or given.is_floating_point() or given.dtype == torch.bool:
+        raise ValueError(f"packed must be cumulative lengths, integers (texts + 1,); got {given.dtype}{list(given.shape)}")
+    if _readable(given) and not (given[0] == 0 and given[-1] == length and bool((given.diff() >= 0).all())):
+        raise ValueError(f"packed must rise from 0 to the {length} tokens there are, got {_shown(given)}")
+    return given.to(q.device, non_blocking=True)
+
+
+def _shown(numbers: Tensor) -> str:
+    """At most eight of the numbers."""
+    shown = ", ".join(map(str, numbers[:8].tolist()))
+    return f"[{shown}{', …' if len(numbers) > 8 else ''}]"
 
 
 def broadcastable(

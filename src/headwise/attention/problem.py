@@ -11,7 +11,9 @@ offset + i, so its relative position to key j is r = j − offset − i):
     received_j = Σ_i W_ij
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -31,7 +33,7 @@ class Terms:
     value_table: Tensor | None = None  # (H or 1, rows, width of v)
     first: int = 0  # the relative position that the tables' first row stands for
     covers: bool = False  # the tables have a row for every relative position there is: none is clipped
-    distance: Tensor | None = None  # f, (H or 1, at least the largest distance + 1)
+    distance: Callable[[int], Tensor] | None = None  # f of the distances 0 … length−1, (H or 1, length)
     sigmoid: tuple[Tensor, Tensor] | None = None  # w and v, (H,) each, where f is the learnable sigmoid of w · distance
     adjust: Adjust = "early-multiply"
     rectify: bool = False
@@ -51,6 +53,7 @@ class Problem:
     dropout: float = 0.0
     want_received: bool = False
     want_weights: bool = False
+    packed: Tensor | None = None  # cumulative lengths (S+1,): S texts, one after another in a batch of one
     out_dtype: torch.dtype = torch.float32
 
     @property
@@ -59,10 +62,28 @@ class Problem:
         batch, heads, queries, _ = self.terms.q.shape
         return batch, heads, queries, self.v.shape[2]
 
+    def distance(self) -> Tensor | None:
+        """f of every distance there is."""
+        _, _, n, m = self.shape
+        return None if self.terms.distance is None else self.terms.distance(max(self.offset + n, m))
+
     @property
     def compute_dtype(self) -> torch.dtype:
         """Scores and sums are float32 for half-precision inputs, else of the inputs' own precision."""
         return compute_dtype(self.out_dtype)
+
+    def texts(self) -> list["Problem"]:
+        """A packed batch as a problem for each text."""
+        assert self.packed is not None
+        lengths = self.packed.tolist()
+        return [self._text(slice(start, end)) for start, end in pairwise(lengths) if end > start]
+
+    def _text(self, place: slice) -> "Problem":
+        q, k, relative_q = (
+            None if x is None else x[:, :, place] for x in (self.terms.q, self.terms.k, self.terms.relative_q)
+        )
+        terms = replace(self.terms, q=q, k=k, relative_q=relative_q)
+        return replace(self, terms=terms, v=self.v[:, :, place], packed=None)
 
     @property
     def masked(self) -> bool:
@@ -78,6 +99,13 @@ class Attended:
     output: Tensor  # (B, H, N, d)
     received: Tensor | None = None  # (B, H, M)
     weights: Tensor | None = None  # (B, H, N, M)
+
+
+def joined(texts: list[Attended]) -> Attended:
+    """What the texts of a packed batch were given, one after another."""
+    received = [text.received for text in texts if text.received is not None]
+    output = torch.cat([text.output for text in texts], dim=2)
+    return Attended(output, torch.cat(received, dim=2) if received else None)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

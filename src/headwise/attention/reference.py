@@ -27,9 +27,9 @@ def attend(problem: Problem) -> Attended:
             scores = scores + spread(relative_q @ table.mT, toeplitz(rows, n))
     scores = scores * problem.scale
 
-    f = None
-    if terms.distance is not None:
-        f = toeplitz(terms.distance.to(dtype)[:, positions.abs().clamp(max=terms.distance.shape[-1] - 1)], n)
+    f, distance = None, problem.distance()
+    if distance is not None:
+        f = toeplitz(distance.to(dtype)[:, positions.abs().clamp(max=distance.shape[-1] - 1)], n)
         if terms.adjust == "early-multiply":
             scores = (scores.relu() if terms.rectify else scores) * f
         elif terms.adjust == "early-add":

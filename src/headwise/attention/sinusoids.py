@@ -20,8 +20,6 @@ def rotate(a: Tensor, waves: Tensor, *, backwards: bool = False) -> Tensor:
 
     a is (…, L, dim) and waves (L, dim) the sinusoids r_i of its positions.
     """
-    s, c = a.chunk(2, dim=-1)
     sin, cos = waves.chunk(2, dim=-1)
-    if backwards:
-        return torch.cat([s * cos + c * sin, c * cos - s * sin], dim=-1)
-    return torch.cat([c * sin - s * cos, s * sin + c * cos], dim=-1)
+    own, other = ([cos, cos], [sin, -sin]) if backwards else ([-cos, cos], [sin, sin])
+    return torch.addcmul(a * torch.cat(own, dim=-1), a.roll(a.shape[-1] // 2, dims=-1), torch.cat(other, dim=-1))

@@ -90,7 +90,7 @@ class DistanceAware(Scheme):
         return Terms(
             q=q,
             k=k,
-            distance=self.coefficients(max(offset + q.shape[2], k.shape[2])),
+            distance=self.coefficients,
             sigmoid=None if self.v is None else (self.w, self.v),
             adjust=self.adjust,
             rectify=self.rectify,

@@ -65,14 +65,13 @@ class Tener(Scheme):
         dtype = compute_dtype(q.dtype)
         at_query = torch.arange(offset, offset + q.shape[2], device=q.device)
         at_key = torch.arange(k.shape[2], device=q.device)
-        query_waves, key_waves = (sinusoids(positions, self.head_dim) for positions in (at_query, at_key))
+        query_waves, key_waves = (sinusoids(positions, self.head_dim).to(dtype) for positions in (at_query, at_key))
         content, position = q + self.u[:, None], q + self.v[:, None]
-        rotated = rotate(position.to(query_waves.dtype), query_waves, backwards=self.released)
-        queries = [content, rotated]
+        queries = [content, rotate(position.to(dtype), query_waves, backwards=self.released)]
         keys = [k, key_waves.expand_as(k)]
         if self.released:
             queries.append(query_waves.expand_as(q))
-            keys.append(rotate(k.to(key_waves.dtype), key_waves, backwards=True))
+            keys.append(rotate(k.to(dtype), key_waves, backwards=True))
         return Terms(
             q=torch.cat([x.to(dtype) for x in queries], dim=-1),
             k=torch.cat([x.to(dtype) for x in keys], dim=-1),

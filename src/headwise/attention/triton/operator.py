@@ -1,60 +1,68 @@
 """The Triton backend as PyTorch operators."""
 
-import inspect
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.attention.operators import once_a_model, run_once
+from headwise.attention.operators import Operators
 from headwise.attention.problem import Attended, Problem
+from headwise.attention.triton.launch import Launch, Options, Tile, described, launches, on_device
 
-TENSORS, DIFFERENTIABLE = 10, 5  # of the arguments, the first so many
 ARGUMENTS = (
-    "Tensor q, Tensor k, Tensor v, Tensor? w, Tensor? sharpness, Tensor? bias, Tensor? mask, Tensor? key_padding, "
-    "Tensor? query_padding, Tensor? seed, float scale, SymInt offset, bool causal, bool rectify, float dropout, "
-    "bool want_received"
+    "Tensor q, Tensor k, Tensor v, Tensor? sigmoid, Tensor? relative, Tensor? bias, Tensor? mask, "
+    "Tensor? key_padding, Tensor? query_padding, Tensor? starts, Tensor? ends, Tensor? seed, float scale, "
+    "SymInt offset, bool causal, bool rectify, SymInt reach, bool want_bins, float dropout, bool want_received"
 )
 WIDEST = 256
+FAR_BEFORE, BEFORE, AMONG, AFTER, FAR_AFTER = (1 << side for side in range(5))  # as in `tiles.py`
 
 
 @cache
 def _kernels() -> Any:
-    """The kernels' module, or None where Triton is not installed."""
+    """The kernels, or None where Triton is not installed."""
     try:
-        from headwise.attention.triton import kernels
+        from headwise.attention.triton import backward, forward
     except ImportError:
         return None
-    return kernels
+    return {**vars(forward), **vars(backward)}
 
 
-def _interpreted() -> bool:
-    """Whether Triton's interpreter runs kernels on the CPU (TRITON_INTERPRET=1, set before the first call)."""
-    return type(_kernels().forward).__name__ == "InterpretedFunction"
+@torch.compiler.assume_constant_result
+@cache
+def _missing(device: torch.device) -> str | None:
+    """What the kernels lack on this machine; Triton's interpreter (TRITON_INTERPRET=1) runs them on any."""
+    kernels = _kernels()
+    if kernels is None:
+        return "the package triton is not installed"
+    if type(kernels["forward"]).__name__ == "InterpretedFunction":
+        return None
+    if device.type != "cuda":
+        return f"Triton's kernels run on a GPU, and the tensors are on {device}"
+    if torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0):
+        return "Triton's kernels need a GPU of compute capability 8.0 or newer"
+    return None
 
 
 def obstacle(problem: Problem) -> str | None:
     """Why the kernels cannot solve this problem, or None if they can."""
-    terms, device = problem.terms, problem.v.device
-    if _kernels() is None:
-        return "the package triton is not installed"
-    if not _interpreted():
-        if device.type != "cuda":
-            return f"Triton's kernels run on a GPU, and the tensors are on {device}"
-        if torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0):
-            return "Triton's kernels need a GPU of compute capability 8.0 or newer"
+    terms = problem.terms
+    missing = _missing(problem.v.device)
+    if missing is not None:
+        return missing
     if problem.out_dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"Triton's kernels compute in float32, float16 and bfloat16, not in {problem.out_dtype}"
-    if terms.key_table is not None or terms.value_table is not None:
-        return "there is no kernel for tables of relative positions yet"
+    if terms.covers:
+        return "there is no kernel for a table with a row for every relative position yet"
     if terms.distance is not None and (terms.sigmoid is None or terms.adjust != "early-multiply"):
         return "of distance-aware attention there is a kernel for the learnable sigmoid that multiplies early"
+    if terms.distance is not None and _tables(problem):
+        return "there is no kernel for tables and distance together"
+    if any(2 * terms.first + table.shape[1] != 1 for table in _tables(problem)):
+        return "the kernels' tables reach as far forward as back"
     if problem.want_weights:
         return "whole maps are what the kernels avoid"
-    if problem.bias is not None and problem.bias.requires_grad:
-        return "there is no kernel for the gradient of position_bias"
     if max(terms.q.shape[3], problem.v.shape[3]) > WIDEST:
         return f"the kernels' heads are at most {WIDEST} wide"
     if problem.dropout > 0 and problem.shape[2] * problem.shape[3] >= 2**31:
@@ -62,255 +70,339 @@ def obstacle(problem: Problem) -> str | None:
     return None
 
 
+def _tables(problem: Problem) -> list[Tensor]:
+    return [table for table in (problem.terms.key_table, problem.terms.value_table) if table is not None]
+
+
 def attend(problem: Problem) -> Attended:
     reason = obstacle(problem)
     if reason is not None:
         raise ValueError(f"backend='triton' cannot do this: {reason}; backend='auto' picks one that can")
     terms, dtype = problem.terms, problem.out_dtype
-    w, sharpness = (None, None) if terms.sigmoid is None else terms.sigmoid
-    output, _, received = _Forward.apply(
-        # Views, since the compiler refuses a function that is given one tensor twice, as in attend(x, x, x).
-        *(x.to(dtype).view_as(x) for x in (terms.q, terms.k, problem.v)),
-        None if w is None else w.float(),
-        None if sharpness is None else sharpness.float(),
+    q = terms.q.to(dtype)
+    relative = None
+    if terms.key_table is not None:
+        relative_q = q if terms.relative_q is None else terms.relative_q.to(dtype)
+        relative = relative_q @ terms.key_table.to(dtype).mT
+    starts, ends = (None, None) if problem.packed is None else spans(problem.packed, problem.shape[2])
+    output, _, received, bins = operators(
+        q,
+        terms.k.to(dtype),
+        problem.v.to(dtype),
+        None if terms.sigmoid is None else torch.stack([x.float() for x in terms.sigmoid], dim=1),
+        relative,
         problem.bias,
         problem.mask,
         problem.key_padding,
         problem.query_padding,
+        starts,
+        ends,
         torch.randint(2**31 - 1, (), device=problem.v.device) if problem.dropout > 0 else None,
         problem.scale,
         problem.offset,
         problem.causal,
         terms.rectify,
+        -terms.first,
+        terms.value_table is not None,
         problem.dropout,
         problem.want_received,
     )
+    if terms.value_table is not None:
+        output = output + bins @ terms.value_table.to(dtype)
     return Attended(output, received if problem.want_received else None)
 
 
-@dataclass
+def spans(packed: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """For every token, where its text starts and ends, from cumulative lengths."""
+    packed = packed.int().clamp(0, length)
+    text = torch.searchsorted(packed[1:].contiguous(), torch.arange(length, device=packed.device), right=True)
+    text = text.clamp(max=len(packed) - 2)
+    return packed[text], packed[text + 1]
+
+
 class _Call:
-    """The operators' arguments, in their order, and how kernels see them; see `problem.py` for what each is."""
+    """The operators' arguments and how kernels see them; see `problem.py` for what each is."""
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    w: Tensor | None
-    sharpness: Tensor | None
-    bias: Tensor | None
-    mask: Tensor | None
-    key_padding: Tensor | None
-    query_padding: Tensor | None
-    seed: Tensor | None
-    scale: float
-    offset: int
-    causal: bool
-    rectify: bool
-    dropout: float
-    want_received: bool
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> None:
+        self.q, self.k, self.v = _rows(q), _rows(k), _rows(v)
+        self.sigmoid, self.relative, self.bias = arguments[:3]
+        self.mask, self.key_padding, self.query_padding, self.starts, self.ends, self.seed = arguments[3:9]
+        self.scale, self.offset, self.causal, self.rectify, self.reach = arguments[9:14]
+        self.want_bins, self.dropout, self.want_received = arguments[14:]
+        self.batch, self.heads, self.n, self.width = q.shape
+        self.groups, self.m, self.value_width = v.shape[1:]
+        self.arguments = arguments
 
-    def __post_init__(self) -> None:
-        self.batch, self.heads, self.n, self.width = self.q.shape
-        self.groups, self.m, self.value_width = self.v.shape[1:]
-        self.widest = max(_power_of_two(self.width), _power_of_two(self.value_width))
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """All that launches depend on."""
+        tensors = map(described, (self.q, self.k, self.v, *self.arguments))
+        return (self.q.device, torch.get_float32_matmul_precision(), *tensors)
 
-    def outputs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Output, log-sums and received; the last is empty unless asked for."""
+    def outputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Output, log-sums, received and bins; the last two are empty unless asked for."""
         rows = (self.batch, self.heads, self.n)
         received = (self.batch, self.heads, self.m) if self.want_received else (0,)
         return (
             self.q.new_empty(*rows, self.value_width),
             self.q.new_empty(rows, dtype=torch.float32),
             self.q.new_empty(received, dtype=torch.float32),
+            self.q.new_zeros((*rows, 2 * self.reach + 1) if self.want_bins else (0,)),
         )
 
-    def gradients(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Of q, k, v, w and the learnable sigmoid's v, in memory of their own."""
-        heads = 0 if self.w is None else self.heads
+    def gradients(self, needs_bias: bool) -> tuple[Tensor, ...]:
+        """Of q, k, v, the learnable sigmoid's w and v, the numbers for relative positions and the bias."""
+        bias = self.bias if needs_bias else None
         return (
-            self.q.new_empty(self.q.shape),
-            self.k.new_empty(self.k.shape),
-            self.v.new_empty(self.v.shape),
-            self.q.new_empty(heads, dtype=torch.float32),
-            self.q.new_empty(heads, dtype=torch.float32),
+            *(x.new_empty(x.shape) for x in (self.q, self.k, self.v)),
+            self.q.new_empty(0 if self.sigmoid is None else self.sigmoid.shape, dtype=torch.float32),
+            self.q.new_zeros(0 if self.relative is None else self.relative.shape),
+            self.q.new_empty(0) if bias is None else bias.new_empty(bias.shape),
         )
 
-    def run(self, kernel: Any, tile: dict[str, int], *, per_key: bool = False, **more: Any) -> None:
-        """Launch a kernel, one program a block of queries or of keys; it is given what its signature names."""
-        unused = self.q
-        whole = (self.batch, self.heads, self.n, self.m)
-        tf32 = self.q.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest"
-        known: dict[str, Any] = {
+    def tensors(self) -> dict[str, Tensor]:
+        """The kernels' tensors by name; for one that is not there, which no kernel reads, any other."""
+        given: dict[str, Tensor | None] = {
             "q_ptr": self.q,
             "k_ptr": self.k,
             "v_ptr": self.v,
-            "w_ptr": unused if self.w is None else self.w,
-            "sharpness_ptr": unused if self.sharpness is None else self.sharpness,
-            "key_padding": unused if self.key_padding is None else _bytes(self.key_padding),
-            "query_padding": unused if self.query_padding is None else _bytes(self.query_padding),
-            "mask": unused if self.mask is None else self.mask.view(torch.uint8),
-            "bias": unused if self.bias is None else self.bias,
-            "seed_ptr": unused if self.seed is None else self.seed,
-            **_strides("q", "bhne", self.q),
-            **_strides("k", "bhme", self.k),
-            **_strides("v", "bhmd", self.v),
+            "sigmoid_ptr": self.sigmoid,
+            "relative_ptr": None if self.relative is None else self.relative.contiguous(),
+            "edges_ptr": None if self.relative is None else _edges(self.relative),
+            "key_padding": _bytes(self.key_padding),
+            "query_padding": _bytes(self.query_padding),
+            "mask": None if self.mask is None else self.mask.view(torch.uint8),
+            "bias": self.bias,
+            "starts": self.starts,
+            "ends": self.ends,
+            "seed_ptr": self.seed,
+            "sums_ptr": None,
+            "counts_ptr": None,
+        }
+        return {name: self.q if x is None else x for name, x in given.items()}
+
+    def launch(self, name: str, kind: str, programs: int, *, per_key: bool = False, **more: Any) -> Launch:
+        """A kernel's launch, one program a block of queries or of keys and one of `programs`."""
+        tile = self.tile(kind)
+        whole = (self.batch, self.heads, self.n, self.m)
+        arguments: dict[str, Any] = {
+            **_strides("q", "bhn", self.q),
+            **_strides("k", "bhm", self.k),
+            **_strides("v", "bhm", self.v),
             **_strides("mask", "bhnm", None if self.mask is None else self.mask.expand(whole)),
             **_strides("bias", "bhnm", None if self.bias is None else self.bias.expand(whole)),
             "H": self.heads,
+            "G": self.groups,
             "GROUP": self.heads // self.groups,
             "n": self.n,
             "m": self.m,
             "offset": self.offset,
+            "reach": self.reach,
             "scale": self.scale,
             "dropout": self.dropout,
-            "E": self.width,
-            "D": self.value_width,
-            "BLOCK_E": _power_of_two(self.width),
-            "BLOCK_D": _power_of_two(self.value_width),
-            "BLOCK_N": tile["rows"],
-            "BLOCK_M": tile["columns"],
-            "CAUSAL": self.causal,
-            "DISTANCE": self.w is not None,
-            "RECTIFY": self.rectify,
-            "KEY_PADDING": self.key_padding is not None,
-            "QUERY_PADDING": self.query_padding is not None,
-            "MASK": self.mask is not None,
-            "BIAS": self.bias is not None,
-            "DROPOUT": self.seed is not None,
-            "RECEIVED": self.want_received,
-            "EVEN_M": self.m % tile["columns"] == 0,
-            "FAST": self.q.device.type == "cuda" and torch.version.hip is None,
-            "PRECISION": "tf32" if tf32 else "ieee",
+            "OPT": self.options(tile),
             **more,
         }
-        named = {name: known[name] for name in _names(kernel)}
-        blocks = -(-self.m // tile["columns"]) if per_key else -(-self.n // tile["rows"])
-        grid = (blocks, more.get("programs", self.batch * self.heads))
-        kernel[grid](**named, num_warps=tile["num_warps"], num_stages=tile["num_stages"])
+        by_query, by_key = -(-self.n // tile.rows), -(-self.m // tile.columns)
+        grid = (by_key, programs, 1) if per_key else (by_query, programs, by_key if kind == "bias" else 1)
+        return Launch(_kernels()[name], grid, tile, arguments)
 
+    def tile(self, kind: str) -> Tile:
+        """What was fastest on an H200 (docs/design.md)."""
+        widest = max(_power_of_two(self.width), _power_of_two(self.value_width))
+        if self.q.dtype == torch.float32 or widest > 128:
+            return Tile(32, 32)
+        if self.n <= 64 and self.m <= 64:
+            return Tile(64, 64, 4, 2)
+        wide, plain = widest > 64, self.sigmoid is None and self.relative is None and not self.want_bins
+        return {
+            "forward": Tile(128, 64, 8, 3) if plain else Tile(64, 64, 4, 3),
+            "keys": Tile(64, 64, 4, 2 if wide else 3),
+            "queries": Tile(128, 64, 8, 3) if plain and not wide and not self.want_received else Tile(64, 64, 4, 3),
+            "sums": Tile(64, 64, 4, 3),
+            "bias": Tile(64, 64, 4, 1),
+        }[kind]
 
-@cache
-def _names(kernel: Any) -> tuple[str, ...]:
-    return tuple(inspect.signature(kernel.fn).parameters)
+    @property
+    def alone(self) -> bool:
+        """Whether one tile of the keys' kernel is all there is, and it computes every gradient."""
+        tile = self.tile("keys")
+        table = self.relative is not None or self.want_bins
+        return self.n <= tile.rows and self.m <= tile.columns and not table and self.bias is None
+
+    @property
+    def skips(self) -> bool:
+        """Whether far keys that score 0 enter as one sum; what else changes their weights forbids it."""
+        others = (self.mask, self.bias, self.starts, self.seed)
+        long = self.n > 128 or self.m > 64
+        return self.sigmoid is not None and long and all(x is None for x in others) and not self.want_received
+
+    def options(self, tile: Tile) -> Options:
+        table = self.relative is not None or self.want_bins
+        single = self.n <= tile.rows and self.m <= tile.columns
+        if single:
+            sides = AMONG
+        elif self.sigmoid is not None:
+            sides = FAR_BEFORE | BEFORE | AMONG | (0 if self.causal else AFTER | FAR_AFTER)
+        elif table:
+            sides = FAR_BEFORE | AMONG | (0 if self.causal else FAR_AFTER)
+        else:
+            sides = FAR_BEFORE | (AMONG if self.causal else 0)
+        tf32 = self.q.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest"
+        return Options(
+            width=self.width,
+            value_width=self.value_width,
+            block_e=_power_of_two(self.width),
+            block_d=_power_of_two(self.value_width),
+            block_n=tile.rows,
+            block_m=tile.columns,
+            sides=sides,
+            single=single,
+            alone=self.alone,
+            causal=self.causal,
+            distance=self.sigmoid is not None,
+            rectify=self.rectify,
+            skips=self.skips,
+            relative=self.relative is not None,
+            bins=self.want_bins,
+            table=table,
+            key_padding=self.key_padding is not None,
+            query_padding=self.query_padding is not None,
+            mask=self.mask is not None,
+            bias=self.bias is not None,
+            packed=self.starts is not None,
+            dropout=self.seed is not None,
+            received=self.want_received,
+            even_m=self.m % tile.columns == 0,
+            fast=self.q.device.type == "cuda" and torch.version.hip is None,
+            precision="tf32" if tf32 else "ieee",
+        )
 
 
 def _power_of_two(width: int) -> int:
     return max(16, 1 << (width - 1).bit_length())
 
 
-def _bytes(padding: Tensor) -> Tensor:
-    return padding.contiguous().view(torch.uint8)
+def _rows(x: Tensor) -> Tensor:
+    """x with each row in one piece of memory."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _bytes(padding: Tensor | None) -> Tensor | None:
+    return None if padding is None else padding.contiguous().view(torch.uint8)
+
+
+def _edges(table: Tensor) -> Tensor:
+    """A table's first and last column, (B, H, 2, N)."""
+    return torch.stack((table[..., 0], table[..., -1]), dim=2)
 
 
 def _strides(name: str, axes: str, x: Tensor | None) -> dict[str, int]:
     return {f"{name}_{axis}": 0 if x is None else x.stride(place) for place, axis in enumerate(axes)}
 
 
-def _tile(call: _Call, kind: str) -> dict[str, int]:
-    """Rows and columns of a tile, warps and pipeline stages: what was fastest on an H200 (docs/design.md)."""
-    if call.q.dtype == torch.float32 or call.widest > 128:
-        return {"rows": 32, "columns": 32, "num_warps": 4, "num_stages": 1}
-    if call.n <= 64:
-        return {"rows": 64, "columns": 64, "num_warps": 4, "num_stages": 2}
-    wide = call.widest > 64
-    rows, warps, stages = {
-        "forward": (128, 8 if wide else 4, 3),
-        "keys": (64, 4, 1 if wide else 3),
-        "queries": (128, 8, 3),
-        "sums": (64, 4, 3),
-    }[kind]
-    return {"rows": rows, "columns": 64, "num_warps": warps, "num_stages": stages}
-
-
-def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    call, kernels = _Call(*arguments), _kernels()
-    output, log_sums, received = call.outputs()
-    if not output.numel():
-        return output, log_sums, received.zero_()
-    results: dict[str, Any] = {"o_ptr": output, "lse_ptr": log_sums, **_strides("o", "bhnd", output)}
-    call.run(kernels.forward, _tile(call, "forward"), **results)
-    if call.want_received:
-        call.run(kernels.column_sums, _tile(call, "sums"), per_key=True, lse_ptr=log_sums, received_ptr=received)
-    return output, log_sums, received
-
-
-def _backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    *forward_arguments, output, log_sums, d_output, d_received = arguments
-    call, kernels = _Call(*forward_arguments), _kernels()
-    dq, dk, dv, dw, d_sharpness = grads = call.gradients()
+def _forward(*arguments: Any) -> tuple[Tensor, ...]:
+    call = _Call(*arguments)
+    output, log_sums, received, bins = results = call.outputs()
     if not output.numel() or not call.m:
-        return tuple(grad.zero_() for grad in grads)  # type: ignore[return-value]
-    delta = torch.empty_like(log_sums)
-    tile = _tile(call, "keys")
-    shares = log_sums.new_empty(call.batch, call.heads, -(-call.m // tile["columns"]), 2)
-    known: dict[str, Any] = {
+        return tuple(x.zero_() for x in results)
+    tensors = {**call.tensors(), "o_ptr": output, "lse_ptr": log_sums, "received_ptr": received, "bins_ptr": bins}
+    run = launches(_forward_launches, call)
+    with on_device(call.q):
+        if call.skips:
+            blocks = -(-call.m // call.tile("forward").columns)
+            tensors["sums_ptr"] = log_sums.new_zeros(call.batch, call.groups, blocks + 1, call.value_width)
+            tensors["counts_ptr"] = log_sums.new_zeros(call.batch, blocks + 1)
+            run["block_sums"](tensors)
+            tensors["sums_ptr"] = tensors["sums_ptr"].cumsum(dim=2)
+            tensors["counts_ptr"] = tensors["counts_ptr"].cumsum(dim=1)
+        run["forward"](tensors)
+        if call.want_received:
+            run["column_sums"](tensors)
+    return results
+
+
+def _forward_launches(call: _Call) -> dict[str, Launch]:
+    return {
+        "block_sums": call.launch("block_sums", "forward", call.batch * call.groups, per_key=True),
+        "forward": call.launch("forward", "forward", call.batch * call.heads),
+        "column_sums": call.launch("column_sums", "sums", call.batch * call.heads, per_key=True),
+    }
+
+
+def _backward(*arguments: Any) -> tuple[Tensor, ...]:
+    *given, needs_bias, output, log_sums, bins, d_output, d_received, d_bins = arguments
+    call = _Call(*given)
+    dq, dk, dv, d_sigmoid, d_relative, d_bias = grads = call.gradients(needs_bias)
+    if not output.numel() or not call.m:
+        return tuple(grad.zero_() for grad in grads)
+    d_output = _rows(d_output)
+    whole_bias = d_bias
+    if d_bias.numel() and d_bias.shape[2:] != (call.n, call.m):
+        whole_bias = d_bias.new_empty(*d_bias.shape[:2], call.n, call.m)
+    blocks = -(-call.n // call.tile("queries").rows)
+    shares = log_sums.new_empty(call.batch, call.heads, blocks, 2)
+    tensors = {
+        **call.tensors(),
         "o_ptr": output,
-        "do_ptr": d_output,
         "lse_ptr": log_sums,
-        "delta_ptr": delta,
-        "g_ptr": d_received.contiguous(),
+        "bins_ptr": bins,
+        "do_ptr": d_output,
+        "g_ptr": d_received.contiguous() if call.want_received else d_received,
+        "d_bins_ptr": d_bins.contiguous() if call.want_bins else d_bins,
+        "d_edges_ptr": _edges(d_bins) if call.want_bins else d_bins,
+        "delta_ptr": log_sums if call.alone else torch.empty_like(log_sums),
+        "shares_ptr": shares,
         "dq_ptr": dq,
         "dk_ptr": dk,
         "dv_ptr": dv,
-        "shares_ptr": shares,
-        **_strides("o", "bhnd", output),
-        **_strides("do", "bhnd", d_output),
+        "d_relative_ptr": d_relative,
+        "d_bias_ptr": whole_bias,
     }
-    call.run(kernels.row_terms, _tile(call, "sums"), **known)
-    call.run(kernels.key_gradients, tile, per_key=True, programs=call.batch * call.groups, **known)
-    call.run(kernels.query_gradients, _tile(call, "queries"), **known)
-    if call.w is not None:
-        total = shares.sum(dim=(0, 2))
-        dw.copy_(total[:, 0])
-        d_sharpness.copy_(total[:, 1])
+    run = launches(_backward_launches, call, d_output, whole_bias)
+    with on_device(call.q):
+        if call.skips:
+            tensors["sums_ptr"] = log_sums.new_zeros(call.batch, call.heads, blocks + 1, call.value_width)
+        if call.want_received and not call.alone:
+            run["received_terms"](tensors)
+        if not call.alone:
+            run["query_gradients"](tensors)
+        if call.skips:
+            tensors["sums_ptr"] = tensors["sums_ptr"].cumsum(dim=2)
+        run["key_gradients"](tensors)
+        if d_bias.numel():
+            run["bias_gradients"](tensors)
+    if call.sigmoid is not None:
+        torch.sum(shares, dim=(0, 2), out=d_sigmoid)
+    if whole_bias is not d_bias:
+        d_bias.copy_(whole_bias.sum_to_size(d_bias.shape))
     return grads
 
 
-class _Forward(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        return tuple(forward_operator(*arguments))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        result, log_sums, _ = output
-        ctx.mark_non_differentiable(log_sums)
-        ctx.save_for_backward(*inputs[:TENSORS], result, log_sums)
-        ctx.settings = inputs[TENSORS:]
-
-    @staticmethod
-    def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, output, log_sums = ctx.saved_tensors
-        d_output, _, d_received = d_outputs
-        arguments = (*tensors, *ctx.settings, output, log_sums, d_output, d_received)
-        grads = run_once(backward_operator, *arguments)
-        present = (grad if grad.numel() else None for grad in grads)
-        return (*present, *[None] * (len(ctx.needs_input_grad) - DIFFERENTIABLE))
+def _backward_launches(call: _Call, d_output: Tensor, d_bias: Tensor) -> dict[str, Launch]:
+    strides = _strides("do", "bhn", d_output)
+    by_head, by_key_head = call.batch * call.heads, call.batch * call.groups
+    found = {
+        "received_terms": call.launch("received_terms", "sums", by_head, **strides),
+        "query_gradients": call.launch("query_gradients", "queries", by_head, **strides),
+        "key_gradients": call.launch("key_gradients", "keys", by_key_head, per_key=True, **strides),
+    }
+    if d_bias.numel():
+        shared = {"B": call.batch, "BIAS_B": d_bias.shape[0], "BIAS_H": d_bias.shape[1]}
+        programs = d_bias.shape[0] * d_bias.shape[1]
+        found["bias_gradients"] = call.launch("bias_gradients", "bias", programs, **strides, **shared)
+    return found
 
 
-forward_operator = torch.library.custom_op(
-    "headwise::triton", _forward, mutates_args=(), schema=f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
+operators = Operators(
+    "triton",
+    ARGUMENTS,
+    tensors=12,
+    differentiable=6,
+    outputs=4,
+    saved=(0, 1, 3),
+    forward=_forward,
+    backward=_backward,
+    fake_forward=lambda *arguments: _Call(*arguments).outputs(),
+    fake_backward=lambda *arguments: _Call(*arguments[:20]).gradients(arguments[20]),
 )
-backward_operator = torch.library.custom_op(
-    "headwise::triton_backward",
-    _backward,
-    mutates_args=(),
-    schema=f"({ARGUMENTS}, Tensor output, Tensor log_sums, Tensor d_output, Tensor d_received) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-
-
-@forward_operator.register_fake
-def _(*arguments: Any) -> tuple[Tensor, ...]:
-    return _Call(*arguments).outputs()
-
-
-@backward_operator.register_fake
-def _(*arguments: Any) -> tuple[Tensor, ...]:
-    return _Call(*arguments[:-4]).gradients()
-
-
-forward_operator.register_vmap(once_a_model(forward_operator))
-backward_operator.register_vmap(once_a_model(backward_operator))

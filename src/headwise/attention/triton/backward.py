@@ -1,0 +1,385 @@
+"""Kernels of the backward pass. Weights are computed again, a tile at a time; every sum has a fixed order."""
+
+import triton
+import triton.language as tl
+
+from headwise.attention.triton.forward import binned, outermost
+from headwise.attention.triton.tiles import (
+    AMONG,
+    FAR_AFTER,
+    FAR_BEFORE,
+    LOG2E,
+    SIDES,
+    away,
+    block,
+    coefficients,
+    distance_terms,
+    edge,
+    far_sum,
+    head_parameters,
+    kept,
+    key_blocks,
+    looked_up,
+    query_blocks,
+    scores,
+)
+
+
+@triton.jit
+def row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT: tl.constexpr):
+    """delta_i = Σ_d dO O, and likewise over what a query gives to the values' table: what a softmax's rows share."""
+    o = block(o_ptr + bh * n * OPT.value_width, OPT.value_width, rows, d, n, OPT.value_width, OPT.block_d)
+    delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
+    if OPT.bins:
+        width = 2 * reach + 1
+        for start in range(0, width, 16):
+            c = start + tl.arange(0, 16)[None, :]
+            at = (bh * n + rows[:, None]) * width + c
+            inside = (rows[:, None] < n) & (c < width)
+            given = tl.load(bins_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            delta += tl.sum(given * tl.load(d_bins_ptr + at, mask=inside, other=0.0).to(tl.float32), axis=1)
+    return delta
+
+
+@triton.jit
+def store_shares(shares_ptr, bh, dw, d_sharpness, head, scale):
+    """Store this program's share of the gradients of a head's w and v."""
+    share = shares_ptr + (bh * tl.num_programs(0) + tl.program_id(0)) * 2
+    tl.store(share, tl.sum(dw) / LOG2E)
+    tl.store(share + 1, tl.sum(d_sharpness) * (head[1] * scale))
+
+
+@triton.jit
+def received_terms(
+    q_ptr, k_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, sigmoid_ptr, relative_ptr, edges_ptr,
+    bins_ptr, d_bins_ptr, key_padding, mask, bias, starts, ends,
+    q_b, q_h, q_n, k_b, k_h, k_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
+    H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
+):  # fmt: skip
+    """delta_i, with Σ_j P_ij g_j, where g is the gradient of received: one program a block of queries."""
+    BN: tl.constexpr = OPT.block_n
+    BM: tl.constexpr = OPT.block_m
+    BE: tl.constexpr = OPT.block_e
+    BD: tl.constexpr = OPT.block_d
+    first = tl.program_id(0) * BN
+    bh = tl.program_id(1).to(tl.int64)
+    b, h = bh // H, bh % H
+    rows = first + tl.arange(0, BN)
+    i = rows[:, None]
+    in_n, in_m = tl.arange(0, BN)[:, None], tl.arange(0, BM)[None, :]
+    e, d = tl.arange(0, BE), tl.arange(0, BD)
+    q = block(q_ptr + b * q_b + h * q_h, q_n, rows, e, n, OPT.width, BE)
+    do = block(do_ptr + b * do_b + h * do_h, do_n, rows, d, n, OPT.value_width, BD)
+    delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+    lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
+    k_ptr += b * k_b + (h // GROUP) * k_h
+    relative = relative_ptr + bh * n * (2 * reach + 1)
+    admit = (
+        key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
+        bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
+    )  # fmt: skip
+    head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+    for SIDE in tl.static_range(SIDES):
+        if (OPT.sides >> SIDE) & 1:
+            lo, hi = key_blocks(first, n, m, offset, head[4], starts, ends, SIDE, OPT)
+            shifted = lse
+            if OPT.relative and SIDE != AMONG:
+                shifted -= edge(edges_ptr, bh, rows, n, SIDE) * head[3]
+            for step in range(lo, hi):
+                columns = step * BM + tl.arange(0, BM)
+                j = columns[None, :]
+                k = block(k_ptr, k_m, columns, e, m, OPT.width, BE)
+                g = tl.load(g_ptr + bh * m + columns, mask=columns < m, other=0.0)
+                x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
+                if OPT.relative and SIDE == AMONG:
+                    x += looked_up(relative, i, j, n, offset, reach)
+                _, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
+                s = scores(x, f, i, j, n, m, offset, admit, SIDE, OPT)
+                delta += tl.sum(tl.exp2(s - shifted[:, None]) * g[None, :], axis=1)
+    tl.store(delta_ptr + bh * n + rows, delta, mask=rows < n)
+
+
+@triton.jit
+def query_gradients(
+    q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, d_relative_ptr, shares_ptr, sums_ptr, 
+    sigmoid_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
+    key_padding, mask, bias, starts, ends, seed_ptr,
+    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
+    bias_b, bias_h, bias_n, bias_m,
+    H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
+):  # fmt: skip
+    """dQ, this block's share of the gradients of w and v, and the gradient of the queries' numbers for relative positions.
+
+    One program a block of queries. Stores delta too, unless received attention needed it before.
+    """
+    BN: tl.constexpr = OPT.block_n
+    BM: tl.constexpr = OPT.block_m
+    BE: tl.constexpr = OPT.block_e
+    BD: tl.constexpr = OPT.block_d
+    first = tl.program_id(0) * BN
+    bh = tl.program_id(1).to(tl.int64)
+    b, h = bh // H, bh % H
+    rows = first + tl.arange(0, BN)
+    i = rows[:, None]
+    in_n, in_m = tl.arange(0, BN)[:, None], tl.arange(0, BM)[None, :]
+    e, d = tl.arange(0, BE), tl.arange(0, BD)
+    q = block(q_ptr + b * q_b + h * q_h, q_n, rows, e, n, OPT.width, BE)
+    do = block(do_ptr + b * do_b + h * do_h, do_n, rows, d, n, OPT.value_width, BD)
+    lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
+    if OPT.received:
+        delta = tl.load(delta_ptr + bh * n + rows, mask=rows < n, other=0.0)
+    else:
+        delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+        tl.store(delta_ptr + bh * n + rows, delta, mask=rows < n)
+    k_ptr += b * k_b + (h // GROUP) * k_h
+    v_ptr += b * v_b + (h // GROUP) * v_h
+    table = bh * n * (2 * reach + 1)
+    relative, d_bins, d_relative = relative_ptr + table, d_bins_ptr + table, d_relative_ptr + table
+    admit = (
+        key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
+        bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
+    )  # fmt: skip
+    head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+    seed = 0
+    if OPT.dropout:
+        seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
+    dq = tl.zeros([BN, BE], tl.float32)
+    dw = tl.zeros([BN], tl.float32)
+    d_sharpness = tl.zeros([BN], tl.float32)
+    left = tl.zeros([BN], tl.float32)
+    right = tl.zeros([BN], tl.float32)
+    for SIDE in tl.static_range(SIDES):
+        if (OPT.sides >> SIDE) & 1:
+            lo, hi = key_blocks(first, n, m, offset, head[4], starts, ends, SIDE, OPT)
+            if OPT.skips and (SIDE == FAR_BEFORE or SIDE == FAR_AFTER):
+                hi = tl.where(head[0] < 0.0, lo, hi)  # far keys score 0, whatever the query
+            shifted, shifted_delta = lse, delta
+            if OPT.relative and SIDE != AMONG:
+                shifted -= edge(edges_ptr, bh, rows, n, SIDE) * head[3]
+            d_edge = tl.zeros([BN], tl.float32)
+            if OPT.bins and SIDE != AMONG:
+                d_edge = edge(d_edges_ptr, bh, rows, n, SIDE)
+                if not OPT.dropout:
+                    shifted_delta -= d_edge
+            for step in range(lo, hi):
+                columns = step * BM + tl.arange(0, BM)
+                j = columns[None, :]
+                k = block(k_ptr, k_m, columns, e, m, OPT.width, BE)
+                v = block(v_ptr, v_m, columns, d, m, OPT.value_width, BD)
+                g = tl.zeros([BM], tl.float32)
+                if OPT.received:
+                    g = tl.load(g_ptr + bh * m + columns, mask=columns < m, other=0.0)
+                x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
+                if OPT.relative and SIDE == AMONG:
+                    x += looked_up(relative, i, j, n, offset, reach)
+                e_tile, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
+                p = tl.exp2(scores(x, f, i, j, n, m, offset, admit, SIDE, OPT) - shifted[:, None])
+                dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
+                if OPT.bins and SIDE == AMONG:
+                    dp += looked_up(d_bins, i, j, n, offset, reach)
+                if OPT.dropout:
+                    if OPT.bins and SIDE != AMONG:
+                        dp += d_edge[:, None]
+                    dp *= kept(seed, i, j, m, dropout)
+                if OPT.received:
+                    dp += g[None, :]
+                dx = p * (dp - shifted_delta[:, None])
+                if OPT.distance:
+                    if OPT.rectify:
+                        dx = tl.where(x > 0.0, dx, 0.0)
+                    dx *= f
+                    distance = away(in_n, in_m, first + offset, step * BM)
+                    of_w, of_v = distance_terms(dx, x, e_tile, f, distance, head, 1, SIDE, OPT)
+                    dw += of_w
+                    d_sharpness += of_v
+                if OPT.relative:
+                    if SIDE == FAR_BEFORE:
+                        left += tl.sum(dx, axis=1) * scale
+                    elif SIDE == FAR_AFTER:
+                        right += tl.sum(dx, axis=1) * scale
+                    else:
+                        before, after = binned(d_relative, dx * scale, i, j, n, m, offset, reach)
+                        left += before
+                        right += after
+                dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
+    dq *= 1.0 / LOG2E if OPT.distance else scale
+    at = dq_ptr + (bh * n + i) * OPT.width + e[None, :]
+    tl.store(at, dq.to(dq_ptr.dtype.element_ty), mask=(i < n) & (e[None, :] < OPT.width))
+    if OPT.skips:  # what far keys' values are given by this block: the weight of a score of 0
+        given = tl.sum(do.to(tl.float32) * tl.exp2(-lse)[:, None], axis=0)
+        at = sums_ptr + (bh * (tl.num_programs(0) + 1) + tl.program_id(0) + 1) * OPT.value_width + d
+        tl.store(at, given, mask=d < OPT.value_width)
+    if OPT.distance:
+        store_shares(shares_ptr, bh, dw, d_sharpness, head, scale)
+    if OPT.relative:
+        outermost(d_relative, left, right, rows, n, reach)
+
+
+@triton.jit
+def key_gradients(
+    q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, dk_ptr, dv_ptr, shares_ptr, sums_ptr,
+    sigmoid_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
+    key_padding, mask, bias, starts, ends, seed_ptr,
+    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
+    bias_b, bias_h, bias_n, bias_m,
+    H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
+):  # fmt: skip
+    """dK and dV: one program a block of keys. Where one tile is all there is, also what `query_gradients` computes."""
+    BN: tl.constexpr = OPT.block_n
+    BM: tl.constexpr = OPT.block_m
+    BE: tl.constexpr = OPT.block_e
+    BD: tl.constexpr = OPT.block_d
+    first = tl.program_id(0) * BM
+    bg = tl.program_id(1).to(tl.int64)
+    G = H // GROUP
+    b, g_head = bg // G, bg % G
+    columns = first + tl.arange(0, BM)
+    j = columns[:, None]
+    in_n, in_m = tl.arange(0, BN)[None, :], tl.arange(0, BM)[:, None]
+    e, d = tl.arange(0, BE), tl.arange(0, BD)
+    k = block(k_ptr + b * k_b + g_head * k_h, k_m, columns, e, m, OPT.width, BE)
+    v = block(v_ptr + b * v_b + g_head * v_h, v_m, columns, d, m, OPT.value_width, BD)
+    dk = tl.zeros([BM, BE], tl.float32)
+    dv = tl.zeros([BM, BD], tl.float32)
+    for member in range(GROUP):
+        h = g_head * GROUP + member
+        bh = b * H + h
+        head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+        table = bh * n * (2 * reach + 1)
+        admit = (
+            key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
+            bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
+        )  # fmt: skip
+        seed = 0
+        if OPT.dropout:
+            seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
+        g = tl.zeros([BM], tl.float32)
+        if OPT.received:
+            g = tl.load(g_ptr + bh * m + columns, mask=columns < m, other=0.0)
+        quiet = False
+        if OPT.skips:
+            quiet = head[0] < 0.0
+            lo, hi = query_blocks(first, n, m, offset, head[4], starts, ends, FAR_BEFORE, OPT)
+            lo_after, hi_after = query_blocks(first, n, m, offset, head[4], starts, ends, FAR_AFTER, OPT)
+            if quiet:
+                sums = sums_ptr + bh * (tl.cdiv(n, BN) + 1) * OPT.value_width
+                given = far_sum(sums, lo, hi, lo_after, hi_after, d, OPT.value_width)
+                real = columns < m
+                if OPT.key_padding:
+                    real = real & (tl.load(key_padding + b * m + columns, mask=real, other=0) != 0)
+                dv += tl.where(real[:, None], given[None, :], 0.0)
+        for SIDE in tl.static_range(SIDES):
+            if (OPT.sides >> SIDE) & 1:
+                lo, hi = query_blocks(first, n, m, offset, head[4], starts, ends, SIDE, OPT)
+                if OPT.skips and (SIDE == FAR_BEFORE or SIDE == FAR_AFTER):
+                    hi = tl.where(quiet, lo, hi)
+                for step in range(lo, hi):
+                    rows = step * BN + tl.arange(0, BN)
+                    i = rows[None, :]
+                    q = block(q_ptr + b * q_b + h * q_h, q_n, rows, e, n, OPT.width, BE)
+                    do = block(do_ptr + b * do_b + h * do_h, do_n, rows, d, n, OPT.value_width, BD)
+                    lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
+                    if OPT.alone:
+                        delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+                    else:
+                        delta = tl.load(delta_ptr + bh * n + rows, mask=rows < n, other=0.0)
+                    if OPT.relative and SIDE != AMONG:
+                        lse -= edge(edges_ptr, bh, rows, n, SIDE) * head[3]
+                    d_edge = tl.zeros([BN], tl.float32)
+                    if OPT.bins and SIDE != AMONG:
+                        d_edge = edge(d_edges_ptr, bh, rows, n, SIDE)
+                        if not OPT.dropout:
+                            delta -= d_edge
+                    x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)
+                    if OPT.relative and SIDE == AMONG:
+                        x += looked_up(relative_ptr + table, i, j, n, offset, reach)
+                    e_tile, f = coefficients(in_n, in_m, step * BN + offset, first, head, SIDE, OPT)
+                    p = tl.exp2(scores(x, f, i, j, n, m, offset, admit, SIDE, OPT) - lse[None, :])
+                    dp = tl.dot(v, tl.trans(do), input_precision=OPT.precision)
+                    if OPT.bins and SIDE == AMONG:
+                        dp += looked_up(d_bins_ptr + table, i, j, n, offset, reach)
+                    dropped = p
+                    if OPT.dropout:
+                        if OPT.bins and SIDE != AMONG:
+                            dp += d_edge[None, :]
+                        keep = kept(seed, i, j, m, dropout)
+                        dropped = p * keep
+                        dp *= keep
+                    dv = tl.dot(dropped.to(do.dtype), do, dv, input_precision=OPT.precision)
+                    if OPT.received:
+                        dp += g[:, None]
+                        if OPT.alone:
+                            delta += tl.sum(p * g[:, None], axis=0)
+                    dx = p * (dp - delta[None, :])
+                    if OPT.distance:
+                        if OPT.rectify:
+                            dx = tl.where(x > 0.0, dx, 0.0)
+                        dx *= f
+                        if OPT.alone:
+                            distance = away(in_n, in_m, step * BN + offset, first)
+                            dw, d_sharpness = distance_terms(dx, x, e_tile, f, distance, head, 1, SIDE, OPT)
+                            store_shares(shares_ptr, bh, dw, d_sharpness, head, scale)
+                    dx_low = dx.to(q.dtype)
+                    dk = tl.dot(dx_low, q, dk, input_precision=OPT.precision)
+                    if OPT.alone:
+                        dq = tl.dot(tl.trans(dx_low), k, input_precision=OPT.precision)
+                        dq *= 1.0 / LOG2E if OPT.distance else scale
+                        at = dq_ptr + (bh * n + rows[:, None]) * OPT.width + e[None, :]
+                        inside = (rows[:, None] < n) & (e[None, :] < OPT.width)
+                        tl.store(at, dq.to(dq_ptr.dtype.element_ty), mask=inside)
+    row = bg * m + j
+    dk = (dk * (1.0 / LOG2E if OPT.distance else scale)).to(dk_ptr.dtype.element_ty)
+    tl.store(dk_ptr + row * OPT.width + e[None, :], dk, mask=(j < m) & (e[None, :] < OPT.width))
+    dv = dv.to(dv_ptr.dtype.element_ty)
+    tl.store(dv_ptr + row * OPT.value_width + d[None, :], dv, mask=(j < m) & (d[None, :] < OPT.value_width))
+
+
+@triton.jit
+def bias_gradients(
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, d_bias_ptr, sigmoid_ptr,
+    relative_ptr, d_bins_ptr, key_padding, mask, bias, starts, seed_ptr,
+    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
+    bias_b, bias_h, bias_n, bias_m,
+    H, GROUP, BIAS_B, BIAS_H, B, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
+):  # fmt: skip
+    """The gradient of position_bias: one program a tile of the bias, summed over what shares it."""
+    BN: tl.constexpr = OPT.block_n
+    BM: tl.constexpr = OPT.block_m
+    BE: tl.constexpr = OPT.block_e
+    BD: tl.constexpr = OPT.block_d
+    rows = tl.program_id(0) * BN + tl.arange(0, BN)
+    columns = tl.program_id(2) * BM + tl.arange(0, BM)
+    i, j = rows[:, None], columns[None, :]
+    e, d = tl.arange(0, BE), tl.arange(0, BD)
+    own = tl.program_id(1).to(tl.int64)
+    total = tl.zeros([BN, BM], tl.float32)
+    for b in range(own // BIAS_H, B, BIAS_B):
+        for h in range(own % BIAS_H, H, BIAS_H):
+            bh = b * H + h
+            q = block(q_ptr + b * q_b + h * q_h, q_n, rows, e, n, OPT.width, BE)
+            k = block(k_ptr + b * k_b + (h // GROUP) * k_h, k_m, columns, e, m, OPT.width, BE)
+            v = block(v_ptr + b * v_b + (h // GROUP) * v_h, v_m, columns, d, m, OPT.value_width, BD)
+            do = block(do_ptr + b * do_b + h * do_h, do_n, rows, d, n, OPT.value_width, BD)
+            lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
+            delta = tl.load(delta_ptr + bh * n + rows, mask=rows < n, other=0.0)
+            table = bh * n * (2 * reach + 1)
+            admit = (
+                key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
+                bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
+            )  # fmt: skip
+            head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+            x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
+            dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
+            if OPT.relative:
+                x += looked_up(relative_ptr + table, i, j, n, offset, reach)
+            if OPT.bins:
+                dp += looked_up(d_bins_ptr + table, i, j, n, offset, reach)
+            _, f = coefficients(i, j, offset, 0, head, AMONG, OPT)
+            p = tl.exp2(scores(x, f, i, j, n, m, offset, admit, AMONG, OPT) - lse[:, None])
+            if OPT.dropout:
+                dp *= kept(tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32), i, j, m, dropout)
+            if OPT.received:
+                dp += tl.load(g_ptr + bh * m + columns, mask=columns < m, other=0.0)[None, :]
+            total += p * (dp - delta[:, None])
+    at = d_bias_ptr + (own * n + i) * m + j
+    tl.store(at, total.to(d_bias_ptr.dtype.element_ty), mask=(i < n) & (j < m))

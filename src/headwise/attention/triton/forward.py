@@ -1,0 +1,228 @@
+"""Kernels of the forward pass: the output with its rows' log-sums, and received attention. `tiles.py` says the rest."""
+
+import triton
+import triton.language as tl
+
+from headwise.attention.triton.tiles import (
+    AMONG,
+    FAR_AFTER,
+    FAR_BEFORE,
+    SIDES,
+    block,
+    coefficients,
+    edge,
+    far_sum,
+    head_parameters,
+    kept,
+    key_blocks,
+    looked_up,
+    query_blocks,
+    scores,
+)
+
+
+@triton.jit
+def forward(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, bins_ptr, sigmoid_ptr, relative_ptr, edges_ptr, sums_ptr, counts_ptr,
+    key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
+    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
+    H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
+):  # fmt: skip
+    """o and the rows' log-sums, and what each row of the values' table is given: one program a block of queries."""
+    BN: tl.constexpr = OPT.block_n
+    BM: tl.constexpr = OPT.block_m
+    BE: tl.constexpr = OPT.block_e
+    BD: tl.constexpr = OPT.block_d
+    first = tl.program_id(0) * BN
+    bh = tl.program_id(1).to(tl.int64)
+    b, h = bh // H, bh % H
+    rows = first + tl.arange(0, BN)
+    i = rows[:, None]
+    in_n, in_m = tl.arange(0, BN)[:, None], tl.arange(0, BM)[None, :]
+    e, d = tl.arange(0, BE), tl.arange(0, BD)
+    q = block(q_ptr + b * q_b + h * q_h, q_n, rows, e, n, OPT.width, BE)
+    k_ptr += b * k_b + (h // GROUP) * k_h
+    v_ptr += b * v_b + (h // GROUP) * v_h
+    relative = relative_ptr + bh * n * (2 * reach + 1)
+    admit = (
+        key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
+        bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
+    )  # fmt: skip
+    head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+    seed = 0
+    if OPT.dropout:
+        seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
+
+    top = tl.full([BN], float("-inf"), tl.float32)
+    total = tl.zeros([BN], tl.float32)
+    left = tl.zeros([BN], tl.float32)  # what the tables' outermost rows are given
+    right = tl.zeros([BN], tl.float32)
+    acc = tl.zeros([BN, BD], tl.float32)
+    quiet = False
+    if OPT.skips:  # far keys score 0: start from them
+        quiet = head[0] < 0.0
+        lo, hi = key_blocks(first, n, m, offset, head[4], starts, ends, FAR_BEFORE, OPT)
+        lo_after, hi_after = key_blocks(first, n, m, offset, head[4], starts, ends, FAR_AFTER, OPT)
+        blocks = tl.cdiv(m, BM) + 1
+        counts = counts_ptr + b * blocks
+        count = tl.load(counts + hi) - tl.load(counts + lo) + tl.load(counts + hi_after) - tl.load(counts + lo_after)
+        if quiet & (count > 0.0):
+            top = tl.zeros([BN], tl.float32)
+            total += count
+            sums = sums_ptr + (b * (H // GROUP) + h // GROUP) * blocks * OPT.value_width
+            acc += far_sum(sums, lo, hi, lo_after, hi_after, d, OPT.value_width)[None, :]
+    for SIDE in tl.static_range(SIDES):
+        if (OPT.sides >> SIDE) & 1:
+            lo, hi = key_blocks(first, n, m, offset, head[4], starts, ends, SIDE, OPT)
+            if OPT.skips and (SIDE == FAR_BEFORE or SIDE == FAR_AFTER):
+                hi = tl.where(quiet, lo, hi)
+            shift = tl.zeros([BN], tl.float32)
+            if OPT.relative and SIDE != AMONG:
+                shift = edge(edges_ptr, bh, rows, n, SIDE) * head[3]
+            for step in range(lo, hi):
+                columns = step * BM + tl.arange(0, BM)
+                j = columns[None, :]
+                k = block(k_ptr, k_m, columns, e, m, OPT.width, BE)
+                x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
+                if OPT.relative and SIDE == AMONG:
+                    x += looked_up(relative, i, j, n, offset, reach)
+                _, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
+                s = scores(x, f, i, j, n, m, offset, admit, SIDE, OPT)
+                new_top = tl.maximum(top, tl.max(s, axis=1) + shift)
+                safe_top = tl.where(new_top == float("-inf"), 0.0, new_top)
+                p = tl.exp2(s - (safe_top - shift)[:, None])
+                rescale = tl.exp2(top - safe_top)
+                total = total * rescale + tl.sum(p, axis=1)
+                acc = acc * rescale[:, None]
+                if OPT.dropout:
+                    p *= kept(seed, i, j, m, dropout)
+                if OPT.bins:
+                    left *= rescale
+                    right *= rescale
+                    if SIDE == FAR_BEFORE:
+                        left += tl.sum(p, axis=1)
+                    if SIDE == FAR_AFTER:
+                        right += tl.sum(p, axis=1)
+                v = block(v_ptr, v_m, columns, d, m, OPT.value_width, BD)
+                acc = tl.dot(p.to(v.dtype), v, acc, input_precision=OPT.precision)
+                top = new_top
+
+    real = (top != float("-inf")) & (rows < n)
+    if OPT.query_padding:
+        real = real & (tl.load(query_padding + b * n + rows, mask=rows < n, other=0) != 0)
+    total = tl.where(real, total, 1.0)
+    inverse = tl.where(real, 1.0 / total, 0.0)
+    # A row without a key has log-sum +∞, so that 2^(s − log-sum) is 0 in the backward pass too.
+    lse = tl.where(real, top + tl.log2(total), float("inf"))
+    tl.store(lse_ptr + bh * n + rows, lse, mask=rows < n)
+    pointers = o_ptr + (bh * n + i) * OPT.value_width + d[None, :]
+    o = (acc * inverse[:, None]).to(o_ptr.dtype.element_ty)
+    tl.store(pointers, o, mask=(i < n) & (d[None, :] < OPT.value_width))
+
+    if OPT.bins:  # each row between the outermost has one pair, near the diagonal: its weight is known only now
+        left *= inverse
+        right *= inverse
+        bins = bins_ptr + bh * n * (2 * reach + 1)
+        lo, hi = key_blocks(first, n, m, offset, head[4], starts, ends, AMONG, OPT)
+        for step in range(lo, hi):
+            columns = step * BM + tl.arange(0, BM)
+            j = columns[None, :]
+            k = block(k_ptr, k_m, columns, e, m, OPT.width, BE)
+            x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
+            if OPT.relative:
+                x += looked_up(relative, i, j, n, offset, reach)
+            p = tl.exp2(scores(x, head[3], i, j, n, m, offset, admit, AMONG, OPT) - lse[:, None])
+            if OPT.dropout:
+                p *= kept(seed, i, j, m, dropout)
+            before, after = binned(bins, p, i, j, n, m, offset, reach)
+            left += before
+            right += after
+        outermost(bins, left, right, rows, n, reach)
+
+
+@triton.jit
+def block_sums(v_ptr, sums_ptr, counts_ptr, key_padding, v_b, v_h, v_m, G, m, OPT: tl.constexpr):
+    """The sum of the values of each block of keys, and how many real keys it has: one program a block."""
+    BM: tl.constexpr = OPT.block_m
+    BD: tl.constexpr = OPT.block_d
+    step = tl.program_id(0)
+    bg = tl.program_id(1).to(tl.int64)
+    b, g = bg // G, bg % G
+    columns = step * BM + tl.arange(0, BM)
+    d = tl.arange(0, BD)
+    real = columns < m
+    if OPT.key_padding:
+        real = real & (tl.load(key_padding + b * m + columns, mask=real, other=0) != 0)
+    v = block(v_ptr + b * v_b + g * v_h, v_m, columns, d, m, OPT.value_width, BD).to(tl.float32)
+    total = tl.sum(tl.where(real[:, None], v, 0.0), axis=0)
+    at = sums_ptr + (bg * (tl.num_programs(0) + 1) + step + 1) * OPT.value_width + d
+    tl.store(at, total, mask=d < OPT.value_width)
+    if g == 0:
+        tl.store(counts_ptr + b * (tl.num_programs(0) + 1) + step + 1, tl.sum(real.to(tl.float32)))
+
+
+@triton.jit
+def binned(bins, x, i, j, n, m, offset, reach):
+    """Store the numbers of pairs within reach by relative position; return the sums of those before and after it."""
+    r = j - i - offset
+    at = bins + i * (2 * reach + 1) + r + reach
+    tl.store(at, x.to(bins.dtype.element_ty), mask=(r > -reach) & (r < reach) & (i < n) & (j < m))
+    before = tl.sum(tl.where(r <= -reach, x, 0.0), axis=1)
+    return before, tl.sum(tl.where((r >= reach) & (r > -reach), x, 0.0), axis=1)
+
+
+@triton.jit
+def outermost(bins, left, right, rows, n, reach):
+    """Store the sums of the tables' outermost rows, which are one row if that is all there is."""
+    at = bins + rows * (2 * reach + 1)
+    if reach == 0:
+        tl.store(at, (left + right).to(bins.dtype.element_ty), mask=rows < n)
+    else:
+        tl.store(at, left.to(bins.dtype.element_ty), mask=rows < n)
+        tl.store(at + 2 * reach, right.to(bins.dtype.element_ty), mask=rows < n)
+
+
+@triton.jit
+def column_sums(
+    q_ptr, k_ptr, lse_ptr, received_ptr, sigmoid_ptr, relative_ptr, edges_ptr,
+    key_padding, mask, bias, starts, ends,
+    q_b, q_h, q_n, k_b, k_h, k_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
+    H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
+):  # fmt: skip
+    """received_j = Σ_i P_ij: one program a block of keys."""
+    BN: tl.constexpr = OPT.block_n
+    BM: tl.constexpr = OPT.block_m
+    BE: tl.constexpr = OPT.block_e
+    first = tl.program_id(0) * BM
+    bh = tl.program_id(1).to(tl.int64)
+    b, h = bh // H, bh % H
+    columns = first + tl.arange(0, BM)
+    j = columns[:, None]
+    in_n, in_m = tl.arange(0, BN)[None, :], tl.arange(0, BM)[:, None]
+    e = tl.arange(0, BE)
+    k = block(k_ptr + b * k_b + (h // GROUP) * k_h, k_m, columns, e, m, OPT.width, BE)
+    q_ptr += b * q_b + h * q_h
+    relative = relative_ptr + bh * n * (2 * reach + 1)
+    admit = (
+        key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
+        bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
+    )  # fmt: skip
+    head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+    received = tl.zeros([BM], tl.float32)
+    for SIDE in tl.static_range(SIDES):
+        if (OPT.sides >> SIDE) & 1:
+            lo, hi = query_blocks(first, n, m, offset, head[4], starts, ends, SIDE, OPT)
+            for step in range(lo, hi):
+                rows = step * BN + tl.arange(0, BN)
+                i = rows[None, :]
+                q = block(q_ptr, q_n, rows, e, n, OPT.width, BE)
+                lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
+                x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)
+                if OPT.relative and SIDE == AMONG:
+                    x += looked_up(relative, i, j, n, offset, reach)
+                elif OPT.relative:
+                    lse -= edge(edges_ptr, bh, rows, n, SIDE) * head[3]
+                _, f = coefficients(in_n, in_m, step * BN + offset, first, head, SIDE, OPT)
+                s = scores(x, f, i, j, n, m, offset, admit, SIDE, OPT)
+                received += tl.sum(tl.exp2(s - lse[None, :]), axis=1)
+    tl.store(received_ptr + bh * m + columns, received, mask=columns < m)

@@ -1,0 +1,111 @@
+"""How a kernel is launched: what it is told at compile time, its tile, and a short way for launches seen before."""
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Queries and keys in a tile, warps and pipeline stages."""
+
+    rows: int
+    columns: int
+    warps: int = 4
+    stages: int = 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a kernel knows when it is compiled."""
+
+    width: int
+    value_width: int
+    block_e: int
+    block_d: int
+    block_n: int
+    block_m: int
+    sides: int  # where a tile's keys may lie, a bit each; see `tiles.py`
+    single: bool  # one tile is all there is
+    alone: bool  # and one kernel computes all gradients
+    causal: bool
+    distance: bool
+    rectify: bool
+    skips: bool  # far keys that score 0 enter as one sum
+    relative: bool  # numbers for relative positions are added to the scores
+    bins: bool  # weights are summed by relative position, for the values' table
+    table: bool  # either of them
+    key_padding: bool
+    query_padding: bool
+    mask: bool
+    bias: bool
+    packed: bool
+    dropout: bool
+    received: bool
+    even_m: bool
+    fast: bool
+    precision: str
+
+
+class Launch:
+    """A kernel, its grid and every argument that is not a tensor.
+
+    Triton looks at each argument of a launch to find the compiled kernel, which takes longer than a short text's
+    attention. The second launch of a kind goes to the kernel that the first one found.
+    """
+
+    def __init__(self, kernel: Any, grid: tuple[int, int, int], tile: Tile, arguments: dict[str, Any]) -> None:
+        self.kernel, self.grid, self.tile = kernel, grid, tile
+        names = parameters(kernel)
+        self.arguments = {name: arguments[name] for name in names if name in arguments}
+        self.values = [arguments.get(name) for name in names]
+        self.tensors = [(place, name) for place, name in enumerate(names) if name not in arguments]
+        self.compiled: Any = None
+
+    def __call__(self, tensors: dict[str, Tensor]) -> None:
+        if self.compiled is None:
+            given = {name: tensors[name] for _, name in self.tensors}
+            options = {"num_warps": self.tile.warps, "num_stages": self.tile.stages}
+            compiled = self.kernel[self.grid](**self.arguments, **given, **options)
+            self.compiled = None if compiled is None else compiled[self.grid]  # the interpreter compiles nothing
+            return
+        values = self.values.copy()
+        for place, name in self.tensors:
+            values[place] = tensors[name]
+        self.compiled(*values)
+
+
+@cache
+def parameters(kernel: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(kernel.fn).parameters)
+
+
+def described(x: Any) -> Any:
+    """All that a launch depends on in an argument: of a tensor everything but where it lies and what it holds."""
+    return (x.dtype, x.shape, x.stride(), x.data_ptr() % 16) if isinstance(x, Tensor) else x
+
+
+_seen: dict[Any, dict[str, Launch]] = {}
+
+
+def launches(prepare: Callable[..., dict[str, Launch]], call: Any, *tensors: Tensor) -> dict[str, Launch]:
+    """What `prepare(call, *tensors)` returns, prepared once for all arguments of one kind."""
+    key = (prepare, call.key, *map(described, tensors))
+    found = _seen.get(key)
+    if found is None:
+        if len(_seen) >= 1000:
+            _seen.clear()
+        found = _seen[key] = prepare(call, *tensors)
+    return found
+
+
+def on_device(x: Tensor) -> AbstractContextManager[Any]:
+    """Kernels run on the current device: let that be the tensor's."""
+    elsewhere = x.is_cuda and x.device.index != torch.cuda.current_device()
+    return torch.cuda.device(x.device) if elsewhere else nullcontext()
