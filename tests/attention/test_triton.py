@@ -28,7 +28,11 @@ SCHEMES: dict[str, Scheme] = {
     "relative-wide": RelativePositions(HEADS, WIDTH, k=50, per_head=True, values=False),
     "relative-none": RelativePositions(HEADS, WIDTH, k=0, keys=False),
     "tener": Tener(HEADS, WIDTH),
+    "transformer-xl": TransformerXL(HEADS, WIDTH, dim=20),
 }
+with torch.no_grad():
+    for parameter in SCHEMES["transformer-xl"].parameters():
+        parameter.mul_(10.0)  # else its positions hardly count
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "bare": {},
@@ -56,6 +60,11 @@ def same_maths(
         waves = torch.stack([wave(int(t), WIDTH) for t in range(1 - m, offset + n)]).to(q)
         relative = ((q + scheme.v[:, None].to(dtype)) @ waves.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
         scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * (options.get("scale") or 1.0)
+    elif isinstance(scheme, TransformerXL):
+        waves = torch.stack([wave(int(t), scheme.dim) for t in range(1 - m, offset + n)]).to(q)
+        rows = (waves @ scheme.projection.weight.to(dtype).T).unflatten(-1, (HEADS, WIDTH)).transpose(0, 1)
+        relative = ((q + scheme.v[:, None].to(dtype)) @ rows.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
+        scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * scale
     else:
         scores = q @ k.mT * scale
     if isinstance(scheme, DistanceAware):
@@ -201,8 +210,8 @@ def test_operators_are_well_formed() -> None:
     q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (20, 30, 30))
     sigmoid = torch.randn(HEADS, 2, device=DEVICE)
     relative, bias = torch.randn(1, HEADS, 20, 5, device=DEVICE), torch.randn(1, 1, 20, 30, device=DEVICE)
-    distance = (q, k, v, sigmoid, *[None] * 8, 0.2, 3, True, True, 0, False, 0.0, True)
-    tables = (q, k, v, None, relative, bias, *[None] * 6, 0.2, 3, False, False, 2, True, 0.0, False)
+    distance = (q, k, v, sigmoid, *[None] * 10, 0.2, 3, True, True, 0, False, 0.0, True)
+    tables = (q, k, v, None, relative, None, None, bias, *[None] * 6, 0.2, 3, False, False, 2, True, 0.0, False)
     for arguments in (distance, tables):
         torch.library.opcheck(operators.forward, arguments)
         output, log_sums, received, bins = operators.forward(*arguments)
@@ -213,7 +222,6 @@ def test_operators_are_well_formed() -> None:
 def test_what_has_no_kernel_is_said_and_auto_goes_elsewhere() -> None:
     x = torch.randn(1, HEADS, 8, WIDTH, device=DEVICE)
     cases: list[tuple[Scheme, dict[str, Any], str]] = [
-        (TransformerXL(HEADS, WIDTH), {}, "a row for every relative position"),
         (DistanceAware(HEADS, mapping="clip"), {}, "learnable sigmoid"),
         (DistanceAware(HEADS, adjust="late-add"), {}, "multiplies early"),
         (Plain(), {"return_weights": True}, "whole maps"),

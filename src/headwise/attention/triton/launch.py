@@ -41,6 +41,7 @@ class Options:
     relative: bool  # numbers for relative positions are added to the scores
     bins: bool  # weights are summed by relative position, for the values' table
     table: bool  # either of them
+    skewed: bool  # a table has a row for every relative position
     key_padding: bool
     query_padding: bool
     mask: bool

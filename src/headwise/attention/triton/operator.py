@@ -11,8 +11,8 @@ from headwise.attention.problem import Attended, Problem
 from headwise.attention.triton.launch import Launch, Options, Tile, described, launches, on_device
 
 ARGUMENTS = (
-    "Tensor q, Tensor k, Tensor v, Tensor? sigmoid, Tensor? relative, Tensor? bias, Tensor? mask, "
-    "Tensor? key_padding, Tensor? query_padding, Tensor? starts, Tensor? ends, Tensor? seed, float scale, "
+    "Tensor q, Tensor k, Tensor v, Tensor? sigmoid, Tensor? relative, Tensor? relative_q, Tensor? table, Tensor? bias, "
+    "Tensor? mask, Tensor? key_padding, Tensor? query_padding, Tensor? starts, Tensor? ends, Tensor? seed, float scale, "
     "SymInt offset, bool causal, bool rectify, SymInt reach, bool want_bins, float dropout, bool want_received"
 )
 WIDEST = 256
@@ -53,13 +53,13 @@ def obstacle(problem: Problem) -> str | None:
         return missing
     if problem.out_dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"Triton's kernels compute in float32, float16 and bfloat16, not in {problem.out_dtype}"
-    if terms.covers:
-        return "there is no kernel for a table with a row for every relative position yet"
     if terms.distance is not None and (terms.sigmoid is None or terms.adjust != "early-multiply"):
         return "of distance-aware attention there is a kernel for the learnable sigmoid that multiplies early"
     if terms.distance is not None and _tables(problem):
         return "there is no kernel for tables and distance together"
-    if any(2 * terms.first + table.shape[1] != 1 for table in _tables(problem)):
+    if terms.covers and terms.value_table is not None:
+        return "there is no kernel for a values' table with a row for every relative position"
+    if not terms.covers and any(2 * terms.first + table.shape[1] != 1 for table in _tables(problem)):
         return "the kernels' tables reach as far forward as back"
     if problem.want_weights:
         return "whole maps are what the kernels avoid"
@@ -80,10 +80,13 @@ def attend(problem: Problem) -> Attended:
         raise ValueError(f"backend='triton' cannot do this: {reason}; backend='auto' picks one that can")
     terms, dtype = problem.terms, problem.out_dtype
     q = terms.q.to(dtype)
-    relative = None
+    relative = relative_q = table = None
     if terms.key_table is not None:
-        relative_q = q if terms.relative_q is None else terms.relative_q.to(dtype)
-        relative = relative_q @ terms.key_table.to(dtype).mT
+        relative_q, table = q if terms.relative_q is None else terms.relative_q.to(dtype), terms.key_table.to(dtype)
+        if terms.covers:
+            table = table.expand(q.shape[1], -1, -1)
+        else:
+            relative, relative_q, table = relative_q @ table.mT, None, None
     starts, ends = (None, None) if problem.packed is None else spans(problem.packed, problem.shape[2])
     output, _, received, bins = operators(
         q,
@@ -91,6 +94,8 @@ def attend(problem: Problem) -> Attended:
         problem.v.to(dtype),
         None if terms.sigmoid is None else torch.stack([x.float() for x in terms.sigmoid], dim=1),
         relative,
+        relative_q,
+        table,
         problem.bias,
         problem.mask,
         problem.key_padding,
@@ -102,7 +107,7 @@ def attend(problem: Problem) -> Attended:
         problem.offset,
         problem.causal,
         terms.rectify,
-        -terms.first,
+        0 if terms.covers else -terms.first,
         terms.value_table is not None,
         problem.dropout,
         problem.want_received,
@@ -125,10 +130,10 @@ class _Call:
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> None:
         self.q, self.k, self.v = _rows(q), _rows(k), _rows(v)
-        self.sigmoid, self.relative, self.bias = arguments[:3]
-        self.mask, self.key_padding, self.query_padding, self.starts, self.ends, self.seed = arguments[3:9]
-        self.scale, self.offset, self.causal, self.rectify, self.reach = arguments[9:14]
-        self.want_bins, self.dropout, self.want_received = arguments[14:]
+        self.sigmoid, self.relative, self.relative_q, self.table, self.bias = arguments[:5]
+        self.mask, self.key_padding, self.query_padding, self.starts, self.ends, self.seed = arguments[5:11]
+        self.scale, self.offset, self.causal, self.rectify, self.reach = arguments[11:16]
+        self.want_bins, self.dropout, self.want_received = arguments[16:]
         self.batch, self.heads, self.n, self.width = q.shape
         self.groups, self.m, self.value_width = v.shape[1:]
         self.arguments = arguments
@@ -151,12 +156,14 @@ class _Call:
         )
 
     def gradients(self, needs_bias: bool) -> tuple[Tensor, ...]:
-        """Of q, k, v, the learnable sigmoid's w and v, the numbers for relative positions and the bias."""
+        """Of q, k, v, the learnable sigmoid's w and v, the numbers for relative positions, relative_q, its table, the bias."""
         bias = self.bias if needs_bias else None
         return (
             *(x.new_empty(x.shape) for x in (self.q, self.k, self.v)),
             self.q.new_empty(0 if self.sigmoid is None else self.sigmoid.shape, dtype=torch.float32),
             self.q.new_zeros(0 if self.relative is None else self.relative.shape),
+            self.q.new_empty(0 if self.relative_q is None else self.relative_q.shape),
+            self.q.new_empty(0 if self.table is None else self.table.shape),
             self.q.new_empty(0) if bias is None else bias.new_empty(bias.shape),
         )
 
@@ -169,6 +176,8 @@ class _Call:
             "sigmoid_ptr": self.sigmoid,
             "relative_ptr": None if self.relative is None else self.relative.contiguous(),
             "edges_ptr": None if self.relative is None else _edges(self.relative),
+            "rq_ptr": None if self.relative_q is None else _rows(self.relative_q),
+            "table_ptr": None if self.table is None else self.table.contiguous(),
             "key_padding": _bytes(self.key_padding),
             "query_padding": _bytes(self.query_padding),
             "mask": None if self.mask is None else self.mask.view(torch.uint8),
@@ -187,12 +196,14 @@ class _Call:
         whole = (self.batch, self.heads, self.n, self.m)
         arguments: dict[str, Any] = {
             **_strides("q", "bhn", self.q),
+            **_strides("rq", "bhn", None if self.relative_q is None else _rows(self.relative_q)),
             **_strides("k", "bhm", self.k),
             **_strides("v", "bhm", self.v),
             **_strides("mask", "bhnm", None if self.mask is None else self.mask.expand(whole)),
             **_strides("bias", "bhnm", None if self.bias is None else self.bias.expand(whole)),
             "H": self.heads,
             "G": self.groups,
+            "B": self.batch,
             "GROUP": self.heads // self.groups,
             "n": self.n,
             "m": self.m,
@@ -203,9 +214,12 @@ class _Call:
             "OPT": self.options(tile),
             **more,
         }
-        by_query, by_key = -(-self.n // tile.rows), -(-self.m // tile.columns)
-        grid = (by_key, programs, 1) if per_key else (by_query, programs, by_key if kind == "bias" else 1)
-        return Launch(_kernels()[name], grid, tile, arguments)
+        queries, keys, rows = (
+            -(-length // step)
+            for length, step in ((self.n, tile.rows), (self.m, tile.columns), (self.n + self.m - 1, tile.columns))
+        )
+        blocks = {"bias": (queries, keys), "table": (rows, 1)}.get(kind, (keys if per_key else queries, 1))
+        return Launch(_kernels()[name], (blocks[0], programs, blocks[1]), tile, arguments)
 
     def tile(self, kind: str) -> Tile:
         """What was fastest on an H200 (docs/design.md)."""
@@ -214,20 +228,21 @@ class _Call:
             return Tile(32, 32)
         if self.n <= 64 and self.m <= 64:
             return Tile(64, 64, 4, 2)
+        if self.table is not None:
+            return Tile(64, 64, 4, 2 if widest <= 64 else 1)
         wide, plain = widest > 64, self.sigmoid is None and self.relative is None and not self.want_bins
         return {
             "forward": Tile(128, 64, 8, 3) if plain else Tile(64, 64, 4, 3),
             "keys": Tile(64, 64, 4, 2 if wide else 3),
             "queries": Tile(128, 64, 8, 3) if plain and not wide and not self.want_received else Tile(64, 64, 4, 3),
             "sums": Tile(64, 64, 4, 3),
-            "bias": Tile(64, 64, 4, 1),
-        }[kind]
+        }.get(kind, Tile(64, 64, 4, 1))
 
     @property
     def alone(self) -> bool:
         """Whether one tile of the keys' kernel is all there is, and it computes every gradient."""
         tile = self.tile("keys")
-        table = self.relative is not None or self.want_bins
+        table = self.relative is not None or self.want_bins or self.table is not None
         return self.n <= tile.rows and self.m <= tile.columns and not table and self.bias is None
 
     @property
@@ -266,6 +281,7 @@ class _Call:
             relative=self.relative is not None,
             bins=self.want_bins,
             table=table,
+            skewed=self.table is not None,
             key_padding=self.key_padding is not None,
             query_padding=self.query_padding is not None,
             mask=self.mask is not None,
@@ -333,7 +349,7 @@ def _forward_launches(call: _Call) -> dict[str, Launch]:
 def _backward(*arguments: Any) -> tuple[Tensor, ...]:
     *given, needs_bias, output, log_sums, bins, d_output, d_received, d_bins = arguments
     call = _Call(*given)
-    dq, dk, dv, d_sigmoid, d_relative, d_bias = grads = call.gradients(needs_bias)
+    dq, dk, dv, d_sigmoid, d_relative, d_relative_q, d_table, d_bias = grads = call.gradients(needs_bias)
     if not output.numel() or not call.m:
         return tuple(grad.zero_() for grad in grads)
     d_output = _rows(d_output)
@@ -357,6 +373,8 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
         "dk_ptr": dk,
         "dv_ptr": dv,
         "d_relative_ptr": d_relative,
+        "drq_ptr": d_relative_q,
+        "d_table_ptr": d_table,
         "d_bias_ptr": whole_bias,
     }
     run = launches(_backward_launches, call, d_output, whole_bias)
@@ -370,6 +388,8 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
         if call.skips:
             tensors["sums_ptr"] = tensors["sums_ptr"].cumsum(dim=2)
         run["key_gradients"](tensors)
+        if call.table is not None:
+            run["table_gradients"](tensors)
         if d_bias.numel():
             run["bias_gradients"](tensors)
     if call.sigmoid is not None:
@@ -387,8 +407,10 @@ def _backward_launches(call: _Call, d_output: Tensor, d_bias: Tensor) -> dict[st
         "query_gradients": call.launch("query_gradients", "queries", by_head, **strides),
         "key_gradients": call.launch("key_gradients", "keys", by_key_head, per_key=True, **strides),
     }
+    if call.table is not None:
+        found["table_gradients"] = call.launch("table_gradients", "table", call.heads, **strides)
     if d_bias.numel():
-        shared = {"B": call.batch, "BIAS_B": d_bias.shape[0], "BIAS_H": d_bias.shape[1]}
+        shared = {"BIAS_B": d_bias.shape[0], "BIAS_H": d_bias.shape[1]}
         programs = d_bias.shape[0] * d_bias.shape[1]
         found["bias_gradients"] = call.launch("bias_gradients", "bias", programs, **strides, **shared)
     return found
@@ -397,12 +419,12 @@ def _backward_launches(call: _Call, d_output: Tensor, d_bias: Tensor) -> dict[st
 operators = Operators(
     "triton",
     ARGUMENTS,
-    tensors=12,
-    differentiable=6,
+    tensors=14,
+    differentiable=8,
     outputs=4,
     saved=(0, 1, 3),
     forward=_forward,
     backward=_backward,
     fake_forward=lambda *arguments: _Call(*arguments).outputs(),
-    fake_backward=lambda *arguments: _Call(*arguments[:20]).gradients(arguments[20]),
+    fake_backward=lambda *arguments: _Call(*arguments[:22]).gradients(arguments[22]),
 )
