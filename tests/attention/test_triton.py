@@ -116,7 +116,12 @@ def prepare(options: dict[str, Any], batch: int, n: int, m: int) -> tuple[dict[s
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", SCHEMES)
-def test_as_exact_as_the_precision(name: str, option: str, dtype: torch.dtype) -> None:
+def test_as_exact_as_the_precision(
+    name: str, option: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwise.attention.triton.strips.STRIP", 1)  # strips as small as they come, so several
+    if option == "packed" and name == "transformer-xl":
+        pytest.skip("packed texts have no kernel for Transformer-XL")
     n, m = {"short": (20, 27), "packed": (LENGTHS[0], LENGTHS[0])}.get(option, LENGTHS)
     if "received" in OPTIONS[option]:
         n, m = 3 * n, 3 * m

@@ -23,6 +23,9 @@ BACKENDS = {
     "triton": triton.attend,
 }
 
+#: Why a backend cannot solve a problem, or None if it can; the others can solve all.
+OBSTACLES = {"sdpa": sdpa.obstacle, "triton": triton.obstacle}
+
 #: Whole maps of this many float32 weights are 64 MiB on a CPU and 1 GiB elsewhere, and attention holds several of them.
 MANY_PAIRS_ON_CPU, MANY_PAIRS = 2**24, 2**28
 
@@ -145,6 +148,9 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, backend: Backend = "auto", **opt
 def choose(problem: Problem, backend: Backend) -> Choice:
     one_of("backend", backend, get_args(Backend))
     if backend != "auto":
+        reason = OBSTACLES[backend](problem) if backend in OBSTACLES else None
+        if reason is not None:
+            raise ValueError(f"backend={backend!r} cannot do this: {reason}; backend='auto' picks one that can")
         return Choice(backend, "asked for by name")
     if problem.packed is not None and (problem.v.device.type != "cuda" or triton.obstacle(problem) is not None):
         longest = max(problem.texts(), key=lambda text: text.shape[2], default=problem)

@@ -20,9 +20,6 @@ def obstacle(problem: Problem) -> str | None:
 
 
 def attend(problem: Problem) -> Attended:
-    reason = obstacle(problem)
-    if reason is not None:
-        raise ValueError(f"backend='sdpa' cannot do this: {reason}; backend='auto' picks one that can")
     dtype = problem.out_dtype
     padding = problem.key_padding
     output = F.scaled_dot_product_attention(

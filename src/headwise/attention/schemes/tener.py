@@ -62,20 +62,19 @@ class Tener(Scheme):
         return 1.0
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
-        dtype = compute_dtype(q.dtype)
         at_query = torch.arange(offset, offset + q.shape[2], device=q.device)
         at_key = torch.arange(k.shape[2], device=q.device)
-        query_waves, key_waves = (sinusoids(positions, self.head_dim).to(dtype) for positions in (at_query, at_key))
-        content, position = q + self.u[:, None], q + self.v[:, None]
-        queries = [content, rotate(position.to(dtype), query_waves, backwards=self.released)]
+        precise = compute_dtype(q.dtype)
+        dtype = q.dtype if q.is_cuda else precise  # a GPU's kernels take the inputs' precision
+        query_waves, key_waves = (sinusoids(positions, self.head_dim).to(precise) for positions in (at_query, at_key))
+        u, v = (bias.to(dtype)[:, None] for bias in (self.u, self.v))
+        queries = [q + u, rotate(q + v, query_waves, backwards=self.released)]
         keys = [k, key_waves.expand_as(k)]
         if self.released:
             queries.append(query_waves.expand_as(q))
-            keys.append(rotate(k.to(dtype), key_waves, backwards=True))
-        return Terms(
-            q=torch.cat([x.to(dtype) for x in queries], dim=-1),
-            k=torch.cat([x.to(dtype) for x in keys], dim=-1),
-        )
+            keys.append(rotate(k, key_waves, backwards=True))
+        q, k = (torch.cat([x.to(dtype) for x in parts], dim=-1) for parts in (queries, keys))
+        return Terms(q=q, k=k)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, head_dim={self.head_dim}, released={self.released}"

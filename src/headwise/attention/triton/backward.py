@@ -22,8 +22,6 @@ from headwise.attention.triton.tiles import (
     looked_up,
     query_blocks,
     scores,
-    skewed,
-    window,
 )
 
 
@@ -54,8 +52,8 @@ def store_shares(shares_ptr, bh, dw, d_sharpness, head, scale):
 @triton.jit
 def received_terms(
     q_ptr, k_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, sigmoid_ptr, relative_ptr, edges_ptr,
-    bins_ptr, d_bins_ptr, rq_ptr, table_ptr, key_padding, mask, bias, starts, ends,
-    q_b, q_h, q_n, rq_b, rq_h, rq_n, k_b, k_h, k_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
+    bins_ptr, d_bins_ptr, key_padding, mask, bias, starts, ends,
+    q_b, q_h, q_n, k_b, k_h, k_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
 ):  # fmt: skip
     """delta_i, with Σ_j P_ij g_j, where g is the gradient of received: one program a block of queries."""
@@ -74,10 +72,6 @@ def received_terms(
     do = block(do_ptr + b * do_b + h * do_h, do_n, rows, d, n, OPT.value_width, BD)
     delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
     lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
-    rq = q
-    positions = table_ptr + h * (n + m - 1) * OPT.width
-    if OPT.skewed:
-        rq = block(rq_ptr + b * rq_b + h * rq_h, rq_n, rows, e, n, OPT.width, BE)
     k_ptr += b * k_b + (h // GROUP) * k_h
     relative = relative_ptr + bh * n * (2 * reach + 1)
     admit = (
@@ -97,8 +91,6 @@ def received_terms(
                 k = block(k_ptr, k_m, columns, e, m, OPT.width, BE)
                 g = tl.load(g_ptr + bh * m + columns, mask=columns < m, other=0.0)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
-                if OPT.skewed:
-                    x += skewed(rq, positions, first, step * BM, n, m, e, in_n, in_m, 1, OPT)
                 if OPT.relative and SIDE == AMONG:
                     x += looked_up(relative, i, j, n, offset, reach)
                 _, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
@@ -109,11 +101,11 @@ def received_terms(
 
 @triton.jit
 def query_gradients(
-    q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, d_relative_ptr, shares_ptr, sums_ptr, 
-    sigmoid_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
-    rq_ptr, table_ptr, drq_ptr, key_padding, mask, bias, starts, ends, seed_ptr,
-    q_b, q_h, q_n, rq_b, rq_h, rq_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
-    bias_b, bias_h, bias_n, bias_m,
+    q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, d_relative_ptr, d_bias_ptr, shares_ptr,
+    sums_ptr, sigmoid_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
+    key_padding, mask, bias, starts, ends, seed_ptr,
+    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
+    bias_b, bias_h, bias_n, bias_m, d_bias_b, d_bias_h, d_bias_n,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
     """dQ, this block's share of the gradients of w and v, and the gradient of the queries' numbers for relative positions.
@@ -139,10 +131,6 @@ def query_gradients(
     else:
         delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
         tl.store(delta_ptr + bh * n + rows, delta, mask=rows < n)
-    rq = q
-    positions = table_ptr + h * (n + m - 1) * OPT.width
-    if OPT.skewed:
-        rq = block(rq_ptr + b * rq_b + h * rq_h, rq_n, rows, e, n, OPT.width, BE)
     k_ptr += b * k_b + (h // GROUP) * k_h
     v_ptr += b * v_b + (h // GROUP) * v_h
     table = bh * n * (2 * reach + 1)
@@ -156,7 +144,6 @@ def query_gradients(
     if OPT.dropout:
         seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
     dq = tl.zeros([BN, BE], tl.float32)
-    drq = tl.zeros([BN, BE], tl.float32)
     dw = tl.zeros([BN], tl.float32)
     d_sharpness = tl.zeros([BN], tl.float32)
     left = tl.zeros([BN], tl.float32)
@@ -183,8 +170,6 @@ def query_gradients(
                 if OPT.received:
                     g = tl.load(g_ptr + bh * m + columns, mask=columns < m, other=0.0)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
-                if OPT.skewed:
-                    x += skewed(rq, positions, first, step * BM, n, m, e, in_n, in_m, 1, OPT)
                 if OPT.relative and SIDE == AMONG:
                     x += looked_up(relative, i, j, n, offset, reach)
                 e_tile, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
@@ -199,6 +184,9 @@ def query_gradients(
                 if OPT.received:
                     dp += g[None, :]
                 dx = p * (dp - shifted_delta[:, None])
+                if OPT.d_bias:
+                    at = d_bias_ptr + b * d_bias_b + h * d_bias_h + i * d_bias_n + j
+                    tl.store(at, dx.to(d_bias_ptr.dtype.element_ty), mask=(i < n) & (j < m))
                 if OPT.distance:
                     if OPT.rectify:
                         dx = tl.where(x > 0.0, dx, 0.0)
@@ -217,19 +205,9 @@ def query_gradients(
                         left += before
                         right += after
                 dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
-                if OPT.skewed:  # every product's gradient: that of its pair, or 0 where the tile has no such pair
-                    place = tl.arange(0, BN + BM)[None, :] + in_n - (BN - 1)
-                    there = (place >= 0) & (place < BM)
-                    d_products = tl.gather(dx, tl.minimum(tl.maximum(place, 0), BM - 1), 1)
-                    d_products = tl.where(there, d_products, 0.0)
-                    part = window(positions, step * BM - first - BN + n, n + m - 1, e, OPT)
-                    drq = tl.dot(d_products.to(part.dtype), part, drq, input_precision=OPT.precision)
     dq *= 1.0 / LOG2E if OPT.distance else scale
     at = dq_ptr + (bh * n + i) * OPT.width + e[None, :]
     tl.store(at, dq.to(dq_ptr.dtype.element_ty), mask=(i < n) & (e[None, :] < OPT.width))
-    if OPT.skewed:
-        at = drq_ptr + (bh * n + i) * OPT.width + e[None, :]
-        tl.store(at, (drq * scale).to(drq_ptr.dtype.element_ty), mask=(i < n) & (e[None, :] < OPT.width))
     if OPT.skips:  # what far keys' values are given by this block: the weight of a score of 0
         given = tl.sum(do.to(tl.float32) * tl.exp2(-lse)[:, None], axis=0)
         at = sums_ptr + (bh * (tl.num_programs(0) + 1) + tl.program_id(0) + 1) * OPT.value_width + d
@@ -244,8 +222,8 @@ def query_gradients(
 def key_gradients(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, dk_ptr, dv_ptr, shares_ptr, sums_ptr,
     sigmoid_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
-    rq_ptr, table_ptr, key_padding, mask, bias, starts, ends, seed_ptr,
-    q_b, q_h, q_n, rq_b, rq_h, rq_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
+    key_padding, mask, bias, starts, ends, seed_ptr,
+    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
     bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
@@ -316,10 +294,6 @@ def key_gradients(
                         if not OPT.dropout:
                             delta -= d_edge
                     x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)
-                    if OPT.skewed:
-                        rq = block(rq_ptr + b * rq_b + h * rq_h, rq_n, rows, e, n, OPT.width, BE)
-                        positions = table_ptr + h * (n + m - 1) * OPT.width
-                        x += skewed(rq, positions, step * BN, first, n, m, e, in_n, in_m, 0, OPT)
                     if OPT.relative and SIDE == AMONG:
                         x += looked_up(relative_ptr + table, i, j, n, offset, reach)
                     e_tile, f = coefficients(in_n, in_m, step * BN + offset, first, head, SIDE, OPT)
@@ -366,12 +340,12 @@ def key_gradients(
 @triton.jit
 def bias_gradients(
     q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, d_bias_ptr, sigmoid_ptr,
-    relative_ptr, d_bins_ptr, rq_ptr, table_ptr, key_padding, mask, bias, starts, seed_ptr,
-    q_b, q_h, q_n, rq_b, rq_h, rq_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
+    relative_ptr, d_bins_ptr, key_padding, mask, bias, starts, seed_ptr,
+    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
     bias_b, bias_h, bias_n, bias_m,
     H, GROUP, BIAS_B, BIAS_H, B, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of position_bias: one program a tile of the bias, summed over what shares it."""
+    """The gradient of a bias that several heads or texts share: one program a tile of it, summed over them."""
     BN: tl.constexpr = OPT.block_n
     BM: tl.constexpr = OPT.block_m
     BE: tl.constexpr = OPT.block_e
@@ -399,12 +373,6 @@ def bias_gradients(
             head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
             x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
             dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
-            if OPT.skewed:
-                rq = block(rq_ptr + b * rq_b + h * rq_h, rq_n, rows, e, n, OPT.width, BE)
-                positions = table_ptr + h * (n + m - 1) * OPT.width
-                i0, j0 = tl.program_id(0) * BN, tl.program_id(2) * BM
-                in_n, in_m = tl.arange(0, BN)[:, None], tl.arange(0, BM)[None, :]
-                x += skewed(rq, positions, i0, j0, n, m, e, in_n, in_m, 1, OPT)
             if OPT.relative:
                 x += looked_up(relative_ptr + table, i, j, n, offset, reach)
             if OPT.bins:
@@ -418,72 +386,3 @@ def bias_gradients(
             total += p * (dp - delta[:, None])
     at = d_bias_ptr + (own * n + i) * m + j
     tl.store(at, total.to(d_bias_ptr.dtype.element_ty), mask=(i < n) & (j < m))
-
-
-@triton.jit
-def table_gradients(
-    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, rq_ptr, table_ptr, d_table_ptr,
-    key_padding, mask, bias, starts, ends, seed_ptr,
-    q_b, q_h, q_n, rq_b, rq_h, rq_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
-    bias_b, bias_h, bias_n, bias_m,
-    B, H, GROUP, n, m, offset, scale, dropout, OPT: tl.constexpr,
-):  # fmt: skip
-    """The gradient of a table with a row for every difference j − i: one program a block of rows and a head.
-
-    A tile here is a block of queries against a block of differences; its keys lie on a slant, in a window of BN + BM.
-    """
-    BN: tl.constexpr = OPT.block_n
-    BM: tl.constexpr = OPT.block_m
-    BE: tl.constexpr = OPT.block_e
-    BD: tl.constexpr = OPT.block_d
-    W: tl.constexpr = BN + BM
-    c0 = tl.program_id(0) * BM  # the first row of the table
-    h = tl.program_id(1).to(tl.int64)
-    e, d = tl.arange(0, BE), tl.arange(0, BD)
-    in_n, in_m = tl.arange(0, BN)[:, None], tl.arange(0, BM)[None, :]
-    rows_of_table = c0 + tl.arange(0, BM)
-    part = block(table_ptr + h * (n + m - 1) * OPT.width, OPT.width, rows_of_table, e, n + m - 1, OPT.width, BE)
-    total = tl.zeros([BM, BE], tl.float32)
-    # The pairs of query i with rows c0 … c0 + BM − 1 are its keys i + c − n + 1, of which some must exist.
-    lo = tl.maximum(n - 1 - (c0 + BM - 1), 0) // BN
-    hi = tl.cdiv(tl.minimum(m - 1 + n - 1 - c0 + 1, n), BN)
-    for b in range(0, B):
-        bh = b * H + h
-        admit = (
-            key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
-            bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
-        )  # fmt: skip
-        for step in range(lo, hi):
-            rows = step * BN + tl.arange(0, BN)
-            first_key = step * BN + c0 - n + 1
-            keys = first_key + tl.arange(0, W)
-            i, j = rows[:, None], first_key + in_n + in_m
-            there, j = (j >= 0) & (j < m), tl.maximum(j, 0)
-            q = block(q_ptr + b * q_b + h * q_h, q_n, rows, e, n, OPT.width, BE)
-            rq = block(rq_ptr + b * rq_b + h * rq_h, rq_n, rows, e, n, OPT.width, BE)
-            do = block(do_ptr + b * do_b + h * do_h, do_n, rows, d, n, OPT.value_width, BD)
-            k = slanted(k_ptr + b * k_b + (h // GROUP) * k_h, k_m, keys, e, m, OPT.width)
-            v = slanted(v_ptr + b * v_b + (h // GROUP) * v_h, v_m, keys, d, m, OPT.value_width)
-            lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
-            delta = tl.load(delta_ptr + bh * n + rows, mask=rows < n, other=0.0)
-            x = tl.gather(tl.dot(q, tl.trans(k), input_precision=OPT.precision), in_n + in_m, 1)
-            x += tl.dot(rq, tl.trans(part), input_precision=OPT.precision)
-            s = scores(x, scale * LOG2E, i, j, n, m, offset, admit, AMONG, OPT)
-            p = tl.where(there, tl.exp2(s - lse[:, None]), 0.0)
-            dp = tl.gather(tl.dot(do, tl.trans(v), input_precision=OPT.precision), in_n + in_m, 1)
-            if OPT.dropout:
-                dp *= kept(tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32), i, j, m, dropout)
-            if OPT.received:
-                dp += tl.load(g_ptr + bh * m + j, mask=there, other=0.0)
-            dx = p * (dp - delta[:, None])
-            total = tl.dot(tl.trans(dx.to(rq.dtype)), rq, total, input_precision=OPT.precision)
-    at = d_table_ptr + (h * (n + m - 1) + rows_of_table[:, None]) * OPT.width + e[None, :]
-    inside = (rows_of_table[:, None] < n + m - 1) & (e[None, :] < OPT.width)
-    tl.store(at, (total * scale).to(d_table_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def slanted(base, stride, keys, columns, m, WIDTH: tl.constexpr):
-    """Load rows of which the first may lie before the matrix, zero outside."""
-    inside = (keys[:, None] >= 0) & (keys[:, None] < m) & (columns[None, :] < WIDTH)
-    return tl.load(base + keys[:, None] * stride + columns[None, :], mask=inside, other=0.0)

@@ -18,15 +18,14 @@ from headwise.attention.triton.tiles import (
     looked_up,
     query_blocks,
     scores,
-    skewed,
 )
 
 
 @triton.jit
 def forward(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, bins_ptr, sigmoid_ptr, relative_ptr, edges_ptr, sums_ptr, counts_ptr,
-    rq_ptr, table_ptr, key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
-    q_b, q_h, q_n, rq_b, rq_h, rq_n, k_b, k_h, k_m, v_b, v_h, v_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
+    key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
+    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
     """o and the rows' log-sums, and what each row of the values' table is given: one program a block of queries."""
@@ -42,10 +41,6 @@ def forward(
     in_n, in_m = tl.arange(0, BN)[:, None], tl.arange(0, BM)[None, :]
     e, d = tl.arange(0, BE), tl.arange(0, BD)
     q = block(q_ptr + b * q_b + h * q_h, q_n, rows, e, n, OPT.width, BE)
-    rq = q
-    table = table_ptr + h * (n + m - 1) * OPT.width
-    if OPT.skewed:
-        rq = block(rq_ptr + b * rq_b + h * rq_h, rq_n, rows, e, n, OPT.width, BE)
     k_ptr += b * k_b + (h // GROUP) * k_h
     v_ptr += b * v_b + (h // GROUP) * v_h
     relative = relative_ptr + bh * n * (2 * reach + 1)
@@ -89,8 +84,6 @@ def forward(
                 j = columns[None, :]
                 k = block(k_ptr, k_m, columns, e, m, OPT.width, BE)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
-                if OPT.skewed:
-                    x += skewed(rq, table, first, step * BM, n, m, e, in_n, in_m, 1, OPT)
                 if OPT.relative and SIDE == AMONG:
                     x += looked_up(relative, i, j, n, offset, reach)
                 _, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
@@ -191,9 +184,9 @@ def outermost(bins, left, right, rows, n, reach):
 
 @triton.jit
 def column_sums(
-    q_ptr, k_ptr, lse_ptr, received_ptr, sigmoid_ptr, relative_ptr, edges_ptr, rq_ptr, table_ptr,
+    q_ptr, k_ptr, lse_ptr, received_ptr, sigmoid_ptr, relative_ptr, edges_ptr,
     key_padding, mask, bias, starts, ends,
-    q_b, q_h, q_n, rq_b, rq_h, rq_n, k_b, k_h, k_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
+    q_b, q_h, q_n, k_b, k_h, k_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
 ):  # fmt: skip
     """received_j = Σ_i P_ij: one program a block of keys."""
@@ -209,7 +202,6 @@ def column_sums(
     e = tl.arange(0, BE)
     k = block(k_ptr + b * k_b + (h // GROUP) * k_h, k_m, columns, e, m, OPT.width, BE)
     q_ptr += b * q_b + h * q_h
-    table = table_ptr + h * (n + m - 1) * OPT.width
     relative = relative_ptr + bh * n * (2 * reach + 1)
     admit = (
         key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
@@ -226,9 +218,6 @@ def column_sums(
                 q = block(q_ptr, q_n, rows, e, n, OPT.width, BE)
                 lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
                 x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)
-                if OPT.skewed:
-                    rq = block(rq_ptr + b * rq_b + h * rq_h, rq_n, rows, e, n, OPT.width, BE)
-                    x += skewed(rq, table, step * BN, first, n, m, e, in_n, in_m, 0, OPT)
                 if OPT.relative and SIDE == AMONG:
                     x += looked_up(relative, i, j, n, offset, reach)
                 elif OPT.relative:

@@ -41,11 +41,11 @@ class Options:
     relative: bool  # numbers for relative positions are added to the scores
     bins: bool  # weights are summed by relative position, for the values' table
     table: bool  # either of them
-    skewed: bool  # a table has a row for every relative position
     key_padding: bool
     query_padding: bool
     mask: bool
     bias: bool
+    d_bias: bool  # each pair has a bias of its own, with a gradient
     packed: bool
     dropout: bool
     received: bool
@@ -87,9 +87,9 @@ def parameters(kernel: Any) -> tuple[str, ...]:
     return tuple(inspect.signature(kernel.fn).parameters)
 
 
-def described(x: Any) -> Any:
-    """All that a launch depends on in an argument: of a tensor everything but where it lies and what it holds."""
-    return (x.dtype, x.shape, x.stride(), x.data_ptr() % 16) if isinstance(x, Tensor) else x
+def described(x: Tensor) -> Any:
+    """All that a launch depends on in a tensor: everything but where it lies and what it holds."""
+    return x.dtype, x.shape, x.stride(), x.data_ptr() % 16
 
 
 _seen: dict[Any, dict[str, Launch]] = {}

@@ -1,6 +1,6 @@
 """The Triton backend as PyTorch operators."""
 
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from headwise.attention.operators import Operators
 from headwise.attention.problem import Attended, Problem
+from headwise.attention.triton import strips
 from headwise.attention.triton.launch import Launch, Options, Tile, described, launches, on_device
 
 ARGUMENTS = (
@@ -57,6 +58,8 @@ def obstacle(problem: Problem) -> str | None:
         return "of distance-aware attention there is a kernel for the learnable sigmoid that multiplies early"
     if terms.distance is not None and _tables(problem):
         return "there is no kernel for tables and distance together"
+    if terms.covers and problem.packed is not None:
+        return "there is no kernel for packed texts and a table with a row for every relative position"
     if terms.covers and terms.value_table is not None:
         return "there is no kernel for a values' table with a row for every relative position"
     if not terms.covers and any(2 * terms.first + table.shape[1] != 1 for table in _tables(problem)):
@@ -75,9 +78,6 @@ def _tables(problem: Problem) -> list[Tensor]:
 
 
 def attend(problem: Problem) -> Attended:
-    reason = obstacle(problem)
-    if reason is not None:
-        raise ValueError(f"backend='triton' cannot do this: {reason}; backend='auto' picks one that can")
     terms, dtype = problem.terms, problem.out_dtype
     q = terms.q.to(dtype)
     relative = relative_q = table = None
@@ -137,12 +137,19 @@ class _Call:
         self.batch, self.heads, self.n, self.width = q.shape
         self.groups, self.m, self.value_width = v.shape[1:]
         self.arguments = arguments
+        self.own_bias = False  # whether each pair has a bias of its own whose gradient is wanted
 
     @property
     def key(self) -> tuple[Any, ...]:
         """All that launches depend on."""
-        tensors = map(described, (self.q, self.k, self.v, *self.arguments))
-        return (self.q.device, torch.get_float32_matmul_precision(), *tensors)
+        return (
+            self.q.device,
+            torch.get_float32_matmul_precision(),
+            described(self.q),
+            described(self.k),
+            described(self.v),
+            *[described(x) if isinstance(x, Tensor) else x for x in self.arguments],
+        )
 
     def outputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Output, log-sums, received and bins; the last two are empty unless asked for."""
@@ -164,7 +171,7 @@ class _Call:
             self.q.new_zeros(0 if self.relative is None else self.relative.shape),
             self.q.new_empty(0 if self.relative_q is None else self.relative_q.shape),
             self.q.new_empty(0 if self.table is None else self.table.shape),
-            self.q.new_empty(0) if bias is None else bias.new_empty(bias.shape),
+            self.q.new_zeros(0) if bias is None else bias.new_zeros(bias.shape),
         )
 
     def tensors(self) -> dict[str, Tensor]:
@@ -176,8 +183,6 @@ class _Call:
             "sigmoid_ptr": self.sigmoid,
             "relative_ptr": None if self.relative is None else self.relative.contiguous(),
             "edges_ptr": None if self.relative is None else _edges(self.relative),
-            "rq_ptr": None if self.relative_q is None else _rows(self.relative_q),
-            "table_ptr": None if self.table is None else self.table.contiguous(),
             "key_padding": _bytes(self.key_padding),
             "query_padding": _bytes(self.query_padding),
             "mask": None if self.mask is None else self.mask.view(torch.uint8),
@@ -196,7 +201,6 @@ class _Call:
         whole = (self.batch, self.heads, self.n, self.m)
         arguments: dict[str, Any] = {
             **_strides("q", "bhn", self.q),
-            **_strides("rq", "bhn", None if self.relative_q is None else _rows(self.relative_q)),
             **_strides("k", "bhm", self.k),
             **_strides("v", "bhm", self.v),
             **_strides("mask", "bhnm", None if self.mask is None else self.mask.expand(whole)),
@@ -214,12 +218,9 @@ class _Call:
             "OPT": self.options(tile),
             **more,
         }
-        queries, keys, rows = (
-            -(-length // step)
-            for length, step in ((self.n, tile.rows), (self.m, tile.columns), (self.n + self.m - 1, tile.columns))
-        )
-        blocks = {"bias": (queries, keys), "table": (rows, 1)}.get(kind, (keys if per_key else queries, 1))
-        return Launch(_kernels()[name], (blocks[0], programs, blocks[1]), tile, arguments)
+        queries, keys = -(-self.n // tile.rows), -(-self.m // tile.columns)
+        grid = (keys if per_key else queries, programs, keys if kind == "bias" else 1)
+        return Launch(_kernels()[name], grid, tile, arguments)
 
     def tile(self, kind: str) -> Tile:
         """What was fastest on an H200 (docs/design.md)."""
@@ -228,8 +229,6 @@ class _Call:
             return Tile(32, 32)
         if self.n <= 64 and self.m <= 64:
             return Tile(64, 64, 4, 2)
-        if self.table is not None:
-            return Tile(64, 64, 4, 2 if widest <= 64 else 1)
         wide, plain = widest > 64, self.sigmoid is None and self.relative is None and not self.want_bins
         return {
             "forward": Tile(128, 64, 8, 3) if plain else Tile(64, 64, 4, 3),
@@ -238,14 +237,14 @@ class _Call:
             "sums": Tile(64, 64, 4, 3),
         }.get(kind, Tile(64, 64, 4, 1))
 
-    @property
+    @cached_property
     def alone(self) -> bool:
         """Whether one tile of the keys' kernel is all there is, and it computes every gradient."""
         tile = self.tile("keys")
-        table = self.relative is not None or self.want_bins or self.table is not None
+        table = self.relative is not None or self.want_bins
         return self.n <= tile.rows and self.m <= tile.columns and not table and self.bias is None
 
-    @property
+    @cached_property
     def skips(self) -> bool:
         """Whether far keys that score 0 enter as one sum; what else changes their weights forbids it."""
         others = (self.mask, self.bias, self.starts, self.seed)
@@ -281,11 +280,11 @@ class _Call:
             relative=self.relative is not None,
             bins=self.want_bins,
             table=table,
-            skewed=self.table is not None,
             key_padding=self.key_padding is not None,
             query_padding=self.query_padding is not None,
             mask=self.mask is not None,
             bias=self.bias is not None,
+            d_bias=self.own_bias,
             packed=self.starts is not None,
             dropout=self.seed is not None,
             received=self.want_received,
@@ -319,6 +318,8 @@ def _strides(name: str, axes: str, x: Tensor | None) -> dict[str, int]:
 
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     call = _Call(*arguments)
+    if call.table is not None and call.m:
+        return strips.forward(call, _forward)
     output, log_sums, received, bins = results = call.outputs()
     if not output.numel() or not call.m:
         return tuple(x.zero_() for x in results)
@@ -346,16 +347,20 @@ def _forward_launches(call: _Call) -> dict[str, Launch]:
     }
 
 
-def _backward(*arguments: Any) -> tuple[Tensor, ...]:
+def _backward(*arguments: Any, into: Tensor | None = None) -> tuple[Tensor, ...]:
+    """The gradients. `into` is where the bias' goes, where each pair has its own: zeros that are filled."""
     *given, needs_bias, output, log_sums, bins, d_output, d_received, d_bins = arguments
     call = _Call(*given)
-    dq, dk, dv, d_sigmoid, d_relative, d_relative_q, d_table, d_bias = grads = call.gradients(needs_bias)
+    if call.table is not None and call.m:
+        return strips.backward(call, _backward, needs_bias, output, log_sums, bins, d_output, d_received, d_bins)
+    dq, dk, dv, d_sigmoid, d_relative, _, _, d_bias = grads = call.gradients(needs_bias and into is None)
     if not output.numel() or not call.m:
         return tuple(grad.zero_() for grad in grads)
     d_output = _rows(d_output)
-    whole_bias = d_bias
+    whole_bias = d_bias if into is None else into
     if d_bias.numel() and d_bias.shape[2:] != (call.n, call.m):
         whole_bias = d_bias.new_empty(*d_bias.shape[:2], call.n, call.m)
+    call.own_bias = whole_bias.shape == (call.batch, call.heads, call.n, call.m)
     blocks = -(-call.n // call.tile("queries").rows)
     shares = log_sums.new_empty(call.batch, call.heads, blocks, 2)
     tensors = {
@@ -373,8 +378,6 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
         "dk_ptr": dk,
         "dv_ptr": dv,
         "d_relative_ptr": d_relative,
-        "drq_ptr": d_relative_q,
-        "d_table_ptr": d_table,
         "d_bias_ptr": whole_bias,
     }
     run = launches(_backward_launches, call, d_output, whole_bias)
@@ -388,13 +391,11 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
         if call.skips:
             tensors["sums_ptr"] = tensors["sums_ptr"].cumsum(dim=2)
         run["key_gradients"](tensors)
-        if call.table is not None:
-            run["table_gradients"](tensors)
-        if d_bias.numel():
+        if whole_bias.numel() and not call.own_bias:
             run["bias_gradients"](tensors)
     if call.sigmoid is not None:
         torch.sum(shares, dim=(0, 2), out=d_sigmoid)
-    if whole_bias is not d_bias:
+    if into is None and whole_bias is not d_bias:
         d_bias.copy_(whole_bias.sum_to_size(d_bias.shape))
     return grads
 
@@ -402,14 +403,13 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
 def _backward_launches(call: _Call, d_output: Tensor, d_bias: Tensor) -> dict[str, Launch]:
     strides = _strides("do", "bhn", d_output)
     by_head, by_key_head = call.batch * call.heads, call.batch * call.groups
+    bias_strides = _strides("d_bias", "bhn", d_bias if call.own_bias else None)
     found = {
         "received_terms": call.launch("received_terms", "sums", by_head, **strides),
-        "query_gradients": call.launch("query_gradients", "queries", by_head, **strides),
+        "query_gradients": call.launch("query_gradients", "queries", by_head, **strides, **bias_strides),
         "key_gradients": call.launch("key_gradients", "keys", by_key_head, per_key=True, **strides),
     }
-    if call.table is not None:
-        found["table_gradients"] = call.launch("table_gradients", "table", call.heads, **strides)
-    if d_bias.numel():
+    if d_bias.numel() and not call.own_bias:
         shared = {"BIAS_B": d_bias.shape[0], "BIAS_H": d_bias.shape[1]}
         programs = d_bias.shape[0] * d_bias.shape[1]
         found["bias_gradients"] = call.launch("bias_gradients", "bias", programs, **strides, **shared)

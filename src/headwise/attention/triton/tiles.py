@@ -128,30 +128,6 @@ def edge(edges, bh, rows, n, SIDE: tl.constexpr):
 
 
 @triton.jit
-def window(table, first, rows, e, OPT: tl.constexpr):
-    """The BN + BM rows of a table (rows × E) from `first` on: one for each difference j − i in a tile."""
-    W: tl.constexpr = OPT.block_n + OPT.block_m
-    at = first + tl.arange(0, W)[:, None]
-    inside = (at >= 0) & (at < rows) & (e[None, :] < OPT.width)
-    return tl.load(table + at * OPT.width + e[None, :], mask=inside, other=0.0)
-
-
-@triton.jit
-def skewed(relative_q, table, i0, j0, n, m, e, in_n, in_m, AXIS: tl.constexpr, OPT: tl.constexpr):
-    """relative_q_i · table[j − i + n − 1] for a tile with its keys along an axis.
-
-    All products with the tile's rows of the table, (BN + BM) of them, and of these the one that each pair means.
-    """
-    rows = window(table, j0 - i0 - OPT.block_n + n, n + m - 1, e, OPT)
-    place = in_m - in_n + OPT.block_n - 1
-    if AXIS == 1:
-        products = tl.dot(relative_q, tl.trans(rows), input_precision=OPT.precision)
-    else:
-        products = tl.dot(rows, tl.trans(relative_q), input_precision=OPT.precision)
-    return tl.gather(products, place, AXIS)
-
-
-@triton.jit
 def scores(x, f, i, j, n, m, offset, admit, SIDE: tl.constexpr, OPT: tl.constexpr):
     """x · F, rectified where the scheme says so, plus the bias; −∞ where a key may not be attended."""
     key_padding, mask, mask_n, mask_m, bias, bias_n, bias_m, starts = admit

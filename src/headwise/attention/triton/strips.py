@@ -1,0 +1,143 @@
+"""Tables with a row for every relative position (Transformer-XL), a strip of queries at a time.
+
+In a strip the table's part of the scores is a matrix product, Z[i, c] = relative_q_i · table[c], and the pairs (i, j)
+that share a difference j − i lie on its diagonals. Read with rows one shorter than they are, the same memory is the
+bias of each pair:
+
+    bias[i, j] = Z[i, j − i + last] = memory[last + i · (width − 1) + j]
+
+So the kernels need to know of a bias only, the products go to the fastest matrix product there is, and memory is a
+strip's, whatever the length.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Numbers in a strip's Z: 128 MiB in half precision.
+STRIP = 2**26
+ALIGNED = 16
+
+
+@dataclass
+class Strip:
+    """A strip of queries of one call."""
+
+    call: Any
+    rows: slice  # of the queries
+    keys: int  # how many of the keys it can see
+    table: Tensor  # the rows of the padded table that it meets
+
+    @property
+    def place(self) -> tuple[slice, slice, slice]:
+        return slice(None), slice(None), self.rows
+
+    def relative_q(self) -> Tensor:
+        q: Tensor = self.call.relative_q[self.place]
+        return q
+
+    def products(self) -> Tensor:
+        """Z, scaled."""
+        return (self.relative_q() @ self.table.mT).mul_(self.call.scale)
+
+    def pairs(self, z: Tensor) -> Tensor:
+        """Z read as one number a pair."""
+        batch, heads, n, width = z.shape
+        strides = (heads * n * width, n * width, width - 1, 1)
+        return z.as_strided((batch, heads, n, self.keys), strides, z.storage_offset() + n)
+
+    def arguments(self, bias: Tensor) -> tuple[Any, ...]:
+        """The call's arguments for this strip, with the position's part of the scores as a bias."""
+        call, rows, keys = self.call, self.rows, slice(0, self.keys)
+        if call.bias is not None:
+            bias = bias + self.part(call.bias)
+        seed = None if call.seed is None else call.seed + call.batch * call.heads * rows.start
+        return (
+            call.q[self.place],
+            call.k[:, :, keys],
+            call.v[:, :, keys],
+            *[None] * 4,
+            bias,
+            None if call.mask is None else self.part(call.mask),
+            None if call.key_padding is None else call.key_padding[:, keys],
+            None if call.query_padding is None else call.query_padding[:, rows],
+            *[None] * 2,
+            seed,
+            call.scale,
+            call.offset + rows.start,
+            call.causal,
+            False,
+            0,
+            False,
+            call.dropout,
+            call.want_received,
+        )
+
+    def part(self, x: Tensor) -> Tensor:
+        """Of a mask or bias (B or 1, H or 1, N or 1, M or 1) what concerns the strip."""
+        rows = self.rows if x.shape[2] > 1 else slice(None)
+        return x[:, :, rows, : self.keys if x.shape[3] > 1 else None]
+
+
+def strips(call: Any) -> Iterator[Strip]:
+    """All strips, from the first query on."""
+    n, m = call.n, call.m
+    size = STRIP // max(1, call.batch * call.heads * m) // 64 * 64
+    size = min(max(size, 64), n)
+    # One empty row before, so that strips start at aligned places, and some after, so that rows are of aligned length.
+    table = torch.nn.functional.pad(call.table, (0, 0, 1, 2 * ALIGNED))
+    for start in range(0, n, size):
+        stop = min(start + size, n)
+        keys = min(m, call.offset + stop) if call.causal else m
+        width = -(-(stop - start + keys) // ALIGNED) * ALIGNED + 1
+        yield Strip(call, slice(start, stop), keys, table[:, n - stop : n - stop + width])
+
+
+def forward(call: Any, solve: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Output, log-sums and received; `solve` is the forward pass without a table."""
+    output, log_sums, received, bins = results = call.outputs()
+    received.zero_()
+    for strip in strips(call):
+        arguments = strip.arguments(strip.pairs(strip.products()))
+        output[strip.place], log_sums[strip.place], of_strip, _ = solve(*arguments)
+        if call.want_received:
+            received[..., : strip.keys] += of_strip
+    return results
+
+
+def backward(
+    call: Any, solve: Callable[..., tuple[Tensor, ...]], needs_bias: bool, *tensors: Tensor
+) -> tuple[Tensor, ...]:
+    """All gradients; `solve` is the backward pass without a table, to which a place for the bias' can be given."""
+    output, log_sums, bins, d_output, d_received, d_bins = tensors
+    dq, dk, dv, _, _, d_relative_q, d_table, d_bias = grads = call.gradients(needs_bias)
+    sums = {name: torch.zeros_like(x, dtype=torch.float32) for name, x in (("k", dk), ("v", dv))}
+    d_padded = torch.zeros(
+        call.heads, call.table.shape[1] + 1 + 2 * ALIGNED, call.width, dtype=torch.float32, device=dq.device
+    )
+    d_bias.zero_()
+    for strip in strips(call):
+        dz = torch.zeros_like(z := strip.products())
+        arguments = strip.arguments(strip.pairs(z))
+        rest = (output, log_sums, d_output)
+        o, lse, do = (x[strip.place] for x in rest)
+        g = d_received[..., : strip.keys] if call.want_received else d_received
+        of_strip = solve(*arguments, True, o.contiguous(), lse.contiguous(), bins, do, g, d_bins, into=strip.pairs(dz))
+        dq[strip.place] = of_strip[0]
+        sums["k"][:, :, : strip.keys] += of_strip[1]
+        sums["v"][:, :, : strip.keys] += of_strip[2]
+        if needs_bias:
+            into = strip.part(d_bias)
+            into += strip.pairs(dz).sum_to_size(into.shape)
+        dz = dz.mul_(call.scale)
+        d_relative_q[strip.place] = dz @ strip.table
+        start = call.n - strip.rows.stop
+        part = (dz.mT @ strip.relative_q()).sum(dim=0, dtype=torch.float32)
+        d_padded[:, start : start + part.shape[1]] += part
+    dk.copy_(sums["k"])
+    dv.copy_(sums["v"])
+    d_table.copy_(d_padded[:, 1 : 1 + call.table.shape[1]])
+    return grads
