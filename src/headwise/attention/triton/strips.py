@@ -7,7 +7,7 @@ bias of each pair:
     bias[i, j] = Z[i, j − i + last] = memory[last + i · (width − 1) + j]
 
 So the kernels need to know of a bias only, the products go to the fastest matrix product there is, and memory is a
-strip's, whatever the length.
+strip's, whatever the length. (Skewing inside a kernel's tile, by `tl.gather`, was slower.)
 """
 
 from collections.abc import Callable, Iterator
@@ -87,12 +87,12 @@ def strips(call: Any) -> Iterator[Strip]:
     n, m = call.n, call.m
     size = STRIP // max(1, call.batch * call.heads * m) // 64 * 64
     size = min(max(size, 64), n)
-    # One empty row before, so that strips start at aligned places, and some after, so that rows are of aligned length.
+    # An empty row before and some after, so that the products' rows are of a length that matrix products like.
     table = torch.nn.functional.pad(call.table, (0, 0, 1, 2 * ALIGNED))
     for start in range(0, n, size):
         stop = min(start + size, n)
         keys = min(m, call.offset + stop) if call.causal else m
-        width = -(-(stop - start + keys) // ALIGNED) * ALIGNED + 1
+        width = -(-(stop - start + keys) // ALIGNED) * ALIGNED
         yield Strip(call, slice(start, stop), keys, table[:, n - stop : n - stop + width])
 
 
@@ -101,7 +101,7 @@ def forward(call: Any, solve: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor
     output, log_sums, received, bins = results = call.outputs()
     received.zero_()
     for strip in strips(call):
-        arguments = strip.arguments(strip.pairs(strip.products()))
+        arguments = strip.arguments(strip.pairs(strip.products()).contiguous())
         output[strip.place], log_sums[strip.place], of_strip, _ = solve(*arguments)
         if call.want_received:
             received[..., : strip.keys] += of_strip
@@ -121,17 +121,19 @@ def backward(
     d_bias.zero_()
     for strip in strips(call):
         dz = torch.zeros_like(z := strip.products())
-        arguments = strip.arguments(strip.pairs(z))
-        rest = (output, log_sums, d_output)
-        o, lse, do = (x[strip.place] for x in rest)
+        bias = strip.pairs(z).contiguous()
+        d_pairs = torch.zeros_like(bias)
+        arguments = strip.arguments(bias)
+        o, lse, do = (x[strip.place] for x in (output, log_sums, d_output))
         g = d_received[..., : strip.keys] if call.want_received else d_received
-        of_strip = solve(*arguments, True, o.contiguous(), lse.contiguous(), bins, do, g, d_bins, into=strip.pairs(dz))
+        of_strip = solve(*arguments, True, o.contiguous(), lse.contiguous(), bins, do, g, d_bins, into=d_pairs)
+        strip.pairs(dz).copy_(d_pairs)
         dq[strip.place] = of_strip[0]
         sums["k"][:, :, : strip.keys] += of_strip[1]
         sums["v"][:, :, : strip.keys] += of_strip[2]
         if needs_bias:
             into = strip.part(d_bias)
-            into += strip.pairs(dz).sum_to_size(into.shape)
+            into += d_pairs.sum_to_size(into.shape)
         dz = dz.mul_(call.scale)
         d_relative_q[strip.place] = dz @ strip.table
         start = call.n - strip.rows.stop
