@@ -79,7 +79,9 @@ def cumulative_lengths(value: Tensor | Sequence[int], q: Tensor, k: Tensor, othe
         )
     given = value if isinstance(value, Tensor) else torch.tensor(value)
     if given.dim() != 1 or len(given) < 2 or given.is_floating_point() or given.dtype == torch.bool:
-        raise ValueError(f"packed must be cumulative lengths, integers (texts + 1,); got {given.dtype}{list(given.shape)}")
+        raise ValueError(
+            f"packed must be cumulative lengths, integers (texts + 1,); got {given.dtype}{list(given.shape)}"
+        )
     if _readable(given) and not (given[0] == 0 and given[-1] == length and bool((given.diff() >= 0).all())):
         raise ValueError(f"packed must rise from 0 to the {length} tokens there are, got {_shown(given)}")
     return given.to(q.device, non_blocking=True)

@@ -63,7 +63,9 @@ class Operators:
         self.backward.register_fake(fake_backward)
         for operator in (self.forward, self.backward):
             operator.register_vmap(_once_a_model(operator))
-        self._watched, self._plain = _functions((name, f"{name}_backward"), forward, backward, tensors, differentiable, saved)
+        self._watched, self._plain = _functions(
+            (name, f"{name}_backward"), forward, backward, tensors, differentiable, saved
+        )
 
     def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:
         results: tuple[Tensor, ...]

@@ -210,7 +210,7 @@ def query_gradients(
     tl.store(at, dq.to(dq_ptr.dtype.element_ty), mask=(i < n) & (e[None, :] < OPT.width))
     if OPT.skips:  # what far keys' values are given by this block: the weight of a score of 0
         given = tl.sum(do.to(tl.float32) * tl.exp2(-lse)[:, None], axis=0)
-        at = sums_ptr + (bh * (tl.num_programs(0) + 1) + tl.program_id(0) + 1) * OPT.value_width + d
+        at = sums_ptr + (bh * (tl.num_programs(0) + 1) + tl.program_id(0) + 1) * (OPT.value_width + 1) + d
         tl.store(at, given, mask=d < OPT.value_width)
     if OPT.distance:
         store_shares(shares_ptr, bh, dw, d_sharpness, head, scale)
@@ -265,7 +265,7 @@ def key_gradients(
             lo, hi = query_blocks(first, n, m, offset, head[4], starts, ends, FAR_BEFORE, OPT)
             lo_after, hi_after = query_blocks(first, n, m, offset, head[4], starts, ends, FAR_AFTER, OPT)
             if quiet:
-                sums = sums_ptr + bh * (tl.cdiv(n, BN) + 1) * OPT.value_width
+                sums = sums_ptr + bh * (tl.cdiv(n, BN) + 1) * (OPT.value_width + 1)
                 given = far_sum(sums, lo, hi, lo_after, hi_after, d, OPT.value_width)
                 real = columns < m
                 if OPT.key_padding:

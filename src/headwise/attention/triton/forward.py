@@ -23,7 +23,7 @@ from headwise.attention.triton.tiles import (
 
 @triton.jit
 def forward(
-    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, bins_ptr, sigmoid_ptr, relative_ptr, edges_ptr, sums_ptr, counts_ptr,
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, bins_ptr, sigmoid_ptr, relative_ptr, edges_ptr, sums_ptr,
     key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
@@ -63,13 +63,11 @@ def forward(
         quiet = head[0] < 0.0
         lo, hi = key_blocks(first, n, m, offset, head[4], starts, ends, FAR_BEFORE, OPT)
         lo_after, hi_after = key_blocks(first, n, m, offset, head[4], starts, ends, FAR_AFTER, OPT)
-        blocks = tl.cdiv(m, BM) + 1
-        counts = counts_ptr + b * blocks
-        count = tl.load(counts + hi) - tl.load(counts + lo) + tl.load(counts + hi_after) - tl.load(counts + lo_after)
+        sums = sums_ptr + (b * (H // GROUP) + h // GROUP) * (tl.cdiv(m, BM) + 1) * (OPT.value_width + 1)
+        count = far_sum(sums, lo, hi, lo_after, hi_after, OPT.value_width, OPT.value_width)
         if quiet & (count > 0.0):
             top = tl.zeros([BN], tl.float32)
             total += count
-            sums = sums_ptr + (b * (H // GROUP) + h // GROUP) * blocks * OPT.value_width
             acc += far_sum(sums, lo, hi, lo_after, hi_after, d, OPT.value_width)[None, :]
     for SIDE in tl.static_range(SIDES):
         if (OPT.sides >> SIDE) & 1:
@@ -141,8 +139,8 @@ def forward(
 
 
 @triton.jit
-def block_sums(v_ptr, sums_ptr, counts_ptr, key_padding, v_b, v_h, v_m, G, m, OPT: tl.constexpr):
-    """The sum of the values of each block of keys, and how many real keys it has: one program a block."""
+def block_sums(v_ptr, sums_ptr, key_padding, v_b, v_h, v_m, G, m, OPT: tl.constexpr):
+    """The sum of the values of each block of keys, and in a last column how many are real: one program a block."""
     BM: tl.constexpr = OPT.block_m
     BD: tl.constexpr = OPT.block_d
     step = tl.program_id(0)
@@ -154,11 +152,22 @@ def block_sums(v_ptr, sums_ptr, counts_ptr, key_padding, v_b, v_h, v_m, G, m, OP
     if OPT.key_padding:
         real = real & (tl.load(key_padding + b * m + columns, mask=real, other=0) != 0)
     v = block(v_ptr + b * v_b + g * v_h, v_m, columns, d, m, OPT.value_width, BD).to(tl.float32)
-    total = tl.sum(tl.where(real[:, None], v, 0.0), axis=0)
-    at = sums_ptr + (bg * (tl.num_programs(0) + 1) + step + 1) * OPT.value_width + d
-    tl.store(at, total, mask=d < OPT.value_width)
-    if g == 0:
-        tl.store(counts_ptr + b * (tl.num_programs(0) + 1) + step + 1, tl.sum(real.to(tl.float32)))
+    at = sums_ptr + (bg * (tl.num_programs(0) + 1) + step + 1) * (OPT.value_width + 1)
+    tl.store(at + d, tl.sum(tl.where(real[:, None], v, 0.0), axis=0), mask=d < OPT.value_width)
+    tl.store(at + OPT.value_width, tl.sum(real.to(tl.float32)))
+
+
+@triton.jit
+def running_sums(sums_ptr, blocks, OPT: tl.constexpr):
+    """Sums of blocks to sums of all blocks so far, in place and in a fixed order: one program a head of a text."""
+    BD: tl.constexpr = 2 * OPT.block_d
+    d = tl.arange(0, BD)
+    at = sums_ptr + tl.program_id(1).to(tl.int64) * (blocks + 1) * (OPT.value_width + 1) + d
+    total = tl.zeros([BD], tl.float32)
+    for step in range(1, blocks + 1):
+        here = at + step * (OPT.value_width + 1)
+        total += tl.load(here, mask=d <= OPT.value_width, other=0.0)
+        tl.store(here, total, mask=d <= OPT.value_width)
 
 
 @triton.jit

@@ -191,7 +191,6 @@ class _Call:
             "ends": self.ends,
             "seed_ptr": self.seed,
             "sums_ptr": None,
-            "counts_ptr": None,
         }
         return {name: self.q if x is None else x for name, x in given.items()}
 
@@ -219,7 +218,8 @@ class _Call:
             **more,
         }
         queries, keys = -(-self.n // tile.rows), -(-self.m // tile.columns)
-        grid = (keys if per_key else queries, programs, keys if kind == "bias" else 1)
+        blocks = 1 if "blocks" in more else keys if per_key else queries
+        grid = (blocks, programs, keys if kind == "bias" else 1)
         return Launch(_kernels()[name], grid, tile, arguments)
 
     def tile(self, kind: str) -> Tile:
@@ -329,11 +329,9 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     with on_device(call.q):
         if call.skips:
             blocks = -(-call.m // call.tile("forward").columns)
-            tensors["sums_ptr"] = log_sums.new_zeros(call.batch, call.groups, blocks + 1, call.value_width)
-            tensors["counts_ptr"] = log_sums.new_zeros(call.batch, blocks + 1)
+            tensors["sums_ptr"] = log_sums.new_zeros(call.batch, call.groups, blocks + 1, call.value_width + 1)
             run["block_sums"](tensors)
-            tensors["sums_ptr"] = tensors["sums_ptr"].cumsum(dim=2)
-            tensors["counts_ptr"] = tensors["counts_ptr"].cumsum(dim=1)
+            run["running_sums"](tensors)
         run["forward"](tensors)
         if call.want_received:
             run["column_sums"](tensors)
@@ -341,8 +339,12 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def _forward_launches(call: _Call) -> dict[str, Launch]:
+    by_key_head = call.batch * call.groups
     return {
-        "block_sums": call.launch("block_sums", "forward", call.batch * call.groups, per_key=True),
+        "block_sums": call.launch("block_sums", "forward", by_key_head, per_key=True),
+        "running_sums": call.launch(
+            "running_sums", "forward", by_key_head, blocks=-(-call.m // call.tile("forward").columns)
+        ),
         "forward": call.launch("forward", "forward", call.batch * call.heads),
         "column_sums": call.launch("column_sums", "sums", call.batch * call.heads, per_key=True),
     }
@@ -384,13 +386,13 @@ def _backward(*arguments: Any, into: Tensor | None = None) -> tuple[Tensor, ...]
     run = launches(_backward_launches, call, d_output, whole_bias)
     with on_device(call.q):
         if call.skips:
-            tensors["sums_ptr"] = log_sums.new_zeros(call.batch, call.heads, blocks + 1, call.value_width)
+            tensors["sums_ptr"] = log_sums.new_zeros(call.batch, call.heads, blocks + 1, call.value_width + 1)
         if call.want_received and not call.alone:
             run["received_terms"](tensors)
         if not call.alone:
             run["query_gradients"](tensors)
         if call.skips:
-            tensors["sums_ptr"] = tensors["sums_ptr"].cumsum(dim=2)
+            run["running_sums"](tensors)
         run["key_gradients"](tensors)
         if whole_bias.numel() and not call.own_bias:
             run["bias_gradients"](tensors)
@@ -408,6 +410,7 @@ def _backward_launches(call: _Call, d_output: Tensor, d_bias: Tensor) -> dict[st
     found = {
         "received_terms": call.launch("received_terms", "sums", by_head, **strides),
         "query_gradients": call.launch("query_gradients", "queries", by_head, **strides, **bias_strides),
+        "running_sums": call.launch("running_sums", "queries", by_head, blocks=-(-call.n // call.tile("queries").rows)),
         "key_gradients": call.launch("key_gradients", "keys", by_key_head, per_key=True, **strides),
     }
     if d_bias.numel() and not call.own_bias:

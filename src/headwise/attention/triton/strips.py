@@ -29,7 +29,7 @@ class Strip:
     call: Any
     rows: slice  # of the queries
     keys: int  # how many of the keys it can see
-    table: Tensor  # the rows of the padded table that it meets
+    table: Tensor  # the rows that it meets of the table, scaled and padded
 
     @property
     def place(self) -> tuple[slice, slice, slice]:
@@ -40,8 +40,8 @@ class Strip:
         return q
 
     def products(self) -> Tensor:
-        """Z, scaled."""
-        return (self.relative_q() @ self.table.mT).mul_(self.call.scale)
+        """Z, of a scaled table."""
+        return self.relative_q() @ self.table.mT
 
     def pairs(self, z: Tensor) -> Tensor:
         """Z read as one number a pair."""
@@ -88,7 +88,7 @@ def strips(call: Any) -> Iterator[Strip]:
     size = STRIP // max(1, call.batch * call.heads * m) // 64 * 64
     size = min(max(size, 64), n)
     # An empty row before and some after, so that the products' rows are of a length that matrix products like.
-    table = torch.nn.functional.pad(call.table, (0, 0, 1, 2 * ALIGNED))
+    table = torch.nn.functional.pad(call.table * call.scale, (0, 0, 1, 2 * ALIGNED))
     for start in range(0, n, size):
         stop = min(start + size, n)
         keys = min(m, call.offset + stop) if call.causal else m
@@ -134,12 +134,11 @@ def backward(
         if needs_bias:
             into = strip.part(d_bias)
             into += d_pairs.sum_to_size(into.shape)
-        dz = dz.mul_(call.scale)
         d_relative_q[strip.place] = dz @ strip.table
         start = call.n - strip.rows.stop
         part = (dz.mT @ strip.relative_q()).sum(dim=0, dtype=torch.float32)
         d_padded[:, start : start + part.shape[1]] += part
     dk.copy_(sums["k"])
     dv.copy_(sums["v"])
-    d_table.copy_(d_padded[:, 1 : 1 + call.table.shape[1]])
+    d_table.copy_(d_padded[:, 1 : 1 + call.table.shape[1]] * call.scale)
     return grads

@@ -152,12 +152,12 @@ def scores(x, f, i, j, n, m, offset, admit, SIDE: tl.constexpr, OPT: tl.constexp
 
 @triton.jit
 def far_sum(prefix, lo_before, hi_before, lo_after, hi_after, columns, WIDTH: tl.constexpr):
-    """The sum over far blocks on both sides, from sums over all blocks before each."""
-    inside = columns < WIDTH
-    first = tl.load(prefix + hi_before * WIDTH + columns, mask=inside, other=0.0)
-    first -= tl.load(prefix + lo_before * WIDTH + columns, mask=inside, other=0.0)
-    last = tl.load(prefix + hi_after * WIDTH + columns, mask=inside, other=0.0)
-    return first + (last - tl.load(prefix + lo_after * WIDTH + columns, mask=inside, other=0.0))
+    """The sum over far blocks on both sides, from sums over all blocks before each, of WIDTH + 1 columns."""
+    inside = columns <= WIDTH
+    first = tl.load(prefix + hi_before * (WIDTH + 1) + columns, mask=inside, other=0.0)
+    first -= tl.load(prefix + lo_before * (WIDTH + 1) + columns, mask=inside, other=0.0)
+    last = tl.load(prefix + hi_after * (WIDTH + 1) + columns, mask=inside, other=0.0)
+    return first + (last - tl.load(prefix + lo_after * (WIDTH + 1) + columns, mask=inside, other=0.0))
 
 
 @triton.jit
