@@ -138,15 +138,17 @@ def test_as_exact_as_the_precision(name: str, option: str, dtype: torch.dtype, m
         leaves = [x.to(precision).detach().requires_grad_() for x in inputs]
         owner = scheme.to(torch.float64 if precision == torch.float64 else torch.float32)
         biases = [x.to(precision).detach().requires_grad_() for x in given_bias]
-        bias = {"position_bias": biases[0]} if biases else {}
+        bias = biases[0] if biases else None
         # Memory that a kernel should have written, and did not, is NaN.
         torch.use_deterministic_algorithms(how == "triton", warn_only=True)
         if how == "triton":
-            outputs = attend(*leaves, scheme=owner, return_received=received, backend="triton", **options, **bias)
+            outputs = attend(
+                *leaves, scheme=owner, return_received=received, position_bias=bias, backend="triton", **options
+            )
             outputs = outputs if received else (outputs,)
         else:
             kept = {name: options[name] for name in ("offset", "scale") if name in options}
-            outputs = same_maths(owner, may, bias.get("position_bias"), *leaves, **kept)[: 1 + received]
+            outputs = same_maths(owner, may, bias, *leaves, **kept)[: 1 + received]
         directions[:] = directions or [torch.randn(x.shape, dtype=torch.float64, device=DEVICE) for x in outputs]
         loss = sum((x.double() * direction).sum() for x, direction in zip(outputs, directions, strict=True))
         gradients = torch.autograd.grad(loss, [*leaves, *biases, *owner.parameters()])
@@ -252,3 +254,60 @@ def test_what_has_no_kernel_is_said_and_auto_goes_elsewhere() -> None:
 def test_auto_takes_the_kernels_on_a_gpu() -> None:
     x = torch.randn(1, HEADS, 8, WIDTH, device=DEVICE)
     assert explain(x, x, x, scheme=SCHEMES["distance-aware"].to(DEVICE)).backend == "triton"
+
+
+def run(function: Any, x: Tensor, scheme: Scheme) -> list[Tensor]:
+    output = function(x)
+    return [output, *torch.autograd.grad(output.square().sum(), [x, *scheme.parameters()])]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_changes_nothing(reentrant: bool) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    scheme = SCHEMES["distance-aware"].to(DEVICE, torch.float32)
+    x = torch.randn(1, HEADS, 40, WIDTH, device=DEVICE, requires_grad=True)
+
+    def attention(x: Tensor) -> Any:
+        return attend(x, x, x, scheme=scheme, dropout=0.3, backend="triton")
+
+    found = []
+    for function in (attention, lambda x: checkpoint(attention, x, use_reentrant=reentrant)):
+        torch.manual_seed(0)
+        output = function(x)
+        output.square().sum().backward()
+        found.append([output, *(leaf.grad for leaf in (x, *scheme.parameters()))])
+        for leaf in (x, *scheme.parameters()):
+            leaf.grad = None
+    for mine, true in zip(*found, strict=True):
+        torch.testing.assert_close(mine, true, atol=0.0, rtol=0.0)
+
+
+def test_autocast_chooses_the_precision() -> None:
+    scheme = SCHEMES["distance-aware"].to(DEVICE, torch.float32)
+    x = torch.randn(1, HEADS, 40, WIDTH, device=DEVICE, requires_grad=True)
+    with torch.autocast(DEVICE, torch.float16):
+        output, *gradients = run(lambda x: attend(x, x, x, scheme=scheme, backend="triton"), x, scheme)
+    assert output.dtype == torch.float16
+    assert {gradient.dtype for gradient in gradients} == {torch.float32}
+
+
+def test_works_under_distributed_data_parallel(tmp_path: Any) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scheme = DistanceAware(HEADS, w_spread=0.3)
+
+        def forward(self, x: Tensor) -> Any:
+            return attend(x, x, x, scheme=self.scheme, backend="triton")
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = Model().to(DEVICE)
+        x = torch.randn(2, HEADS, 40, WIDTH, device=DEVICE)
+        alone = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+        torch.nn.parallel.DistributedDataParallel(model)(x).square().sum().backward()
+        for parameter, gradient in zip(model.parameters(), alone, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient)
+    finally:
+        torch.distributed.destroy_process_group()

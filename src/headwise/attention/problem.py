@@ -79,10 +79,13 @@ class Problem:
         return [self._text(slice(start, end)) for start, end in pairwise(lengths) if end > start]
 
     def _text(self, place: slice) -> "Problem":
-        q, k, relative_q = (
-            None if x is None else x[:, :, place] for x in (self.terms.q, self.terms.k, self.terms.relative_q)
+        terms, relative_q = self.terms, self.terms.relative_q
+        terms = replace(
+            terms,
+            q=terms.q[:, :, place],
+            k=terms.k[:, :, place],
+            relative_q=None if relative_q is None else relative_q[:, :, place],
         )
-        terms = replace(self.terms, q=q, k=k, relative_q=relative_q)
         return replace(self, terms=terms, v=self.v[:, :, place], packed=None)
 
     @property

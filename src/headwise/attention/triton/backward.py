@@ -108,7 +108,7 @@ def query_gradients(
     bias_b, bias_h, bias_n, bias_m, d_bias_b, d_bias_h, d_bias_n,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
-    """dQ, this block's share of the gradients of w and v, and the gradient of the queries' numbers for relative positions.
+    """dQ, the gradient of the queries' numbers for relative positions, and this block's share of those of w and v.
 
     One program a block of queries. Stores delta too, unless received attention needed it before.
     """

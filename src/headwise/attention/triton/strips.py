@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.attention.triton.call import Call
+
 #: Numbers in a strip's Z: 128 MiB in half precision.
 STRIP = 2**26
 ALIGNED = 16
@@ -26,7 +28,7 @@ ALIGNED = 16
 class Strip:
     """A strip of queries of one call."""
 
-    call: Any
+    call: Call
     rows: slice  # of the queries
     keys: int  # how many of the keys it can see
     table: Tensor  # the rows that it meets of the table, scaled and padded
@@ -82,7 +84,7 @@ class Strip:
         return x[:, :, rows, : self.keys if x.shape[3] > 1 else None]
 
 
-def strips(call: Any) -> Iterator[Strip]:
+def strips(call: Call) -> Iterator[Strip]:
     """All strips, from the first query on."""
     n, m = call.n, call.m
     size = STRIP // max(1, call.batch * call.heads * m) // 64 * 64
@@ -96,9 +98,9 @@ def strips(call: Any) -> Iterator[Strip]:
         yield Strip(call, slice(start, stop), keys, table[:, n - stop : n - stop + width])
 
 
-def forward(call: Any, solve: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def forward(call: Call, solve: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """Output, log-sums and received; `solve` is the forward pass without a table."""
-    output, log_sums, received, bins = results = call.outputs()
+    output, log_sums, received, _ = results = call.outputs()
     received.zero_()
     for strip in strips(call):
         arguments = strip.arguments(strip.pairs(strip.products()).contiguous())
@@ -109,7 +111,7 @@ def forward(call: Any, solve: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor
 
 
 def backward(
-    call: Any, solve: Callable[..., tuple[Tensor, ...]], needs_bias: bool, *tensors: Tensor
+    call: Call, solve: Callable[..., tuple[Tensor, ...]], needs_bias: bool, *tensors: Tensor
 ) -> tuple[Tensor, ...]:
     """All gradients; `solve` is the backward pass without a table, to which a place for the bias' can be given."""
     output, log_sums, bins, d_output, d_received, d_bins = tensors
