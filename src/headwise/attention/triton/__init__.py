@@ -1,7 +1,7 @@
 """Attention with learnable distance as fused Triton kernels: the speed and memory of flash attention.
 
-The kernels cover all schemes but other mappings and places of distance-aware attention's f, with every option of `attend`
-but whole maps.
+The kernels cover all schemes but other mappings and places of distance-aware attention's f, and every option of
+`attend` but whole maps.
 """
 
 from headwise.attention.triton.operator import attend, obstacle
