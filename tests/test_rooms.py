@@ -1,4 +1,4 @@
-"""Imports go down only: cli → studies → training → tasks, models, guiding → attention; bench, inspection aside."""
+"""Imports go down only: cli → studies → training → tasks, models, guidance → attention; bench, inspection aside."""
 
 import ast
 from pathlib import Path
@@ -10,14 +10,14 @@ ROOT = Path(headwise.__file__).parent
 #: What each room may import from, besides itself.
 DOORS = {
     "attention": set(),
-    "guiding": {"attention"},
+    "guidance": {"attention"},
     "models": {"attention"},
-    "inspection": {"attention", "guiding", "models"},
-    "tasks": {"attention", "guiding", "models"},
-    "training": {"attention", "guiding", "models", "tasks", "inspection"},
-    "studies": {"attention", "guiding", "models", "tasks", "training", "inspection"},
-    "bench": {"attention", "guiding", "models", "inspection"},
-    "cli": {"attention", "guiding", "models", "tasks", "training", "studies", "bench", "inspection"},
+    "inspection": {"attention", "guidance", "models"},
+    "tasks": {"attention", "guidance", "models"},
+    "training": {"attention", "guidance", "models", "tasks", "inspection"},
+    "studies": {"attention", "guidance", "models", "tasks", "training", "inspection"},
+    "bench": {"attention", "guidance", "models", "inspection"},
+    "cli": {"attention", "guidance", "models", "tasks", "training", "studies", "bench", "inspection"},
 }
 
 

@@ -1,33 +1,23 @@
 """Self-attention that knows how far apart tokens are, and that can be told what to look at."""
 
-from headwise.attention import (
-    Choice,
-    DecoderLayer,
-    DistanceAware,
-    EncoderLayer,
-    MultiheadAttention,
-    Plain,
-    RelativePositions,
-    Scheme,
-    Tener,
-    TransformerXL,
-    attend,
-    explain,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from headwise import attention as _attention
+from headwise.attention import *  # noqa: F403
+
+if TYPE_CHECKING:
+    from headwise.guidance import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Choice",
-    "DecoderLayer",
-    "DistanceAware",
-    "EncoderLayer",
-    "MultiheadAttention",
-    "Plain",
-    "RelativePositions",
-    "Scheme",
-    "Tener",
-    "TransformerXL",
-    "attend",
-    "explain",
-]
+__all__ = [*_attention.__all__]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs transformers, imported when it is asked for first: that takes seconds."""
+    if not name.startswith("_"):
+        room = import_module("headwise.guidance")
+        if name in room.__all__:
+            return getattr(room, name)
+    raise AttributeError(f"module 'headwise' has no attribute {name!r}")

@@ -1,0 +1,49 @@
+"""What heads are pushed towards, and our attention in Hugging Face models."""
+
+from headwise.guidance.attaching import NotThroughTheInterface
+from headwise.guidance.guide import Guide, Observed
+from headwise.guidance.guided import Guided, guiding
+from headwise.guidance.guides import (
+    Delimiter,
+    Disagreement,
+    First,
+    MapDiscrimination,
+    Next,
+    PatternDecorrelation,
+    Period,
+    Previous,
+    Rationale,
+)
+from headwise.guidance.retrofit import (
+    from_pretrained,
+    load_adapter,
+    remove_scheme,
+    retrofit,
+    save_adapter,
+    scheme_parameters,
+)
+from headwise.guidance.trainer import GuidedTrainer
+
+__all__ = [
+    "Delimiter",
+    "Disagreement",
+    "First",
+    "Guide",
+    "Guided",
+    "GuidedTrainer",
+    "MapDiscrimination",
+    "Next",
+    "NotThroughTheInterface",
+    "Observed",
+    "PatternDecorrelation",
+    "Period",
+    "Previous",
+    "Rationale",
+    "from_pretrained",
+    "guiding",
+    "load_adapter",
+    "remove_scheme",
+    "retrofit",
+    "save_adapter",
+    "scheme_parameters",
+]

@@ -1,0 +1,108 @@
+"""What every guide is: a term of the loss, read off what heads do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headwise.guidance.attaching import Heard
+
+Schedule = Literal["constant", "linear", "warm-up"]
+Reduction = Literal["mean", "paper", "released"]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One forward pass, as guides see it."""
+
+    layers: list[Heard]
+    inputs: dict[str, Any]  # what the model was given: input_ids, labels, …
+
+    @property
+    def real(self) -> Tensor:
+        """Which tokens are no padding, (B, N)."""
+        return self.layers[0].real
+
+
+class Guide:
+    """A term added to the loss.
+
+    Args:
+        weight: what the term is multiplied by, 0 or more.
+        layers: which layers, by number from 0; negative numbers count from the last. All by default.
+        heads: which heads of them, likewise.
+        schedule: how the weight goes over training: `constant`; `linear`, down to 0 at the end; `warm-up`, up from 0
+            over the first tenth and constant then.
+        name: what it is called in logs; by default its class.
+    """
+
+    #: Whether it needs whole maps, which cost N × N memory a head.
+    needs_weights = False
+
+    def __init__(
+        self,
+        weight: float = 1.0,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        schedule: Schedule = "constant",
+        name: str | None = None,
+    ) -> None:
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise TypeError(f"weight must be a number, got {weight!r}")
+        if not weight >= 0:
+            raise ValueError(f"weight must be 0 or more, got {weight}")
+        if schedule not in ("constant", "linear", "warm-up"):
+            raise ValueError(f"schedule must be one of constant, linear, warm-up; got {schedule!r}")
+        for argument, chosen in (("layers", layers), ("heads", heads)):
+            if chosen is not None and (not chosen or any(not isinstance(i, int) for i in chosen)):
+                raise ValueError(f"{argument} must be numbers, at least one, or None for all; got {chosen!r}")
+        self.weight, self.layers, self.heads, self.schedule = float(weight), layers, heads, schedule
+        self.name = name or type(self).__name__
+
+    def term(self, observed: Observed) -> Tensor:
+        """The term, unweighted: a number, the mean over the batch."""
+        raise NotImplementedError
+
+    def __call__(self, observed: Observed) -> Tensor:
+        """The term for the layers that this guide is about."""
+        count = len(observed.layers)
+        chosen = range(count) if self.layers is None else [within("layers", i, count) for i in self.layers]
+        return self.term(replace(observed, layers=[observed.layers[i] for i in chosen]))
+
+    def of_heads(self, x: Tensor) -> Tensor:
+        """Of (B, H, …) the heads that this guide is about."""
+        if self.heads is None:
+            return x
+        return x[:, [within("heads", i, x.shape[1]) for i in self.heads]]
+
+    def weight_at(self, progress: float) -> float:
+        """The weight after a share of training, 0 to 1."""
+        if self.schedule == "linear":
+            return self.weight * max(0.0, 1.0 - progress)
+        if self.schedule == "warm-up":
+            return self.weight * min(1.0, 10.0 * progress)
+        return self.weight
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(weight={self.weight:g}, schedule={self.schedule!r})"
+
+
+def within(argument: str, index: int, count: int) -> int:
+    if not -count <= index < count:
+        raise ValueError(f"{argument} has {index}, but the model has {count} {argument}: 0 to {count - 1}")
+    return index % count
+
+
+def received_vectors(guide: Guide, observed: Observed) -> Tensor:
+    """M of eq. 9: a row for every layer and head, what each token receives, scaled to length 1, (B, rows, N)."""
+    rows = torch.cat([guide.of_heads(layer.received) for layer in observed.layers], dim=1)
+    return torch.nn.functional.normalize(rows.float() * observed.real[:, None], dim=-1)
+
+
+def check_reduction(reduction: str) -> Any:
+    if reduction not in ("mean", "paper", "released"):
+        raise ValueError(f"reduction must be one of mean, paper, released; got {reduction!r}")
+    return reduction

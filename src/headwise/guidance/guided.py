@@ -1,0 +1,165 @@
+"""`with guiding(model, guides)`: guides in any training loop."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.guidance.attaching import (
+    LISTENER,
+    Heard,
+    NotThroughTheInterface,
+    attached,
+    evaluating,
+    example_inputs,
+    unwrapped,
+)
+from headwise.guidance.guide import Guide, Observed
+from headwise.guidance.guides import Rationale
+
+
+class Guided:
+    """Listens to a model's layers in training, and turns what it heard into a loss.
+
+    Attributes:
+        terms: every guide's last term by name, unweighted and without a graph, for logs.
+    """
+
+    def __init__(self, model: nn.Module, guides: Sequence[Guide]) -> None:
+        names = [guide.name for guide in guides]
+        repeated = {name for name in names if names.count(name) > 1}
+        if repeated:
+            raise ValueError(f"two guides are called {repeated.pop()!r}: give one of them a name")
+        self.model, self.guides = model, tuple(guides)
+        self.wants_weights = any(guide.needs_weights for guide in guides)
+        self.terms: dict[str, Tensor] = {}
+        self._layers: list[Heard] = []
+        self._inputs: dict[str, Any] = {}
+        self._open = False  # between a forward pass and its loss
+        self._always = False
+
+    @property
+    def listening(self) -> bool:
+        """In training only, so that evaluation costs nothing."""
+        return self._always or self.model.training
+
+    def begin(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """A forward pass begins: forget the last one. Returns the inputs without what is meant for guides alone."""
+        self._layers, self._inputs, self._open = [], dict(inputs), True
+        own = {guide.key for guide in self.guides if isinstance(guide, Rationale)}
+        return {name: x for name, x in inputs.items() if name not in own}
+
+    def hear(self, layer: nn.Module, heard: Heard) -> None:
+        if self._open:  # else a checkpointed layer is computed again, in the backward pass
+            self._layers.append(heard)
+
+    def loss(self, progress: float = 0.0) -> Tensor:
+        """The sum of all weighted terms for the last forward pass; add it to the task's loss.
+
+        Args:
+            progress: the share of training that is over, 0 to 1, for guides with a schedule.
+
+        Raises:
+            RuntimeError: there was no forward pass in training mode since the last call, or it kept no graph.
+        """
+        if not self._layers:
+            raise RuntimeError(
+                "no attention was heard since the last loss(): first call the model in training mode, inside guiding(…)"
+            )
+        layers, self._layers, self._open = self._layers, [], False
+        if torch.is_grad_enabled() and not layers[-1].received.requires_grad and needs_gradient(self.model):
+            raise RuntimeError(
+                "what heads do carries no gradient. Re-entrant gradient checkpointing drops it: use "
+                "gradient_checkpointing_kwargs={'use_reentrant': False}, or train the layers that are guided"
+            )
+        observed = Observed(layers, self._inputs)
+        self._inputs = {}
+        total = layers[0].received.new_zeros(())
+        for guide in self.guides:
+            term = guide(observed)
+            self.terms[guide.name] = term.detach()
+            total = total + guide.weight_at(progress) * term
+        return total
+
+
+@contextmanager
+def guiding(
+    model: nn.Module, guides: Sequence[Guide], *, example: Mapping[str, Any] | None = None, check: bool = True
+) -> Iterator[Guided]:
+    """Guide a Hugging Face model in any training loop.
+
+    Inside, the model's attention goes through ours, with the same outputs; on leaving, also by an exception, it is as
+    it was. In training, heads' outputs at padding tokens are zeros, which nothing reads. The backward pass belongs
+    inside too where gradient checkpointing computes layers again.
+
+    Args:
+        model: a `PreTrainedModel`, or what PEFT, DDP, `torch.compile` or sentence-transformers made of one.
+        guides: what to push heads towards.
+        example: a batch to try the model on at the start; by default transformers' own dummy inputs.
+        check: whether to compare the outputs with the model's own at the start.
+
+    Raises:
+        NotThroughTheInterface: the model's attention never asks transformers' AttentionInterface.
+
+    Example:
+        >>> import headwise as hw
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> tiny = BertConfig(vocab_size=30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2)
+        >>> model, ids = BertForSequenceClassification(tiny).train(), torch.tensor([[1, 2, 3, 4]])
+        >>> with hw.guiding(model, [hw.MapDiscrimination(0.1)]) as guided:
+        ...     loss = model(input_ids=ids, labels=torch.tensor([0])).loss + guided.loss()
+        ...     loss.backward()
+        >>> list(guided.terms)
+        ['MapDiscrimination']
+    """
+    inner = unwrapped(model)
+    guided = Guided(inner, guides)
+    before = run(inner, example) if check else None
+    with attached(inner):
+        for module in inner.modules():
+            module.__dict__[LISTENER] = guided
+        hook = inner.register_forward_pre_hook(
+            lambda _, args, kwargs: (args, guided.begin(kwargs | ({"input_ids": args[0]} if args else {}))),
+            with_kwargs=True,
+        )
+        try:
+            if check:
+                guided._always = True
+                after = run(inner, example)
+                heard, guided._layers, guided._always = len(guided._layers), [], False
+                if not heard:
+                    raise NotThroughTheInterface(inner)
+                compare(inner, before, after)
+            yield guided
+        finally:
+            hook.remove()
+            for module in inner.modules():
+                module.__dict__.pop(LISTENER, None)
+
+
+def run(model: Any, example: Mapping[str, Any] | None) -> tuple[Tensor, Tensor | None]:
+    """The model's first output on an example, and which tokens of it are real."""
+    inputs = example_inputs(model, example)
+    with evaluating(model):
+        output = model(**inputs, return_dict=True)
+    found = next(x for x in output.values() if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0)
+    return found, inputs.get("attention_mask")
+
+
+def compare(model: nn.Module, before: Any, after: Any) -> None:
+    (expected, mask), (found, _) = before, after
+    if mask is not None and expected.dim() == 3 and expected.shape[:2] == mask.shape:
+        expected, found = expected[mask.bool()], found[mask.bool()]
+    error = float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-6))
+    precise = expected.dtype in (torch.float32, torch.float64)
+    if not error <= (1e-3 if precise else 0.1):
+        raise RuntimeError(
+            f"{type(model).__name__} gives other outputs through headwise's attention (by {error:.1e}): it is left as "
+            "it was; please report this model"
+        )
+
+
+def needs_gradient(model: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in model.parameters())

@@ -1,0 +1,28 @@
+"""[Delim]: every token looks at the separators. Wang et al. 2022, section 3.5"""
+
+from torch import Tensor
+
+from headwise.guidance.guide import Observed
+from headwise.guidance.guides.pattern import PatternGuide, tokens_among
+
+
+class Delimiter(PatternGuide):
+    """Push heads towards separator tokens, [SEP] in BERT.
+
+    Args:
+        weight: see `Guide`.
+        tokens: the separators' ids, such as `[tokenizer.sep_token_id]`.
+        layers, heads, schedule, name: see `Guide`.
+
+    Example:
+        >>> import headwise as hw
+        >>> hw.Delimiter(1.0, tokens=[102], heads=[3])
+        Delimiter(weight=1, schedule='constant')
+    """
+
+    def __init__(self, weight: float = 1.0, *, tokens: list[int], **options: object) -> None:
+        super().__init__(weight, **options)  # type: ignore[arg-type]
+        self.tokens = tuple(tokens)
+
+    def target(self, observed: Observed) -> Tensor:
+        return tokens_among(observed.inputs, self.tokens, self.name)[:, None, :]

@@ -1,0 +1,53 @@
+"""Disagreement between heads. Li et al. 2018, Multi-Head Attention with Disagreement Regularization, eq. 5–7
+
+    subspace: the cosine of two heads' values;  position: the sum of the product of two heads' weights;
+    output:   the cosine of two heads' outputs — each as the mean over all pairs of a layer's heads
+
+The paper maximises their negatives; here they are what is minimised.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headwise.guidance.attaching import Heard
+from headwise.guidance.guide import Guide, Observed
+
+
+class Disagreement(Guide):
+    """Push a layer's heads apart, by where they look or by what they return.
+
+    Args:
+        weight, layers, heads, schedule, name: see `Guide`.
+        on: `output`, heads' outputs; `position`, their weights, which needs whole maps; `subspace`, their values.
+
+    Example:
+        >>> import headwise as hw
+        >>> hw.Disagreement(0.1, on="output")
+        Disagreement(weight=0.1, schedule='constant')
+    """
+
+    def __init__(
+        self, weight: float = 1.0, *, on: Literal["output", "position", "subspace"] = "output", **options: object
+    ) -> None:
+        super().__init__(weight, **options)  # type: ignore[arg-type]
+        if on not in ("output", "position", "subspace"):
+            raise ValueError(f"on must be one of output, position, subspace; got {on!r}")
+        self.on = on
+        self.needs_weights = on == "position"
+
+    def term(self, observed: Observed) -> Tensor:
+        return torch.stack([self._agreement(layer) for layer in observed.layers]).mean()
+
+    def _agreement(self, layer: Heard) -> Tensor:
+        real = layer.real.float()
+        if self.on == "position":
+            assert layer.weights is not None
+            maps = self.of_heads(layer.weights).float() * real[:, None, :, None]
+            pairs = torch.einsum("bhij,bgij->bhg", maps, maps) / real.sum(dim=1)[:, None, None]
+            return pairs.mean()
+        x = layer.output if self.on == "output" else layer.v
+        unit = torch.nn.functional.normalize(self.of_heads(x).float(), dim=-1) * real[:, None, :, None]
+        pairs = torch.einsum("bhid,bgid->bhg", unit, unit) / real.sum(dim=1)[:, None, None]
+        return pairs.mean()

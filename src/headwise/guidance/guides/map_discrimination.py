@@ -1,0 +1,44 @@
+"""Map discrimination (MDG). Wang et al. 2022, Paying More Attention to Self-attention, section 3.2
+
+    L = Σ_i [ log Σ_j exp(m_i·m_j / τ) − m_i·m_i / τ ]                                             (eq. 10, 11)
+
+m_i is what each token receives from head i, scaled to length 1: every head of every layer is told from all others. The
+paper's formula sums over the other axis as printed, which is constant; the text around it says what we take.
+"""
+
+import torch
+from torch import Tensor
+
+from headwise.guidance.guide import Guide, Observed, Reduction, check_reduction, received_vectors
+
+
+class MapDiscrimination(Guide):
+    """Push every head away from all others.
+
+    Args:
+        weight, layers, heads, schedule, name: see `Guide`.
+        reduction: `mean` over heads; `paper`, a sum over heads, τ = 1; `released`, as the authors' code, a mean over
+            heads, τ = 2.
+        temperature: τ; by default the reduction's.
+
+    Example:
+        >>> import headwise as hw
+        >>> hw.MapDiscrimination(0.01)
+        MapDiscrimination(weight=0.01, schedule='constant')
+    """
+
+    def __init__(
+        self, weight: float = 1.0, *, reduction: Reduction = "mean", temperature: float | None = None, **options: object
+    ) -> None:
+        super().__init__(weight, **options)  # type: ignore[arg-type]
+        self.reduction = check_reduction(reduction)
+        self.temperature = (2.0 if reduction == "released" else 1.0) if temperature is None else temperature
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be above 0, got {temperature}")
+
+    def term(self, observed: Observed) -> Tensor:
+        rows = received_vectors(self, observed)
+        similar = rows @ rows.mT / self.temperature
+        per_head = torch.logsumexp(similar, dim=-1) - similar.diagonal(dim1=-2, dim2=-1)
+        per_text = per_head.sum(dim=-1) if self.reduction == "paper" else per_head.mean(dim=-1)
+        return per_text.mean()

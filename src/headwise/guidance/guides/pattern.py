@@ -1,0 +1,44 @@
+"""Guides towards a given map. Deshpande and Narasimhan 2020; Wang et al. 2022, section 3.5
+
+    L = mean over guided heads and pairs of real tokens of (P − T)²
+
+T is 0 or 1. A row of T without a target is no target, and is left out.
+"""
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from headwise.guidance.guide import Guide, Observed
+
+
+class PatternGuide(Guide):
+    """Push heads towards a map T."""
+
+    needs_weights = True
+
+    @abstractmethod
+    def target(self, observed: Observed) -> Tensor:
+        """T, (B, N, N) or broadcastable to it, for all tokens; padding is left out elsewhere."""
+
+    def term(self, observed: Observed) -> Tensor:
+        real = observed.real
+        pairs = real[:, :, None] & real[:, None, :]
+        target = self.target(observed).to(real.device).expand(pairs.shape) * pairs
+        pairs = pairs & (target != 0).any(dim=-1, keepdim=True)
+        count = pairs.sum(dim=(1, 2)).clamp(min=1)
+        terms = []
+        for layer in observed.layers:
+            assert layer.weights is not None
+            error = (self.of_heads(layer.weights).float() - target[:, None]).square() * pairs[:, None]
+            terms.append(error.sum(dim=(2, 3)).mean(dim=1) / count)
+        return torch.stack(terms).mean()
+
+
+def tokens_among(inputs: dict[str, object], ids: tuple[int, ...], who: str) -> Tensor:
+    """Which tokens are among some ids, (B, N)."""
+    given = inputs.get("input_ids")
+    if not isinstance(given, Tensor):
+        raise ValueError(f"{who} looks for tokens, so the model must be given input_ids")
+    return torch.isin(given, torch.tensor(ids, device=given.device))

@@ -1,0 +1,40 @@
+"""Pattern decorrelation (PDG). Wang et al. 2022, Paying More Attention to Self-attention, section 3.3
+
+    L = ‖MᵀM − I‖²_F = ‖M Mᵀ‖²_F − 2 ‖M‖²_F + L                                                       (eq. 12)
+
+M has a row for every head of every layer: what each token receives, scaled to length 1. The right-hand side needs no
+matrix of tokens by tokens; L counts real tokens.
+"""
+
+from torch import Tensor
+
+from headwise.guidance.guide import Guide, Observed, Reduction, check_reduction, received_vectors
+
+
+class PatternDecorrelation(Guide):
+    """Make what tokens receive uncorrelated over heads.
+
+    Args:
+        weight, layers, heads, schedule, name: see `Guide`.
+        reduction: `mean`, divided by the square of the number of heads, so that it does not depend on that; `paper`, as
+            printed; `released`, as the authors' code, divided by the length.
+
+    Example:
+        >>> import headwise as hw
+        >>> hw.PatternDecorrelation(0.001, reduction="paper")
+        PatternDecorrelation(weight=0.001, schedule='constant')
+    """
+
+    def __init__(self, weight: float = 1.0, *, reduction: Reduction = "mean", **options: object) -> None:
+        super().__init__(weight, **options)  # type: ignore[arg-type]
+        self.reduction = check_reduction(reduction)
+
+    def term(self, observed: Observed) -> Tensor:
+        rows = received_vectors(self, observed)
+        length = observed.real.sum(dim=1)
+        squares = (rows @ rows.mT).square().sum(dim=(1, 2)) - 2 * rows.square().sum(dim=(1, 2)) + length
+        if self.reduction == "mean":
+            squares = squares / rows.shape[1] ** 2
+        elif self.reduction == "released":
+            squares = squares / length
+        return squares.mean()

@@ -1,0 +1,211 @@
+"""Position schemes in models that are already trained."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel
+
+from headwise.attention import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
+from headwise.guidance.attaching import (
+    LISTENER,
+    NAME,
+    SCHEME,
+    Heard,
+    NotThroughTheInterface,
+    attached,
+    evaluating,
+    example_inputs,
+    unwrapped,
+)
+
+SCHEMES: dict[str, type[Scheme]] = {
+    scheme.__name__: scheme for scheme in (DistanceAware, Plain, RelativePositions, Tener, TransformerXL)
+}
+
+#: With these a model starts as it was.
+NEUTRAL: dict[str, dict[str, Any]] = {
+    "DistanceAware": {"rectify": False, "w_spread": 0.0},
+    "RelativePositions": {"k": 16, "spread": 0.0},
+}
+
+ADAPTER_FILE, ADAPTER_CONFIG = "headwise.safetensors", "headwise.json"
+
+
+def retrofit(
+    model: nn.Module,
+    scheme: type[Scheme] | str = DistanceAware,
+    *,
+    layers: Sequence[int] | None = None,
+    example: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Let a Hugging Face model attend by a position scheme from now on.
+
+    Every attention layer gets a scheme of its own, whose parameters belong to the model: any trainer trains them,
+    `save_pretrained` saves them, `headwise.from_pretrained` loads them. `DistanceAware` and `RelativePositions` start
+    neutral by default: the model's outputs are what they were, until it is trained.
+
+    Args:
+        model: a `PreTrainedModel`, or a module that contains one; it is changed in place.
+        scheme: `DistanceAware`, `RelativePositions`, …, or its name.
+        layers: which layers, by number from 0 in the order in which they run; all by default.
+        example: a batch to find the attention layers with; by default transformers' own dummy inputs.
+        options: the scheme's own arguments, apart from heads and head_dim, which the model knows.
+
+    Returns:
+        The model.
+
+    Raises:
+        NotThroughTheInterface: the model's attention never asks transformers' AttentionInterface.
+        ValueError: an unknown scheme, a layer that is not there, or a model that has a scheme already.
+
+    Example:
+        >>> import headwise as hw
+        >>> from transformers import BertConfig, BertModel
+        >>> model = BertModel(BertConfig(vocab_size=30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2))
+        >>> sum(p.numel() for p in hw.scheme_parameters(hw.retrofit(model, hw.DistanceAware)))
+        8
+    """
+    name = scheme if isinstance(scheme, str) else scheme.__name__
+    if name not in SCHEMES:
+        raise ValueError(f"scheme must be one of {', '.join(SCHEMES)}; got {name!r}")
+    inner = unwrapped(model)
+    if any(True for _ in scheme_modules(inner)):
+        raise ValueError(f"{type(inner).__name__} has a scheme already; headwise.remove_scheme(model) takes it out")
+    found = attention_layers(inner, example)
+    count = len(found)
+    chosen = range(count) if layers is None else layers
+    if any(not -count <= i < count for i in chosen):
+        raise ValueError(f"layers has {list(chosen)}, but the model has {count} attention layers: 0 to {count - 1}")
+    chosen = sorted({i % count for i in chosen})
+    options = NEUTRAL.get(name, {}) | options
+    for i in chosen:
+        layer, heads, head_dim = found[i]
+        added = _make(SCHEMES[name], heads, head_dim, options)
+        reference = next(layer.parameters())
+        layer.add_module(SCHEME, added.to(reference.device, torch.float32 if _half(reference) else reference.dtype))
+    inner.set_attn_implementation(NAME)
+    inner.config.headwise = {"scheme": name, "layers": chosen, "options": options}
+    return model
+
+
+def remove_scheme(model: nn.Module) -> nn.Module:
+    """Take out what `retrofit` put in: the model attends by torch's kernels again."""
+    inner = unwrapped(model)
+    for layer in [module for module in inner.modules() if hasattr(module, SCHEME)]:
+        delattr(layer, SCHEME)
+    inner.set_attn_implementation("sdpa")
+    if hasattr(inner.config, "headwise"):
+        del inner.config.headwise
+    return model
+
+
+def from_pretrained(path: str | Path, auto_class: Any = AutoModel, **options: Any) -> PreTrainedModel:
+    """Load a model that was retrofitted and saved by `save_pretrained`; any other loads as by its auto class.
+
+    Args:
+        path: a folder or a hub name.
+        auto_class: such as `AutoModelForSequenceClassification`.
+        options: as `auto_class.from_pretrained`.
+    """
+    model: PreTrainedModel = auto_class.from_pretrained(path, attn_implementation="sdpa", **options)
+    settings = getattr(model.config, "headwise", None)
+    if settings is None:
+        return model
+    del model.config.headwise
+    retrofit(model, settings["scheme"], layers=settings["layers"], **settings["options"])
+    weights: dict[str, Tensor] = {}
+    for file in sorted(Path(path).glob("*.safetensors")):
+        weights |= {name: x for name, x in load_file(file).items() if f".{SCHEME}." in name}
+    _load(model, weights, Path(path))
+    return model
+
+
+def save_adapter(model: nn.Module, folder: str | Path) -> None:
+    """Save only what `retrofit` added: a file of a few kilobytes, and how to put it into the same model again."""
+    inner = unwrapped(model)
+    settings = getattr(inner.config, "headwise", None)
+    if settings is None:
+        raise ValueError(f"{type(inner).__name__} has no scheme: headwise.retrofit(model, …) gives it one")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: x.detach().contiguous().cpu() for name, x in inner.state_dict().items() if f".{SCHEME}." in name}
+    save_file(weights, folder / ADAPTER_FILE)
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
+    """Put into a model what `save_adapter` saved."""
+    folder = Path(folder)
+    config = folder / ADAPTER_CONFIG
+    if not config.exists():
+        raise FileNotFoundError(f"{folder} holds no {ADAPTER_CONFIG}: it is no adapter that headwise saved")
+    settings = json.loads(config.read_text(encoding="utf-8"))
+    retrofit(model, settings["scheme"], layers=settings["layers"], **settings["options"])
+    _load(unwrapped(model), load_file(folder / ADAPTER_FILE), folder)
+    return model
+
+
+def scheme_modules(model: nn.Module) -> Iterator[Scheme]:
+    return (module for module in model.modules() if isinstance(module, Scheme))
+
+
+def scheme_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that `retrofit` added, for an optimizer group of their own."""
+    return [parameter for scheme in scheme_modules(model) for parameter in scheme.parameters()]
+
+
+class _Finder:
+    """Listens to which layers ask for attention, and with how many heads of which width."""
+
+    listening, wants_weights = True, False
+
+    def __init__(self) -> None:
+        self.found: dict[nn.Module, tuple[int, int]] = {}
+
+    def hear(self, layer: nn.Module, heard: Heard) -> None:
+        self.found.setdefault(layer, (heard.q.shape[1], heard.q.shape[3]))
+
+
+def attention_layers(
+    model: PreTrainedModel, example: Mapping[str, Any] | None = None
+) -> list[tuple[nn.Module, int, int]]:
+    """A model's self-attention layers in the order in which they run, with their heads and a head's width."""
+    finder = _Finder()
+    with attached(model):
+        for module in model.modules():
+            module.__dict__[LISTENER] = finder
+        try:
+            with evaluating(model):
+                model(**example_inputs(model, example))
+        finally:
+            for module in model.modules():
+                module.__dict__.pop(LISTENER, None)
+    if not finder.found:
+        raise NotThroughTheInterface(model)
+    return [(layer, *shape) for layer, shape in finder.found.items()]
+
+
+def _make(scheme: Callable[..., Scheme], heads: int, head_dim: int, options: dict[str, Any]) -> Scheme:
+    if scheme is Plain:
+        return scheme(**options)
+    if scheme is DistanceAware:
+        return scheme(heads, **options)
+    return scheme(heads, head_dim, **options)
+
+
+def _half(x: Tensor) -> bool:
+    return x.dtype in (torch.float16, torch.bfloat16)
+
+
+def _load(model: nn.Module, weights: dict[str, Tensor], where: Path) -> None:
+    wanted = {name for name in model.state_dict() if f".{SCHEME}." in name}
+    missing = sorted(wanted - weights.keys())
+    if missing:
+        raise ValueError(f"{where} holds no {missing[0]}: it was saved for another model or scheme")
+    model.load_state_dict({name: weights[name] for name in wanted}, strict=False)

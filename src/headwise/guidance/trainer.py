@@ -1,0 +1,82 @@
+"""A transformers Trainer with guides."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer
+
+from headwise.guidance.guide import Guide
+from headwise.guidance.guided import Guided, guiding
+from headwise.guidance.guides import Rationale
+from headwise.guidance.retrofit import scheme_parameters
+
+
+class GuidedTrainer(Trainer):
+    """`transformers.Trainer` that adds guides to the loss and logs each of them by name.
+
+    Args:
+        guides: what to push heads towards; none trains as `Trainer` does.
+        scheme_learning_rate: the learning rate of the parameters that `headwise.retrofit` added, which start from
+            nothing; by default 100 times the model's.
+        others: as `transformers.Trainer`.
+    """
+
+    def __init__(
+        self, *args: Any, guides: Sequence[Guide] = (), scheme_learning_rate: float | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.guides, self.scheme_learning_rate = tuple(guides), scheme_learning_rate
+        self.guided: Guided | None = None
+        self._heard: dict[str, list[Tensor]] = {}
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.guides:
+            return super().train(*args, **kwargs)
+        with guiding(cast(nn.Module, self.model), self.guides) as self.guided:
+            try:
+                return super().train(*args, **kwargs)
+            finally:
+                self.guided = None
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if self.guided is not None and model.training:
+            guide = self.guided.loss(self.state.global_step / max(1, self.state.max_steps))
+            if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
+                guide = guide / self.current_gradient_accumulation_steps  # the task's loss is divided already
+            loss = loss + guide
+            for name, term in self.guided.terms.items():
+                self._heard.setdefault(name, []).append(term)
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if "loss" in logs:
+            logs |= {f"guide/{name}": float(torch.stack(terms).mean()) for name, terms in self._heard.items()}
+            self._heard.clear()
+        super().log(logs, *args, **kwargs)
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's, with a group of its own for the parameters that `headwise.retrofit` added."""
+        optimizer = super().create_optimizer(*args, **kwargs)
+        own = {id(parameter) for parameter in scheme_parameters(cast(nn.Module, self.model))}
+        if own and not any(group.get("headwise") for group in optimizer.param_groups):
+            moved = [p for group in optimizer.param_groups for p in group["params"] if id(p) in own]
+            for group in optimizer.param_groups:
+                group["params"] = [p for p in group["params"] if id(p) not in own]
+            rate = self.scheme_learning_rate or 100 * self.args.learning_rate
+            optimizer.add_param_group({"params": moved, "lr": rate, "weight_decay": 0.0, "headwise": True})
+        return optimizer
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        keys = [guide.key for guide in self.guides if isinstance(guide, Rationale)]
+        columns: list[str] = self._signature_columns or []
+        self._signature_columns: Any = [*columns, *keys]

@@ -1,0 +1,183 @@
+"""Our attention in other people's models: the same outputs, and what heads do as their own maps say."""
+
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import headwise as hw
+from headwise.guidance.attaching import LISTENER, parts
+from tests.guidance.models import FAMILIES, OTHERS
+
+
+def batch() -> dict[str, Tensor]:
+    ids = torch.randint(3, 40, (3, 9))
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    mask[2, 8:] = 0
+    return {"input_ids": ids.masked_fill(mask == 0, 0), "attention_mask": mask}
+
+
+def build(name: str) -> Any:
+    torch.manual_seed(0)
+    model = (FAMILIES | OTHERS)[name]()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)  # else maps are all but even
+    for module in model.modules():  # the tests compare gradients in training mode
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for attribute in ("attention_dropout", "dropout"):
+            if isinstance(getattr(module, attribute, None), float):
+                setattr(module, attribute, 0.0)
+    return model
+
+
+def first(output: Any, mask: Tensor) -> Tensor:
+    """Logits, or the hidden states of real tokens."""
+    found: Tensor = next(x for x in output.values() if isinstance(x, Tensor))
+    return found[mask.bool()] if found.dim() == 3 else found
+
+
+def eager_maps(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
+    model.set_attn_implementation("eager")
+    output = model(**inputs, output_attentions=True)
+    return first(output, inputs["attention_mask"]), list(output.attentions)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_outputs_received_and_gradients_are_the_models_own(name: str) -> None:
+    model, inputs = build(name).train(), batch()
+    model.set_attn_implementation("sdpa")
+    own = first(model(**inputs), inputs["attention_mask"])
+    with hw.guiding(model, [hw.MapDiscrimination(1.0), hw.PatternDecorrelation(0.5)]) as guided:
+        found = first(model(**inputs), inputs["attention_mask"])
+        layers = list(guided._layers)
+        loss = guided.loss()
+        gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
+    torch.testing.assert_close(found, own, atol=1e-4, rtol=1e-4)
+
+    _, maps = eager_maps(model, inputs)
+    assert len(layers) == len(maps)
+    real = inputs["attention_mask"].bool()
+    vectors = []
+    for layer, weights in zip(layers, maps, strict=True):
+        received = (weights * real[:, None, :, None]).sum(dim=2)
+        torch.testing.assert_close(layer.received, received, atol=1e-4, rtol=1e-3)
+        assert torch.equal(layer.real, real)
+        vectors.append(received * real[:, None])
+    rows = torch.nn.functional.normalize(torch.cat(vectors, dim=1), dim=-1)
+    gram, length = rows @ rows.mT, real.sum(dim=1)
+    heads = rows.shape[1]
+    mdg = (gram.logsumexp(-1) - gram.diagonal(dim1=1, dim2=2)).mean()
+    tokens = rows.mT @ rows - torch.diag_embed(real.float())
+    pdg = (tokens.square().sum(dim=(1, 2)) / heads**2).mean()
+    torch.testing.assert_close(loss, mdg + 0.5 * pdg, atol=1e-4, rtol=1e-4)
+    assert length.shape == (3,)
+    expected = torch.autograd.grad(mdg + 0.5 * pdg, list(model.parameters()), allow_unused=True, materialize_grads=True)
+    largest = max(float(gradient.abs().max()) for gradient in expected)
+    assert largest > 0
+    for mine, true in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(mine, true, atol=2e-4 * largest, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_model_that_does_not_ask_the_interface_is_found_out(name: str) -> None:
+    model = build(name)
+    with pytest.raises(hw.NotThroughTheInterface, match="does not go through"), hw.guiding(model, [hw.First()]):
+        pass
+    with pytest.raises(hw.NotThroughTheInterface):
+        hw.retrofit(model)
+
+
+def test_all_is_undone_on_leaving_also_by_an_exception() -> None:
+    model = build("bert")
+    model.set_attn_implementation("eager")
+    with pytest.raises(KeyError), hw.guiding(model, [hw.First()]):
+        raise KeyError({part.config._attn_implementation for part in parts(model)})
+    assert {part.config._attn_implementation for part in parts(model)} == {"eager"}
+    assert not any(LISTENER in module.__dict__ for module in model.modules())
+    assert not model._forward_pre_hooks
+
+
+def test_evaluation_hears_nothing() -> None:
+    model, inputs = build("bert"), batch()
+    with hw.guiding(model, [hw.MapDiscrimination()]) as guided:
+        model.eval()
+        model(**inputs)
+        assert not guided._layers
+        with pytest.raises(RuntimeError, match="no attention was heard"):
+            guided.loss()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing(reentrant: bool) -> None:
+    model, inputs = build("bert").train(), batch()
+    guides = [hw.MapDiscrimination()]
+
+    def gradients() -> list[Tensor]:
+        with hw.guiding(model, guides) as guided:
+            loss = model(**inputs).logits.sum() + guided.loss()
+            loss.backward()
+        found = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+        model.zero_grad()
+        return found
+
+    expected = gradients()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    if reentrant:
+        with pytest.raises(RuntimeError, match="Re-entrant gradient checkpointing drops it"):
+            gradients()
+        return
+    torch.testing.assert_close(gradients(), expected)
+
+
+def test_guided_heads_grow_apart_and_unguided_ones_do_not() -> None:
+    """The known trap: a guide on the other axis, which is constant, would have no gradient."""
+
+    def likeness(guides: list[hw.Guide]) -> tuple[float, float]:
+        model, inputs = build("bert").train(), batch()
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        found = []
+        with hw.guiding(model, [hw.MapDiscrimination(0.0), *guides]) as guided:
+            for _ in range(15):
+                logits = model(**inputs).logits
+                rows = torch.cat([layer.received for layer in guided._layers], dim=1)
+                rows = torch.nn.functional.normalize(rows, dim=-1)
+                found.append(float((rows @ rows.mT).mean()))
+                loss = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2])) + guided.loss()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        return found[0], found[-1]
+
+    before, after = likeness([hw.PatternDecorrelation(1.0)])
+    assert after < before - 0.05
+    before, unguided = likeness([])
+    assert unguided > after
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: hw.MapDiscrimination(-1.0), "weight must be 0 or more"),
+        (lambda: hw.MapDiscrimination(temperature=0.0), "temperature must be above 0"),
+        (lambda: hw.PatternDecorrelation(reduction=cast(Any, "sum")), "reduction must be one of mean, paper, released"),
+        (lambda: hw.Next(schedule=cast(Any, "cosine")), "schedule must be one of"),
+        (lambda: hw.First(layers=[]), "layers must be numbers"),
+        (lambda: hw.Disagreement(on=cast(Any, "value")), "on must be one of"),
+    ],
+)
+def test_a_guides_mistakes_are_named(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_layers_and_heads_that_are_not_there_are_named() -> None:
+    model, inputs = build("bert").train(), batch()
+    for guide, message in ((hw.First(layers=[3]), "layers has 3, but the model has 3"), (hw.Next(heads=[-3]), "heads")):
+        with hw.guiding(model, [guide]) as guided:
+            model(**inputs)
+            with pytest.raises(ValueError, match=message):
+                guided.loss()

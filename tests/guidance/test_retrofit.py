@@ -1,0 +1,119 @@
+"""Schemes in trained models: as the model was at first, trained by anyone, saved and loaded."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import headwise as hw
+from headwise.guidance.retrofit import scheme_modules
+from tests.guidance.models import FAMILIES, LAYERS
+from tests.guidance.test_attaching import batch, build, first
+
+NEUTRAL: dict[str, type[hw.Scheme]] = {"distance": hw.DistanceAware, "relative": hw.RelativePositions}
+
+
+def outputs(model: Any, inputs: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return first(model.eval()(**inputs), inputs["attention_mask"])
+
+
+@pytest.mark.parametrize("scheme", NEUTRAL)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_starts_as_the_model_was_and_learns(name: str, scheme: str) -> None:
+    model, inputs = build(name), batch()
+    before = outputs(model, inputs)
+    hw.retrofit(model, NEUTRAL[scheme])
+    torch.testing.assert_close(outputs(model, inputs), before, atol=1e-5, rtol=1e-5)
+    parameters = hw.scheme_parameters(model)
+    assert parameters
+    assert {id(p) for p in parameters} <= {id(p) for p in model.parameters()}
+    optimizer = torch.optim.Adam(parameters, 0.1)
+    for _ in range(2):
+        loss = first(model.train()(**inputs), inputs["attention_mask"]).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in parameters[:1])
+    assert not torch.allclose(outputs(model, inputs), before, atol=1e-4)
+
+
+@pytest.mark.parametrize("how", ["whole", "adapter"])
+def test_saved_and_loaded(how: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    model, inputs = build("bert"), batch()
+    if how == "adapter":
+        model.save_pretrained(tmp_path / "model")
+    hw.retrofit(model, hw.DistanceAware, layers=[0, -1])
+    with torch.no_grad():
+        for parameter in hw.scheme_parameters(model):
+            parameter.normal_()
+    expected = outputs(model, inputs)
+    loaded: Any
+    if how == "whole":
+        model.save_pretrained(tmp_path / "model")
+        loaded = hw.from_pretrained(tmp_path / "model", AutoModelForSequenceClassification)
+    else:
+        hw.save_adapter(model, tmp_path / "adapter")
+        assert sum(file.stat().st_size for file in (tmp_path / "adapter").iterdir()) < 4096
+        loaded = hw.load_adapter(
+            AutoModelForSequenceClassification.from_pretrained(tmp_path / "model"), tmp_path / "adapter"
+        )
+    assert len(list(scheme_modules(loaded))) == 2
+    torch.testing.assert_close(outputs(loaded, inputs), expected)
+
+
+def test_works_together_with_guides() -> None:
+    model, inputs = hw.retrofit(build("bert"), hw.DistanceAware).train(), batch()
+    with hw.guiding(model, [hw.MapDiscrimination(), hw.Next(heads=[0])]) as guided:
+        (model(**inputs).logits.sum() + guided.loss()).backward()
+    assert all(parameter.grad is not None for parameter in hw.scheme_parameters(model))
+
+
+def test_distance_reaches_across_a_cache() -> None:
+    """Generating with a cache gives the tokens that it gives without."""
+    import transformers as hf
+
+    torch.manual_seed(0)
+    config = hf.LlamaConfig(
+        hidden_size=16,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_hidden_layers=2,
+        intermediate_size=32,
+        vocab_size=40,
+    )
+    model: Any = hf.LlamaForCausalLM(config)
+    hw.retrofit(model, hw.DistanceAware, w_spread=0.5)
+    ids = torch.randint(3, 40, (2, 5))
+    options: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    with_cache, without = (model.generate(ids, use_cache=cache, **options) for cache in (True, False))
+    assert torch.equal(with_cache, without)
+
+
+def test_taken_out_again() -> None:
+    model, inputs = build("bert"), batch()
+    before = outputs(model, inputs)
+    hw.retrofit(model, hw.DistanceAware, w_init=1.0)
+    assert not torch.allclose(outputs(model, inputs), before, atol=1e-4)
+    hw.remove_scheme(model)
+    torch.testing.assert_close(outputs(model, inputs), before)
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    model = build("bert")
+    with pytest.raises(ValueError, match="scheme must be one of DistanceAware"):
+        hw.retrofit(model, "Distance")
+    with pytest.raises(ValueError, match=f"but the model has {LAYERS} attention layers"):
+        hw.retrofit(model, layers=[7])
+    with pytest.raises(ValueError, match="has no scheme"):
+        hw.save_adapter(model, tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"holds no headwise\.json"):
+        hw.load_adapter(model, tmp_path)
+    hw.retrofit(model)
+    with pytest.raises(ValueError, match="has a scheme already"):
+        hw.retrofit(model)
+    with pytest.raises(TypeError, match="expected a Hugging Face PreTrainedModel"):
+        hw.retrofit(torch.nn.Linear(2, 2))
