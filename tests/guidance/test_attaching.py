@@ -181,3 +181,28 @@ def test_layers_and_heads_that_are_not_there_are_named() -> None:
             model(**inputs)
             with pytest.raises(ValueError, match=message):
                 guided.loss()
+
+
+def test_automatic_weights_are_a_share_of_the_tasks_gradient() -> None:
+    model, inputs = build("bert").train(), batch()
+    guides = [hw.MapDiscrimination("auto", share=0.3), hw.PatternDecorrelation("auto")]
+    with hw.guiding(model, guides) as guided:
+        task = model(**inputs).logits.square().mean()
+        queries = [layer.q for layer in guided._layers]
+        total = guided.loss(task)
+
+        def length(loss: Tensor) -> Tensor:
+            gradients = torch.autograd.grad(loss, queries, retain_graph=True)
+            return torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
+
+        assert guides[0].weight > 0
+        weighted = sum(guide.weight * float(guided.terms[guide.name]) for guide in guides)
+        assert weighted == pytest.approx(float(total))
+        with hw.guiding(model, [hw.MapDiscrimination(guides[0].weight)]) as alone:
+            again = model(**inputs).logits.square().mean()
+            queries = [layer.q for layer in alone._layers]
+            assert float(length(alone.loss()) / length(again)) == pytest.approx(0.3, rel=1e-3)
+    with hw.guiding(model, [hw.MapDiscrimination("auto")]) as guided:
+        model(**inputs)
+        with pytest.raises(ValueError, match=r"give guided.loss\(…\) the task's loss"):
+            guided.loss()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headwise.guidance.attaching import Heard
 
+Weight = float | Literal["auto"]
 Schedule = Literal["constant", "linear", "warm-up"]
 Reduction = Literal["mean", "paper", "released"]
 
@@ -30,7 +31,9 @@ class Guide:
     """A term added to the loss.
 
     Args:
-        weight: what the term is multiplied by, 0 or more.
+        weight: what the term is multiplied by, 0 or more; or `auto`: as much as makes its gradient on the queries a
+            share of the task's, measured as training goes, so that no setting ruins a model.
+        share: that share, for `auto`.
         layers: which layers, by number from 0; negative numbers count from the last. All by default.
         heads: which heads of them, likewise.
         schedule: how the weight goes over training: `constant`; `linear`, down to 0 at the end; `warm-up`, up from 0
@@ -43,23 +46,27 @@ class Guide:
 
     def __init__(
         self,
-        weight: float = 1.0,
+        weight: Weight = 1.0,
         *,
+        share: float = 0.1,
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         schedule: Schedule = "constant",
         name: str | None = None,
     ) -> None:
-        if isinstance(weight, bool) or not isinstance(weight, int | float):
-            raise TypeError(f"weight must be a number, got {weight!r}")
-        if not weight >= 0:
-            raise ValueError(f"weight must be 0 or more, got {weight}")
+        if weight != "auto" and (isinstance(weight, bool) or not isinstance(weight, int | float)):
+            raise TypeError(f"weight must be a number or 'auto', got {weight!r}")
+        for argument, number in (("weight", 0.0 if weight == "auto" else weight), ("share", share)):
+            if not number >= 0:
+                raise ValueError(f"{argument} must be 0 or more, got {number}")
         if schedule not in ("constant", "linear", "warm-up"):
             raise ValueError(f"schedule must be one of constant, linear, warm-up; got {schedule!r}")
         for argument, chosen in (("layers", layers), ("heads", heads)):
             if chosen is not None and (not chosen or any(not isinstance(i, int) for i in chosen)):
                 raise ValueError(f"{argument} must be numbers, at least one, or None for all; got {chosen!r}")
-        self.weight, self.layers, self.heads, self.schedule = float(weight), layers, heads, schedule
+        self.auto, self.share = weight == "auto", share
+        self.weight = 0.0 if weight == "auto" else float(weight)  # of `auto` the last one
+        self.layers, self.heads, self.schedule = layers, heads, schedule
         self.name = name or type(self).__name__
 
     def term(self, observed: Observed) -> Tensor:
@@ -87,7 +94,8 @@ class Guide:
         return self.weight
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(weight={self.weight:g}, schedule={self.schedule!r})"
+        weight = "'auto'" if self.auto else f"{self.weight:g}"
+        return f"{type(self).__name__}(weight={weight}, schedule={self.schedule!r})"
 
 
 def within(argument: str, index: int, count: int) -> int:

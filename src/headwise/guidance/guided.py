@@ -16,6 +16,7 @@ from headwise.guidance.attaching import (
     example_inputs,
     unwrapped,
 )
+from headwise.guidance.balance import Balance
 from headwise.guidance.guide import Guide, Observed
 from headwise.guidance.guides import Rationale
 
@@ -39,6 +40,7 @@ class Guided:
         self._inputs: dict[str, Any] = {}
         self._open = False  # between a forward pass and its loss
         self._always = False
+        self._balance = Balance()
 
     @property
     def listening(self) -> bool:
@@ -55,13 +57,15 @@ class Guided:
         if self._open:  # else a checkpointed layer is computed again, in the backward pass
             self._layers.append(heard)
 
-    def loss(self, progress: float = 0.0) -> Tensor:
+    def loss(self, task: Tensor | None = None, *, progress: float = 0.0) -> Tensor:
         """The sum of all weighted terms for the last forward pass; add it to the task's loss.
 
         Args:
+            task: the task's loss, which guides with the weight `auto` are measured by.
             progress: the share of training that is over, 0 to 1, for guides with a schedule.
 
         Raises:
+            ValueError: a guide has the weight `auto`, and the task's loss was not given.
             RuntimeError: there was no forward pass in training mode since the last call, or it kept no graph.
         """
         if not self._layers:
@@ -76,10 +80,18 @@ class Guided:
             )
         observed = Observed(layers, self._inputs)
         self._inputs = {}
+        terms = {guide: guide(observed) for guide in self.guides}
+        self.terms = {guide.name: term.detach() for guide, term in terms.items()}
+        automatic = {guide: term for guide, term in terms.items() if guide.auto}
+        if automatic and torch.is_grad_enabled():
+            if task is None:
+                name = next(iter(automatic)).name
+                raise ValueError(f"{name} has the weight 'auto': give guided.loss(…) the task's loss")
+            if self._balance.due():
+                self._balance.update(task, automatic, [layer.q for layer in layers])
+            self._balance.step += 1
         total = layers[0].received.new_zeros(())
-        for guide in self.guides:
-            term = guide(observed)
-            self.terms[guide.name] = term.detach()
+        for guide, term in terms.items():
             total = total + guide.weight_at(progress) * term
         return total
 

@@ -49,17 +49,20 @@ class GuidedTrainer(Trainer):
     ) -> Any:
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if self.guided is not None and model.training:
-            guide = self.guided.loss(self.state.global_step / max(1, self.state.max_steps))
+            guide = self.guided.loss(loss, progress=self.state.global_step / max(1, self.state.max_steps))
             if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
                 guide = guide / self.current_gradient_accumulation_steps  # the task's loss is divided already
             loss = loss + guide
             for name, term in self.guided.terms.items():
                 self._heard.setdefault(name, []).append(term)
+            for one in self.guides:
+                if one.auto:
+                    self._heard.setdefault(f"{one.name}/weight", []).append(torch.tensor(one.weight))
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs:
-            logs |= {f"guide/{name}": float(torch.stack(terms).mean()) for name, terms in self._heard.items()}
+            logs |= {f"guide/{name}": float(torch.stack(terms).float().mean()) for name, terms in self._heard.items()}
             self._heard.clear()
         super().log(logs, *args, **kwargs)
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from headwise.guidance.guide import Observed
+from headwise.guidance.guide import Observed, Weight
 from headwise.guidance.guides.pattern import PatternGuide, tokens_among
 
 
@@ -12,7 +12,7 @@ class Delimiter(PatternGuide):
     Args:
         weight: see `Guide`.
         tokens: the separators' ids, such as `[tokenizer.sep_token_id]`.
-        layers, heads, schedule, name: see `Guide`.
+        share, layers, heads, schedule, name: see `Guide`.
 
     Example:
         >>> import headwise as hw
@@ -20,7 +20,7 @@ class Delimiter(PatternGuide):
         Delimiter(weight=1, schedule='constant')
     """
 
-    def __init__(self, weight: float = 1.0, *, tokens: list[int], **options: object) -> None:
+    def __init__(self, weight: Weight = 1.0, *, tokens: list[int], **options: object) -> None:
         super().__init__(weight, **options)  # type: ignore[arg-type]
         self.tokens = tuple(tokens)
 

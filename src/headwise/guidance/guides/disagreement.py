@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from headwise.guidance.attaching import Heard
-from headwise.guidance.guide import Guide, Observed
+from headwise.guidance.guide import Guide, Observed, Weight
 
 
 class Disagreement(Guide):
     """Push a layer's heads apart, by where they look or by what they return.
 
     Args:
-        weight, layers, heads, schedule, name: see `Guide`.
+        weight, share, layers, heads, schedule, name: see `Guide`.
         on: `output`, heads' outputs; `position`, their weights, which needs whole maps; `subspace`, their values.
 
     Example:
@@ -29,7 +29,7 @@ class Disagreement(Guide):
     """
 
     def __init__(
-        self, weight: float = 1.0, *, on: Literal["output", "position", "subspace"] = "output", **options: object
+        self, weight: Weight = 1.0, *, on: Literal["output", "position", "subspace"] = "output", **options: object
     ) -> None:
         super().__init__(weight, **options)  # type: ignore[arg-type]
         if on not in ("output", "position", "subspace"):

@@ -11,7 +11,7 @@ class First(PatternGuide):
     """Push heads towards the first token, [CLS] in BERT.
 
     Args:
-        weight, layers, heads, schedule, name: see `Guide`.
+        weight, share, layers, heads, schedule, name: see `Guide`.
 
     Example:
         >>> import headwise as hw

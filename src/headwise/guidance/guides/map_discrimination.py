@@ -9,14 +9,14 @@ paper's formula sums over the other axis as printed, which is constant; the text
 import torch
 from torch import Tensor
 
-from headwise.guidance.guide import Guide, Observed, Reduction, check_reduction, received_vectors
+from headwise.guidance.guide import Guide, Observed, Reduction, Weight, check_reduction, received_vectors
 
 
 class MapDiscrimination(Guide):
     """Push every head away from all others.
 
     Args:
-        weight, layers, heads, schedule, name: see `Guide`.
+        weight, share, layers, heads, schedule, name: see `Guide`.
         reduction: `mean` over heads; `paper`, a sum over heads, τ = 1; `released`, as the authors' code, a mean over
             heads, τ = 2.
         temperature: τ; by default the reduction's.
@@ -28,7 +28,12 @@ class MapDiscrimination(Guide):
     """
 
     def __init__(
-        self, weight: float = 1.0, *, reduction: Reduction = "mean", temperature: float | None = None, **options: object
+        self,
+        weight: Weight = 1.0,
+        *,
+        reduction: Reduction = "mean",
+        temperature: float | None = None,
+        **options: object,
     ) -> None:
         super().__init__(weight, **options)  # type: ignore[arg-type]
         self.reduction = check_reduction(reduction)

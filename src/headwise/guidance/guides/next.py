@@ -11,7 +11,7 @@ class Next(PatternGuide):
     """Push heads towards the next token; the last one has no target.
 
     Args:
-        weight, layers, heads, schedule, name: see `Guide`.
+        weight, share, layers, heads, schedule, name: see `Guide`.
 
     Example:
         >>> import headwise as hw

@@ -8,14 +8,14 @@ matrix of tokens by tokens; L counts real tokens.
 
 from torch import Tensor
 
-from headwise.guidance.guide import Guide, Observed, Reduction, check_reduction, received_vectors
+from headwise.guidance.guide import Guide, Observed, Reduction, Weight, check_reduction, received_vectors
 
 
 class PatternDecorrelation(Guide):
     """Make what tokens receive uncorrelated over heads.
 
     Args:
-        weight, layers, heads, schedule, name: see `Guide`.
+        weight, share, layers, heads, schedule, name: see `Guide`.
         reduction: `mean`, divided by the square of the number of heads, so that it does not depend on that; `paper`, as
             printed; `released`, as the authors' code, divided by the length.
 
@@ -25,7 +25,7 @@ class PatternDecorrelation(Guide):
         PatternDecorrelation(weight=0.001, schedule='constant')
     """
 
-    def __init__(self, weight: float = 1.0, *, reduction: Reduction = "mean", **options: object) -> None:
+    def __init__(self, weight: Weight = 1.0, *, reduction: Reduction = "mean", **options: object) -> None:
         super().__init__(weight, **options)  # type: ignore[arg-type]
         self.reduction = check_reduction(reduction)
 

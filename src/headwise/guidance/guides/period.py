@@ -9,7 +9,7 @@ class Period(Delimiter):
     Args:
         weight: see `Guide`.
         tokens: the full stop's ids, such as `[tokenizer.convert_tokens_to_ids(".")]`.
-        layers, heads, schedule, name: see `Guide`.
+        share, layers, heads, schedule, name: see `Guide`.
 
     Example:
         >>> import headwise as hw

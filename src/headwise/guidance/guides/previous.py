@@ -11,7 +11,7 @@ class Previous(PatternGuide):
     """Push heads towards the previous token; the first one has no target.
 
     Args:
-        weight, layers, heads, schedule, name: see `Guide`.
+        weight, share, layers, heads, schedule, name: see `Guide`.
 
     Example:
         >>> import headwise as hw

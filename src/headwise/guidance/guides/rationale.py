@@ -8,14 +8,14 @@ It reads only what tokens receive. A text without any highlighted token is left 
 import torch
 from torch import Tensor
 
-from headwise.guidance.guide import Guide, Observed
+from headwise.guidance.guide import Guide, Observed, Weight
 
 
 class Rationale(Guide):
     """Push what tokens receive towards a target, which the model is given as one more input.
 
     Args:
-        weight, layers, heads, schedule, name: see `Guide`.
+        weight, share, layers, heads, schedule, name: see `Guide`.
         key: under which name the batch holds the target, (B, N), 0 or more; it is kept from the model itself.
 
     Example:
@@ -24,7 +24,7 @@ class Rationale(Guide):
         Rationale(weight=0.1, schedule='constant')
     """
 
-    def __init__(self, weight: float = 1.0, *, key: str = "rationale", **options: object) -> None:
+    def __init__(self, weight: Weight = 1.0, *, key: str = "rationale", **options: object) -> None:
         super().__init__(weight, **options)  # type: ignore[arg-type]
         self.key = key
 
