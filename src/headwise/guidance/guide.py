@@ -107,7 +107,12 @@ def within(argument: str, index: int, count: int) -> int:
 def received_vectors(guide: Guide, observed: Observed) -> Tensor:
     """M of eq. 9: a row for every layer and head, what each token receives, scaled to length 1, (B, rows, N)."""
     rows = torch.cat([guide.of_heads(layer.received) for layer in observed.layers], dim=1)
-    return torch.nn.functional.normalize(rows.float() * observed.real[:, None], dim=-1)
+    return torch.nn.functional.normalize(full(rows) * observed.real[:, None], dim=-1)
+
+
+def full(x: Tensor) -> Tensor:
+    """x in float32 at least."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def check_reduction(reduction: str) -> Any:

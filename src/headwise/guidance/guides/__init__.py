@@ -4,6 +4,7 @@ from headwise.guidance.guides.delimiter import Delimiter
 from headwise.guidance.guides.disagreement import Disagreement
 from headwise.guidance.guides.first import First
 from headwise.guidance.guides.map_discrimination import MapDiscrimination
+from headwise.guidance.guides.mutual_information import MutualInformation
 from headwise.guidance.guides.next import Next
 from headwise.guidance.guides.pattern_decorrelation import PatternDecorrelation
 from headwise.guidance.guides.period import Period
@@ -15,6 +16,7 @@ __all__ = [
     "Disagreement",
     "First",
     "MapDiscrimination",
+    "MutualInformation",
     "Next",
     "PatternDecorrelation",
     "Period",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.guidance.attaching import Heard
-from headwise.guidance.guide import Guide, Observed, Weight
+from headwise.guidance.guide import Guide, Observed, Weight, full
 
 
 class Disagreement(Guide):
@@ -44,10 +44,10 @@ class Disagreement(Guide):
         real = layer.real.float()
         if self.on == "position":
             assert layer.weights is not None
-            maps = self.of_heads(layer.weights).float() * real[:, None, :, None]
+            maps = full(self.of_heads(layer.weights)) * real[:, None, :, None]
             pairs = torch.einsum("bhij,bgij->bhg", maps, maps) / real.sum(dim=1)[:, None, None]
             return pairs.mean()
         x = layer.output if self.on == "output" else layer.v
-        unit = torch.nn.functional.normalize(self.of_heads(x).float(), dim=-1) * real[:, None, :, None]
+        unit = torch.nn.functional.normalize(full(self.of_heads(x)), dim=-1) * real[:, None, :, None]
         pairs = torch.einsum("bhid,bgid->bhg", unit, unit) / real.sum(dim=1)[:, None, None]
         return pairs.mean()

@@ -8,7 +8,7 @@ It reads only what tokens receive. A text without any highlighted token is left 
 import torch
 from torch import Tensor
 
-from headwise.guidance.guide import Guide, Observed, Weight
+from headwise.guidance.guide import Guide, Observed, Weight, full
 
 
 class Rationale(Guide):
@@ -41,7 +41,7 @@ class Rationale(Guide):
         has_target = (total[:, 0] > 0).float()
         terms = []
         for layer in observed.layers:
-            received = self.of_heads(layer.received).float() * real[:, None]
+            received = full(self.of_heads(layer.received)) * real[:, None]
             share = received / received.sum(dim=-1, keepdim=True).clamp(min=1e-9)
             apart = torch.special.xlogy(target, target)[:, None] - torch.special.xlogy(target[:, None], share + 1e-9)
             terms.append((apart.sum(dim=-1).mean(dim=1) * has_target).sum() / has_target.sum().clamp(min=1.0))

@@ -1,0 +1,189 @@
+"""Each guide against its formula, written out in loops in float64, with gradients checked."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import headwise as hw
+from headwise.guidance.attaching import Heard
+from headwise.guidance.guide import Observed
+
+HEADS, N, WIDTH, BATCH = 2, 5, 4, 2
+IDS = torch.tensor([[1, 7, 9, 7, 2], [1, 9, 2, 0, 0]])
+REAL = IDS != 0
+LENGTHS = REAL.sum(dim=1).tolist()
+
+
+def observe(scores: list[Tensor], outputs: list[Tensor], inputs: dict[str, Any]) -> Observed:
+    """Layers whose maps are the softmax of given scores over real tokens; padding gives and receives nothing."""
+    layers = []
+    for score, output in zip(scores, outputs, strict=True):
+        may = REAL[:, None, None, :] & REAL[:, None, :, None]
+        weights = torch.softmax(score.masked_fill(~may, -torch.inf), dim=-1).nan_to_num(0.0)
+        layers.append(Heard(output, output, output, weights.sum(dim=2), weights, REAL))
+    return Observed(layers, inputs)
+
+
+def received_rows(observed: Observed, b: int) -> list[list[float]]:
+    rows = []
+    for layer in observed.layers:
+        for h in range(HEADS):
+            row = [float(layer.received[b, h, j]) for j in range(LENGTHS[b])]
+            length = math.sqrt(sum(x * x for x in row))
+            rows.append([x / length for x in row])
+    return rows
+
+
+def dot(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def mdg(observed: Observed, temperature: float, total: bool) -> float:
+    found = 0.0
+    for b in range(BATCH):
+        rows = received_rows(observed, b)
+        terms = [math.log(sum(math.exp(dot(x, y) / temperature) for y in rows)) - dot(x, x) / temperature for x in rows]
+        found += sum(terms) if total else sum(terms) / len(terms)
+    return found / BATCH
+
+
+def pdg(observed: Observed, divide: Callable[[int, int], float]) -> float:
+    found = 0.0
+    for b in range(BATCH):
+        rows = received_rows(observed, b)
+        for i in range(LENGTHS[b]):
+            for j in range(LENGTHS[b]):
+                entry = sum(row[i] * row[j] for row in rows) - (i == j)
+                found += entry**2 / divide(len(rows), LENGTHS[b])
+    return found / BATCH
+
+
+def pattern(observed: Observed, target: Callable[[int, int, int], float]) -> float:
+    found = []
+    for layer in observed.layers:
+        for b in range(BATCH):
+            n = LENGTHS[b]
+            rows = [i for i in range(n) if any(target(b, i, j) for j in range(n))]
+            for h in range(HEADS):
+                assert layer.weights is not None
+                errors = [(float(layer.weights[b, h, i, j]) - target(b, i, j)) ** 2 for i in rows for j in range(n)]
+                found.append(sum(errors) / max(1, len(errors)))
+    return sum(found) / len(found)
+
+
+def rationale(observed: Observed) -> float:
+    found = []
+    for layer in observed.layers:
+        total = 0.0
+        for h in range(HEADS):
+            received = [float(layer.received[0, h, j]) for j in range(LENGTHS[0])]
+            target = [0.0, 0.5, 0.0, 0.5, 0.0]
+            total += sum(t * math.log(t / (r / sum(received))) for t, r in zip(target, received, strict=True) if t)
+        found.append(total / HEADS)
+    return sum(found) / len(found)
+
+
+def pmi(b: int, i: int, j: int) -> float:
+    """Texts {7, 9} twice, {9}, {5}: log(2·4 / (2·3))."""
+    together = {int(IDS[b, i]), int(IDS[b, j])} == {7, 9}
+    partners = sum({int(IDS[b, i]), int(IDS[b, k])} == {7, 9} for k in range(LENGTHS[b]))
+    return 1.0 / partners if together else 0.0
+
+
+TEXTS = [[7, 9], [9, 7, 7], [9], [5]]
+CASES: dict[str, tuple[hw.Guide, Callable[[Observed], float]]] = {
+    "mdg": (hw.MapDiscrimination(), lambda o: mdg(o, 1.0, total=False)),
+    "mdg-paper": (hw.MapDiscrimination(reduction="paper"), lambda o: mdg(o, 1.0, total=True)),
+    "mdg-released": (hw.MapDiscrimination(reduction="released"), lambda o: mdg(o, 2.0, total=False)),
+    "pdg": (hw.PatternDecorrelation(), lambda o: pdg(o, lambda heads, _: heads**2)),
+    "pdg-paper": (hw.PatternDecorrelation(reduction="paper"), lambda o: pdg(o, lambda *_: 1.0)),
+    "pdg-released": (hw.PatternDecorrelation(reduction="released"), lambda o: pdg(o, lambda _, length: length)),
+    "first": (hw.First(), lambda o: pattern(o, lambda b, i, j: float(j == 0))),
+    "next": (hw.Next(), lambda o: pattern(o, lambda b, i, j: float(j == i + 1))),
+    "previous": (hw.Previous(), lambda o: pattern(o, lambda b, i, j: float(j == i - 1))),
+    "delimiter": (hw.Delimiter(tokens=[2]), lambda o: pattern(o, lambda b, i, j: float(IDS[b, j] == 2))),
+    "period": (hw.Period(tokens=[9, 8]), lambda o: pattern(o, lambda b, i, j: float(IDS[b, j] == 9))),
+    "pmi": (hw.MutualInformation(texts=TEXTS), lambda o: pattern(o, pmi)),
+    "rationale": (hw.Rationale(), rationale),
+}
+
+
+def draw() -> tuple[list[Tensor], list[Tensor], dict[str, Any]]:
+    scores = [torch.randn(BATCH, HEADS, N, N, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    outputs = [torch.randn(BATCH, HEADS, N, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    highlighted = torch.tensor([[0.0, 1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0, 9.0]])  # the second: padding only
+    return scores, outputs, {"input_ids": IDS, "rationale": highlighted}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_guide_is_its_formula(name: str) -> None:
+    guide, formula = CASES[name]
+    observed = observe(*draw())
+    assert float(guide(observed)) == pytest.approx(formula(observed), abs=1e-5)
+
+
+@pytest.mark.parametrize("on", ["output", "position", "subspace"])
+def test_disagreement_is_its_formula(on: Any) -> None:
+    observed = observe(*draw())
+    found = []
+    for layer in observed.layers:
+        assert layer.weights is not None
+        for b in range(BATCH):
+            total = 0.0
+            for h in range(HEADS):
+                for g in range(HEADS):
+                    for i in range(LENGTHS[b]):
+                        if on == "position":
+                            total += float((layer.weights[b, h, i] * layer.weights[b, g, i]).sum())
+                        else:
+                            x, y = layer.output[b, h, i], layer.output[b, g, i]
+                            total += float(torch.cosine_similarity(x, y, dim=0))
+            found.append(total / HEADS**2 / LENGTHS[b])
+    assert float(hw.Disagreement(on=on)(observed)) == pytest.approx(sum(found) / len(found), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_right_and_not_zero(name: str) -> None:
+    guide, _ = CASES[name]
+    scores, outputs, inputs = draw()
+
+    def term(*given: Tensor) -> Tensor:
+        return guide(observe(list(given), outputs, inputs))
+
+    assert torch.autograd.gradcheck(term, scores, atol=1e-6, rtol=1e-4)
+    gradients = torch.autograd.grad(term(*scores), scores)
+    assert all(float(gradient.abs().max()) > 1e-5 for gradient in gradients)
+    assert all(float(gradient[1, :, :, 3:].abs().max()) == 0 for gradient in gradients)  # padding has no part in it
+
+
+def test_chosen_layers_and_heads_are_all_that_counts() -> None:
+    scores, outputs, inputs = draw()
+    term = hw.First(layers=[-1], heads=[1])(observe(scores, outputs, inputs))
+    gradients: list[Tensor | None] = list(torch.autograd.grad(term, scores, allow_unused=True))
+    first, second = gradients
+    assert first is None
+    assert second is not None
+    assert float(second[:, 0].abs().max()) == 0
+    assert float(second[:, 1].abs().max()) > 0
+
+
+def test_schedules() -> None:
+    linear, warm = hw.Next(2.0, schedule="linear"), hw.Next(2.0, schedule="warm-up")
+    assert [linear.weight_at(x) for x in (0.0, 0.5, 1.0)] == [2.0, 1.0, 0.0]
+    assert [warm.weight_at(x) for x in (0.0, 0.05, 0.1, 1.0)] == [0.0, 1.0, 2.0, 2.0]
+
+
+def test_what_a_guide_needs_is_asked_for() -> None:
+    scores, outputs, _ = draw()
+    with pytest.raises(ValueError, match="needs 'rationale' in every batch"):
+        hw.Rationale()(observe(scores, outputs, {"input_ids": IDS}))
+    with pytest.raises(ValueError, match=r"rationale must be \(2, 5\)"):
+        hw.Rationale()(observe(scores, outputs, {"rationale": torch.ones(2, 4)}))
+    with pytest.raises(ValueError, match="the model must be given input_ids"):
+        hw.Delimiter(tokens=[2])(observe(scores, outputs, {}))
+    with pytest.raises(ValueError, match="too few texts"):
+        hw.MutualInformation(texts=[[1], [2]])
