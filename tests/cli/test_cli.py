@@ -29,8 +29,9 @@ FAST = [
         (["--help"], ["bench", "--version"]),
         (["bench", "--help"], ["attention"]),
         (["bench", "attention", "--help"], ["--lengths", "--out", "$ headwise bench attention --out bench"]),
+        (["bench", "guiding", "--help"], ["--shapes", "--out", "$ headwise bench guiding"]),
     ],
-    ids=["headwise", "bench", "attention"],
+    ids=["headwise", "bench", "attention", "guiding"],
 )
 def test_help_tells_what_there_is(args: list[str], told: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -56,6 +57,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["bench", "attention", "--rivals", "xformers"], "got xformers"),
         (["bench", "attention", "--lengths", "-3"], "--lengths must be at least 1, got -3"),
         (["bench", "attention", "--lengths", "many"], "many"),
+        (["bench", "guiding", "--shapes", "64"], "--shapes must be batch size x length, such as 64x256; got 64"),
         (["bench", "attention", "--lengths"], "--lengths needs at least one value"),
         (["bench", "attention", "--repeats", "0"], "--repeats must be at least 1, got 0"),
         (["bench", "attention", "--head-dim", "3"], "--head-dim must be even and at least 2, got 3"),

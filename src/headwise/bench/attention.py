@@ -3,28 +3,24 @@
 Every time is a ratio to SDPA, which is plain attention without positions: what a scheme costs on top.
 """
 
-import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from headwise.attention import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL, attend
 from headwise.attention.attend import BACKENDS
 from headwise.bench import formulas, measure
+from headwise.bench.conduct import conduct
 from headwise.bench.measure import CannotRun, reason
-from headwise.bench.report import About, Row, show, write
+from headwise.bench.report import About, Row
 
 SchemeName = Literal["distance-aware", "plain", "rpr", "tener", "transformer-xl"]
 
@@ -125,26 +121,8 @@ class Case:
 
 def bench(settings: Settings, out: Path | None, command: str) -> bool:
     """Measure, print a table, and write the report to a folder; False if it was interrupted, and so is incomplete."""
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=out):  # a folder that cannot be written to is found out before measuring
-            pass
-    rows: list[Row] = []
-    log = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    try:
-        with warnings.catch_warnings(action="ignore"), Progress(*columns, console=log, transient=True) as progress:
-            task = progress.add_task("starting", total=steps(settings))
-            for row in run(settings, lambda step: progress.update(task, description=step, advance=1)):
-                rows.append(row)
-        finished = True
-    except KeyboardInterrupt:
-        finished = False
-    about = About("attention", describe(settings) + ("" if finished else " Interrupted."), command, settings.place)
-    show(rows, about, Console(width=None if sys.stdout.isatty() else 120))
-    if out is not None and rows:
-        write(rows, about, out)
-    return finished
+    about = About("attention", describe(settings), command, settings.place)
+    return conduct(lambda progress: run(settings, progress), steps(settings), about, out)
 
 
 def describe(settings: Settings) -> str:
