@@ -31,6 +31,6 @@ def test_every_rival_is_measured() -> None:
 
 
 def test_the_report_is_written(tmp_path: Path) -> None:
-    small = "--shapes 2x9 --layers 1 --heads 1 --repeats 1 --device cpu".split()
+    small = ["--shapes", "2x9", "--layers", "1", "--heads", "1", "--repeats", "1", "--device", "cpu"]
     assert main(["bench", "guiding", *small, "--out", str(tmp_path)]) == 0
     assert {file.name for file in tmp_path.iterdir()} == {"guiding.csv", "guiding.md", "guiding.png"}

@@ -198,11 +198,86 @@ def test_automatic_weights_are_a_share_of_the_tasks_gradient() -> None:
         assert guides[0].weight > 0
         weighted = sum(guide.weight * float(guided.terms[guide.name]) for guide in guides)
         assert weighted == pytest.approx(float(total))
-        with hw.guiding(model, [hw.MapDiscrimination(guides[0].weight)]) as alone:
-            again = model(**inputs).logits.square().mean()
-            queries = [layer.q for layer in alone._layers]
-            assert float(length(alone.loss()) / length(again)) == pytest.approx(0.3, rel=1e-3)
+    with hw.guiding(model, [hw.MapDiscrimination(guides[0].weight)]) as alone:
+        again = model(**inputs).logits.square().mean()
+        queries = [layer.q for layer in alone._layers]
+        assert float(length(alone.loss()) / length(again)) == pytest.approx(0.3, rel=1e-3)
     with hw.guiding(model, [hw.MapDiscrimination("auto")]) as guided:
         model(**inputs)
         with pytest.raises(ValueError, match=r"give guided.loss\(…\) the task's loss"):
             guided.loss()
+
+
+def test_automatic_weights_with_frozen_layers_and_a_batch_that_overflowed() -> None:
+    model, inputs = build("bert").train(), batch()
+    model.bert.embeddings.requires_grad_(False)
+    model.bert.encoder.layer[0].requires_grad_(False)
+    guide = hw.MapDiscrimination("auto")
+    with hw.guiding(model, [guide]) as guided:
+        for factor in (1.0, torch.inf):
+            task = model(**inputs).logits.square().mean() * factor
+            guided.loss(task)
+            assert 0 < guide.weight < torch.inf
+
+
+def test_arguments_by_place_and_additive_masks_are_understood() -> None:
+    model, inputs = build("bert").train(), batch()
+    mask = inputs["attention_mask"]
+    additive = torch.zeros(3, 1, 9, 9).masked_fill(mask[:, None, None] == 0, torch.finfo(torch.float32).min)
+    losses = []
+    with hw.guiding(model, [hw.PatternDecorrelation(), hw.Delimiter(tokens=[5])]) as guided:
+        for given in (mask, additive):
+            model(inputs["input_ids"], given)
+            assert torch.equal(guided._layers[0].real, mask.bool())
+            losses.append(guided.loss())
+    torch.testing.assert_close(*losses)
+
+
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_of_an_encoder_and_decoder_the_encoder_is_guided(name: str) -> None:
+    import transformers
+
+    hf: Any = transformers
+    torch.manual_seed(0)
+    if name == "bart":
+        sizes = {f"{part}_{size}": 2 for part in ("encoder", "decoder") for size in ("layers", "attention_heads")}
+        widths = {"encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "dropout": 0.0}
+        model = hf.BartForConditionalGeneration(hf.BartConfig(d_model=16, vocab_size=40, **sizes, **widths))
+    else:
+        config = hf.T5Config(d_model=16, d_kv=8, num_heads=2, num_layers=2, d_ff=16, vocab_size=40, dropout_rate=0.0)
+        model = hf.T5ForConditionalGeneration(config)
+    inputs = batch() | {"decoder_input_ids": torch.randint(3, 40, (3, 9))}
+    own = model.train()(**inputs).logits
+    with hw.guiding(model, [hw.MapDiscrimination()]) as guided:
+        torch.testing.assert_close(model(**inputs).logits, own, atol=1e-5, rtol=1e-4)
+        assert len(guided._layers) == 2
+        model(**(inputs | {"decoder_input_ids": torch.randint(3, 40, (3, 14))}))
+        guided.loss().backward()
+    hw.retrofit(model, hw.DistanceAware)
+    torch.testing.assert_close(model(**inputs).logits, own, atol=1e-5, rtol=1e-4)
+    model(**(inputs | {"decoder_input_ids": torch.randint(3, 40, (3, 14))}))
+
+
+def test_guiding_twice_is_refused_and_the_first_goes_on() -> None:
+    model, inputs = build("bert").train(), batch()
+    with hw.guiding(model, [hw.MapDiscrimination()]) as guided:
+        with pytest.raises(RuntimeError, match="is guided already"), hw.guiding(model, [hw.First()]):
+            pass
+        model(**inputs)
+        assert guided.loss() > 0
+
+
+def test_a_model_that_cannot_be_tried_asks_for_an_example() -> None:
+    import transformers
+
+    vision: Any = transformers.ViTModel(
+        transformers.ViTConfig(
+            hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=8, patch_size=4
+        )
+    )
+    with pytest.raises(ValueError, match="give a batch of its own as example="), hw.guiding(vision, [hw.First()]):
+        pass
+    example = {"pixel_values": torch.randn(2, 3, 8, 8)}
+    with hw.guiding(vision.train(), [hw.MapDiscrimination()], example=example) as guided:
+        vision(**example)
+        assert guided.loss() > 0

@@ -27,7 +27,7 @@ class Texts(torch.utils.data.Dataset[dict[str, Any]]):
         }
 
 
-def trainer(model: Any, folder: Path, guides: Sequence[hw.Guide], **options: Any) -> Any:
+def trainer(model: Any, folder: Path, guides: Sequence[hw.Guide], model_init: Any = None, **options: Any) -> Any:
     settings: dict[str, Any] = {
         "per_device_train_batch_size": 4,
         "max_steps": 3,
@@ -39,7 +39,10 @@ def trainer(model: Any, folder: Path, guides: Sequence[hw.Guide], **options: Any
         "disable_tqdm": True,
     }
     arguments = TrainingArguments(output_dir=str(folder), **(settings | options))
-    return hw.GuidedTrainer(model=model, args=arguments, train_dataset=Texts(), eval_dataset=Texts(), guides=guides)
+    texts = Texts()
+    return hw.GuidedTrainer(
+        model=model, args=arguments, train_dataset=texts, eval_dataset=texts, guides=guides, model_init=model_init
+    )
 
 
 def test_every_term_is_logged_by_name_and_added_to_the_loss(tmp_path: Path) -> None:
@@ -76,6 +79,12 @@ def test_gradient_accumulation_changes_nothing(tmp_path: Path) -> None:
         found.append([one - other for one, other in zip(guided, unguided, strict=True)])
     assert max(float(difference.abs().max()) for difference in found[0]) > 1e-3
     torch.testing.assert_close(*found, atol=1e-5, rtol=1e-3)
+
+
+def test_a_model_made_at_the_start_of_training_is_guided(tmp_path: Path) -> None:
+    run = trainer(None, tmp_path, [hw.MapDiscrimination(1.0)], model_init=lambda: build("bert"))
+    run.train()
+    assert "guide/MapDiscrimination" in run.state.log_history[0]
 
 
 def test_new_parameters_have_a_learning_rate_of_their_own(tmp_path: Path) -> None:

@@ -25,8 +25,11 @@ SCHEME, LISTENER = "headwise_scheme", "_headwise_listener"
 
 
 class Listener(Protocol):
-    listening: bool
-    wants_weights: bool
+    @property
+    def listening(self) -> bool: ...
+
+    @property
+    def wants_weights(self) -> bool: ...
 
     def hear(self, layer: nn.Module, heard: "Heard") -> None: ...
 
@@ -68,13 +71,20 @@ def attention(
     if scheme is None and not listens:
         options |= {"scaling": scaling, "dropout": dropout, "is_causal": is_causal, "position_bias": position_bias}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    if options.get("softcap") is not None:
-        raise ValueError(f"{type(module).__name__} caps its scores (softcap), which headwise's attention cannot do")
+    for option, what in (("softcap", "caps its scores"), ("s_aux", "has attention sinks")):
+        if options.get(option) is not None:
+            raise ValueError(f"{type(module).__name__} {what} ({option}), which headwise's attention cannot do")
 
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    causal = causal and attention_mask is None and n > 1
+    if causal and m > n:  # the places of a static cache that are yet to be filled
+        key, value, m = key[:, :, :n], value[:, :, :n], n
+        position_bias = None if position_bias is None else position_bias[..., :n]
     key_padding = mask = None
-    if attention_mask is not None and attention_mask.dtype != torch.bool:
-        position_bias = attention_mask if position_bias is None else position_bias + attention_mask
+    if attention_mask is not None and attention_mask.dtype != torch.bool:  # added to the scores; far below 0: not seen
+        mask = attention_mask[..., :m] > torch.finfo(attention_mask.dtype).min / 2
+        bias = attention_mask[..., :m].masked_fill(~mask, 0.0)
+        position_bias = bias if position_bias is None else position_bias + bias
     elif attention_mask is not None and attention_mask.shape[1:3] == (1, 1):
         key_padding = attention_mask[:, 0, 0, :m]
     elif attention_mask is not None:
@@ -83,9 +93,9 @@ def attention(
         "scheme": Plain() if scheme is None else scheme,
         "key_padding": key_padding,
         "mask": mask,
-        "causal": causal and attention_mask is None and n > 1,
+        "causal": causal,
         "position_bias": position_bias,
-        "offset": m - n,
+        "offset": first_position(mask, n, m),
         "dropout": dropout,
         "scale": scaling,
     }
@@ -105,6 +115,15 @@ def attention(
         )
         listener.hear(module, Heard(query, value, output, received, weights[0] if weights else None, real))
     return output.transpose(1, 2).contiguous(), None
+
+
+def first_position(mask: Tensor | None, n: int, m: int) -> int:
+    """Where the first query stands among the keys: at the last key that it may see, if keys come from a cache."""
+    if m == n or mask is None or mask.shape[2] != n:
+        return m - n
+    if torch.compiler.is_compiling():
+        raise ValueError("a scheme and a cache cannot be compiled together: generate without a static cache")
+    return int(mask[:, :, 0].flatten(0, 1).any(dim=0).nonzero().max())
 
 
 def real_tokens(key_padding: Tensor | None, mask: Tensor | None, q: Tensor) -> Tensor:
@@ -128,8 +147,10 @@ def attention_mask(
 ) -> Tensor | None:
     """The mask as our attention takes it: of an encoder (B, 1, 1, M), whose padding is all there is to say."""
     if mask_function is bidirectional_mask_function and options.get("local_size") is None:
-        if attention_mask is None or attention_mask.dim() != 2 or bool(attention_mask.all()):
-            return None if attention_mask is None or attention_mask.dim() == 2 else attention_mask
+        if attention_mask is None or attention_mask.dim() != 2:
+            return attention_mask
+        if not torch.compiler.is_compiling() and bool(attention_mask.all()):
+            return None
         return attention_mask.bool()[:, None, None, kv_offset : kv_offset + kv_length]
     mask: Tensor | None = sdpa_mask(
         batch_size=batch_size,
@@ -165,6 +186,31 @@ def parts(model: nn.Module) -> list[PreTrainedModel]:
     return [part for part in model.modules() if isinstance(part, PreTrainedModel)]
 
 
+#: What layers that look at another sequence are called.
+CROSS = {"encoder_attn", "EncDecAttention", "crossattention", "cross_attn", "cross_attention"}
+
+
+def self_attention(model: PreTrainedModel) -> list[nn.Module]:
+    """The modules that may hold self-attention; of an encoder and decoder, those of the encoder."""
+    whole: nn.Module = model.get_encoder() if model.config.is_encoder_decoder else model
+    return [module for name, module in whole.named_modules() if not CROSS & set(name.split("."))]
+
+
+@contextmanager
+def listened(model: PreTrainedModel, listener: Listener) -> Iterator[None]:
+    """Let somebody listen to a model's self-attention."""
+    modules = self_attention(model)
+    if any(LISTENER in module.__dict__ for module in modules):
+        raise RuntimeError(f"{type(model).__name__} is guided already: give all guides to one guiding(…)")
+    for module in modules:
+        module.__dict__[LISTENER] = listener
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.__dict__.pop(LISTENER, None)
+
+
 class NotThroughTheInterface(ValueError):  # noqa: N818
     """A model whose attention never asks transformers' AttentionInterface."""
 
@@ -186,7 +232,7 @@ def unwrapped(model: nn.Module) -> PreTrainedModel:
 def example_inputs(model: PreTrainedModel, example: Mapping[str, Any] | None) -> dict[str, Any]:
     """A batch to try the model on: transformers' own dummy, with padding, or the user's."""
     if example is not None:
-        return dict(example)
+        return {name: x for name, x in example.items() if x is not None}
     inputs = {name: x.to(model.device) for name, x in model.dummy_inputs.items() if isinstance(x, Tensor)}
     ids = inputs.get("input_ids")
     if ids is not None:
@@ -197,6 +243,38 @@ def example_inputs(model: PreTrainedModel, example: Mapping[str, Any] | None) ->
         inputs["input_ids"] = (ids % config.vocab_size).masked_fill(mask == 0, padding)
         inputs["attention_mask"] = mask
     return inputs
+
+
+def outputs_of(model: Any, example: Mapping[str, Any] | None) -> tuple[Tensor, Tensor | None]:
+    """The model's first output on an example, and which tokens of it are real."""
+    try:
+        inputs = example_inputs(model, example)
+        with evaluating(model):
+            output = model(**inputs, return_dict=True)
+    except (NotThroughTheInterface, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        given = "the example" if example is not None else "transformers' dummy inputs"
+        raise ValueError(
+            f"{type(model).__name__} could not be tried on {given} ({type(error).__name__}: {error}); give a batch of "
+            "its own as example="
+        ) from error
+    found = next(x for x in output.values() if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0)
+    return found, None if model.config.is_encoder_decoder else inputs.get("attention_mask")
+
+
+def compare(model: nn.Module, before: tuple[Tensor, Tensor | None], after: tuple[Tensor, Tensor | None]) -> None:
+    """Raise if outputs for real tokens are not the same."""
+    (expected, mask), (found, _) = before, after
+    if mask is not None and expected.dim() == 3 and expected.shape[:2] == mask.shape:
+        expected, found = expected[mask.bool()], found[mask.bool()]
+    error = float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-6))
+    precise = expected.dtype in (torch.float32, torch.float64)
+    if not error <= (1e-3 if precise else 0.1):
+        raise RuntimeError(
+            f"{type(model).__name__} gives other outputs through headwise's attention (by {error:.1e}): it is left as "
+            "it was; please report this model"
+        )
 
 
 @contextmanager

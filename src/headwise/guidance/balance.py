@@ -4,6 +4,8 @@ Task and guide meet at the queries of the guided layers. Every so often both gra
 is set so that the guide's is `share` times as long as the task's; between, the weight stays.
 """
 
+import math
+
 import torch
 from torch import Tensor, distributed
 
@@ -32,10 +34,11 @@ class Balance:
         length, *others = lengths.tolist()
         for guide, other in zip(terms, others, strict=True):
             weight = guide.share * length / other if other > 0 else 0.0
-            guide.weight = weight if self.step == 0 else MEMORY * guide.weight + (1 - MEMORY) * weight
+            if math.isfinite(weight):  # a batch that overflowed says nothing
+                guide.weight = weight if self.step == 0 else MEMORY * guide.weight + (1 - MEMORY) * weight
 
 
 def gradient_length(loss: Tensor, at: list[Tensor]) -> Tensor:
-    gradients = torch.autograd.grad(loss, at, retain_graph=True, allow_unused=True)
+    gradients = torch.autograd.grad(loss, at, retain_graph=True, allow_unused=True) if at else ()
     squares = [gradient.float().square().sum() for gradient in gradients if gradient is not None]
     return torch.stack(squares).sum().sqrt() if squares else loss.new_zeros((), dtype=torch.float32)

@@ -1,5 +1,6 @@
 """`with guiding(model, guides)`: guides in any training loop."""
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -8,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from headwise.guidance.attaching import (
-    LISTENER,
     Heard,
     NotThroughTheInterface,
     attached,
-    evaluating,
-    example_inputs,
+    compare,
+    listened,
+    outputs_of,
     unwrapped,
 )
 from headwise.guidance.balance import Balance
@@ -47,11 +48,12 @@ class Guided:
         """In training only, so that evaluation costs nothing."""
         return self._always or self.model.training
 
-    def begin(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """A forward pass begins: forget the last one. Returns the inputs without what is meant for guides alone."""
-        self._layers, self._inputs, self._open = [], dict(inputs), True
+        names = inspect.signature(self.model.forward).parameters
+        self._layers, self._inputs, self._open = [], dict(zip(names, args, strict=False)) | kwargs, True
         own = {guide.key for guide in self.guides if isinstance(guide, Rationale)}
-        return {name: x for name, x in inputs.items() if name not in own}
+        return args, {name: x for name, x in kwargs.items() if name not in own}
 
     def hear(self, layer: nn.Module, heard: Heard) -> None:
         if self._open:  # else a checkpointed layer is computed again, in the backward pass
@@ -88,7 +90,7 @@ class Guided:
                 name = next(iter(automatic)).name
                 raise ValueError(f"{name} has the weight 'auto': give guided.loss(…) the task's loss")
             if self._balance.due():
-                self._balance.update(task, automatic, [layer.q for layer in layers])
+                self._balance.update(task, automatic, [layer.q for layer in layers if layer.q.requires_grad])
             self._balance.step += 1
         total = layers[0].received.new_zeros(())
         for guide, term in terms.items():
@@ -108,7 +110,8 @@ def guiding(
 
     Args:
         model: a `PreTrainedModel`, or what PEFT, DDP, `torch.compile` or sentence-transformers made of one.
-        guides: what to push heads towards.
+        guides: what to push heads towards; of an encoder and decoder, the encoder's heads. Where the model runs several
+            times before `guided.loss(…)`, the last one counts.
         example: a batch to try the model on at the start; by default transformers' own dummy inputs.
         check: whether to compare the outputs with the model's own at the start.
 
@@ -128,18 +131,13 @@ def guiding(
     """
     inner = unwrapped(model)
     guided = Guided(inner, guides)
-    before = run(inner, example) if check else None
-    with attached(inner):
-        for module in inner.modules():
-            module.__dict__[LISTENER] = guided
-        hook = inner.register_forward_pre_hook(
-            lambda _, args, kwargs: (args, guided.begin(kwargs | ({"input_ids": args[0]} if args else {}))),
-            with_kwargs=True,
-        )
+    before = outputs_of(inner, example) if check else None
+    with attached(inner), listened(inner, guided):
+        hook = inner.register_forward_pre_hook(guided.begin, with_kwargs=True)
         try:
-            if check:
+            if before is not None:
                 guided._always = True
-                after = run(inner, example)
+                after = outputs_of(inner, example)
                 heard, guided._layers, guided._always = len(guided._layers), [], False
                 if not heard:
                     raise NotThroughTheInterface(inner)
@@ -147,30 +145,7 @@ def guiding(
             yield guided
         finally:
             hook.remove()
-            for module in inner.modules():
-                module.__dict__.pop(LISTENER, None)
-
-
-def run(model: Any, example: Mapping[str, Any] | None) -> tuple[Tensor, Tensor | None]:
-    """The model's first output on an example, and which tokens of it are real."""
-    inputs = example_inputs(model, example)
-    with evaluating(model):
-        output = model(**inputs, return_dict=True)
-    found = next(x for x in output.values() if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0)
-    return found, inputs.get("attention_mask")
-
-
-def compare(model: nn.Module, before: Any, after: Any) -> None:
-    (expected, mask), (found, _) = before, after
-    if mask is not None and expected.dim() == 3 and expected.shape[:2] == mask.shape:
-        expected, found = expected[mask.bool()], found[mask.bool()]
-    error = float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-6))
-    precise = expected.dtype in (torch.float32, torch.float64)
-    if not error <= (1e-3 if precise else 0.1):
-        raise RuntimeError(
-            f"{type(model).__name__} gives other outputs through headwise's attention (by {error:.1e}): it is left as "
-            "it was; please report this model"
-        )
+            guided._layers, guided._inputs = [], {}
 
 
 def needs_gradient(model: nn.Module) -> bool:

@@ -9,17 +9,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils.hub import cached_file
 
 from headwise.attention import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
 from headwise.guidance.attaching import (
-    LISTENER,
     NAME,
     SCHEME,
     Heard,
     NotThroughTheInterface,
     attached,
-    evaluating,
-    example_inputs,
+    compare,
+    listened,
+    outputs_of,
     unwrapped,
 )
 
@@ -46,8 +48,9 @@ def retrofit(
 ) -> nn.Module:
     """Let a Hugging Face model attend by a position scheme from now on.
 
-    Every attention layer gets a scheme of its own, whose parameters belong to the model: any trainer trains them,
-    `save_pretrained` saves them, `headwise.from_pretrained` loads them. `DistanceAware` and `RelativePositions` start
+    Every self-attention layer (of an encoder and decoder, the encoder's) gets a scheme of its own, whose parameters
+    belong to the model: any trainer trains them, `save_pretrained` saves them, `headwise.from_pretrained` loads them.
+    `DistanceAware` and `RelativePositions` start
     neutral by default: the model's outputs are what they were, until it is trained.
 
     Args:
@@ -83,14 +86,23 @@ def retrofit(
     if any(not -count <= i < count for i in chosen):
         raise ValueError(f"layers has {list(chosen)}, but the model has {count} attention layers: 0 to {count - 1}")
     chosen = sorted({i % count for i in chosen})
+    neutral = name in NEUTRAL and not options
     options = NEUTRAL.get(name, {}) | options
+    before = outputs_of(inner, example) if neutral else None
     for i in chosen:
         layer, heads, head_dim = found[i]
-        added = _make(SCHEMES[name], heads, head_dim, options)
         reference = next(layer.parameters())
-        layer.add_module(SCHEME, added.to(reference.device, torch.float32 if _half(reference) else reference.dtype))
+        double = reference.dtype == torch.float64
+        added = _make(SCHEMES[name], heads, head_dim, options)
+        layer.add_module(SCHEME, added.to(reference.device, torch.float64 if double else torch.float32))
     inner.set_attn_implementation(NAME)
     inner.config.headwise = {"scheme": name, "layers": chosen, "options": options}
+    if before is not None:
+        try:
+            compare(inner, before, outputs_of(inner, example))
+        except Exception:
+            remove_scheme(inner)
+            raise
     return model
 
 
@@ -113,24 +125,34 @@ def from_pretrained(path: str | Path, auto_class: Any = AutoModel, **options: An
         auto_class: such as `AutoModelForSequenceClassification`.
         options: as `auto_class.from_pretrained`.
     """
-    model: PreTrainedModel = auto_class.from_pretrained(path, attn_implementation="sdpa", **options)
+    model: PreTrainedModel = auto_class.from_pretrained(path, **({"attn_implementation": "sdpa"} | options))
     settings = getattr(model.config, "headwise", None)
     if settings is None:
         return model
     del model.config.headwise
     retrofit(model, settings["scheme"], layers=settings["layers"], **settings["options"])
     weights: dict[str, Tensor] = {}
-    for file in sorted(Path(path).glob("*.safetensors")):
+    for file in _weight_files(path, options):
         weights |= {name: x for name, x in load_file(file).items() if f".{SCHEME}." in name}
-    _load(model, weights, Path(path))
+    _load(model, weights, path)
     return model
+
+
+def _weight_files(path: str | Path, options: dict[str, Any]) -> list[str]:
+    """The safetensors files of a folder or hub name, one or several."""
+    where = {name: options[name] for name in ("subfolder", "revision", "token", "cache_dir") if name in options}
+    index = cached_file(str(path), SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False, **where)
+    names = {SAFE_WEIGHTS_NAME}
+    if index is not None:
+        names = set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values())
+    return [str(cached_file(str(path), name, **where)) for name in sorted(names)]
 
 
 def save_adapter(model: nn.Module, folder: str | Path) -> None:
     """Save only what `retrofit` added: a file of a few kilobytes, and how to put it into the same model again."""
     inner = unwrapped(model)
     settings = getattr(inner.config, "headwise", None)
-    if settings is None:
+    if settings is None or not scheme_parameters(inner):
         raise ValueError(f"{type(inner).__name__} has no scheme: headwise.retrofit(model, …) gives it one")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -177,15 +199,8 @@ def attention_layers(
 ) -> list[tuple[nn.Module, int, int]]:
     """A model's self-attention layers in the order in which they run, with their heads and a head's width."""
     finder = _Finder()
-    with attached(model):
-        for module in model.modules():
-            module.__dict__[LISTENER] = finder
-        try:
-            with evaluating(model):
-                model(**example_inputs(model, example))
-        finally:
-            for module in model.modules():
-                module.__dict__.pop(LISTENER, None)
+    with attached(model), listened(model, finder):
+        outputs_of(model, example)
     if not finder.found:
         raise NotThroughTheInterface(model)
     return [(layer, *shape) for layer, shape in finder.found.items()]
@@ -199,13 +214,12 @@ def _make(scheme: Callable[..., Scheme], heads: int, head_dim: int, options: dic
     return scheme(heads, head_dim, **options)
 
 
-def _half(x: Tensor) -> bool:
-    return x.dtype in (torch.float16, torch.bfloat16)
-
-
-def _load(model: nn.Module, weights: dict[str, Tensor], where: Path) -> None:
-    wanted = {name for name in model.state_dict() if f".{SCHEME}." in name}
-    missing = sorted(wanted - weights.keys())
+def _load(model: PreTrainedModel, weights: dict[str, Tensor], where: str | Path) -> None:
+    """Load the schemes' parameters, saved with the base model or with a head on it."""
+    prefix = f"{model.base_model_prefix}."
+    bare = {name.removeprefix(prefix): x for name, x in weights.items()}
+    wanted = {name: name.removeprefix(prefix) for name in model.state_dict() if f".{SCHEME}." in name}
+    missing = sorted(name for name, stripped in wanted.items() if stripped not in bare)
     if missing:
         raise ValueError(f"{where} holds no {missing[0]}: it was saved for another model or scheme")
-    model.load_state_dict({name: weights[name] for name in wanted}, strict=False)
+    model.load_state_dict({name: bare[stripped] for name, stripped in wanted.items()}, strict=False)

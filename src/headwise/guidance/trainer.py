@@ -1,6 +1,6 @@
 """A transformers Trainer with guides."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -19,24 +19,32 @@ class GuidedTrainer(Trainer):
     Args:
         guides: what to push heads towards; none trains as `Trainer` does.
         scheme_learning_rate: the learning rate of the parameters that `headwise.retrofit` added, which start from
-            nothing; by default 100 times the model's.
+            nothing; by default 100 times the model's. An optimizer that was given stays as it is.
+        example: see `headwise.guiding`.
         others: as `transformers.Trainer`.
     """
 
     def __init__(
-        self, *args: Any, guides: Sequence[Guide] = (), scheme_learning_rate: float | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        guides: Sequence[Guide] = (),
+        scheme_learning_rate: float | None = None,
+        example: Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.example = example
+        self._own_optimizer = self.optimizer is None
         self.guides, self.scheme_learning_rate = tuple(guides), scheme_learning_rate
         self.guided: Guided | None = None
         self._heard: dict[str, list[Tensor]] = {}
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         if not self.guides:
-            return super().train(*args, **kwargs)
-        with guiding(cast(nn.Module, self.model), self.guides) as self.guided:
+            return super()._inner_training_loop(*args, **kwargs)
+        with guiding(cast(nn.Module, self.model), self.guides, example=self.example) as self.guided:
             try:
-                return super().train(*args, **kwargs)
+                return super()._inner_training_loop(*args, **kwargs)
             finally:
                 self.guided = None
 
@@ -49,10 +57,11 @@ class GuidedTrainer(Trainer):
     ) -> Any:
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if self.guided is not None and model.training:
-            guide = self.guided.loss(loss, progress=self.state.global_step / max(1, self.state.max_steps))
-            if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
-                guide = guide / self.current_gradient_accumulation_steps  # the task's loss is divided already
-            loss = loss + guide
+            divided = self.model_accepts_loss_kwargs and num_items_in_batch is not None
+            steps = self.current_gradient_accumulation_steps if divided or self.compute_loss_func is not None else 1
+            # Where the Trainer does not divide the loss by the steps, the task's is divided already.
+            guide = self.guided.loss(loss * steps, progress=self.state.global_step / max(1, self.state.max_steps))
+            loss = loss + guide / steps
             for name, term in self.guided.terms.items():
                 self._heard.setdefault(name, []).append(term)
             for one in self.guides:
@@ -70,11 +79,11 @@ class GuidedTrainer(Trainer):
         """The Trainer's, with a group of its own for the parameters that `headwise.retrofit` added."""
         optimizer = super().create_optimizer(*args, **kwargs)
         own = {id(parameter) for parameter in scheme_parameters(cast(nn.Module, self.model))}
-        if own and not any(group.get("headwise") for group in optimizer.param_groups):
+        if own and self._own_optimizer and not any(group.get("headwise") for group in optimizer.param_groups):
             moved = [p for group in optimizer.param_groups for p in group["params"] if id(p) in own]
             for group in optimizer.param_groups:
                 group["params"] = [p for p in group["params"] if id(p) not in own]
-            rate = self.scheme_learning_rate or 100 * self.args.learning_rate
+            rate = 100 * self.args.learning_rate if self.scheme_learning_rate is None else self.scheme_learning_rate
             optimizer.add_param_group({"params": moved, "lr": rate, "weight_decay": 0.0, "headwise": True})
         return optimizer
 

@@ -45,9 +45,9 @@ class Disagreement(Guide):
         if self.on == "position":
             assert layer.weights is not None
             maps = full(self.of_heads(layer.weights)) * real[:, None, :, None]
-            pairs = torch.einsum("bhij,bgij->bhg", maps, maps) / real.sum(dim=1)[:, None, None]
+            pairs = torch.einsum("bhij,bgij->bhg", maps, maps) / real.sum(dim=1).clamp(min=1)[:, None, None]
             return pairs.mean()
         x = layer.output if self.on == "output" else layer.v
         unit = torch.nn.functional.normalize(full(self.of_heads(x)), dim=-1) * real[:, None, :, None]
-        pairs = torch.einsum("bhid,bgid->bhg", unit, unit) / real.sum(dim=1)[:, None, None]
+        pairs = torch.einsum("bhid,bgid->bhg", unit, unit) / real.sum(dim=1).clamp(min=1)[:, None, None]
         return pairs.mean()

@@ -50,7 +50,7 @@ class MutualInformation(PatternGuide):
         count, single, pairs = 0, Counter[int](), Counter[tuple[int, int]]()
         ignored = set(ignore)
         for text in texts:
-            tokens = sorted(set(text) - ignored)
+            tokens = sorted({int(token) for token in text} - ignored)
             count += 1
             single.update(tokens)
             pairs.update(combinations(tokens, 2))

@@ -36,5 +36,5 @@ class PatternDecorrelation(Guide):
         if self.reduction == "mean":
             squares = squares / rows.shape[1] ** 2
         elif self.reduction == "released":
-            squares = squares / length
+            squares = squares / length.clamp(min=1)
         return squares.mean()
