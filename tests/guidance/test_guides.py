@@ -94,6 +94,33 @@ def pmi(b: int, i: int, j: int) -> float:
     return 1.0 / partners if together else 0.0
 
 
+#: Of IDS: words 0 to 2, the last without a piece of its own in the second text; word 1 is the root.
+WORDS = torch.tensor([[-1, 0, 0, 1, 2], [-1, 0, 1, -1, -1]])
+WORD_HEADS = torch.tensor([[-1, 1, 1, -1, 1], [-1, 1, -1, -1, -1]])
+
+
+def dependency(b: int, i: int, j: int) -> float:
+    def joined(i: int, j: int) -> bool:
+        depends = int(WORD_HEADS[b, i]) >= 0 and WORD_HEADS[b, i] == WORDS[b, j]
+        return bool(depends or (int(WORD_HEADS[b, j]) >= 0 and WORD_HEADS[b, j] == WORDS[b, i]))
+
+    return 1.0 / sum(joined(i, k) for k in range(LENGTHS[b])) if joined(i, j) else 0.0
+
+
+class Vocabulary:
+    """A tokenizer as far as `WordSimilarity` asks."""
+
+    all_special_ids = (1, 2)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {"[CLS]": 1, "[SEP]": 2, "##s": 5, "film": 7, "movie": 9}
+
+
+def similarity(b: int, i: int, j: int) -> float:
+    """Of film and movie, 0.8: rows sum to 1, so that only the number of partners counts."""
+    return pmi(b, i, j)
+
+
 TEXTS = [[7, 9], [9, 7, 7], [9], [5]]
 CASES: dict[str, tuple[hw.Guide, Callable[[Observed], float]]] = {
     "mdg": (hw.MapDiscrimination(), lambda o: mdg(o, 1.0, total=False)),
@@ -109,6 +136,11 @@ CASES: dict[str, tuple[hw.Guide, Callable[[Observed], float]]] = {
     "period": (hw.Period(tokens=[9, 8]), lambda o: pattern(o, lambda b, i, j: float(IDS[b, j] == 9))),
     "pmi": (hw.MutualInformation(texts=TEXTS), lambda o: pattern(o, pmi)),
     "rationale": (hw.Rationale(), rationale),
+    "dependency": (hw.Dependency(), lambda o: pattern(o, dependency)),
+    "word-similarity": (
+        hw.WordSimilarity(tokenizer=Vocabulary(), similarity=lambda a, b: 0.8, least=0.5),
+        lambda o: pattern(o, similarity),
+    ),
 }
 
 
@@ -116,7 +148,8 @@ def draw() -> tuple[list[Tensor], list[Tensor], dict[str, Any]]:
     scores = [torch.randn(BATCH, HEADS, N, N, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     outputs = [torch.randn(BATCH, HEADS, N, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     highlighted = torch.tensor([[0.0, 1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0, 9.0]])  # the second: padding only
-    return scores, outputs, {"input_ids": IDS, "rationale": highlighted}
+    inputs = {"input_ids": IDS, "rationale": highlighted, "words": WORDS, "word_heads": WORD_HEADS}
+    return scores, outputs, inputs
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -187,3 +220,27 @@ def test_what_a_guide_needs_is_asked_for() -> None:
         hw.Delimiter(tokens=[2])(observe(scores, outputs, {}))
     with pytest.raises(ValueError, match="too few texts"):
         hw.MutualInformation(texts=[[1], [2]])
+
+
+def test_arcs_are_spread_over_word_pieces() -> None:
+    class Word:
+        def __init__(self, i: int, idx: int, text: str) -> None:
+            self.i, self.idx, self.text, self.head = i, idx, text, self
+
+        def __len__(self) -> int:
+            return len(self.text)
+
+    def parse(text: str) -> list[Word]:
+        films, bore = Word(0, 0, "films"), Word(1, 6, "bore")
+        films.head = bore
+        return [films, bore]
+
+    def tokenizer(text: str, **options: Any) -> dict[str, Any]:
+        return {"input_ids": [1, 7, 5, 9, 2], "offset_mapping": [(0, 0), (0, 4), (4, 5), (6, 10), (0, 0)]}
+
+    encoded = hw.dependency_arcs("films bore", tokenizer, parse)
+    assert encoded == {
+        "input_ids": [1, 7, 5, 9, 2],
+        "words": [-1, 0, 0, 1, -1],
+        "word_heads": [-1, 1, 1, -1, -1],
+    }

@@ -5,6 +5,7 @@ from headwise.guidance.guide import Guide, Observed
 from headwise.guidance.guided import Guided, guiding
 from headwise.guidance.guides import (
     Delimiter,
+    Dependency,
     Disagreement,
     First,
     MapDiscrimination,
@@ -14,6 +15,8 @@ from headwise.guidance.guides import (
     Period,
     Previous,
     Rationale,
+    WordSimilarity,
+    dependency_arcs,
 )
 from headwise.guidance.retrofit import (
     from_pretrained,
@@ -27,6 +30,7 @@ from headwise.guidance.trainer import GuidedTrainer
 
 __all__ = [
     "Delimiter",
+    "Dependency",
     "Disagreement",
     "First",
     "Guide",
@@ -41,6 +45,8 @@ __all__ = [
     "Period",
     "Previous",
     "Rationale",
+    "WordSimilarity",
+    "dependency_arcs",
     "from_pretrained",
     "guiding",
     "load_adapter",

@@ -44,6 +44,9 @@ class Guide:
     #: Whether it needs whole maps, which cost N × N memory a head.
     needs_weights = False
 
+    #: What batches hold for this guide alone; it is kept from the model.
+    keys: tuple[str, ...] = ()
+
     def __init__(
         self,
         weight: Weight = 1.0,

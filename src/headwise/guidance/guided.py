@@ -19,7 +19,6 @@ from headwise.guidance.attaching import (
 )
 from headwise.guidance.balance import Balance
 from headwise.guidance.guide import Guide, Observed
-from headwise.guidance.guides import Rationale
 
 
 class Guided:
@@ -52,7 +51,7 @@ class Guided:
         """A forward pass begins: forget the last one. Returns the inputs without what is meant for guides alone."""
         names = inspect.signature(self.model.forward).parameters
         self._layers, self._inputs, self._open = [], dict(zip(names, args, strict=False)) | kwargs, True
-        own = {guide.key for guide in self.guides if isinstance(guide, Rationale)}
+        own = {key for guide in self.guides for key in guide.keys}
         return args, {name: x for name, x in kwargs.items() if name not in own}
 
     def hear(self, layer: nn.Module, heard: Heard) -> None:

@@ -9,7 +9,6 @@ from transformers import Trainer
 
 from headwise.guidance.guide import Guide
 from headwise.guidance.guided import Guided, guiding
-from headwise.guidance.guides import Rationale
 from headwise.guidance.retrofit import scheme_parameters
 
 
@@ -89,6 +88,6 @@ class GuidedTrainer(Trainer):
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        keys = [guide.key for guide in self.guides if isinstance(guide, Rationale)]
+        keys = [key for guide in self.guides for key in guide.keys]
         columns: list[str] = self._signature_columns or []
         self._signature_columns: Any = [*columns, *keys]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise.guidance.guide import Observed, Weight
-from headwise.guidance.guides.pattern import PatternGuide, given_ids
+from headwise.guidance.guides.pattern import PatternGuide, given_ids, rows_to_one
 
 
 class MutualInformation(PatternGuide):
@@ -70,9 +70,7 @@ class MutualInformation(PatternGuide):
         ids = given_ids(observed.inputs, self.name)
         first, second = ids[:, :, None].expand(-1, -1, ids.shape[1]), ids[:, None, :].expand(-1, ids.shape[1], -1)
         information = self._look_up(torch.minimum(first, second), torch.maximum(first, second))
-        real = observed.real
-        information = information * (real[:, :, None] & real[:, None, :])
-        return information / information.sum(dim=-1, keepdim=True).clamp(min=1e-9)
+        return rows_to_one(information, observed.real)
 
     def of_pair(self, a: int, b: int) -> float:
         """The mutual information of two tokens, 0 where it is not above chance."""

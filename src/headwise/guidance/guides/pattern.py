@@ -36,6 +36,12 @@ class PatternGuide(Guide):
         return torch.stack(terms).mean()
 
 
+def rows_to_one(x: Tensor, real: Tensor) -> Tensor:
+    """A real-valued target: clipped at 0, without padding, rows divided by their sum; a row of zeros stays."""
+    x = x.clamp(min=0.0) * (real[:, :, None] & real[:, None, :])
+    return x / x.sum(dim=-1, keepdim=True).clamp(min=1e-9)
+
+
 def given_ids(inputs: dict[str, object], who: str) -> Tensor:
     """The tokens' ids, (B, N)."""
     given = inputs.get("input_ids")

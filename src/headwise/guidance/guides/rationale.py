@@ -27,6 +27,7 @@ class Rationale(Guide):
     def __init__(self, weight: Weight = 1.0, *, key: str = "rationale", **options: object) -> None:
         super().__init__(weight, **options)  # type: ignore[arg-type]
         self.key = key
+        self.keys = (key,)
 
     def term(self, observed: Observed) -> Tensor:
         target = observed.inputs.get(self.key)
