@@ -1,6 +1,7 @@
 """What heads are pushed towards, and our attention in Hugging Face models."""
 
 from headwise.guidance.attaching import NotThroughTheInterface
+from headwise.guidance.cross_encoder import GuidedLoss
 from headwise.guidance.guide import Guide, Observed
 from headwise.guidance.guided import Guided, guiding
 from headwise.guidance.guides import (
@@ -35,6 +36,7 @@ __all__ = [
     "First",
     "Guide",
     "Guided",
+    "GuidedLoss",
     "GuidedTrainer",
     "MapDiscrimination",
     "MutualInformation",

@@ -29,6 +29,8 @@ class Guided:
     """
 
     def __init__(self, model: nn.Module, guides: Sequence[Guide]) -> None:
+        if not guides:
+            raise ValueError("guides must be at least one")
         names = [guide.name for guide in guides]
         repeated = {name for name in names if names.count(name) > 1}
         if repeated:
@@ -39,6 +41,7 @@ class Guided:
         self._layers: list[Heard] = []
         self._inputs: dict[str, Any] = {}
         self._open = False  # between a forward pass and its loss
+        self._entered = False  # between the model and the base model inside it
         self._always = False
         self._balance = Balance()
 
@@ -47,10 +50,15 @@ class Guided:
         """In training only, so that evaluation costs nothing."""
         return self._always or self.model.training
 
-    def begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """A forward pass begins: forget the last one. Returns the inputs without what is meant for guides alone."""
-        names = inspect.signature(self.model.forward).parameters
-        self._layers, self._inputs, self._open = [], dict(zip(names, args, strict=False)) | kwargs, True
+    def begin(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """A forward pass begins: forget the last one. Returns the inputs without what is meant for guides alone.
+
+        It begins with the model, or with the base model inside it, since some call a model's `forward` by itself.
+        """
+        if part is self.model or not self._entered:
+            names = inspect.signature(part.forward).parameters
+            self._layers, self._inputs, self._open = [], dict(zip(names, args, strict=False)) | kwargs, True
+        self._entered = part is self.model
         own = {key for guide in self.guides for key in guide.keys}
         return args, {name: x for name, x in kwargs.items() if name not in own}
 
@@ -59,7 +67,12 @@ class Guided:
             self._layers.append(heard)
 
     def loss(self, task: Tensor | None = None, *, progress: float = 0.0) -> Tensor:
-        """The sum of all weighted terms for the last forward pass; add it to the task's loss.
+        """The sum of all weighted terms for the last forward pass; add it to the task's loss. See `losses`."""
+        terms = self.losses(task, progress=progress)
+        return torch.stack(list(terms.values())).sum()
+
+    def losses(self, task: Tensor | None = None, *, progress: float = 0.0) -> dict[str, Tensor]:
+        """Every guide's weighted term for the last forward pass, by name.
 
         Args:
             task: the task's loss, which guides with the weight `auto` are measured by.
@@ -91,10 +104,7 @@ class Guided:
             if self._balance.due():
                 self._balance.update(task, automatic, [layer.q for layer in layers if layer.q.requires_grad])
             self._balance.step += 1
-        total = layers[0].received.new_zeros(())
-        for guide, term in terms.items():
-            total = total + guide.weight_at(progress) * term
-        return total
+        return {guide.name: guide.weight_at(progress) * term for guide, term in terms.items()}
 
 
 @contextmanager
@@ -132,7 +142,10 @@ def guiding(
     guided = Guided(inner, guides)
     before = outputs_of(inner, example) if check else None
     with attached(inner), listened(inner, guided):
-        hook = inner.register_forward_pre_hook(guided.begin, with_kwargs=True)
+        hooks = [
+            part.register_forward_pre_hook(guided.begin, with_kwargs=True)
+            for part in dict.fromkeys([inner, inner.base_model])
+        ]
         try:
             if before is not None:
                 guided._always = True
@@ -143,7 +156,8 @@ def guiding(
                 compare(inner, before, after)
             yield guided
         finally:
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
             guided._layers, guided._inputs = [], {}
 
 
