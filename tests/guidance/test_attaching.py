@@ -267,6 +267,12 @@ def test_guiding_twice_is_refused_and_the_first_goes_on() -> None:
         assert guided.loss() > 0
 
 
+def test_copies_in_threads_are_refused() -> None:
+    parallel = nn.DataParallel(build("bert"))
+    with pytest.raises(ValueError, match=r"use DDP \(torchrun\)"), hw.guiding(parallel, [hw.First()]):
+        pass
+
+
 def test_a_model_that_cannot_be_tried_asks_for_an_example() -> None:
     import transformers
 

@@ -138,6 +138,10 @@ def guiding(
         >>> list(guided.terms)
         ['MapDiscrimination']
     """
+    if isinstance(model, nn.DataParallel):
+        raise ValueError(
+            "DataParallel runs copies of a model in threads, which cannot be told apart: use DDP (torchrun)"
+        )
     inner = unwrapped(model)
     guided = Guided(inner, guides)
     before = outputs_of(inner, example) if check else None

@@ -41,6 +41,8 @@ class GuidedTrainer(Trainer):
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         if not self.guides:
             return super()._inner_training_loop(*args, **kwargs)
+        if self.args.n_gpu > 1:
+            raise ValueError("on several GPUs start one process each (torchrun, accelerate launch): guides need DDP")
         with guiding(cast(nn.Module, self.model), self.guides, example=self.example) as self.guided:
             try:
                 return super()._inner_training_loop(*args, **kwargs)
