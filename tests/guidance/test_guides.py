@@ -176,7 +176,14 @@ def test_disagreement_is_its_formula(on: Any) -> None:
                             x, y = layer.output[b, h, i], layer.output[b, g, i]
                             total += float(torch.cosine_similarity(x, y, dim=0))
             found.append(total / HEADS**2 / LENGTHS[b])
-    assert float(hw.Disagreement(on=on)(observed)) == pytest.approx(sum(found) / len(found), abs=1e-5)
+    guide = hw.Disagreement(on=on)
+    assert float(guide(observed)) == pytest.approx(sum(found) / len(found), abs=1e-5)
+    scores, outputs, inputs = draw()
+    given = scores if on == "position" else outputs
+    assert torch.autograd.gradcheck(
+        lambda *x: guide(observe(list(x), outputs, inputs) if on == "position" else observe(scores, list(x), inputs)),
+        given,
+    )
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor
@@ -25,6 +25,16 @@ class Observed:
     def real(self) -> Tensor:
         """Which tokens are no padding, (B, N)."""
         return self.layers[0].real
+
+
+class Options(TypedDict, total=False):
+    """What every guide takes besides its weight; see `Guide`."""
+
+    share: float
+    layers: Sequence[int] | None
+    heads: Sequence[int] | None
+    schedule: Schedule
+    name: str | None
 
 
 class Guide:

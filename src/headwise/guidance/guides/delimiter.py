@@ -1,8 +1,10 @@
 """[Delim]: every token looks at the separators. Wang et al. 2022, section 3.5"""
 
+from typing import Unpack
+
 from torch import Tensor
 
-from headwise.guidance.guide import Observed, Weight
+from headwise.guidance.guide import Observed, Options, Weight
 from headwise.guidance.guides.pattern import PatternGuide, tokens_among
 
 
@@ -20,8 +22,8 @@ class Delimiter(PatternGuide):
         Delimiter(weight=1, schedule='constant')
     """
 
-    def __init__(self, weight: Weight = 1.0, *, tokens: list[int], **options: object) -> None:
-        super().__init__(weight, **options)  # type: ignore[arg-type]
+    def __init__(self, weight: Weight = 1.0, *, tokens: list[int], **options: Unpack[Options]) -> None:
+        super().__init__(weight, **options)
         self.tokens = tuple(tokens)
 
     def target(self, observed: Observed) -> Tensor:

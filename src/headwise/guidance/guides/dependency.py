@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headwise.guidance.guide import Observed, Weight
+from headwise.guidance.guide import Observed
 from headwise.guidance.guides.pattern import PatternGuide, rows_to_one
 
 #: What a batch holds for each word piece: its word's number and that of the word it depends on, −1 for none.
@@ -29,9 +29,6 @@ class Dependency(PatternGuide):
     """
 
     keys = (WORDS, HEADS)
-
-    def __init__(self, weight: Weight = 1.0, **options: object) -> None:
-        super().__init__(weight, **options)  # type: ignore[arg-type]
 
     def target(self, observed: Observed) -> Tensor:
         words, heads = (observed.inputs.get(key) for key in self.keys)

@@ -6,13 +6,13 @@
 The paper maximises their negatives; here they are what is minimised.
 """
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from headwise.guidance.attaching import Heard
-from headwise.guidance.guide import Guide, Observed, Weight, full
+from headwise.guidance.guide import Guide, Observed, Options, Weight, full
 
 
 class Disagreement(Guide):
@@ -29,9 +29,13 @@ class Disagreement(Guide):
     """
 
     def __init__(
-        self, weight: Weight = 1.0, *, on: Literal["output", "position", "subspace"] = "output", **options: object
+        self,
+        weight: Weight = 1.0,
+        *,
+        on: Literal["output", "position", "subspace"] = "output",
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(weight, **options)  # type: ignore[arg-type]
+        super().__init__(weight, **options)
         if on not in ("output", "position", "subspace"):
             raise ValueError(f"on must be one of output, position, subspace; got {on!r}")
         self.on = on

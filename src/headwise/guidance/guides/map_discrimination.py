@@ -6,10 +6,12 @@ m_i is what each token receives from head i, scaled to length 1: every head of e
 paper's formula sums over the other axis as printed, which is constant; the text around it says what we take.
 """
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from headwise.guidance.guide import Guide, Observed, Reduction, Weight, check_reduction, received_vectors
+from headwise.guidance.guide import Guide, Observed, Options, Reduction, Weight, check_reduction, received_vectors
 
 
 class MapDiscrimination(Guide):
@@ -33,9 +35,9 @@ class MapDiscrimination(Guide):
         *,
         reduction: Reduction = "mean",
         temperature: float | None = None,
-        **options: object,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(weight, **options)  # type: ignore[arg-type]
+        super().__init__(weight, **options)
         self.reduction = check_reduction(reduction)
         self.temperature = (2.0 if reduction == "released" else 1.0) if temperature is None else temperature
         if not self.temperature > 0:

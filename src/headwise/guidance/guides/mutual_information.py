@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from math import log
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from headwise.guidance.guide import Observed, Weight
+from headwise.guidance.guide import Observed, Options, Weight
 from headwise.guidance.guides.pattern import PatternGuide, given_ids, rows_to_one
 
 
@@ -44,9 +45,9 @@ class MutualInformation(PatternGuide):
         texts: Iterable[Sequence[int]],
         least: int = 2,
         ignore: Sequence[int] = (),
-        **options: object,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(weight, **options)  # type: ignore[arg-type]
+        super().__init__(weight, **options)
         count, single, pairs = 0, Counter[int](), Counter[tuple[int, int]]()
         ignored = set(ignore)
         for text in texts:

@@ -6,9 +6,11 @@ M has a row for every head of every layer: what each token receives, scaled to l
 matrix of tokens by tokens; L counts real tokens.
 """
 
+from typing import Unpack
+
 from torch import Tensor
 
-from headwise.guidance.guide import Guide, Observed, Reduction, Weight, check_reduction, received_vectors
+from headwise.guidance.guide import Guide, Observed, Options, Reduction, Weight, check_reduction, received_vectors
 
 
 class PatternDecorrelation(Guide):
@@ -25,8 +27,8 @@ class PatternDecorrelation(Guide):
         PatternDecorrelation(weight=0.001, schedule='constant')
     """
 
-    def __init__(self, weight: Weight = 1.0, *, reduction: Reduction = "mean", **options: object) -> None:
-        super().__init__(weight, **options)  # type: ignore[arg-type]
+    def __init__(self, weight: Weight = 1.0, *, reduction: Reduction = "mean", **options: Unpack[Options]) -> None:
+        super().__init__(weight, **options)
         self.reduction = check_reduction(reduction)
 
     def term(self, observed: Observed) -> Tensor:

@@ -5,10 +5,12 @@
 It reads only what tokens receive. A text without any highlighted token is left out.
 """
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from headwise.guidance.guide import Guide, Observed, Weight, full
+from headwise.guidance.guide import Guide, Observed, Options, Weight, full
 
 
 class Rationale(Guide):
@@ -24,8 +26,8 @@ class Rationale(Guide):
         Rationale(weight=0.1, schedule='constant')
     """
 
-    def __init__(self, weight: Weight = 1.0, *, key: str = "rationale", **options: object) -> None:
-        super().__init__(weight, **options)  # type: ignore[arg-type]
+    def __init__(self, weight: Weight = 1.0, *, key: str = "rationale", **options: Unpack[Options]) -> None:
+        super().__init__(weight, **options)
         self.key = key
         self.keys = (key,)
 

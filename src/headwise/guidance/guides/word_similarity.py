@@ -5,12 +5,12 @@ in WordNet, which needs the package nltk and its WordNet data. Only whole-word t
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from headwise.guidance.guide import Observed, Weight
+from headwise.guidance.guide import Observed, Options, Weight
 from headwise.guidance.guides.pattern import PatternGuide, given_ids, rows_to_one
 
 
@@ -35,9 +35,9 @@ class WordSimilarity(PatternGuide):
         tokenizer: Any,
         similarity: Callable[[str, str], float] | None = None,
         least: float = 0.5,
-        **options: object,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(weight, **options)  # type: ignore[arg-type]
+        super().__init__(weight, **options)
         self.similarity = wordnet_similarity() if similarity is None else similarity
         self.least = least
         special = set(tokenizer.all_special_ids)
