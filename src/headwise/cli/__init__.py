@@ -10,7 +10,8 @@ from tyro.extras import SubcommandApp
 
 from headwise import __version__
 from headwise.cli import bench
-from headwise.cli.mistakes import Mistake, in_one_line
+from headwise.cli.mistakes import in_one_line
+from headwise.mistakes import Mistake
 
 ABOUT = """Self-attention that knows how far apart tokens are, and that can be told what to look at.
 

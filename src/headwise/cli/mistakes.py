@@ -5,9 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 
-
-class Mistake(Exception):  # noqa: N818
-    """What the user should do differently, in one line."""
+from headwise.mistakes import Mistake
 
 
 @contextmanager
