@@ -162,8 +162,23 @@ def far_sum(prefix, lo_before, hi_before, lo_after, hi_after, columns, WIDTH: tl
 
 @triton.jit
 def kept(seed, i, j, m, dropout):
-    """1/(1−p) where a weight is kept, 0 where it is dropped: a function of the seed and the pair alone."""
-    return tl.where(tl.rand(seed, i * m + j) >= dropout, 1.0 / (1.0 - dropout), 0.0)
+    """1/(1−p) where a weight is kept, 0 where it is dropped: a function of the seed and the pair alone.
+
+    Rows and columns get a number each by a full hash; what is left to do for a pair, in every pass, is to mix two.
+    """
+    seed = hashed(seed.to(tl.uint32))
+    x = hashed(i.to(tl.uint32) ^ seed) + hashed((j.to(tl.uint32) + 0x9E3779B9) ^ hashed(seed))
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    return tl.where(x >= tl.cast(dropout * 4294967296.0, tl.uint32), 1.0 / (1.0 - dropout), 0.0)
+
+
+@triton.jit
+def hashed(x):
+    """A number of 32 bits for another, without collisions."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    return x ^ (x >> 16)
 
 
 @triton.jit
