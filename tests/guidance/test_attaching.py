@@ -201,7 +201,7 @@ def test_automatic_weights_are_a_share_of_the_tasks_gradient() -> None:
     with hw.guiding(model, [hw.MapDiscrimination(guides[0].weight)]) as alone:
         again = model(**inputs).logits.square().mean()
         queries = [layer.q for layer in alone._layers]
-        assert float(length(alone.loss()) / length(again)) == pytest.approx(0.3, rel=1e-3)
+        assert float(length(alone.loss()) / length(again)) == pytest.approx(0.3 / 2, rel=1e-3)  # two guides divide it
     with hw.guiding(model, [hw.MapDiscrimination("auto")]) as guided:
         model(**inputs)
         with pytest.raises(ValueError, match=r"give guided.loss\(…\) the task's loss"):

@@ -1,7 +1,8 @@
 """`weight="auto"`: guides whose gradient is a share of the task's.
 
 Task and guide meet at the queries of the guided layers. Every so often both gradients are taken there, and the weight
-is set so that the guide's is `share` times as long as the task's; between, the weight stays.
+is set so that the guide's is `share` times as long as the task's, or that share divided by the number of guides that
+ask for it; between, the weight stays.
 """
 
 import math
@@ -33,7 +34,7 @@ class Balance:
             distributed.all_reduce(lengths)  # every process has the same weights
         length, *others = lengths.tolist()
         for guide, other in zip(terms, others, strict=True):
-            weight = guide.share * length / other if other > 0 else 0.0
+            weight = guide.share / len(terms) * length / other if other > 0 else 0.0
             if math.isfinite(weight):  # a batch that overflowed says nothing
                 guide.weight = weight if self.step == 0 else MEMORY * guide.weight + (1 - MEMORY) * weight
 

@@ -43,7 +43,7 @@ class Guide:
     Args:
         weight: what the term is multiplied by, 0 or more; or `auto`: as much as makes its gradient on the queries a
             share of the task's, measured as training goes, so that no setting ruins a model.
-        share: that share, for `auto`.
+        share: that share, for `auto`; several automatic guides divide it among them.
         layers: which layers, by number from 0; negative numbers count from the last. All by default.
         heads: which heads of them, likewise.
         schedule: how the weight goes over training: `constant`; `linear`, down to 0 at the end; `warm-up`, up from 0
@@ -61,7 +61,7 @@ class Guide:
         self,
         weight: Weight = 1.0,
         *,
-        share: float = 0.1,
+        share: float = 0.02,
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         schedule: Schedule = "constant",
