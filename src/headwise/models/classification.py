@@ -1,9 +1,10 @@
 """Heads on the encoder: labels, ratings or several labels for a text or a pair of texts, and labels for tokens."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput, TokenClassifierOutput
 from transformers.utils.generic import can_return_tuple
@@ -15,15 +16,20 @@ from headwise.models.hierarchy import Document, flattened
 from headwise.models.pooling import make_pooling
 
 
-class Comparison(nn.Sequential):
-    """Two texts' vectors a and b as one: a dense layer on [a ; b ; |a − b| ; a ∘ b]."""
+class Comparison(nn.Module):
+    """Two texts' vectors a and b as one: ReLU of a dense layer on [a ; b ; |a − b| ; a ∘ b]."""
 
     def __init__(self, dim: int) -> None:
-        super().__init__(nn.Linear(4 * dim, dim), nn.ReLU())
+        super().__init__()
+        self.dense = nn.Linear(4 * dim, dim)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        compared: Tensor = super().forward(torch.cat([a, b, (a - b).abs(), a * b], dim=-1))
-        return compared
+        return F.relu(self.dense(torch.cat([a, b, (a - b).abs(), a * b], dim=-1)))
+
+
+def make_classifier(config: HeadwiseConfig) -> nn.Linear:
+    assert config.num_labels is not None
+    return nn.Linear(config.dim, config.num_labels)
 
 
 class Encoded(NamedTuple):
@@ -57,7 +63,7 @@ class HeadwiseForSequenceClassification(HeadwisePreTrainedModel):
         self.document = None if config.hierarchy is None else Document(config)
         self.comparison = Comparison(config.dim) if config.pair == "siamese" else None
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.dim, config.num_labels)
+        self.classifier = make_classifier(config)
         self.post_init()
 
     @can_return_tuple  # type: ignore[untyped-decorator]
@@ -87,7 +93,7 @@ class HeadwiseForSequenceClassification(HeadwisePreTrainedModel):
             raise Mistake(
                 f"a siamese pair, and no other input, has pair_input_ids; this model has pair={self.config.pair!r}"
             )
-        wanted = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        wanted: dict[str, Any] = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
         texts = [self.encode(input_ids, attention_mask, token_type_ids, **wanted)]
         vector = texts[0].vector
         if self.comparison is not None and pair_input_ids is not None:
@@ -106,7 +112,7 @@ class HeadwiseForSequenceClassification(HeadwisePreTrainedModel):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        **wanted: bool | None,
+        **wanted: Any,
     ) -> Encoded:
         """Texts → a vector each (B, dim), before any comparison or classifier."""
         real = self.model.real_tokens(input_ids, attention_mask)
@@ -137,7 +143,7 @@ class HeadwiseForTokenClassification(HeadwisePreTrainedModel):
             raise Mistake("token classification takes a text or a joint pair, no siamese pair and no hierarchy")
         self.model = HeadwiseModel(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.dim, config.num_labels)
+        self.classifier = make_classifier(config)
         self.post_init()
 
     @can_return_tuple  # type: ignore[untyped-decorator]
@@ -169,6 +175,6 @@ class HeadwiseForTokenClassification(HeadwisePreTrainedModel):
         )
 
 
-def _in_turn(parts: Iterable[tuple[Tensor, ...] | None]) -> tuple[Tensor, ...] | None:
+def _in_turn(parts: Iterable[tuple[torch.FloatTensor, ...] | None]) -> tuple[torch.FloatTensor, ...] | None:
     """The tensors of one text after those of another; None where none were asked for."""
     return tuple(tensor for part in parts for tensor in part or ()) or None

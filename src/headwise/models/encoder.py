@@ -42,7 +42,7 @@ class Embeddings(nn.Module):
 
     def __init__(self, config: HeadwiseConfig) -> None:
         super().__init__()
-        self.words = nn.Embedding(config.vocab_size, config.word_dim, padding_idx=config.pad_token_id)
+        self.words: nn.Module = nn.Embedding(config.vocab_size, config.word_dim, padding_idx=config.pad_token_id)
         same = config.word_dim == config.dim
         self.projection = nn.Identity() if same else nn.Linear(config.word_dim, config.dim)
         self.segments = nn.Embedding(2, config.dim) if config.pair == "joint" else None
@@ -95,7 +95,7 @@ class HeadwisePreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.LayerNorm):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
-        elif isinstance(module, Scheme) and hasattr(module, "reset_parameters"):
+        elif isinstance(module, Scheme):
             module.reset_parameters()
 
 
@@ -117,10 +117,10 @@ class HeadwiseModel(HeadwisePreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
+    def get_input_embeddings(self) -> nn.Module:
         return self.embeddings.words
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
+    def set_input_embeddings(self, value: nn.Module) -> None:
         self.embeddings.words = value
 
     def real_tokens(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:

@@ -50,7 +50,7 @@ def initialise_by_name(model: PreTrainedModel, seed: int, names: Collection[str]
                 continue
             kept = {name: p.clone() for name, p in own.items() if name not in chosen}
             for parameter in own.values():
-                parameter._is_hf_initialized = False  # type: ignore[attr-defined]
+                parameter._is_hf_initialized = False
             torch.default_generator.manual_seed(seed_of(seed, place))
             model._init_weights(module)
             for name, value in kept.items():

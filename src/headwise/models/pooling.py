@@ -29,7 +29,7 @@ class AdditivePooling(nn.Module):
 
     def weights(self, states: Tensor, real: Tensor) -> Tensor:
         """α (B, N) of states (B, N, dim): 0 where a token is not real, and everywhere in a text without any."""
-        scores = self.query(self.projection(states).tanh()).squeeze(-1)
+        scores: Tensor = self.query(self.projection(states).tanh()).squeeze(-1)
         lowest = torch.finfo(scores.dtype).min
         return scores.masked_fill(~real, lowest).softmax(dim=-1) * real
 

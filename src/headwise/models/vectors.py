@@ -8,10 +8,10 @@ import gzip
 import math
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -119,7 +119,7 @@ def _entries(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, Vector]
         raise Mistake(f"{path}: {error.strerror or error}") from None
 
 
-def _written(path: Path, lines: IO[bytes], wanted: Collection[str]) -> Iterator[tuple[str, Vector]]:
+def _written(path: Path, lines: Iterable[bytes], wanted: Collection[str]) -> Iterator[tuple[str, Vector]]:
     """The words of a text file: on each line a word and its numbers, with spaces between."""
     width, at = 0, 0
     try:
