@@ -79,8 +79,14 @@ class EncoderLayer(nn.Module):
         self.around_feedforward = Residual(dim, dropout=dropout, norm_first=norm_first)
 
     def forward(
-        self, x: Tensor, *, key_padding: Tensor | None = None, causal: bool = False, memory: Tensor | None = None
-    ) -> Tensor:
+        self,
+        x: Tensor,
+        *,
+        key_padding: Tensor | None = None,
+        causal: bool = False,
+        memory: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """(B, N, dim) → (B, N, dim).
 
         Args:
@@ -88,24 +94,27 @@ class EncoderLayer(nn.Module):
             causal: each token sees only what comes before it, and itself.
             memory: states of the tokens before x, (B, any length, dim), the last segment's in Transformer-XL's
                 recurrence; no gradient flows into them.
+            need_weights: also return each head's weights (B, heads, N, keys), before dropout; they cost that memory.
         """
         y = self.around_attention.before(x)
         keys = y if memory is None else torch.cat([self.around_attention.before(memory.detach()), y], dim=1)
         before = keys.shape[1] - y.shape[1]
         real = padding("key_padding", key_padding, keys.shape[0], keys.shape[1], keys.device)
         ignored = None if real is None else ~real
-        attended = self.attention(
+        attended, weights = self.attention(
             y,
             keys,
             keys,
             ignored,
-            need_weights=False,
+            need_weights=need_weights,
+            average_attn_weights=False,
             is_causal=causal,
             query_padding_mask=None if ignored is None else ignored[:, before:],
             offset=before,
-        )[0]
+        )
         x = self.around_attention.after(x, attended)
-        return self.around_feedforward.after(x, self.feedforward(self.around_feedforward.before(x)))
+        x = self.around_feedforward.after(x, self.feedforward(self.around_feedforward.before(x)))
+        return (x, weights) if need_weights else x
 
 
 class DecoderLayer(nn.Module):

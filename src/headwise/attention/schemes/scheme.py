@@ -25,6 +25,9 @@ class Scheme(nn.Module):
         """What scores are multiplied by unless the caller says otherwise."""
         return 1.0 / math.sqrt(head_dim)
 
+    def reset_parameters(self) -> None:
+        """Give the parameters, where there are any, their initial values."""
+
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
         """The terms for queries (B, H, N, d) at positions offset … offset+N−1 and keys (B, G, M, d) at 0 … M−1."""
         raise NotImplementedError

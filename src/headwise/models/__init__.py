@@ -1,0 +1,32 @@
+"""Hugging Face models built from our attention, and what they read: words and word vectors.
+
+Importing this room makes them known to transformers' Auto classes.
+"""
+
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+from headwise.models.classification import HeadwiseForSequenceClassification, HeadwiseForTokenClassification
+from headwise.models.configuration import HeadwiseConfig
+from headwise.models.encoder import HeadwiseModel
+from headwise.models.initialisation import initialise_by_name
+from headwise.models.pooling import AdditivePooling
+from headwise.models.vectors import Coverage, read_vectors
+from headwise.models.words import build_tokenizer, count_words
+
+AutoConfig.register("headwise", HeadwiseConfig)
+AutoModel.register(HeadwiseConfig, HeadwiseModel)
+AutoModelForSequenceClassification.register(HeadwiseConfig, HeadwiseForSequenceClassification)
+AutoModelForTokenClassification.register(HeadwiseConfig, HeadwiseForTokenClassification)
+
+__all__ = [
+    "AdditivePooling",
+    "Coverage",
+    "HeadwiseConfig",
+    "HeadwiseForSequenceClassification",
+    "HeadwiseForTokenClassification",
+    "HeadwiseModel",
+    "build_tokenizer",
+    "count_words",
+    "initialise_by_name",
+    "read_vectors",
+]

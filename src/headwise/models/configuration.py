@@ -1,0 +1,165 @@
+"""What a headwise model is made of."""
+
+import inspect
+from typing import Any, Literal, get_args
+
+import torch
+from transformers import PretrainedConfig
+
+from headwise.attention import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
+from headwise.mistakes import Mistake
+
+SchemeName = Literal["none", "plain", "rpr", "transformer-xl", "tener", "distance-aware"]
+InputPositions = Literal["sinusoidal", "learned", "none"]
+Pooling = Literal["additive", "cls"]
+Pair = Literal["joint", "siamese"]
+
+#: What stands behind each name: `none` is plain attention that knows no positions at all, the control of every study.
+SCHEMES: dict[str, type[Scheme]] = {
+    "none": Plain,
+    "plain": Plain,
+    "rpr": RelativePositions,
+    "transformer-xl": TransformerXL,
+    "tener": Tener,
+    "distance-aware": DistanceAware,
+}
+
+
+class HeadwiseConfig(PretrainedConfig):
+    """The sizes and choices of a headwise model; the defaults are the distance-aware paper's (Wu et al. 2021).
+
+    Args:
+        vocab_size: number of words, special tokens included.
+        word_dim: width of the word vectors; projected to the model's width, heads · head_dim, where that differs.
+        heads, head_dim: attention heads, and the width of one.
+        layers: Transformer layers; in a hierarchy, of the words and of the sentences each.
+        feedforward: inner width of the feed-forward networks, by default 4 · heads · head_dim.
+        scheme: how attention knows positions: `plain` (not at all: they are added to the input), `rpr`,
+            `transformer-xl`, `tener`, `distance-aware`, or `none`: plain without positions in the input either.
+        scheme_options: the scheme's own arguments, such as `{"k": 16}` for `rpr` (its default here) or
+            `{"rectify": False}` for `distance-aware`.
+        positions: what is added to the input: `sinusoidal`, `learned` or `none`. By default the scheme's own:
+            `sinusoidal` for `plain`, `none` for all others.
+        dropout: of embeddings, attention weights, each layer's parts and the pooled vector.
+        pooling: how the words' states become one vector: `additive` attention, or the state of the first token, `cls`.
+        max_tokens: the longest text, in tokens; only learned positions depend on it.
+        pair: for two texts, `joint` ([CLS] a [SEP] b [SEP] as one text) or `siamese` (each by itself, then compared).
+        hierarchy: for long texts, (most words in a sentence, most sentences in a document): words make sentences,
+            sentences make the document.
+        pad_token_id: the padding's id; its vector is 0.
+        kwargs: as for every `PretrainedConfig`: num_labels, id2label, problem_type, …
+
+    Raises:
+        Mistake: a value that is not possible, or two that do not go together; the message names them.
+
+    Example:
+        >>> from headwise.models import HeadwiseConfig
+        >>> config = HeadwiseConfig(vocab_size=1000, word_dim=100, scheme="rpr", num_labels=4)
+        >>> config.hidden_size, config.positions, config.scheme_options
+        (256, 'none', {'k': 16})
+    """
+
+    model_type = "headwise"
+    attribute_map = {  # noqa: RUF012
+        "hidden_size": "dim",
+        "num_attention_heads": "heads",
+        "num_hidden_layers": "layers",
+        "intermediate_size": "feedforward",
+        "max_position_embeddings": "max_tokens",
+    }
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 30_000,
+        word_dim: int = 300,
+        heads: int = 16,
+        head_dim: int = 16,
+        layers: int = 1,
+        feedforward: int | None = None,
+        scheme: SchemeName = "distance-aware",
+        scheme_options: dict[str, Any] | None = None,
+        positions: InputPositions | None = None,
+        dropout: float = 0.2,
+        pooling: Pooling = "additive",
+        max_tokens: int = 512,
+        pair: Pair | None = None,
+        hierarchy: tuple[int, int] | None = None,
+        pad_token_id: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size = _count("vocab_size", vocab_size)
+        self.word_dim = _count("word_dim", word_dim)
+        self.heads, self.head_dim = _count("heads", heads), _count("head_dim", head_dim)
+        self.layers = _count("layers", layers)
+        self.feedforward = _count("feedforward", 4 * self.dim if feedforward is None else feedforward)
+        self.scheme = _one_of("scheme", scheme, tuple(SCHEMES))
+        self.scheme_options = ({"k": 16} if scheme == "rpr" else {}) | dict(scheme_options or {})
+        default = "sinusoidal" if scheme == "plain" else "none"
+        self.positions = default if positions is None else _one_of("positions", positions, get_args(InputPositions))
+        self.dropout = _share("dropout", dropout)
+        self.pooling = _one_of("pooling", pooling, get_args(Pooling))
+        self.max_tokens = _count("max_tokens", max_tokens)
+        self.pair = None if pair is None else _one_of("pair", pair, get_args(Pair))
+        self.hierarchy = None if hierarchy is None else _sizes("hierarchy", hierarchy)
+        self.pad_token_id = pad_token_id
+        self._check_together()
+        super().__init__(**kwargs)
+
+    @property
+    def dim(self) -> int:
+        """The model's width."""
+        return self.heads * self.head_dim
+
+    def make_scheme(self) -> Scheme:
+        """A new scheme, for one layer."""
+        known = inspect.signature(SCHEMES[self.scheme]).parameters
+        own = {"heads": self.heads, "head_dim": self.head_dim}
+        return SCHEMES[self.scheme](**{name: x for name, x in own.items() if name in known}, **self.scheme_options)
+
+    def _check_together(self) -> None:
+        options = set(inspect.signature(SCHEMES[self.scheme]).parameters) - {"heads", "head_dim"}
+        for name in self.scheme_options:
+            if name not in options:
+                raise Mistake(
+                    f"scheme_options: {self.scheme} has {', '.join(sorted(options)) or 'no options'}; got {name!r}"
+                )
+        try:
+            with torch.device("meta"):
+                self.make_scheme()
+        except (TypeError, ValueError) as error:
+            raise Mistake(f"scheme {self.scheme}: {error}") from None
+        if self.scheme == "none" and self.positions != "none":
+            raise Mistake(f"scheme none knows no positions, got positions={self.positions!r}; scheme plain takes them")
+        if self.positions == "sinusoidal" and self.dim % 2:
+            raise Mistake(f"sinusoidal positions need an even width, got heads · head_dim = {self.dim}")
+        if not isinstance(self.pad_token_id, int) or not 0 <= self.pad_token_id < self.vocab_size:
+            raise Mistake(f"pad_token_id must lie between 0 and {self.vocab_size - 1}, got {self.pad_token_id!r}")
+        if self.hierarchy is not None and self.pair == "joint":
+            raise Mistake("a hierarchy has no joint pairs: a sentence belongs to one text; pair='siamese' goes with it")
+        if self.hierarchy is not None and self.pooling == "cls":
+            raise Mistake("a hierarchy pools by additive attention: a document has no [CLS] sentence")
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Mistake(f"{name} must be a whole number of at least 1, got {value!r}")
+    return value
+
+
+def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise Mistake(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+    return str(value)
+
+
+def _share(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise Mistake(f"{name} must be at least 0 and below 1, got {value!r}")
+    return float(value)
+
+
+def _sizes(name: str, value: Any) -> tuple[int, int]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise Mistake(f"{name} must be (words in a sentence, sentences in a document), got {value!r}")
+    return _count(f"{name}'s words", value[0]), _count(f"{name}'s sentences", value[1])

@@ -1,0 +1,43 @@
+"""The papers' benchmarks, and open ones beside them."""
+
+from headwise.mistakes import Mistake
+from headwise.tasks.benchmarks.entities import CONLL2003
+from headwise.tasks.benchmarks.inference import HEALTHVER, MEDNLI, MULTINLI, RTE, SNLI
+from headwise.tasks.benchmarks.news import AG_NEWS
+from headwise.tasks.benchmarks.retrieval import CROSS_GENRE_IR, SCIFACT
+from headwise.tasks.benchmarks.reviews import AMAZON, AMAZON_RATING
+from headwise.tasks.benchmarks.sentiment import SST2, SST5
+from headwise.tasks.task import Task
+
+TASKS = (
+    AG_NEWS,
+    AMAZON,
+    AMAZON_RATING,
+    SST2,
+    SST5,
+    SNLI,
+    MULTINLI,
+    MEDNLI,
+    RTE,
+    HEALTHVER,
+    SCIFACT,
+    CROSS_GENRE_IR,
+    CONLL2003,
+)
+
+
+def listed() -> tuple[Task, ...]:
+    """All named tasks."""
+    return TASKS
+
+
+def named(name: str) -> Task:
+    """The task of this name.
+
+    Raises:
+        Mistake: there is none.
+    """
+    for task in TASKS:
+        if task.name == name:
+            return task
+    raise Mistake(f"no task {name!r}; there: {', '.join(task.name for task in TASKS)}")

@@ -1,0 +1,184 @@
+"""Which documents does a claim rest on? Candidates are ranked anew: SciFact and Cross-genre-IR."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from datasets import ClassLabel, Dataset, Features, Value
+
+from headwise.mistakes import Mistake
+from headwise.tasks import labels
+from headwise.tasks.benchmarks.bm25 import candidates
+from headwise.tasks.benchmarks.layout import files
+from headwise.tasks.formats import batches, head
+from headwise.tasks.reading import Field, Source, store
+from headwise.tasks.splitting import shuffled, split
+from headwise.tasks.task import Examples, Task
+
+LABELS = ("other", "relevant")
+CANDIDATES = 20
+NEGATIVES = 5  # for each claim of train, drawn from its candidates
+
+FEATURES = Features(
+    {
+        "text": Value("string"),
+        "pair": Value("string"),
+        "label": ClassLabel(names=list(LABELS)),
+        "row": Value("int64"),
+        "query": Value("string"),
+        "document": Value("string"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    row: int
+    name: str
+    text: str
+    relevant: frozenset[str]
+
+
+def scifact(data: Path | None, seed: int, cache: Path | None) -> Examples:
+    patterns = {name: (f"{name}.jsonl",) for name in ("claims_train", "claims_dev", "corpus")}
+    found = all_files(data, patterns)
+    corpus = {
+        str(number): f"{title} {' '.join(abstract)}"
+        for number, title, abstract in records(found["corpus"], "doc_id", "title", "abstract")
+    }
+    published, test = claims(found["claims_train"]), claims(found["claims_dev"])
+    parts = split(np.zeros(len(published)), {"dev": len(published) // 10}, seed)
+    names = list(corpus)
+    best = candidates([claim.text for claim in (*published, *test)], list(corpus.values()), CANDIDATES)
+    ranked = {
+        claim: [names[number] for number in numbers] for claim, numbers in zip((*published, *test), best, strict=True)
+    }
+    for claim in published:
+        if unknown := claim.relevant - corpus.keys():
+            raise Mistake(
+                f"{found['claims_train']}: claim {claim.name} cites {min(unknown)}, which {found['corpus']} lacks"
+            )
+    splits = {
+        "train": [row for index in parts["rest"] for row in to_learn(published[index], ranked[published[index]], seed)],
+        "dev": [row for index in parts["dev"] for row in to_rank(published[index], ranked[published[index]])],
+        "test": [row for claim in test for row in to_rank(claim, ranked[claim])],
+    }
+    made = {name: dataset(rows, corpus) for name, rows in splits.items()}
+    told = (
+        f"SciFact ({listed(found)}). train/dev/test {len(parts['rest'])}/{len(parts['dev'])}/{len(test)} claims: test "
+        f"is the published dev, as the published test has no labels, dev is 10% of train, seed {seed}. Ranked are BM25's "
+        f"first {CANDIDATES} of {len(corpus):,} abstracts; learnt from are a claim's cited abstracts and {NEGATIVES} "
+        f"others of its {CANDIDATES}. {without_hit(made)}"
+    )
+    return Examples(made, LABELS, told)
+
+
+def all_files(data: Path | None, patterns: Mapping[str, Sequence[str]]) -> dict[str, Path]:
+    names = ", ".join(" or ".join(wanted) for wanted in patterns.values())
+    if data is None:
+        raise Mistake(f"say where the data is (--data FOLDER with {names}); it is not taken from the hub")
+    found = files(data, patterns)
+    missing = [" or ".join(wanted) for name, wanted in patterns.items() if name not in found]
+    if missing:
+        raise Mistake(f"{data}: no {', '.join(missing)}; expected {names}, also .gz")
+    return found
+
+
+def listed(found: Mapping[str, Path]) -> str:
+    return ", ".join(file.name for file in found.values())
+
+
+def records(path: Path, *columns: str) -> Iterator[tuple[Any, ...]]:
+    for batch in batches(path, columns):
+        yield from zip(*(batch.columns[name] for name in columns), strict=True)
+
+
+def claims(path: Path) -> list[Claim]:
+    found = records(path, "id", "claim", "cited_doc_ids")
+    return [Claim(row, str(name), text, frozenset(map(str, cited))) for row, (name, text, cited) in enumerate(found)]
+
+
+Row = tuple[Claim, str]  # a claim and a document's name
+
+
+def to_learn(claim: Claim, ranked: Sequence[str], seed: int) -> list[Row]:
+    """What the claim rests on, and some candidates that it does not."""
+    others = [name for name in ranked if name not in claim.relevant]
+    drawn = sorted(shuffled(len(others), (seed, claim.row))[:NEGATIVES])
+    return [(claim, name) for name in (*sorted(claim.relevant), *(others[number] for number in drawn))]
+
+
+def to_rank(claim: Claim, ranked: Sequence[str]) -> list[Row]:
+    return [(claim, name) for name in ranked]
+
+
+def dataset(rows: Sequence[Row], documents: Mapping[str, str]) -> Dataset:
+    columns = {
+        "text": [claim.text for claim, _ in rows],
+        "pair": [documents[name] for _, name in rows],
+        "label": [int(name in claim.relevant) for claim, name in rows],
+        "row": [claim.row for claim, _ in rows],
+        "query": [claim.name for claim, _ in rows],
+        "document": [name for _, name in rows],
+    }
+    return Dataset.from_dict(columns, features=FEATURES)
+
+
+def without_hit(splits: Mapping[str, Dataset]) -> str:
+    """How many queries have nothing to find among their candidates."""
+    told = []
+    for name in ("dev", "test"):
+        rows = splits[name].select_columns(["query", "label"])[:]
+        hit = {query for query, label in zip(rows["query"], rows["label"], strict=True) if label}
+        queries = set(rows["query"])
+        told.append(f"{len(queries - hit)} of {name}'s {len(queries)}")
+    return f"Without a relevant candidate, and left out of the metrics: {' and '.join(told)} claims."
+
+
+def cross_genre(data: Path | None, seed: int, cache: Path | None) -> Examples:
+    patterns = {name: (f"{name}_dataset.csv", f"{name}.csv") for name in ("train", "dev", "test")}
+    found = all_files(data, patterns)
+    made = {name: pairs(path, cache) for name, path in found.items()}
+    sizes = "/".join(f"{len(rows):,}" for rows in made.values())
+    told = f"Cross-genre-IR ({listed(found)}). train/dev/test {sizes} pairs: split as given. {without_hit(made)}"
+    return Examples(made, LABELS, told)
+
+
+def pairs(path: Path, cache: Path | None) -> Dataset:
+    """Rows of a claim, `Hypothesis`, and, in any order, an abstract, its `PMID` and, last, whether it is relevant."""
+    columns = [name for name in head(path).columns if name != "PMID"]
+    if len(columns) != 3 or "Hypothesis" not in columns[:2]:
+        raise Mistake(f"{path}: expected an abstract, Hypothesis, a label and PMID; there: {', '.join(columns)}")
+    abstract = columns[1 - columns.index("Hypothesis")]
+    fields = {
+        "text": Field("Hypothesis", pa.string(), labels.text),
+        "pair": Field(abstract, pa.string(), labels.text),
+        "label": Field(columns[2], pa.string(), labels.renamed(dict(zip("01", LABELS, strict=True))), "01"),
+        "document": Field("PMID", pa.string(), str),
+    }
+    rows = store(Source((path,), batches, ""), fields, cache=cache)
+    data = labels.numbered(path.name, rows, LABELS).remove_columns(["line", "file"])
+    return data.add_column("query", rows.column("text").combine_chunks())
+
+
+SCIFACT = Task(
+    name="scifact",
+    kind="ranking",
+    about="which abstracts does a scientific claim rest on?",
+    source="claims_{train,dev}.jsonl, corpus.jsonl; the open stand-in for cross-genre-ir",
+    read=scifact,
+    pair=True,
+)
+
+CROSS_GENRE_IR = Task(
+    name="cross-genre-ir",
+    kind="ranking",
+    about="which publications does a claim in the news rest on?",
+    paper="attention guiding, Table 1: 5 epochs",
+    source="{train,dev,test}_dataset.csv: an abstract, a claim (Hypothesis), a label 0 or 1, and PMID",
+    read=cross_genre,
+    pair=True,
+)

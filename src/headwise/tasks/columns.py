@@ -1,0 +1,125 @@
+"""Which columns hold the text, the second text of a pair and the label."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headwise.mistakes import Mistake
+from headwise.tasks.formats import Batch, missing
+
+#: Names that are understood, in any case. The first texts of pairs come with their second.
+TEXTS = (
+    "text",
+    "sentence",
+    "review",
+    "reviewtext",
+    "content",
+    "comment",
+    "body",
+    "document",
+    "tweet",
+    "words",
+    "tokens",
+)
+PAIRS = (
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+    ("text", "pair"),
+    ("claim", "evidence"),
+    ("claim", "document"),
+    ("query", "document"),
+    ("question", "answer"),
+)
+LABELS = (
+    "label",
+    "labels",
+    "gold_label",
+    "class",
+    "category",
+    "target",
+    "sentiment",
+    "topic",
+    "rating",
+    "stars",
+    "overall",
+    "score",
+    "tags",
+    "ner_tags",
+)
+
+
+@dataclass(frozen=True)
+class Columns:
+    text: str
+    pair: str | None
+    label: str | None
+
+
+def choose(
+    first: Batch, *, text: str | None = None, pair: str | None = None, label: str | None = None, labelled: bool = True
+) -> Columns:
+    """The columns: those that are named, else those with a name that is understood, else the only one that fits.
+
+    Args:
+        first: the first rows of the file.
+        text: the text's column, or the first text's; found when not given.
+        pair: the second text's column; looked for only when `text` is not given either.
+        label: the label's column.
+        labelled: whether a label is looked for.
+
+    Raises:
+        Mistake: a named column is not there, or it is not clear which is meant.
+    """
+    names = list(first.columns)
+    for name in (text, pair, label):
+        if name is not None and name not in names:
+            raise missing(first.path, name, names)
+    taken = {name for name in (text, pair, label) if name is not None}
+    if text is None and pair is None:
+        text, pair = known_pair([name for name in names if name not in taken])
+    if label is None and labelled:
+        free = [name for name in names if name not in {text, pair, *taken}]
+        label = known(first, free, LABELS, "label") or (free[0] if text is not None and len(free) == 1 else None)
+        wordy = [name for name in free if holds_text(first.columns, name)]
+        if label is None and text is None and len(free) == 2 and len(wordy) == 1:
+            label = next(name for name in free if name not in wordy)
+        if label is None:
+            raise unclear(first, "label")
+    if text is None:
+        free = [name for name in names if name not in {pair, label}]
+        wordy = [name for name in free if holds_text(first.columns, name)]
+        text = known(first, free, TEXTS, "text") or (wordy[0] if len(wordy) == 1 else None)
+        if text is None:
+            raise unclear(first, "text")
+    return Columns(text, pair, label)
+
+
+def known_pair(names: Sequence[str]) -> tuple[str | None, str | None]:
+    lower = {name.lower(): name for name in names}
+    return next(((lower[a], lower[b]) for a, b in PAIRS if a in lower and b in lower), (None, None))
+
+
+def known(first: Batch, names: Sequence[str], understood: Sequence[str], role: str) -> str | None:
+    found = [name for name in names if name.lower() in understood]
+    if len(found) > 1:
+        raise unclear(first, role, found)
+    return found[0] if found else None
+
+
+def holds_text(columns: Mapping[str, Sequence[Any]], name: str) -> bool:
+    return any(isinstance(value, str | list) and not is_number(value) for value in columns[name])
+
+
+def is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def unclear(first: Batch, role: str, found: Sequence[str] = ()) -> Mistake:
+    there = f"it could be {' or '.join(found)}" if found else f"there: {', '.join(first.columns)}"
+    return Mistake(f"{first.path}: which column is the {role}? Say --{role} NAME; {there}")

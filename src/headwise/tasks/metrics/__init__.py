@@ -1,0 +1,34 @@
+"""How well a task is done: one file for each kind of label.
+
+Each has `PRIMARY`, the metric that matters most; `figures`, all metrics; and `parts` and `primary`: numbers for each
+row, and the primary metric as a function of their sums, which is what makes its bootstrap fast.
+"""
+
+from typing import Any, Protocol, cast
+
+from headwise.tasks.metrics import classification, multi_label, ranking, regression, tokens
+from headwise.tasks.metrics.bootstrap import bootstrap
+
+__all__ = ["Metrics", "bootstrap", "of"]
+
+
+class Metrics(Protocol):
+    PRIMARY: str
+
+    def figures(self, scores: Any, rows: Any) -> dict[str, float]: ...
+    def parts(self, scores: Any, rows: Any) -> Any: ...
+    def primary(self, sums: Any) -> Any: ...
+
+
+KINDS = {
+    "classification": classification,
+    "multi-label": multi_label,
+    "regression": regression,
+    "tokens": tokens,
+    "ranking": ranking,
+}
+
+
+def of(kind: str) -> Metrics:
+    """The metrics of a kind of task."""
+    return cast(Metrics, KINDS[kind])
