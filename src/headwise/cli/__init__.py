@@ -10,7 +10,11 @@ from tyro.extras import SubcommandApp
 
 from headwise import __version__
 from headwise.cli import bench
+from headwise.cli.evaluate import Evaluate
 from headwise.cli.mistakes import in_one_line
+from headwise.cli.predict import Predict
+from headwise.cli.tasks import Tasks
+from headwise.cli.train import Train
 from headwise.mistakes import Mistake
 
 ABOUT = """Self-attention that knows how far apart tokens are, and that can be told what to look at.
@@ -18,6 +22,10 @@ ABOUT = """Self-attention that knows how far apart tokens are, and that can be t
 headwise COMMAND --help tells more about a command, headwise --version the version."""
 
 app = SubcommandApp()
+app.command(name="train")(Train)
+app.command(name="evaluate")(Evaluate)
+app.command(name="predict")(Predict)
+app.command(name="tasks")(Tasks)
 app.command(bench.app, name="bench", help="Time and memory, side by side with what else there is.")
 
 

@@ -1,0 +1,35 @@
+"""`headwise evaluate`: how good a trained model is."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """Judge a run's model on its own test split, or on another file with labels.
+
+    $ headwise evaluate runs/reviews
+    $ headwise evaluate runs/reviews --data other.csv --out figures.json
+    """
+
+    run: Positional[Path]
+    """The run's folder."""
+    data: Annotated[Path | None, arg(metavar="FILE")] = None
+    """A file with labels; by default the run's own test split."""
+    out: Annotated[Path | None, arg(metavar="FILE")] = None
+    """Where to write the figures as JSON too."""
+
+    def __call__(self, command: str) -> int:
+        from headwise.training import evaluate
+        from headwise.training.folder import as_json, write_whole
+        from headwise.training.shown import judged
+
+        found = evaluate(self.run, self.data)
+        judged(found)
+        if self.out is not None:
+            write_whole(self.out, as_json(json.loads(json.dumps(found))))
+        return 0

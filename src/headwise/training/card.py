@@ -1,0 +1,75 @@
+"""A model's card: what it is, what it learnt from, how good it is, and how to load it."""
+
+from typing import Any
+
+import yaml
+
+from headwise.tasks import Task
+from headwise.training.building import is_ours
+from headwise.training.settings import Settings
+
+HOW_TO_LOAD = {
+    "ours": """\
+import headwise.models
+from transformers import AutoTokenizer, {auto}
+
+model = {auto}.from_pretrained("PATH")
+tokenizer = AutoTokenizer.from_pretrained("PATH")""",
+    "retrofitted": """\
+import headwise as hw
+from transformers import AutoTokenizer, {auto}
+
+model = hw.from_pretrained("PATH", {auto})
+tokenizer = AutoTokenizer.from_pretrained("PATH")""",
+    "theirs": """\
+from transformers import pipeline
+
+pipe = pipeline("{pipeline}", model="PATH")""",
+}
+
+
+def text(settings: Settings, task: Task, metrics: dict[str, Any]) -> str:
+    """The card as Markdown, with the hub's header. It holds no path and no name of the machine."""
+    tokens = task.kind == "tokens"
+    name = settings.model.rstrip("/").split("/")[-1]
+    kind = "ours" if is_ours(settings.model) else "retrofitted" if settings.retrofit else "theirs"
+    head = {
+        "library_name": "transformers" if kind == "theirs" else "headwise",
+        "pipeline_tag": "token-classification" if tokens else "text-classification",
+        "tags": ["headwise", *([settings.model] if kind == "ours" else [])],
+    }
+    how = HOW_TO_LOAD[kind].format(
+        auto=f"AutoModelFor{'Token' if tokens else 'Sequence'}Classification", pipeline=head["pipeline_tag"]
+    )
+    what = [f"`{name}`" + (", trained from scratch" if kind == "ours" else ", trained further")]
+    if settings.retrofit:
+        what.append(f"with {settings.retrofit} attention put in")
+    if settings.guides:
+        what.append(f"guided by {', '.join(settings.guides)}")
+    parts = [
+        f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
+        f"# {name} for {task.name}",
+        f"{', '.join(what)}, by headwise {metrics['versions']['headwise']}.",
+        f"**Data.** {metrics['recipe']}",
+        f"**Figures** (± the standard error of {task.primary}, by bootstrap over rows; one run, seed {settings.seed}):",
+        table(metrics),
+        f"**Training.** {metrics['epochs']:g} epochs in {metrics['seconds']:.0f} s. "
+        + " ".join(f"{note}." for note in metrics["notes"]),
+        f"**Use it.** PATH is this folder.\n\n```python\n{how}\n```",
+        f"`headwise predict PATH FILE` writes a label and probabilities beside each row of a file. Labels: "
+        f"{', '.join(metrics['labels']) or 'a number'}.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(metrics: dict[str, Any]) -> str:
+    """The figures of each split, as Markdown."""
+    figures, errors = metrics["figures"], metrics["standard_error"]
+    rows = ["| | " + " | ".join(figures) + " |", "|---|" + "---|" * len(figures)]
+    for name in next(iter(figures.values()), {}):
+        cells = [
+            f"{found[name]:.4g}" + (f" ± {errors[split]:.2g}" if name == metrics["primary"] else "")
+            for split, found in figures.items()
+        ]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)

@@ -1,0 +1,241 @@
+"""One run: from settings to a folder with a trained model, its figures and its card."""
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from accelerate import PartialState
+from datasets import Dataset
+from torch.utils.data import SequentialSampler
+from transformers import EarlyStoppingCallback, TrainingArguments, set_seed
+from transformers.integrations.integration_utils import is_tensorboard_available
+
+import headwise
+from headwise import tasks
+from headwise.guidance import GuidedTrainer
+from headwise.mistakes import Mistake
+from headwise.tasks import Examples, Task
+from headwise.training import card, folder
+from headwise.training.building import Built, build, guides_of, is_ours
+from headwise.training.predictions import scores_of, write_predictions
+from headwise.training.progress import Progress, quieter
+from headwise.training.settings import Settings
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that is done: its folder, and what `metrics.json` holds."""
+
+    folder: Path
+    metrics: dict[str, Any]
+
+
+def train(settings: Settings, out: Path, *, force: bool = False, resume: bool = False) -> Finished:
+    """Train a model, judge it, and leave it in a folder.
+
+    Args:
+        settings: all that the run depends on.
+        out: the run's folder.
+        force: replace a run that is there.
+        resume: go on with an unfinished run from its last checkpoint.
+
+    Raises:
+        Mistake: what the user should do differently; nothing that was there is lost.
+    """
+    with quieter():
+        return _train(settings, out, force=force, resume=resume)
+
+
+def _train(settings: Settings, out: Path, *, force: bool, resume: bool) -> Finished:
+    state = PartialState()
+    if state.is_main_process:
+        folder.claim(out, force=force, resume=resume)
+    with state.main_process_first():
+        task, examples = load(settings)
+        set_seed(settings.seed)
+        built = build(settings, task, examples)
+        guides = guides_of(settings, built.reader.tokenizer)
+        encoded = {split: built.reader.encoded(rows) for split, rows in examples.splits.items()}
+    notes = [examples.recipe, *built.notes, *cut_notes(encoded, built)]
+    if state.is_main_process:
+        print(f"{task.name}: {examples.recipe}", file=sys.stderr)
+        for note in [model_note(settings, built), *notes[1:], *(f"guide {guide}" for guide in guides)]:
+            print(f"  {note}", file=sys.stderr)
+        folder.write_whole(out / folder.SETTINGS, header() + settings.written())
+
+    trainer = InOrder(
+        model=built.model,
+        args=arguments(settings, task, out, has_dev="dev" in encoded),
+        train_dataset=encoded["train"],
+        eval_dataset=encoded.get("dev"),
+        data_collator=built.reader.collate,
+        compute_metrics=figures(task, examples.splits["dev"], examples.labels) if "dev" in encoded else None,
+        callbacks=[EarlyStoppingCallback(settings.patience)] if "dev" in encoded else [],
+        guides=guides,
+        scheme_learning_rate=settings.scheme_learning_rate,
+        example=built.reader.collate([encoded["train"][i] for i in range(min(2, len(encoded["train"])))]),
+    )
+    Progress.replace_in(trainer)
+    start = time.perf_counter()
+    done = trainer.train(resume_from_checkpoint=folder.last_checkpoint(out) if resume else None)
+    seconds = time.perf_counter() - start
+
+    scores: dict[str, Any] = {
+        split: scores_of(task, trainer.predict(encoded[split]), examples.splits[split], examples.labels)
+        for split in ("dev", "test")
+        if split in encoded
+    }
+    metrics: dict[str, Any] = {
+        "task": task.name,
+        "kind": task.kind,
+        "primary": task.primary,
+        "figures": {split: task.metrics(found, examples.splits[split]) for split, found in scores.items()},
+        "standard_error": {
+            split: task.standard_error(found, examples.splits[split]) for split, found in scores.items()
+        },
+        "recipe": examples.recipe,
+        "notes": notes[1:],
+        "labels": list(examples.labels),
+        "inputs": {
+            "pair": built.reader.pair,
+            "max_length": built.reader.max_length,
+            "hierarchy": built.reader.hierarchy,
+        },
+        "model": settings.model,
+        "parameters": sum(p.numel() for p in built.model.parameters()),
+        "epochs": done.metrics.get("epoch"),
+        "seconds": round(seconds, 2),
+        "examples_per_second": round(done.metrics["train_samples_per_second"], 1),
+        "history": [log for log in trainer.state.log_history if "loss" in log or f"eval_{task.primary}" in log],
+        "versions": versions(),
+    }
+    if trainer.is_world_process_zero():
+        with folder.staged(out) as stage:
+            trainer.save_model(str(stage))
+            built.reader.tokenizer.save_pretrained(stage)
+            (stage / "training_args.bin").unlink(missing_ok=True)  # a pickle, and run.yaml says it all
+            write_predictions(stage / folder.PREDICTIONS, task, scores, examples)
+            (stage / "README.md").write_text(card.text(settings, task, metrics), encoding="utf-8")
+            (stage / folder.METRICS).write_text(folder.as_json(metrics), encoding="utf-8")
+    state.wait_for_everyone()
+    return Finished(out, metrics)
+
+
+class InOrder(GuidedTrainer):
+    """Groups training texts by their length, but takes others in their order, in which predictions are read."""
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
+
+
+def load(settings: Settings) -> tuple[Task, Examples]:
+    """The task and its examples.
+
+    Raises:
+        Mistake: no such task, or anything wrong with the data.
+    """
+    if settings.task is not None:
+        task = tasks.named(settings.task)
+        if len(settings.data) > 1:
+            raise Mistake(f"--task {settings.task} reads one folder or file, got {len(settings.data)} for --data")
+        examples = task.load(settings.data[0] if settings.data else None, seed=settings.seed)
+    else:
+        task, examples = tasks.own(
+            settings.data[0] if len(settings.data) == 1 else settings.data or None,
+            train=settings.train or None,
+            dev=settings.dev or None,
+            test=settings.test or None,
+            text=settings.text,
+            pair=settings.pair,
+            label=settings.label,
+            kind=settings.kind,
+            seed=settings.seed,
+        )
+    return task, examples if settings.rows is None else fewer(examples, settings.rows, settings.seed)
+
+
+def fewer(examples: Examples, rows: int, seed: int) -> Examples:
+    """The same with some of the training rows only."""
+    train = examples.splits["train"]
+    if rows >= len(train):
+        return examples
+    drawn = np.sort(np.random.default_rng(seed).permutation(len(train))[:rows])
+    splits = {**examples.splits, "train": train.select(drawn)}
+    return Examples(splits, examples.labels, f"{examples.recipe} {rows:,} of the training rows, drawn by seed {seed}.")
+
+
+def arguments(settings: Settings, task: Task, out: Path, *, has_dev: bool) -> TrainingArguments:
+    """The Trainer's."""
+    usual = task.from_scratch if is_ours(settings.model) else task.fine_tuning
+    batch_size = settings.batch_size or usual.batch_size
+    able = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    chosen: dict[str, Any] = {}
+    if has_dev:
+        chosen = {
+            "eval_strategy": "epoch",
+            "load_best_model_at_end": True,
+            "metric_for_best_model": f"eval_{task.primary}",
+            "greater_is_better": task.higher_is_better,
+        }
+    return TrainingArguments(
+        output_dir=str(out / folder.CHECKPOINTS),
+        num_train_epochs=settings.epochs or usual.epochs,
+        per_device_train_batch_size=batch_size,
+        per_device_eval_batch_size=4 * batch_size,
+        learning_rate=settings.learning_rate or usual.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=0.05,
+        bf16=settings.precision == "bfloat16" or (settings.precision == "auto" and able),
+        seed=settings.seed,
+        data_seed=settings.seed,
+        train_sampling_strategy="group_by_length",
+        length_column_name="length",
+        remove_unused_columns=False,
+        save_strategy="epoch",
+        save_total_limit=2,
+        logging_steps=0.05,
+        report_to=["tensorboard"] if is_tensorboard_available() else [],
+        dataloader_pin_memory=torch.cuda.is_available(),
+        **chosen,
+    )
+
+
+def figures(task: Task, rows: Dataset, labels: tuple[str, ...]) -> Any:
+    """The Trainer's `compute_metrics`."""
+    return lambda prediction: task.metrics(scores_of(task, prediction, rows, labels), rows)
+
+
+def cut_notes(encoded: Mapping[str, Dataset], built: Built) -> list[str]:
+    """How many texts were cut, which is never done in silence."""
+    counts = {split: (int(np.sum(rows["cut"])), len(rows)) for split, rows in encoded.items()}
+    told = [f"{cut:,} of {all_:,} {split} texts" for split, (cut, all_) in counts.items() if cut]
+    reader = built.reader
+    most = f"{reader.max_length} tokens (--max-length)"
+    if reader.hierarchy is not None:
+        most = f"{reader.hierarchy[1]} sentences of {reader.hierarchy[0]} words (--hierarchy)"
+    return [f"longer than {most} and cut: {', '.join(told)}"] if told else []
+
+
+def model_note(settings: Settings, built: Built) -> str:
+    count = sum(p.numel() for p in built.model.parameters())
+    return f"model {settings.model}, {count:,} parameters, on {'a GPU' if torch.cuda.is_available() else 'the CPU'}"
+
+
+def versions() -> dict[str, str]:
+    return {
+        "headwise": headwise.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": sys.version.split()[0],
+    }
+
+
+def header() -> str:
+    told = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return f"# headwise train --config THIS does this run again ({told})\n"

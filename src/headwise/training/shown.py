@@ -1,0 +1,45 @@
+"""What commands print in the end."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from headwise import tasks
+from headwise.training.run import Finished
+
+
+def told(run: Finished) -> None:
+    """The figures of a finished run, and what to do next."""
+    console, metrics = Console(), run.metrics
+    for split, figures in metrics["figures"].items():
+        console.print(line(split, figures, metrics["primary"], metrics["standard_error"][split]), highlight=False)
+    console.print(f"The model, its card and predictions are in {run.folder}", highlight=False)
+    console.print(f"  headwise predict {run.folder} FILE --out LABELLED", highlight=False)
+
+
+def judged(found: dict[str, Any]) -> None:
+    """The figures of an evaluation."""
+    console = Console()
+    console.print(f"{found['on']} ({found['rows']:,} rows)", highlight=False)
+    console.print(line("figures", found["figures"], found["primary"], found["standard_error"]), highlight=False)
+
+
+def line(name: str, figures: dict[str, float], primary: str, error: float) -> str:
+    """The primary figure with its error bar first.
+
+    >>> line("test", {"macro_f1": 0.8, "accuracy": 0.9}, "accuracy", 0.01)
+    'test: accuracy 0.9000 ± 0.0100, macro_f1 0.8000'
+    """
+    rest = [f"{other} {value:.4f}" for other, value in figures.items() if other != primary]
+    return f"{name}: {', '.join([f'{primary} {figures[primary]:.4f} ± {error:.4f}', *rest])}"
+
+
+def tasks_told() -> None:
+    """A table of the named tasks."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("task", "asks", "judged by", "paper", "data"):
+        table.add_column(column, overflow="fold")
+    for task in tasks.listed():
+        table.add_row(task.name, task.about, task.primary, task.paper, task.source)
+    Console().print(table)
