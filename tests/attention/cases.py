@@ -47,6 +47,9 @@ ALL: dict[str, Make] = FIVE | {
     },
 }
 
+#: All that `attend` can return besides the output.
+EVERYTHING = {f"return_{what}": True for what in ("received", "squares", "log_sums", "weights")}
+
 
 def make(name: str, heads: int, head_dim: int, *, dtype: torch.dtype = torch.float64) -> Scheme:
     """A scheme with every parameter away from 0, so that no term hides."""
