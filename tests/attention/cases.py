@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import torch
 
@@ -48,7 +49,7 @@ ALL: dict[str, Make] = FIVE | {
 }
 
 #: All that `attend` can return besides the output.
-EVERYTHING = {f"return_{what}": True for what in ("received", "squares", "log_sums", "weights")}
+EVERYTHING: dict[str, Any] = {f"return_{what}": True for what in ("received", "squares", "log_sums", "weights")}
 
 
 def make(name: str, heads: int, head_dim: int, *, dtype: torch.dtype = torch.float64) -> Scheme:

@@ -150,8 +150,9 @@ def test_as_exact_as_the_precision(name: str, option: str, dtype: torch.dtype, m
         # Memory that a kernel should have written, and did not, is NaN.
         torch.use_deterministic_algorithms(how == "triton", warn_only=True)
         if how == "triton":
-            more = {f"return_{what}": True for what in asked}
-            outputs = attend(*leaves, scheme=owner, position_bias=bias, backend="triton", **more, **options)
+            more: dict[str, Any] = {f"return_{what}": True for what in asked}
+            q, k, v = leaves
+            outputs = attend(q, k, v, scheme=owner, position_bias=bias, backend="triton", **more, **options)
             outputs = outputs if asked else (outputs,)
         else:
             kept = {name: options[name] for name in ("offset", "scale") if name in options}
@@ -187,20 +188,36 @@ def test_backward_drops_what_forward_dropped(name: str) -> None:
     q, k = (torch.randn(1, HEADS, n, WIDTH, device=DEVICE, requires_grad=True) for _ in range(2))
     v = torch.eye(n, device=DEVICE).expand(1, HEADS, n, n).clone().requires_grad_()
 
-    def run(dropout: float) -> Tensor:
-        torch.manual_seed(3)
-        output: Tensor = attend(q, k, v, scheme=scheme, dropout=dropout, backend="triton")
-        return output
+    rows: dict[str, Any] = {"return_received": True, "return_squares": True, "return_log_sums": True}
+    of_rows = [torch.randn(1, HEADS, n, device=DEVICE) for _ in rows]  # the gradients of what is before dropout
 
-    whole, dropped = run(0.0), run(0.4)
+    def run(dropout: float) -> list[Tensor]:
+        torch.manual_seed(3)
+        return list(attend(q, k, v, scheme=scheme, dropout=dropout, backend="triton", **rows))
+
+    (whole, *before), (dropped, *same) = run(0.0), run(0.4)
+    torch.testing.assert_close(same, before)
     kept = dropped != 0
     assert 0.3 < 1 - kept.float().mean() < 0.5
     torch.testing.assert_close(dropped, torch.where(kept, whole / 0.6, 0.0))
     direction = torch.randn_like(dropped)
-    dq, dk, dv = torch.autograd.grad((run(0.4) * direction).sum(), (q, k, v))
+    dq, dk, dv = torch.autograd.grad(run(0.4), (q, k, v), [direction, *of_rows])
     torch.testing.assert_close(dv, dropped.mT @ direction)
-    through_map = torch.autograd.grad((run(0.0) * torch.where(kept, direction / 0.6, 0.0)).sum(), (q, k))
+    through_map = torch.autograd.grad(run(0.0), (q, k), [torch.where(kept, direction / 0.6, 0.0), *of_rows])
     torch.testing.assert_close((dq, dk), through_map, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("keys", "width"), [(0, WIDTH), (6, 0)])
+def test_nothing_to_see_and_nothing_to_give(keys: int, width: int) -> None:
+    """Without keys rows are empty; values without width change nothing about the weights."""
+    q = torch.randn(1, HEADS, 5, WIDTH, device=DEVICE, requires_grad=True)
+    k, v = torch.randn(1, HEADS, keys, WIDTH, device=DEVICE), torch.randn(1, HEADS, keys, width, device=DEVICE)
+    options: dict[str, Any] = {"return_received": True, "return_squares": True, "return_log_sums": True}
+    found = []
+    for backend in ("reference", "triton"):
+        results = attend(q, k, v, scheme=Plain(), backend=backend, **options)
+        found.append([*results, *torch.autograd.grad(sum(x.sum() for x in results), q)])
+    torch.testing.assert_close(found[1], found[0])
 
 
 @pytest.mark.parametrize("name", ["distance-aware-near", "relative"])
@@ -239,8 +256,8 @@ def test_operators_are_well_formed() -> None:
     tables = (q, k, v, None, relative, None, None, bias, *[None] * 6, 0.2, 3, False, False, 2, True, 0.0, False, False)
     for arguments in (distance, tables):
         torch.library.opcheck(operators.forward, arguments)
-        output, log_sums, received, bins, squares = results = operators.forward(*arguments)
-        given = (*arguments, True, output, log_sums, bins, squares, *results)
+        results = operators.forward(*arguments)
+        given = (*arguments, True, *(results[i] for i in (0, 1, 3, 4)), *results)
         torch.library.opcheck(operators.backward, given)
 
 

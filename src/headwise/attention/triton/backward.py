@@ -26,19 +26,10 @@ from headwise.attention.triton.tiles import (
 
 
 @triton.jit
-def row_terms(
-    o_ptr, do, d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT: tl.constexpr
-):  # fmt: skip
-    """delta_i = Σ_d dO O, and likewise over what a query gives to the values' table: what a softmax's rows share.
-
-    The squares' part of it is 2 g Σ_j P_ij². A log-sum's gradient, here in units of log 2, is each pair's weight.
-    """
+def row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT: tl.constexpr):
+    """delta_i = Σ_d dO O, and likewise over what a query gives to the values' table: what a softmax's rows share."""
     o = block(o_ptr + bh * n * OPT.value_width, OPT.value_width, rows, d, n, OPT.value_width, OPT.block_d)
     delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
-    delta -= LOG2E * tl.load(d_lse_ptr + bh * n + rows, mask=rows < n, other=0.0)
-    if OPT.squares:
-        squares = tl.load(squares_ptr + bh * n + rows, mask=rows < n, other=0.0)
-        delta += squares * twice(d_squares_ptr, bh, rows, n)
     if OPT.bins:
         width = 2 * reach + 1
         for start in range(0, width, 16):
@@ -47,6 +38,16 @@ def row_terms(
             inside = (rows[:, None] < n) & (c < width)
             given = tl.load(bins_ptr + at, mask=inside, other=0.0).to(tl.float32)
             delta += tl.sum(given * tl.load(d_bins_ptr + at, mask=inside, other=0.0).to(tl.float32), axis=1)
+    return delta
+
+
+@triton.jit
+def own_terms(d_lse_ptr, squares_ptr, d_squares_ptr, bh, rows, n, OPT: tl.constexpr):
+    """What the gradients of a row's squares and of its log-sum, which is in units of log 2, add to delta_i."""
+    delta = -LOG2E * tl.load(d_lse_ptr + bh * n + rows, mask=rows < n, other=0.0)
+    if OPT.squares:
+        squares = tl.load(squares_ptr + bh * n + rows, mask=rows < n, other=0.0)
+        delta += squares * twice(d_squares_ptr, bh, rows, n)
     return delta
 
 
@@ -85,7 +86,8 @@ def received_terms(
     e, d = tl.arange(0, BE), tl.arange(0, BD)
     q = block(q_ptr + b * q_b + h * q_h, q_n, rows, e, n, OPT.width, BE)
     do = block(do_ptr + b * do_b + h * do_h, do_n, rows, d, n, OPT.value_width, BD)
-    delta = row_terms(o_ptr, do, d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+    delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+    delta += own_terms(d_lse_ptr, squares_ptr, d_squares_ptr, bh, rows, n, OPT)
     lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
     k_ptr += b * k_b + (h // GROUP) * k_h
     relative = relative_ptr + bh * n * (2 * reach + 1)
@@ -144,7 +146,8 @@ def query_gradients(
     if OPT.received:
         delta = tl.load(delta_ptr + bh * n + rows, mask=rows < n, other=0.0)
     else:
-        delta = row_terms(o_ptr, do, d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+        delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+        delta += own_terms(d_lse_ptr, squares_ptr, d_squares_ptr, bh, rows, n, OPT)
         tl.store(delta_ptr + bh * n + rows, delta, mask=rows < n)
     of_squares = tl.zeros([BN], tl.float32)
     if OPT.squares:
@@ -303,7 +306,8 @@ def key_gradients(
                     do = block(do_ptr + b * do_b + h * do_h, do_n, rows, d, n, OPT.value_width, BD)
                     lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
                     if OPT.alone:
-                        delta = row_terms(o_ptr, do, d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+                        delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+                        delta += own_terms(d_lse_ptr, squares_ptr, d_squares_ptr, bh, rows, n, OPT)
                     else:
                         delta = tl.load(delta_ptr + bh * n + rows, mask=rows < n, other=0.0)
                     if OPT.relative and SIDE != AMONG:

@@ -129,7 +129,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     if call.table is not None and call.m:
         return strips.forward(call, _forward)
     output, log_sums, received, bins, squares = results = call.outputs()
-    if not output.numel() or not call.m:
+    if not log_sums.numel() or not call.m:
         for x in results:
             x.fill_(torch.inf if x is log_sums else 0.0)  # as of rows without a key
         return results
@@ -173,7 +173,7 @@ def _backward(*arguments: Any, into: Tensor | None = None) -> tuple[Tensor, ...]
     if call.table is not None and call.m:
         return strips.backward(call, _backward, needs_bias, *arguments[len(given) + 1 :])
     dq, dk, dv, d_sigmoid, d_relative, _, _, d_bias = grads = call.gradients(needs_bias and into is None)
-    if not output.numel() or not call.m:
+    if not log_sums.numel() or not call.m:
         return tuple(grad.zero_() for grad in grads)
     d_output = rows_together(d_output)
     whole_bias = d_bias if into is None else into
