@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import torch
 
@@ -46,6 +47,9 @@ ALL: dict[str, Make] = FIVE | {
         if (m, a) != (MAPPINGS[0], ADJUSTS[0])
     },
 }
+
+#: All that `attend` can return besides the output.
+EVERYTHING: dict[str, Any] = {f"return_{what}": True for what in ("received", "squares", "log_sums", "weights")}
 
 
 def make(name: str, heads: int, head_dim: int, *, dtype: torch.dtype = torch.float64) -> Scheme:

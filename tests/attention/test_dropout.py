@@ -7,7 +7,7 @@ import torch
 
 from headwise import RelativePositions, attend
 from headwise.attention.blockwise import block
-from tests.attention.cases import FIVE, make
+from tests.attention.cases import EVERYTHING, FIVE, make
 
 
 @pytest.fixture(autouse=True)
@@ -57,10 +57,10 @@ def test_share_and_mean(backend: Any) -> None:
     assert not torch.equal(again, dropped)
 
 
-def test_received_is_before_dropout() -> None:
+def test_all_but_the_output_is_before_dropout() -> None:
     q = torch.randn(1, 2, 9, 4)
     scheme = make("distance-aware", 2, 4, dtype=torch.float32)
     for backend in ("reference", "blockwise"):
-        _, without = attend(q, q, q, scheme=scheme, return_received=True, backend=backend)
-        _, with_dropout = attend(q, q, q, scheme=scheme, return_received=True, dropout=0.5, backend=backend)
+        _, *without = attend(q, q, q, scheme=scheme, backend=backend, **EVERYTHING)
+        _, *with_dropout = attend(q, q, q, scheme=scheme, dropout=0.5, backend=backend, **EVERYTHING)
         torch.testing.assert_close(with_dropout, without)

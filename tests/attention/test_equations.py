@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headwise import attend
 from headwise.attention.blockwise import block
-from tests.attention.cases import ALL, make
+from tests.attention.cases import ALL, EVERYTHING, make
 from tests.attention.oracle import oracle
 
 B, H, N, M, D = 2, 2, 4, 5, 4
@@ -68,7 +68,7 @@ def test_scheme_equals_its_equation(name: str, option: str, backend: Any) -> Non
     if "position_bias" in options:
         leaves.append(options["position_bias"])
 
-    ours = attend(q, k, v, scheme=scheme, return_received=True, return_weights=True, backend=backend, **options)
+    ours = attend(q, k, v, scheme=scheme, backend=backend, **EVERYTHING, **options)
     kept = {name: options[name] for name in ("position_bias", "offset", "scale") if name in options}
     theirs = oracle(q, k, v, scheme=scheme, may_attend=allowed_pairs(options, H), **kept)
 
@@ -97,3 +97,6 @@ def test_plain_result_is_what_was_asked_for(name: str) -> None:
     _, weights = attend(q, k, v, scheme=scheme, return_weights=True)
     torch.testing.assert_close(alone, output, atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(received, weights.sum(dim=2), atol=1e-12, rtol=1e-12)
+    _, squares, log_sums = attend(q, k, v, scheme=scheme, return_squares=True, return_log_sums=True)
+    torch.testing.assert_close(squares, weights.square().sum(dim=3), atol=1e-12, rtol=1e-12)
+    assert log_sums.shape == squares.shape

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from headwise import DistanceAware, MultiheadAttention, Plain, RelativePositions, Tener, TransformerXL, attend, explain
+from tests.attention.cases import EVERYTHING
 
 X = torch.randn(2, 4, 5, 8)
 ANYTHING: dict[str, Any] = {"half": 1.5, "log": "log", "late": "late", "4": "4"}  # what a type checker would refuse
@@ -83,8 +84,11 @@ def test_constructors(make: Any, error: type[Exception], message: str) -> None:
 def test_a_backend_asked_for_by_name_never_falls_back() -> None:
     with pytest.raises(ValueError, match="backend='sdpa' cannot do this: the scheme adds terms"):
         attend(X, X, X, scheme=DistanceAware(4), backend="sdpa")
-    with pytest.raises(ValueError, match="neither received attention nor weights"):
-        attend(X, X, X, scheme=Plain(), return_received=True, backend="sdpa")
+    for what in EVERYTHING:
+        options: dict[str, Any] = {"scheme": Plain(), what: True}
+        with pytest.raises(ValueError, match="neither received attention nor weights, nor squares or log-sums"):
+            attend(X, X, X, backend="sdpa", **options)
+        assert explain(X, X, X, **options).backend == "reference"
     assert explain(X, X, X, scheme=Plain(), backend="blockwise").backend == "blockwise"
 
 

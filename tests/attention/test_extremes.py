@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headwise import DistanceAware, attend
 from headwise.attention.schemes.distance_aware import Mapping
-from tests.attention.cases import FIVE, make
+from tests.attention.cases import EVERYTHING, FIVE, make
 
 #: The last place of what inputs and outputs are rounded to (scores are float32 at least), with room for sums.
 ROUNDING = {torch.float32: 2**-24, torch.bfloat16: 2**-8, torch.float16: 2**-11}
@@ -57,15 +57,15 @@ def test_half_precision_costs_no_more_than_its_rounding(name: str, dtype: torch.
     """At most twice the error of rounding the exact output, since scores and sums are float32."""
     scheme = make(name, 4, 16, dtype=torch.float32).requires_grad_(False)
     q, k, v = (torch.randn(2, 4, 100, 16).to(dtype) for _ in range(3))
-    output, received = attend(q, k, v, scheme=scheme, return_received=True, backend=backend)
-    true, true_received = attend(
-        q.double(), k.double(), v.double(), scheme=scheme.double(), return_received=True, backend="reference"
+    output, *others = attend(q, k, v, scheme=scheme, backend=backend, **EVERYTHING)
+    true, *true_others = attend(
+        q.double(), k.double(), v.double(), scheme=scheme.double(), backend="reference", **EVERYTHING
     )
     assert output.dtype == dtype
-    assert received.dtype == torch.float32
+    assert {x.dtype for x in others} == {torch.float32}
     rounding = (true.to(dtype).double() - true).abs().max()
     assert (output.double() - true).abs().max() <= 2 * rounding
-    torch.testing.assert_close(received.double(), true_received, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close([x.double() for x in others], true_others, atol=1e-3, rtol=1e-3)
 
 
 def test_sharp_scores_do_not_overflow() -> None:
@@ -73,4 +73,5 @@ def test_sharp_scores_do_not_overflow() -> None:
     for name in FIVE:
         for backend in ("reference", "blockwise"):
             scheme = make(name, 2, 64, dtype=torch.float32)
-            assert attend(x, x, x, scheme=scheme, backend=backend).isfinite().all(), name
+            results = attend(x, x, x, scheme=scheme, backend=backend, **EVERYTHING)
+            assert all(result.isfinite().all() for result in results), name

@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from headwise import attend
 from headwise.attention.blockwise import block
-from tests.attention.cases import ALL, FIVE, make
+from tests.attention.cases import ALL, EVERYTHING, FIVE, make
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
@@ -35,9 +35,8 @@ def test_gradients(name: str, backend: Any, monkeypatch: pytest.MonkeyPatch) -> 
                 key_padding=torch.tensor([3]),
                 position_bias=bias,
                 offset=1,
-                return_received=True,
-                return_weights=True,
                 backend=backend,
+                **EVERYTHING,
             )
 
     module = Attending()

@@ -12,9 +12,9 @@ n, heads, name, received = {n}, {heads}, {name!r}, {received}
 scheme = make(name, heads, 64, dtype=torch.float32)
 q, k, v = (torch.randn(1, heads, n, 64, requires_grad=True) for _ in range(3))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-result = hw.attend(q, k, v, scheme=scheme, return_received=received, backend="blockwise")
-output, received = result if received else (result, result)
-(output.square().sum() + received.square().sum()).backward()
+more = dict(return_received=received, return_squares=received, return_log_sums=received)
+result = hw.attend(q, k, v, scheme=scheme, backend="blockwise", **more)
+sum(x.square().sum() for x in (result if received else (result,))).backward()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

@@ -8,7 +8,7 @@ import torch
 
 from headwise import Plain, attend, explain
 from headwise.attention.attend import Backend
-from tests.attention.cases import ALL, make
+from tests.attention.cases import ALL, EVERYTHING, make
 
 HEADS, WIDTH = 2, 8
 ENDS = [0, 3, 3, 10, 11, 24]
@@ -21,7 +21,7 @@ def test_packed_equals_each_text_on_its_own(name: str, causal: bool, backend: Ba
     scheme = make(name, HEADS, WIDTH)
     inputs = [torch.randn(1, HEADS, ENDS[-1], WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     leaves = [*inputs, *scheme.parameters()]
-    options: dict[str, Any] = {"scheme": scheme, "causal": causal, "return_received": True}
+    options: dict[str, Any] = {"scheme": scheme, "causal": causal, **EVERYTHING, "return_weights": False}
 
     packed = attend(*inputs, packed=ENDS, backend=backend, **options)
     texts = [

@@ -42,8 +42,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "grouped": {"key_heads": 1, "offset": 40, "scale": 0.1},
     "short": {"key_heads": 1, "offset": 7, "key_padding": "lengths"},
     "packed": {"packed": True, "causal": True},
-    "output": {"received": False, "key_padding": "lengths"},
-    "output-causal": {"received": False, "causal": True, "key_heads": 1, "offset": 10},
+    "output": {"asked": (), "key_padding": "lengths"},
+    "output-causal": {"asked": (), "causal": True, "key_heads": 1, "offset": 10},
+    "rows": {"asked": ("squares", "log_sums"), "key_padding": "lengths"},
 }
 
 
@@ -84,7 +85,14 @@ def same_maths(
         row = (j - i).clamp(-scheme.k, scheme.k) + scheme.k
         of_rows = weights.new_zeros(*weights.shape[:3], 2 * scheme.k + 1)
         output = output + of_rows.scatter_add(-1, row.expand_as(weights), weights) @ scheme.value_table.to(dtype)
-    return output, weights.sum(dim=2)
+    seen = may.any(dim=-1)
+    log_sums = scores.masked_fill(~may & seen[..., None], -torch.inf).logsumexp(dim=-1).masked_fill(~seen, -torch.inf)
+    return {
+        "output": output,
+        "received": weights.sum(dim=2),
+        "squares": weights.square().sum(dim=3),
+        "log_sums": log_sums,
+    }
 
 
 def prepare(options: dict[str, Any], batch: int, n: int, m: int) -> tuple[dict[str, Any], Tensor, int]:
@@ -121,7 +129,7 @@ def test_as_exact_as_the_precision(name: str, option: str, dtype: torch.dtype, m
     if option == "packed" and name == "transformer-xl":
         pytest.skip("packed texts have no kernel for Transformer-XL")
     n, m = {"short": (20, 27), "packed": (LENGTHS[0], LENGTHS[0])}.get(option, LENGTHS)
-    if "received" in OPTIONS[option]:
+    if OPTIONS[option].get("asked") == ():
         n, m = 3 * n, 3 * m
     batch = 1 if option == "packed" else 2
     scheme = SCHEMES[name].to(DEVICE)
@@ -131,7 +139,7 @@ def test_as_exact_as_the_precision(name: str, option: str, dtype: torch.dtype, m
         for heads, length in ((HEADS, n), (key_heads, m), (key_heads, m))
     ]
     directions: list[Tensor] = []
-    received = options.pop("received", True)
+    asked = options.pop("asked", ("received", "squares", "log_sums"))
     given_bias = [options.pop("position_bias")] if "position_bias" in options else []
 
     def run(how: str, precision: torch.dtype) -> list[Tensor]:
@@ -142,16 +150,17 @@ def test_as_exact_as_the_precision(name: str, option: str, dtype: torch.dtype, m
         # Memory that a kernel should have written, and did not, is NaN.
         torch.use_deterministic_algorithms(how == "triton", warn_only=True)
         if how == "triton":
-            outputs = attend(
-                *leaves, scheme=owner, return_received=received, position_bias=bias, backend="triton", **options
-            )
-            outputs = outputs if received else (outputs,)
+            more: dict[str, Any] = {f"return_{what}": True for what in asked}
+            q, k, v = leaves
+            outputs = attend(q, k, v, scheme=owner, position_bias=bias, backend="triton", **more, **options)
+            outputs = outputs if asked else (outputs,)
         else:
             kept = {name: options[name] for name in ("offset", "scale") if name in options}
-            outputs = same_maths(owner, may, bias, *leaves, **kept)[: 1 + received]
+            found = same_maths(owner, may, bias, *leaves, **kept)
+            outputs = tuple(found[what] for what in ("output", *asked))
         directions[:] = directions or [torch.randn(x.shape, dtype=torch.float64, device=DEVICE) for x in outputs]
-        loss = sum((x.double() * direction).sum() for x, direction in zip(outputs, directions, strict=True))
-        gradients = torch.autograd.grad(loss, [*leaves, *biases, *owner.parameters()])
+        given = [direction.to(x.dtype) for x, direction in zip(outputs, directions, strict=True)]
+        gradients = torch.autograd.grad(outputs, [*leaves, *biases, *owner.parameters()], given)
         torch.use_deterministic_algorithms(False)
         return [*outputs, *gradients]
 
@@ -159,12 +168,15 @@ def test_as_exact_as_the_precision(name: str, option: str, dtype: torch.dtype, m
     naive = run("plain", dtype)
     ours = run("triton", dtype)
     for place, (mine, same, true) in enumerate(zip(ours, naive, exact, strict=True)):
+        known = true.isfinite()  # log-sums of queries without a key are not
+        assert torch.equal(mine[~known].double(), true[~known])
+        mine, same, true = mine[known], same[known], true[known]
         error, theirs = (mine.double() - true).abs().max(), (same.double() - true).abs().max()
         terms = (
-            2 * n * m if place > 3 + received + len(given_bias) else 1
+            2 * n * m if place > 3 + len(asked) + len(given_bias) else 1
         )  # a head's parameter has a gradient from every pair: a sum of many
         floor = 8 * terms**0.5 * torch.finfo(dtype).eps * true.abs().max()
-        assert error <= (2 if place <= received else 3) * theirs + floor, (
+        assert error <= (2 if place <= len(asked) else 3) * theirs + floor, (
             f"result {place}: {error:.1e} against {theirs:.1e}"
         )
 
@@ -176,20 +188,36 @@ def test_backward_drops_what_forward_dropped(name: str) -> None:
     q, k = (torch.randn(1, HEADS, n, WIDTH, device=DEVICE, requires_grad=True) for _ in range(2))
     v = torch.eye(n, device=DEVICE).expand(1, HEADS, n, n).clone().requires_grad_()
 
-    def run(dropout: float) -> Tensor:
-        torch.manual_seed(3)
-        output: Tensor = attend(q, k, v, scheme=scheme, dropout=dropout, backend="triton")
-        return output
+    rows: dict[str, Any] = {"return_received": True, "return_squares": True, "return_log_sums": True}
+    of_rows = [torch.randn(1, HEADS, n, device=DEVICE) for _ in rows]  # the gradients of what is before dropout
 
-    whole, dropped = run(0.0), run(0.4)
+    def run(dropout: float) -> list[Tensor]:
+        torch.manual_seed(3)
+        return list(attend(q, k, v, scheme=scheme, dropout=dropout, backend="triton", **rows))
+
+    (whole, *before), (dropped, *same) = run(0.0), run(0.4)
+    torch.testing.assert_close(same, before)
     kept = dropped != 0
     assert 0.3 < 1 - kept.float().mean() < 0.5
     torch.testing.assert_close(dropped, torch.where(kept, whole / 0.6, 0.0))
     direction = torch.randn_like(dropped)
-    dq, dk, dv = torch.autograd.grad((run(0.4) * direction).sum(), (q, k, v))
+    dq, dk, dv = torch.autograd.grad(run(0.4), (q, k, v), [direction, *of_rows])
     torch.testing.assert_close(dv, dropped.mT @ direction)
-    through_map = torch.autograd.grad((run(0.0) * torch.where(kept, direction / 0.6, 0.0)).sum(), (q, k))
+    through_map = torch.autograd.grad(run(0.0), (q, k), [torch.where(kept, direction / 0.6, 0.0), *of_rows])
     torch.testing.assert_close((dq, dk), through_map, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("keys", "width"), [(0, WIDTH), (6, 0)])
+def test_nothing_to_see_and_nothing_to_give(keys: int, width: int) -> None:
+    """Without keys rows are empty; values without width change nothing about the weights."""
+    q = torch.randn(1, HEADS, 5, WIDTH, device=DEVICE, requires_grad=True)
+    k, v = torch.randn(1, HEADS, keys, WIDTH, device=DEVICE), torch.randn(1, HEADS, keys, width, device=DEVICE)
+    options: dict[str, Any] = {"return_received": True, "return_squares": True, "return_log_sums": True}
+    found = []
+    for backend in ("reference", "triton"):
+        results = attend(q, k, v, scheme=Plain(), backend=backend, **options)
+        found.append([*results, *torch.autograd.grad(sum(x.sum() for x in results), q)])
+    torch.testing.assert_close(found[1], found[0])
 
 
 @pytest.mark.parametrize("name", ["distance-aware-near", "relative"])
@@ -224,12 +252,12 @@ def test_operators_are_well_formed() -> None:
     q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (20, 30, 30))
     sigmoid = torch.randn(HEADS, 2, device=DEVICE)
     relative, bias = torch.randn(1, HEADS, 20, 5, device=DEVICE), torch.randn(1, 1, 20, 30, device=DEVICE)
-    distance = (q, k, v, sigmoid, *[None] * 10, 0.2, 3, True, True, 0, False, 0.0, True)
-    tables = (q, k, v, None, relative, None, None, bias, *[None] * 6, 0.2, 3, False, False, 2, True, 0.0, False)
+    distance = (q, k, v, sigmoid, *[None] * 10, 0.2, 3, True, True, 0, False, 0.0, True, True)
+    tables = (q, k, v, None, relative, None, None, bias, *[None] * 6, 0.2, 3, False, False, 2, True, 0.0, False, False)
     for arguments in (distance, tables):
         torch.library.opcheck(operators.forward, arguments)
-        output, log_sums, received, bins = operators.forward(*arguments)
-        given = (*arguments, True, output, log_sums, bins, output, received, bins)
+        results = operators.forward(*arguments)
+        given = (*arguments, True, *(results[i] for i in (0, 1, 3, 4)), *results)
         torch.library.opcheck(operators.backward, given)
 
 

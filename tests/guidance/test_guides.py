@@ -1,16 +1,17 @@
 """Each guide against its formula, written out in loops in float64, with gradients checked."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import headwise as hw
-from headwise.guidance.attaching import Heard
+from headwise.guidance.attaching import LISTENER, attention
 from headwise.guidance.guide import Observed
+from headwise.guidance.heard import Heard, Need
 
 HEADS, N, WIDTH, BATCH = 2, 5, 4, 2
 IDS = torch.tensor([[1, 7, 9, 7, 2], [1, 9, 2, 0, 0]])
@@ -18,14 +19,34 @@ REAL = IDS != 0
 LENGTHS = REAL.sum(dim=1).tolist()
 
 
-def observe(scores: list[Tensor], outputs: list[Tensor], inputs: dict[str, Any]) -> Observed:
-    """Layers whose maps are the softmax of given scores over real tokens; padding gives and receives nothing."""
-    layers = []
-    for score, output in zip(scores, outputs, strict=True):
-        may = REAL[:, None, None, :] & REAL[:, None, :, None]
-        weights = torch.softmax(score.masked_fill(~may, -torch.inf), dim=-1).nan_to_num(0.0)
-        layers.append(Heard(output, output, output, weights.sum(dim=2), weights, REAL))
-    return Observed(layers, inputs)
+class Ear:
+    """Hears what one guide needs."""
+
+    listening = True
+
+    def __init__(self, guide: hw.Guide) -> None:
+        self.wants: frozenset[Need] = guide.needs
+        self.heard: list[Heard] = []
+
+    def hear(self, layer: nn.Module, heard: Heard) -> None:
+        self.heard.append(heard)
+
+
+def observe(guide: hw.Guide, tensors: Sequence[Tensor], inputs: dict[str, Any]) -> Observed:
+    """What a guide hears of layers with these queries, keys and values, layer after layer."""
+    ear, layer = Ear(guide), nn.Module()
+    layer.__dict__[LISTENER] = ear
+    for q, k, v in zip(tensors[::3], tensors[1::3], tensors[2::3], strict=True):
+        attention(layer, q, k, v, REAL[:, None, None, :], is_causal=False)
+    return Observed(ear.heard, inputs)
+
+
+def maps(observed: Observed) -> list[Tensor]:
+    """Each layer's softmax over real tokens; padding gives and receives nothing."""
+    may = REAL[:, None, None, :] & REAL[:, None, :, None]
+    keys = [layer.k.repeat_interleave(HEADS // layer.k.shape[1], dim=1) for layer in observed.layers]
+    scores = [layer.q @ k.mT / math.sqrt(WIDTH) for layer, k in zip(observed.layers, keys, strict=True)]
+    return [torch.softmax(x.masked_fill(~may, -torch.inf), dim=-1).nan_to_num(0.0) for x in scores]
 
 
 def received_rows(observed: Observed, b: int) -> list[list[float]]:
@@ -64,13 +85,12 @@ def pdg(observed: Observed, divide: Callable[[int, int], float]) -> float:
 
 def pattern(observed: Observed, target: Callable[[int, int, int], float]) -> float:
     found = []
-    for layer in observed.layers:
+    for weights in maps(observed):
         for b in range(BATCH):
             n = LENGTHS[b]
             rows = [i for i in range(n) if any(target(b, i, j) for j in range(n))]
             for h in range(HEADS):
-                assert layer.weights is not None
-                errors = [(float(layer.weights[b, h, i, j]) - target(b, i, j)) ** 2 for i in rows for j in range(n)]
+                errors = [(float(weights[b, h, i, j]) - target(b, i, j)) ** 2 for i in rows for j in range(n)]
                 found.append(sum(errors) / max(1, len(errors)))
     return sum(found) / len(found)
 
@@ -144,66 +164,63 @@ CASES: dict[str, tuple[hw.Guide, Callable[[Observed], float]]] = {
 }
 
 
-def draw() -> tuple[list[Tensor], list[Tensor], dict[str, Any]]:
-    scores = [torch.randn(BATCH, HEADS, N, N, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-    outputs = [torch.randn(BATCH, HEADS, N, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+def draw(key_heads: int = 1) -> tuple[list[Tensor], dict[str, Any]]:
+    """Queries, keys and values of two layers, and a batch."""
+    heads = (HEADS, key_heads, key_heads) * 2
+    tensors = [torch.randn(BATCH, x, N, WIDTH, dtype=torch.float64, requires_grad=True) for x in heads]
     highlighted = torch.tensor([[0.0, 1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0, 9.0]])  # the second: padding only
     inputs = {"input_ids": IDS, "rationale": highlighted, "words": WORDS, "word_heads": WORD_HEADS}
-    return scores, outputs, inputs
+    return tensors, inputs
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_guide_is_its_formula(name: str) -> None:
     guide, formula = CASES[name]
-    observed = observe(*draw())
+    observed = observe(guide, *draw())
     assert float(guide(observed)) == pytest.approx(formula(observed), abs=1e-5)
 
 
 @pytest.mark.parametrize("on", ["output", "position", "subspace"])
 def test_disagreement_is_its_formula(on: Any) -> None:
-    observed = observe(*draw())
+    guide = hw.Disagreement(on=on)
+    tensors, inputs = draw(key_heads=HEADS)
+    observed = observe(guide, tensors, inputs)
     found = []
-    for layer in observed.layers:
-        assert layer.weights is not None
+    for layer, weights in zip(observed.layers, maps(observed), strict=True):
         for b in range(BATCH):
             total = 0.0
             for h in range(HEADS):
                 for g in range(HEADS):
                     for i in range(LENGTHS[b]):
                         if on == "position":
-                            total += float((layer.weights[b, h, i] * layer.weights[b, g, i]).sum())
+                            total += float((weights[b, h, i] * weights[b, g, i]).sum())
                         else:
-                            x, y = layer.output[b, h, i], layer.output[b, g, i]
-                            total += float(torch.cosine_similarity(x, y, dim=0))
+                            read = layer.v if on == "subspace" else weights @ layer.v
+                            total += float(torch.cosine_similarity(read[b, h, i], read[b, g, i], dim=0))
             found.append(total / HEADS**2 / LENGTHS[b])
-    guide = hw.Disagreement(on=on)
     assert float(guide(observed)) == pytest.approx(sum(found) / len(found), abs=1e-5)
-    scores, outputs, inputs = draw()
-    given = scores if on == "position" else outputs
-    assert torch.autograd.gradcheck(
-        lambda *x: guide(observe(list(x), outputs, inputs) if on == "position" else observe(scores, list(x), inputs)),
-        given,
-    )
+    assert torch.autograd.gradcheck(lambda *x: guide(observe(guide, x, inputs)), tensors)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_right_and_not_zero(name: str) -> None:
     guide, _ = CASES[name]
-    scores, outputs, inputs = draw()
+    (q, k, v, *others), inputs = draw()
 
-    def term(*given: Tensor) -> Tensor:
-        return guide(observe(list(given), outputs, inputs))
+    def term(q: Tensor, k: Tensor) -> Tensor:
+        return guide(observe(guide, [q, k, v, *others], inputs))
 
-    assert torch.autograd.gradcheck(term, scores, atol=1e-6, rtol=1e-4)
-    gradients = torch.autograd.grad(term(*scores), scores)
+    assert torch.autograd.gradcheck(term, (q, k), atol=1e-6, rtol=1e-4)
+    gradients = torch.autograd.grad(term(q, k), (q, k))
     assert all(float(gradient.abs().max()) > 1e-5 for gradient in gradients)
-    assert all(float(gradient[1, :, :, 3:].abs().max()) == 0 for gradient in gradients)  # padding has no part in it
+    assert all(float(gradient[1, :, 3:].abs().max()) == 0 for gradient in gradients)  # padding has no part in it
 
 
 def test_chosen_layers_and_heads_are_all_that_counts() -> None:
-    scores, outputs, inputs = draw()
-    term = hw.First(layers=[-1], heads=[1])(observe(scores, outputs, inputs))
-    gradients: list[Tensor | None] = list(torch.autograd.grad(term, scores, allow_unused=True))
+    tensors, inputs = draw()
+    guide = hw.First(layers=[-1], heads=[1])
+    term = guide(observe(guide, tensors, inputs))
+    gradients: list[Tensor | None] = list(torch.autograd.grad(term, tensors[::3], allow_unused=True))
     first, second = gradients
     assert first is None
     assert second is not None
@@ -218,13 +235,14 @@ def test_schedules() -> None:
 
 
 def test_what_a_guide_needs_is_asked_for() -> None:
-    scores, outputs, _ = draw()
-    with pytest.raises(ValueError, match="needs 'rationale' in every batch"):
-        hw.Rationale()(observe(scores, outputs, {"input_ids": IDS}))
-    with pytest.raises(ValueError, match=r"rationale must be \(2, 5\)"):
-        hw.Rationale()(observe(scores, outputs, {"rationale": torch.ones(2, 4)}))
-    with pytest.raises(ValueError, match="the model must be given input_ids"):
-        hw.Delimiter(tokens=[2])(observe(scores, outputs, {}))
+    cases: list[tuple[hw.Guide, dict[str, Tensor], str]] = [
+        (hw.Rationale(), {"input_ids": IDS}, "needs 'rationale' in every batch"),
+        (hw.Rationale(), {"rationale": torch.ones(2, 4)}, r"rationale must be \(2, 5\)"),
+        (hw.Delimiter(tokens=[2]), {}, "the model must be given input_ids"),
+    ]
+    for guide, inputs, message in cases:
+        with pytest.raises(ValueError, match=message):
+            guide(observe(guide, draw()[0], inputs))
     with pytest.raises(ValueError, match="too few texts"):
         hw.MutualInformation(texts=[[1], [2]])
 

@@ -56,6 +56,8 @@ def attend(
     dropout: float = 0.0,
     scale: float | None = None,
     return_received: bool = False,
+    return_squares: bool = False,
+    return_log_sums: bool = False,
     packed: Tensor | Sequence[int] | None = None,
     return_weights: bool = False,
     backend: Backend = "auto",
@@ -81,16 +83,20 @@ def attend(
         scale: what scores are multiplied by, above 0; by default the scheme's own: 1/√d, for `Tener` 1.
         packed: texts of different lengths without padding: they lie one after another in a batch of one, and these are
             their cumulative lengths, from 0 to N = M. A token sees its own text only. It goes with `causal`, `dropout`
-            and `return_received`. On a GPU the numbers are taken as they are, unless given as a list.
+            and all that is returned but weights. On a GPU the numbers are taken as they are, unless given as a list.
         return_received: also return what each key receives from all real queries, before dropout, (B, H, M).
+        return_squares: also return the sum of the squares of each query's weights, before dropout, (B, H, N).
+        return_log_sums: also return the logarithm of the sum of the exponentials of each query's scores, (B, H, N), so
+            that a pair's softmax is exp(score − log-sum); −∞ for a query without any key, which passes no gradient.
         return_weights: also return the weights, before dropout, (B, H, N, M); this costs N × M memory.
         backend: `reference` (whole maps), `blockwise` (no N × M memory), `sdpa` (torch's kernels; plain attention
             only), `triton` (fused kernels, on a GPU), or `auto`, which picks one; `explain` tells which. A backend
             asked for by name is never replaced.
 
     Returns:
-        The output (B, H, N, width of v) in q's dtype, or a tuple of (output, received, weights) with what was asked,
-        in that order. received and weights are float32 for half-precision inputs.
+        The output (B, H, N, width of v) in q's dtype, or a tuple of (output, received, squares, log_sums, weights)
+        with what was asked, in that order, all differentiable. All but the output are float32 for half-precision
+        inputs.
 
     Raises:
         TypeError: a dtype or type is wrong; the message names the argument.
@@ -121,6 +127,8 @@ def attend(
         scale=scale,
         packed=packed,
         return_received=return_received,
+        return_squares=return_squares,
+        return_log_sums=return_log_sums,
         return_weights=return_weights,
     )
     chosen = choose(problem, backend).backend
@@ -129,8 +137,9 @@ def attend(
             attended = BACKENDS[chosen](problem)
         else:
             attended = joined([BACKENDS[chosen](text) for text in problem.texts()])
-    extras = [x for x in (attended.received, attended.weights) if x is not None]
-    return (attended.output, *extras) if extras else attended.output
+    extras = (attended.received, attended.squares, attended.log_sums, attended.weights)
+    asked = [x for x in extras if x is not None]
+    return (attended.output, *asked) if asked else attended.output
 
 
 def explain(q: Tensor, k: Tensor, v: Tensor, *, backend: Backend = "auto", **options: Any) -> Choice:
@@ -186,6 +195,8 @@ def _problem(
     scale: float | None = None,
     packed: Tensor | Sequence[int] | None = None,
     return_received: bool = False,
+    return_squares: bool = False,
+    return_log_sums: bool = False,
     return_weights: bool = False,
 ) -> Problem:
     q, k, v = check_tensors(q, k, v)
@@ -225,6 +236,8 @@ def _problem(
         dropout=dropout,
         packed=packed,
         want_received=return_received,
+        want_squares=return_squares,
+        want_log_sums=return_log_sums,
         want_weights=return_weights,
         out_dtype=q.dtype,
     )

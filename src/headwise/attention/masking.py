@@ -1,5 +1,7 @@
 """Which key may be attended from where, for a block of rows, and the softmax that survives a row with no key."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -43,3 +45,14 @@ def softmax_of_rows(scores: Tensor, *, can_be_empty: bool) -> Tensor:
         return torch.softmax(scores, dim=-1)
     empty = (scores == -torch.inf).all(dim=-1, keepdim=True)
     return torch.softmax(scores.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0)
+
+
+def log_sums_of_rows(scores: Tensor) -> Tensor:
+    """log Σ exp over keys; a row whose scores are all −∞ gives −∞, and zero gradient."""
+    empty = (scores == -torch.inf).all(dim=-1)
+    return scores.masked_fill(empty[..., None], 0.0).logsumexp(dim=-1).masked_fill(empty, -torch.inf)
+
+
+def natural(log_sums: Tensor) -> Tensor:
+    """Log-sums in units of log 2, where a row without a key has +∞, as natural ones, where it has −∞."""
+    return torch.where(log_sums == torch.inf, -torch.inf, log_sums * math.log(2))

@@ -14,8 +14,6 @@ from torch import Tensor
 
 Pass = Callable[..., Sequence[Tensor]]
 
-LOG_SUMS = 1  # every backend returns (output, log-sums, received, …); log-sums have no gradient
-
 
 class Operators:
     """A backend's forward and backward pass as operators headwise::NAME and headwise::NAME_backward.
@@ -28,8 +26,8 @@ class Operators:
         outputs: how many tensors the forward pass returns.
         saved: which of them the backward pass is given, besides the arguments.
         forward, backward: the passes. backward is given the forward pass's arguments, whether the bias needs a
-            gradient, what was saved, and the gradients of all outputs but the log-sums; it returns one tensor a
-            differentiable argument, an empty one where there is none.
+            gradient, what was saved, and the gradients of all outputs; it returns one tensor a differentiable
+            argument, an empty one where there is none.
         fake_forward, fake_backward: results of the right shape, for the same arguments.
     """
 
@@ -50,7 +48,7 @@ class Operators:
         def results(count: int) -> str:
             return f"({', '.join(['Tensor'] * count)})"
 
-        more = [f"Tensor saved_{i}" for i in saved] + [f"Tensor d_{i}" for i in range(outputs) if i != LOG_SUMS]
+        more = [f"Tensor saved_{i}" for i in saved] + [f"Tensor d_{i}" for i in range(outputs)]
         forward_schema = f"({arguments}) -> {results(outputs)}"
         backward_schema = f"({arguments}, bool needs_bias, {', '.join(more)}) -> {results(differentiable)}"
         self.forward: Any = torch.library.custom_op(
@@ -88,15 +86,13 @@ def _functions(
     forward_operator, backward_operator = (getattr(torch.ops.headwise, name).default for name in names)
 
     def remember(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(outputs[LOG_SUMS])
         ctx.save_for_backward(*inputs[:tensors], *(outputs[i] for i in saved))
         ctx.settings = inputs[tensors:]
 
     def backward_arguments(ctx: Any, d_outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
         kept = ctx.saved_tensors
         needs_bias = ctx.needs_input_grad[differentiable - 1]
-        rest = (d for i, d in enumerate(d_outputs) if i != LOG_SUMS)
-        return (*kept[:tensors], *ctx.settings, needs_bias, *kept[tensors:], *rest)
+        return (*kept[:tensors], *ctx.settings, needs_bias, *kept[tensors:], *d_outputs)
 
     def gradients(ctx: Any, grads: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         present = (grad if grad.numel() else None for grad in grads)

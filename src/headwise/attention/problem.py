@@ -8,7 +8,7 @@ offset + i, so its relative position to key j is r = j − offset − i):
     P    = softmax_j(s_ij + bias_ij), masked keys at −∞; a row without a key is zero
     W    = P,  or  P ∘ f,  P + f  (masked keys stay zero)
     o_i  = Σ_j drop(W_ij) · (v_j + value_table[c(r)])
-    received_j = Σ_i W_ij
+    received_j = Σ_i W_ij,   squares_i = Σ_j W_ij²,   log_sums_i = log Σ_j exp(s_ij + bias_ij)
 """
 
 from collections.abc import Callable
@@ -52,6 +52,8 @@ class Problem:
     bias: Tensor | None = None  # broadcastable to (B, H, N, M)
     dropout: float = 0.0
     want_received: bool = False
+    want_squares: bool = False
+    want_log_sums: bool = False
     want_weights: bool = False
     packed: Tensor | None = None  # cumulative lengths (S+1,): S texts, one after another in a batch of one
     out_dtype: torch.dtype = torch.float32
@@ -97,18 +99,28 @@ class Problem:
 
 @dataclass(frozen=True)
 class Attended:
-    """What a backend returns; `received` and `weights` are None unless they were asked for."""
+    """What a backend returns; all but the output are None unless they were asked for."""
 
     output: Tensor  # (B, H, N, d)
     received: Tensor | None = None  # (B, H, M)
+    squares: Tensor | None = None  # (B, H, N)
+    log_sums: Tensor | None = None  # (B, H, N), −∞ for a row without a key
     weights: Tensor | None = None  # (B, H, N, M)
 
 
 def joined(texts: list[Attended]) -> Attended:
     """What the texts of a packed batch were given, one after another."""
-    received = [text.received for text in texts if text.received is not None]
-    output = torch.cat([text.output for text in texts], dim=2)
-    return Attended(output, torch.cat(received, dim=2) if received else None)
+
+    def whole(parts: list[Tensor | None]) -> Tensor | None:
+        present = [part for part in parts if part is not None]
+        return torch.cat(present, dim=2) if present else None
+
+    return Attended(
+        torch.cat([text.output for text in texts], dim=2),
+        received=whole([text.received for text in texts]),
+        squares=whole([text.squares for text in texts]),
+        log_sums=whole([text.log_sums for text in texts]),
+    )
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

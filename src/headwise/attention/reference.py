@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.attention.diagonals import collect, relative_positions, skew, spread, toeplitz
-from headwise.attention.masking import allowed, softmax_of_rows
+from headwise.attention.masking import allowed, log_sums_of_rows, softmax_of_rows
 from headwise.attention.problem import Attended, Problem
 
 
@@ -61,8 +61,10 @@ def attend(problem: Problem) -> Attended:
         output = output + collect(dropped, rows, terms.value_table.shape[1]) @ terms.value_table.to(dtype)
     return Attended(
         output.to(problem.out_dtype),
-        weights.sum(dim=-2) if problem.want_received else None,
-        weights if problem.want_weights else None,
+        received=weights.sum(dim=-2) if problem.want_received else None,
+        squares=weights.square().sum(dim=-1) if problem.want_squares else None,
+        log_sums=log_sums_of_rows(scores) if problem.want_log_sums else None,
+        weights=weights if problem.want_weights else None,
     )
 
 

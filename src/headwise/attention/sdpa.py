@@ -10,8 +10,8 @@ def obstacle(problem: Problem) -> str | None:
     terms = problem.terms
     if any(x is not None for x in (terms.key_table, terms.value_table, terms.distance)):
         return "the scheme adds terms of its own to scores or values"
-    if problem.want_received or problem.want_weights:
-        return "they return neither received attention nor weights"
+    if problem.want_received or problem.want_squares or problem.want_log_sums or problem.want_weights:
+        return "they return neither received attention nor weights, nor squares or log-sums of these"
     if problem.mask is not None or problem.bias is not None:
         return "an arbitrary mask or bias may leave a row without a key"
     if problem.causal and (problem.offset or problem.key_padding is not None):

@@ -17,6 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
 from headwise.attention import Plain, attend
+from headwise.guidance.heard import Heard, Need
 
 NAME = "headwise"
 
@@ -29,26 +30,9 @@ class Listener(Protocol):
     def listening(self) -> bool: ...
 
     @property
-    def wants_weights(self) -> bool: ...
+    def wants(self) -> frozenset[Need]: ...
 
-    def hear(self, layer: nn.Module, heard: "Heard") -> None: ...
-
-
-class Heard:
-    """What one layer did in one forward pass.
-
-    Attributes:
-        q: queries (B, H, N, d).
-        v: values (B, G, N, d); G key heads, H a multiple of G.
-        received: what each token receives from all real tokens, before dropout, (B, H, N).
-        weights: the maps, before dropout, (B, H, N, N), if somebody wants them.
-        output: each head's output (B, H, N, d).
-        real: which tokens are no padding, (B, N).
-    """
-
-    def __init__(self, q: Tensor, v: Tensor, output: Tensor, received: Tensor, weights: Tensor | None, real: Tensor):
-        self.q, self.v, self.output = q, v, output
-        self.received, self.weights, self.real = received, weights, real
+    def hear(self, layer: nn.Module, heard: Heard) -> None: ...
 
 
 def attention(
@@ -104,17 +88,25 @@ def attention(
     else:
         assert listener is not None
         real = real_tokens(key_padding, mask, query)
-        output, received, *weights = attend(
-            query,
-            key,
-            value,
-            query_padding=real,
-            return_received=True,
-            return_weights=listener.wants_weights,
-            **arguments,
-        )
-        listener.hear(module, Heard(query, value, output, received, weights[0] if weights else None, real))
+        asked = asked_for(listener.wants, simple=type(arguments["scheme"]) is Plain and position_bias is None)
+        arguments |= {f"return_{name}": True for name in asked}
+        output, *results = attend(query, key, value, query_padding=real, **arguments)
+        scale = query.shape[3] ** -0.5 if scaling is None else scaling
+        tensors = {"q": query, "k": key, "v": value, "output": output, **dict(zip(asked, results, strict=True))}
+        listener.hear(module, Heard(**tensors, real=real, scale=scale, causal=causal, mask=mask))
     return output.transpose(1, 2).contiguous(), None
+
+
+def asked_for(wants: frozenset[Need], *, simple: bool) -> list[str]:
+    """What to ask of `attend`, in its order; simple scores are scale · q·k alone, so that log-sums give neighbours."""
+    neighbours = "neighbours" in wants
+    asked = {
+        "received": True,
+        "squares": "squares" in wants,
+        "log_sums": neighbours and simple,
+        "weights": "weights" in wants or (neighbours and not simple),
+    }
+    return [name for name, needed in asked.items() if needed]
 
 
 def first_position(mask: Tensor | None, n: int, m: int) -> int:

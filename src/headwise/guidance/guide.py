@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 import torch
 from torch import Tensor
 
-from headwise.guidance.attaching import Heard
+from headwise.guidance.heard import Heard, Need
 
 Weight = float | Literal["auto"]
 Schedule = Literal["constant", "linear", "warm-up"]
@@ -51,8 +51,8 @@ class Guide:
         name: what it is called in logs; by default its class.
     """
 
-    #: Whether it needs whole maps, which cost N × N memory a head.
-    needs_weights = False
+    #: What it needs to hear besides what tokens receive.
+    needs: frozenset[Need] = frozenset()
 
     #: What batches hold for this guide alone; it is kept from the model.
     keys: tuple[str, ...] = ()

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from headwise.guidance.attaching import (
-    Heard,
     NotThroughTheInterface,
     attached,
     compare,
@@ -19,6 +18,7 @@ from headwise.guidance.attaching import (
 )
 from headwise.guidance.balance import Balance
 from headwise.guidance.guide import Guide, Observed
+from headwise.guidance.heard import Heard, Need
 
 
 class Guided:
@@ -36,7 +36,7 @@ class Guided:
         if repeated:
             raise ValueError(f"two guides are called {repeated.pop()!r}: give one of them a name")
         self.model, self.guides = model, tuple(guides)
-        self.wants_weights = any(guide.needs_weights for guide in guides)
+        self.wants = frozenset[Need]().union(*(guide.needs for guide in guides))
         self.terms: dict[str, Tensor] = {}
         self._layers: list[Heard] = []
         self._inputs: dict[str, Any] = {}

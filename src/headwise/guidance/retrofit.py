@@ -16,7 +16,6 @@ from headwise.attention import DistanceAware, Plain, RelativePositions, Scheme, 
 from headwise.guidance.attaching import (
     NAME,
     SCHEME,
-    Heard,
     NotThroughTheInterface,
     attached,
     compare,
@@ -24,6 +23,7 @@ from headwise.guidance.attaching import (
     outputs_of,
     unwrapped,
 )
+from headwise.guidance.heard import Heard, Need
 
 SCHEMES: dict[str, type[Scheme]] = {
     scheme.__name__: scheme for scheme in (DistanceAware, Plain, RelativePositions, Tener, TransformerXL)
@@ -185,7 +185,7 @@ def scheme_parameters(model: nn.Module) -> list[nn.Parameter]:
 class _Finder:
     """Listens to which layers ask for attention, and with how many heads of which width."""
 
-    listening, wants_weights = True, False
+    listening, wants = True, frozenset[Need]()
 
     def __init__(self) -> None:
         self.found: dict[nn.Module, tuple[int, int]] = {}

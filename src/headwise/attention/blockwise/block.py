@@ -46,6 +46,8 @@ class Arguments:
     rectify: bool
     dropout: float
     want_received: bool
+    want_squares: bool
+    want_log_sums: bool
     want_weights: bool
 
     def blocks(self) -> Iterator["Block"]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from headwise.attention.blockwise import passes
 from headwise.attention.blockwise.block import Arguments
+from headwise.attention.masking import natural
 from headwise.attention.operators import Operators
 from headwise.attention.problem import Attended, Problem
 
@@ -14,14 +15,14 @@ ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? relative_q, Tensor? key_table, Tensor? value_table, Tensor? distance, "
     "Tensor? bias, Tensor? mask, Tensor? key_padding, Tensor? query_padding, Tensor? seed, float scale, "
     "SymInt offset, bool causal, SymInt first, bool covers, str adjust, bool rectify, float dropout, "
-    "bool want_received, bool want_weights"
+    "bool want_received, bool want_squares, bool want_log_sums, bool want_weights"
 )
 
 
 def attend(problem: Problem) -> Attended:
     terms, dtype = problem.terms, problem.compute_dtype
     learned = (terms.q, terms.k, problem.v, terms.relative_q, terms.key_table, terms.value_table, problem.distance())
-    output, _, received, weights = operators(
+    output, log_sums, received, squares, weights = operators(
         *(None if x is None else x.to(dtype) for x in (*learned, problem.bias)),
         problem.mask,
         problem.key_padding,
@@ -36,12 +37,16 @@ def attend(problem: Problem) -> Attended:
         terms.rectify,
         problem.dropout,
         problem.want_received,
+        problem.want_squares,
+        problem.want_log_sums,
         problem.want_weights,
     )
     return Attended(
         output.to(problem.out_dtype),
-        received if problem.want_received else None,
-        weights if problem.want_weights else None,
+        received=received if problem.want_received else None,
+        squares=squares if problem.want_squares else None,
+        log_sums=natural(log_sums[..., 0]) if problem.want_log_sums else None,
+        weights=weights if problem.want_weights else None,
     )
 
 
@@ -51,14 +56,15 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def _backward(*arguments: Any) -> tuple[Tensor, ...]:
-    *forward_arguments, needs_bias, log_sums, d_output, d_received, d_weights = arguments
+    *forward_arguments, needs_bias, log_sums, d_output, d_log_sums, d_received, d_squares, d_weights = arguments
     a = Arguments(*forward_arguments)
     with torch.autocast(a.q.device.type, enabled=False):
-        return tuple(passes.backward(a, needs_bias, log_sums, d_output, d_received, d_weights).values())
+        grads = passes.backward(a, needs_bias, log_sums, d_output, d_log_sums, d_received, d_squares, d_weights)
+        return tuple(grads.values())
 
 
 def _fake_backward(*arguments: Any) -> tuple[Tensor, ...]:
-    *forward_arguments, needs_bias, _log_sums, _d_output, _d_received, _d_weights = arguments
+    *forward_arguments, needs_bias, _log_sums, _d_output, _d_log_sums, _d_received, _d_squares, _d_weights = arguments
     return tuple(passes.gradients(Arguments(*forward_arguments), needs_bias).values())
 
 
@@ -67,7 +73,7 @@ operators = Operators(
     ARGUMENTS,
     tensors=12,
     differentiable=8,
-    outputs=4,
+    outputs=5,
     saved=(1,),
     forward=_forward,
     backward=_backward,

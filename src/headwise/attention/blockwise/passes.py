@@ -7,15 +7,17 @@ from headwise.attention.blockwise.block import LOG2E, Arguments
 from headwise.attention.diagonals import collect, diagonal_sums
 
 
-def forward(a: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output, log-sums, received, weights; the last two are empty unless asked for."""
-    output, log_sums, received, weights = outputs(a)
+def forward(a: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Output, log-sums, received, squares, weights; the last three are empty unless asked for."""
+    output, log_sums, received, squares, weights = outputs(a)
     for block in a.blocks():
         w, norm, log_sums[block.place] = block.exponentials(block.scores(block.raw_scores()))
         if a.distance is not None and a.adjust.startswith("late"):
             w, norm = block.adjusted_late(w.mul_(norm)), torch.ones_like(norm)
         if a.want_received:
             received[block.batch, block.heads, block.keys] += (norm.mT @ w)[..., 0, :]
+        if a.want_squares:
+            squares[block.place] = (torch.linalg.vector_norm(w, dim=-1) * norm[..., 0]).square_()
         if a.want_weights:
             weights[*block.place, block.keys] = w * norm
         keep = block.dropout_mask()
@@ -26,11 +28,18 @@ def forward(a: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             by_row = collect(w, block.pair_rows(a.value_table), a.value_table.shape[1])
             o += by_row @ block.of_heads(a.value_table)
         output[block.place] = o.mul_(norm)
-    return output, log_sums, received, weights
+    return output, log_sums, received, squares, weights
 
 
 def backward(
-    a: Arguments, needs_bias: bool, log_sums: Tensor, d_output: Tensor, d_received: Tensor, d_weights: Tensor
+    a: Arguments,
+    needs_bias: bool,
+    log_sums: Tensor,
+    d_output: Tensor,
+    d_log_sums: Tensor,
+    d_received: Tensor,
+    d_squares: Tensor,
+    d_weights: Tensor,
 ) -> dict[str, Tensor]:
     """The gradient of each differentiable argument, by name; empty where there is none."""
     grads = gradients(a, needs_bias)
@@ -52,6 +61,8 @@ def backward(
             dw *= keep
         if a.want_received:
             dw += d_received[block.batch, block.heads, None, block.keys]
+        if a.want_squares:
+            dw.addcmul_(w, d_squares[block.place][..., None], value=2)
         if a.want_weights:
             dw += d_weights[*block.place, block.keys]
 
@@ -61,6 +72,8 @@ def backward(
         elif f is not None and a.adjust == "late-add":
             df = dw * block.kept
         ds = torch.ops.aten._softmax_backward_data(dp, p, -1, p.dtype)
+        if a.want_log_sums:
+            ds.addcmul_(p, d_log_sums[block.place], value=LOG2E)  # as log-sums are in units of log 2
         if needs_bias:
             into = block.of(grads["bias"])
             into += ds.sum_to_size(into.shape)
@@ -87,12 +100,13 @@ def backward(
     return grads
 
 
-def outputs(a: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def outputs(a: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     (batch, heads, n, _), m = a.q.shape, a.k.shape[2]
     return (
         a.q.new_zeros(batch, heads, n, a.v.shape[3]),
         a.q.new_zeros(batch, heads, n, 1),
         a.q.new_zeros((batch, heads, m) if a.want_received else (0,)),
+        a.q.new_zeros((batch, heads, n) if a.want_squares else (0,)),
         a.q.new_zeros((batch, heads, n, m) if a.want_weights else (0,)),
     )
 

@@ -42,6 +42,22 @@ def row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT: tl.co
 
 
 @triton.jit
+def own_terms(d_lse_ptr, squares_ptr, d_squares_ptr, bh, rows, n, OPT: tl.constexpr):
+    """What the gradients of a row's squares and of its log-sum, which is in units of log 2, add to delta_i."""
+    delta = -LOG2E * tl.load(d_lse_ptr + bh * n + rows, mask=rows < n, other=0.0)
+    if OPT.squares:
+        squares = tl.load(squares_ptr + bh * n + rows, mask=rows < n, other=0.0)
+        delta += squares * twice(d_squares_ptr, bh, rows, n)
+    return delta
+
+
+@triton.jit
+def twice(d_squares_ptr, bh, rows, n):
+    """2 g_i, where g is the gradient of squares: what the gradient of P_ij has for each P_ij."""
+    return 2.0 * tl.load(d_squares_ptr + bh * n + rows, mask=rows < n, other=0.0)
+
+
+@triton.jit
 def store_shares(shares_ptr, bh, dw, d_sharpness, head, scale):
     """Store this program's share of the gradients of a head's w and v."""
     share = shares_ptr + (bh * tl.num_programs(0) + tl.program_id(0)) * 2
@@ -52,7 +68,7 @@ def store_shares(shares_ptr, bh, dw, d_sharpness, head, scale):
 @triton.jit
 def received_terms(
     q_ptr, k_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, sigmoid_ptr, relative_ptr, edges_ptr,
-    bins_ptr, d_bins_ptr, key_padding, mask, bias, starts, ends,
+    d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, key_padding, mask, bias, starts, ends,
     q_b, q_h, q_n, k_b, k_h, k_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
 ):  # fmt: skip
@@ -71,6 +87,7 @@ def received_terms(
     q = block(q_ptr + b * q_b + h * q_h, q_n, rows, e, n, OPT.width, BE)
     do = block(do_ptr + b * do_b + h * do_h, do_n, rows, d, n, OPT.value_width, BD)
     delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+    delta += own_terms(d_lse_ptr, squares_ptr, d_squares_ptr, bh, rows, n, OPT)
     lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
     k_ptr += b * k_b + (h // GROUP) * k_h
     relative = relative_ptr + bh * n * (2 * reach + 1)
@@ -103,7 +120,7 @@ def received_terms(
 def query_gradients(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, d_relative_ptr, d_bias_ptr, shares_ptr,
     sums_ptr, sigmoid_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
-    key_padding, mask, bias, starts, ends, seed_ptr,
+    d_lse_ptr, squares_ptr, d_squares_ptr, key_padding, mask, bias, starts, ends, seed_ptr,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
     bias_b, bias_h, bias_n, bias_m, d_bias_b, d_bias_h, d_bias_n,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
@@ -130,7 +147,11 @@ def query_gradients(
         delta = tl.load(delta_ptr + bh * n + rows, mask=rows < n, other=0.0)
     else:
         delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+        delta += own_terms(d_lse_ptr, squares_ptr, d_squares_ptr, bh, rows, n, OPT)
         tl.store(delta_ptr + bh * n + rows, delta, mask=rows < n)
+    of_squares = tl.zeros([BN], tl.float32)
+    if OPT.squares:
+        of_squares = twice(d_squares_ptr, bh, rows, n)
     k_ptr += b * k_b + (h // GROUP) * k_h
     v_ptr += b * v_b + (h // GROUP) * v_h
     table = bh * n * (2 * reach + 1)
@@ -183,6 +204,8 @@ def query_gradients(
                     dp *= kept(seed, i, j, m, dropout)
                 if OPT.received:
                     dp += g[None, :]
+                if OPT.squares:
+                    dp += p * of_squares[:, None]
                 dx = p * (dp - shifted_delta[:, None])
                 if OPT.d_bias:
                     at = d_bias_ptr + b * d_bias_b + h * d_bias_h + i * d_bias_n + j
@@ -222,7 +245,7 @@ def query_gradients(
 def key_gradients(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, dk_ptr, dv_ptr, shares_ptr, sums_ptr,
     sigmoid_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
-    key_padding, mask, bias, starts, ends, seed_ptr,
+    d_lse_ptr, squares_ptr, d_squares_ptr, key_padding, mask, bias, starts, ends, seed_ptr,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
     bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
@@ -284,6 +307,7 @@ def key_gradients(
                     lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
                     if OPT.alone:
                         delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+                        delta += own_terms(d_lse_ptr, squares_ptr, d_squares_ptr, bh, rows, n, OPT)
                     else:
                         delta = tl.load(delta_ptr + bh * n + rows, mask=rows < n, other=0.0)
                     if OPT.relative and SIDE != AMONG:
@@ -313,6 +337,8 @@ def key_gradients(
                         dp += g[:, None]
                         if OPT.alone:
                             delta += tl.sum(p * g[:, None], axis=0)
+                    if OPT.squares:
+                        dp += p * twice(d_squares_ptr, bh, rows, n)[None, :]
                     dx = p * (dp - delta[None, :])
                     if OPT.distance:
                         if OPT.rectify:
@@ -340,7 +366,7 @@ def key_gradients(
 @triton.jit
 def bias_gradients(
     q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, d_bias_ptr, sigmoid_ptr,
-    relative_ptr, d_bins_ptr, key_padding, mask, bias, starts, seed_ptr,
+    relative_ptr, d_bins_ptr, d_squares_ptr, key_padding, mask, bias, starts, seed_ptr,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
     bias_b, bias_h, bias_n, bias_m,
     H, GROUP, BIAS_B, BIAS_H, B, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
@@ -383,6 +409,8 @@ def bias_gradients(
                 dp *= kept(tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32), i, j, m, dropout)
             if OPT.received:
                 dp += tl.load(g_ptr + bh * m + columns, mask=columns < m, other=0.0)[None, :]
+            if OPT.squares:
+                dp += p * twice(d_squares_ptr, bh, rows, n)[:, None]
             total += p * (dp - delta[:, None])
     at = d_bias_ptr + (own * n + i) * m + j
     tl.store(at, total.to(d_bias_ptr.dtype.element_ty), mask=(i < n) & (j < m))

@@ -29,7 +29,7 @@ class Call:
         self.sigmoid, self.relative, self.relative_q, self.table, self.bias = arguments[:5]
         self.mask, self.key_padding, self.query_padding, self.starts, self.ends, self.seed = arguments[5:11]
         self.scale, self.offset, self.causal, self.rectify, self.reach = arguments[11:16]
-        self.want_bins, self.dropout, self.want_received = arguments[16:]
+        self.want_bins, self.dropout, self.want_received, self.want_squares = arguments[16:]
         self.batch, self.heads, self.n, self.width = q.shape
         self.groups, self.m, self.value_width = v.shape[1:]
         self.arguments = arguments
@@ -47,8 +47,8 @@ class Call:
             *[described(x) if isinstance(x, Tensor) else x for x in self.arguments],
         )
 
-    def outputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Output, log-sums, received and bins; the last two are empty unless asked for."""
+    def outputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Output, log-sums, received, bins and squares; the last three are empty unless asked for."""
         rows = (self.batch, self.heads, self.n)
         received = (self.batch, self.heads, self.m) if self.want_received else (0,)
         return (
@@ -56,6 +56,7 @@ class Call:
             self.q.new_empty(rows, dtype=torch.float32),
             self.q.new_empty(received, dtype=torch.float32),
             self.q.new_zeros((*rows, 2 * self.reach + 1) if self.want_bins else (0,)),
+            self.q.new_empty(rows if self.want_squares else (0,), dtype=torch.float32),
         )
 
     def gradients(self, needs_bias: bool) -> tuple[Tensor, ...]:
@@ -191,6 +192,7 @@ class Call:
             packed=self.starts is not None,
             dropout=self.seed is not None,
             received=self.want_received,
+            squares=self.want_squares,
             even_m=self.m % tile.columns == 0,
             fast=self.q.device.type == "cuda" and torch.version.hip is None,
             precision="tf32" if tf32 else "ieee",

@@ -1,4 +1,7 @@
-"""Kernels of the forward pass: the output with its rows' log-sums, and received attention. `tiles.py` says the rest."""
+"""Kernels of the forward pass: the output with its rows' log-sums and squares, and received attention.
+
+`tiles.py` says the rest.
+"""
 
 import triton
 import triton.language as tl
@@ -23,7 +26,7 @@ from headwise.attention.triton.tiles import (
 
 @triton.jit
 def forward(
-    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, bins_ptr, sigmoid_ptr, relative_ptr, edges_ptr, sums_ptr,
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, squares_ptr, bins_ptr, sigmoid_ptr, relative_ptr, edges_ptr, sums_ptr,
     key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
@@ -55,6 +58,7 @@ def forward(
 
     top = tl.full([BN], float("-inf"), tl.float32)
     total = tl.zeros([BN], tl.float32)
+    squares = tl.zeros([BN], tl.float32)
     left = tl.zeros([BN], tl.float32)  # what the tables' outermost rows are given
     right = tl.zeros([BN], tl.float32)
     acc = tl.zeros([BN, BD], tl.float32)
@@ -68,6 +72,7 @@ def forward(
         if quiet & (count > 0.0):
             top = tl.zeros([BN], tl.float32)
             total += count
+            squares += count
             acc += far_sum(sums, lo, hi, lo_after, hi_after, d, OPT.value_width)[None, :]
     for SIDE in tl.static_range(SIDES):
         if (OPT.sides >> SIDE) & 1:
@@ -91,6 +96,8 @@ def forward(
                 p = tl.exp2(s - (safe_top - shift)[:, None])
                 rescale = tl.exp2(top - safe_top)
                 total = total * rescale + tl.sum(p, axis=1)
+                if OPT.squares:
+                    squares = squares * rescale * rescale + tl.sum(p * p, axis=1)
                 acc = acc * rescale[:, None]
                 if OPT.dropout:
                     p *= kept(seed, i, j, m, dropout)
@@ -113,6 +120,8 @@ def forward(
     # A row without a key has log-sum +∞, so that 2^(s − log-sum) is 0 in the backward pass too.
     lse = tl.where(real, top + tl.log2(total), float("inf"))
     tl.store(lse_ptr + bh * n + rows, lse, mask=rows < n)
+    if OPT.squares:
+        tl.store(squares_ptr + bh * n + rows, squares * inverse * inverse, mask=rows < n)
     pointers = o_ptr + (bh * n + i) * OPT.value_width + d[None, :]
     o = (acc * inverse[:, None]).to(o_ptr.dtype.element_ty)
     tl.store(pointers, o, mask=(i < n) & (d[None, :] < OPT.value_width))

@@ -49,6 +49,7 @@ class Options:
     packed: bool
     dropout: bool
     received: bool
+    squares: bool
     even_m: bool
     fast: bool
     precision: str

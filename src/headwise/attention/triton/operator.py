@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.attention.masking import natural
 from headwise.attention.operators import Operators
 from headwise.attention.problem import Attended, Problem
 from headwise.attention.triton import strips
@@ -16,7 +17,7 @@ ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? sigmoid, Tensor? relative, Tensor? relative_q, Tensor? table, "
     "Tensor? bias, Tensor? mask, Tensor? key_padding, Tensor? query_padding, Tensor? starts, Tensor? ends, "
     "Tensor? seed, float scale, SymInt offset, bool causal, bool rectify, SymInt reach, bool want_bins, "
-    "float dropout, bool want_received"
+    "float dropout, bool want_received, bool want_squares"
 )
 WIDEST = 256
 
@@ -80,7 +81,7 @@ def attend(problem: Problem) -> Attended:
         else:
             relative, relative_q, table = relative_q @ table.mT, None, None
     starts, ends = (None, None) if problem.packed is None else spans(problem.packed, problem.shape[2])
-    output, _, received, bins = operators(
+    output, log_sums, received, bins, squares = operators(
         q,
         terms.k.to(dtype),
         problem.v.to(dtype),
@@ -103,10 +104,16 @@ def attend(problem: Problem) -> Attended:
         terms.value_table is not None,
         problem.dropout,
         problem.want_received,
+        problem.want_squares,
     )
     if terms.value_table is not None:
         output = output + bins @ terms.value_table.to(dtype)
-    return Attended(output, received if problem.want_received else None)
+    return Attended(
+        output,
+        received=received if problem.want_received else None,
+        squares=squares if problem.want_squares else None,
+        log_sums=natural(log_sums) if problem.want_log_sums else None,
+    )
 
 
 def spans(packed: Tensor, length: int) -> tuple[Tensor, Tensor]:
@@ -121,10 +128,19 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     call = Call(*arguments)
     if call.table is not None and call.m:
         return strips.forward(call, _forward)
-    output, log_sums, received, bins = results = call.outputs()
-    if not output.numel() or not call.m:
-        return tuple(x.zero_() for x in results)
-    tensors = {**call.tensors(), "o_ptr": output, "lse_ptr": log_sums, "received_ptr": received, "bins_ptr": bins}
+    output, log_sums, received, bins, squares = results = call.outputs()
+    if not log_sums.numel() or not call.m:
+        for x in results:
+            x.fill_(torch.inf if x is log_sums else 0.0)  # as of rows without a key
+        return results
+    tensors = {
+        **call.tensors(),
+        "o_ptr": output,
+        "lse_ptr": log_sums,
+        "squares_ptr": squares,
+        "received_ptr": received,
+        "bins_ptr": bins,
+    }
     run = launches(_forward_launches, call)
     with on_device(call.q):
         if call.skips:
@@ -152,12 +168,12 @@ def _forward_launches(call: Call) -> dict[str, Launch]:
 
 def _backward(*arguments: Any, into: Tensor | None = None) -> tuple[Tensor, ...]:
     """The gradients. `into` is where the bias' goes, where each pair has its own: zeros that are filled."""
-    *given, needs_bias, output, log_sums, bins, d_output, d_received, d_bins = arguments
+    *given, needs_bias, output, log_sums, bins, squares, d_output, d_log_sums, d_received, d_bins, d_squares = arguments
     call = Call(*given)
     if call.table is not None and call.m:
-        return strips.backward(call, _backward, needs_bias, output, log_sums, bins, d_output, d_received, d_bins)
+        return strips.backward(call, _backward, needs_bias, *arguments[len(given) + 1 :])
     dq, dk, dv, d_sigmoid, d_relative, _, _, d_bias = grads = call.gradients(needs_bias and into is None)
-    if not output.numel() or not call.m:
+    if not log_sums.numel() or not call.m:
         return tuple(grad.zero_() for grad in grads)
     d_output = rows_together(d_output)
     whole_bias = d_bias if into is None else into
@@ -170,6 +186,9 @@ def _backward(*arguments: Any, into: Tensor | None = None) -> tuple[Tensor, ...]
         **call.tensors(),
         "o_ptr": output,
         "lse_ptr": log_sums,
+        "d_lse_ptr": d_log_sums.contiguous(),
+        "squares_ptr": squares,
+        "d_squares_ptr": d_squares.contiguous(),
         "bins_ptr": bins,
         "do_ptr": d_output,
         "g_ptr": d_received.contiguous() if call.want_received else d_received,
@@ -225,10 +244,10 @@ operators = Operators(
     ARGUMENTS,
     tensors=14,
     differentiable=8,
-    outputs=4,
-    saved=(0, 1, 3),
+    outputs=5,
+    saved=(0, 1, 3, 4),
     forward=_forward,
     backward=_backward,
     fake_forward=lambda *arguments: Call(*arguments).outputs(),
-    fake_backward=lambda *arguments: Call(*arguments[:22]).gradients(arguments[22]),
+    fake_backward=lambda *arguments: Call(*arguments[:23]).gradients(arguments[23]),
 )

@@ -76,6 +76,7 @@ class Strip:
             False,
             call.dropout,
             call.want_received,
+            call.want_squares,
         )
 
     def part(self, x: Tensor) -> Tensor:
@@ -99,12 +100,14 @@ def strips(call: Call) -> Iterator[Strip]:
 
 
 def forward(call: Call, solve: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Output, log-sums and received; `solve` is the forward pass without a table."""
-    output, log_sums, received, _ = results = call.outputs()
+    """Output, log-sums, received and squares; `solve` is the forward pass without a table."""
+    output, log_sums, received, _, squares = results = call.outputs()
     received.zero_()
     for strip in strips(call):
         arguments = strip.arguments(strip.pairs(strip.products()).contiguous())
-        output[strip.place], log_sums[strip.place], of_strip, _ = solve(*arguments)
+        output[strip.place], log_sums[strip.place], of_strip, _, of_rows = solve(*arguments)
+        if call.want_squares:
+            squares[strip.place] = of_rows
         if call.want_received:
             received[..., : strip.keys] += of_strip
     return results
@@ -114,7 +117,7 @@ def backward(
     call: Call, solve: Callable[..., tuple[Tensor, ...]], needs_bias: bool, *tensors: Tensor
 ) -> tuple[Tensor, ...]:
     """All gradients; `solve` is the backward pass without a table, to which a place for the bias' can be given."""
-    output, log_sums, bins, d_output, d_received, d_bins = tensors
+    output, log_sums, bins, squares, d_output, d_log_sums, d_received, d_bins, d_squares = tensors
     dq, dk, dv, _, _, d_relative_q, d_table, d_bias = grads = call.gradients(needs_bias)
     sums = {name: torch.zeros_like(x, dtype=torch.float32) for name, x in (("k", dk), ("v", dv))}
     d_padded = torch.zeros(
@@ -126,9 +129,11 @@ def backward(
         bias = strip.pairs(z).contiguous()
         d_pairs = torch.zeros_like(bias)
         arguments = strip.arguments(bias)
-        o, lse, do = (x[strip.place] for x in (output, log_sums, d_output))
+        o, lse, do, d_lse = (x[strip.place] for x in (output, log_sums, d_output, d_log_sums))
+        of_rows = [x[strip.place].contiguous() if call.want_squares else x for x in (squares, d_squares)]
         g = d_received[..., : strip.keys] if call.want_received else d_received
-        of_strip = solve(*arguments, True, o.contiguous(), lse.contiguous(), bins, do, g, d_bins, into=d_pairs)
+        saved = (o.contiguous(), lse.contiguous(), bins, of_rows[0])
+        of_strip = solve(*arguments, True, *saved, do, d_lse, g, d_bins, of_rows[1], into=d_pairs)
         strip.pairs(dz).copy_(d_pairs)
         dq[strip.place] = of_strip[0]
         sums["k"][:, :, : strip.keys] += of_strip[1]

@@ -5,10 +5,10 @@ from typing import Unpack
 from torch import Tensor
 
 from headwise.guidance.guide import Observed, Options, Weight
-from headwise.guidance.guides.pattern import PatternGuide, tokens_among
+from headwise.guidance.guides.pattern import TokenGuide, tokens_among
 
 
-class Delimiter(PatternGuide):
+class Delimiter(TokenGuide):
     """Push heads towards separator tokens, [SEP] in BERT.
 
     Args:
@@ -27,4 +27,4 @@ class Delimiter(PatternGuide):
         self.tokens = tuple(tokens)
 
     def target(self, observed: Observed) -> Tensor:
-        return tokens_among(observed.inputs, self.tokens, self.name)[:, None, :]
+        return tokens_among(observed.inputs, self.tokens, self.name)

@@ -11,8 +11,8 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from headwise.guidance.attaching import Heard
 from headwise.guidance.guide import Guide, Observed, Options, Weight, full
+from headwise.guidance.heard import Heard
 
 
 class Disagreement(Guide):
@@ -39,7 +39,7 @@ class Disagreement(Guide):
         if on not in ("output", "position", "subspace"):
             raise ValueError(f"on must be one of output, position, subspace; got {on!r}")
         self.on = on
-        self.needs_weights = on == "position"
+        self.needs = frozenset({"weights"}) if on == "position" else frozenset()
 
     def term(self, observed: Observed) -> Tensor:
         return torch.stack([self._agreement(layer) for layer in observed.layers]).mean()

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from headwise.guidance.guide import Observed
-from headwise.guidance.guides.pattern import PatternGuide
+from headwise.guidance.guides.pattern import TokenGuide
 
 
-class First(PatternGuide):
+class First(TokenGuide):
     """Push heads towards the first token, [CLS] in BERT.
 
     Args:
@@ -22,4 +22,4 @@ class First(PatternGuide):
     def target(self, observed: Observed) -> Tensor:
         n = observed.real.shape[1]
         first = observed.real.int().argmax(dim=1)  # padding may be on the left
-        return torch.nn.functional.one_hot(first, n)[:, None, :]
+        return torch.nn.functional.one_hot(first, n).bool()

@@ -1,14 +1,10 @@
 """[Next]: every token looks at the one after it. Wang et al. 2022, section 3.5"""
 
-import torch
-from torch import Tensor
-
-from headwise.guidance.guide import Observed
-from headwise.guidance.guides.pattern import PatternGuide
+from headwise.guidance.guides.pattern import NeighbourGuide
 
 
-class Next(PatternGuide):
-    """Push heads towards the next token; the last one has no target.
+class Next(NeighbourGuide):
+    """Push heads towards the next token; the last one has no target, and in a causal model none has.
 
     Args:
         weight, share, layers, heads, schedule, name: see `Guide`.
@@ -19,6 +15,4 @@ class Next(PatternGuide):
         Next(weight=1, schedule='constant')
     """
 
-    def target(self, observed: Observed) -> Tensor:
-        n = observed.real.shape[1]
-        return torch.ones(n, n).triu(1).tril(1)
+    places = 1

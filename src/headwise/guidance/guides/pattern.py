@@ -3,6 +3,12 @@
     L = mean over guided heads and pairs of real tokens of (P − T)²
 
 T is 0 or 1, or, where it comes from knowledge, a row that sums to 1. A row of zeros is no target, and is left out.
+Most targets need no map, since
+
+    Σ (P − T)² = Σ P² − 2 Σ P∘T + Σ T²
+
+and the squares of a row come with the attention: if T is the same for all queries, Σ P∘T is what its tokens receive; if
+each query has one token, it is one weight a query.
 """
 
 from abc import abstractmethod
@@ -14,9 +20,9 @@ from headwise.guidance.guide import Guide, Observed, full
 
 
 class PatternGuide(Guide):
-    """Push heads towards a map T."""
+    """Push heads towards a map T, whatever it is: this needs whole maps."""
 
-    needs_weights = True
+    needs = frozenset({"weights"})
 
     @abstractmethod
     def target(self, observed: Observed) -> Tensor:
@@ -33,6 +39,47 @@ class PatternGuide(Guide):
             assert layer.weights is not None
             error = (full(self.of_heads(layer.weights)) - target[:, None]).square() * pairs[:, None]
             terms.append(error.sum(dim=(2, 3)).mean(dim=1) / count)
+        return torch.stack(terms).mean()
+
+
+class TokenGuide(Guide):
+    """Push heads towards some tokens, the same for all queries."""
+
+    needs = frozenset({"squares"})
+
+    @abstractmethod
+    def target(self, observed: Observed) -> Tensor:
+        """Which tokens, (B, N) boolean; padding is left out elsewhere. A text without any has no target."""
+
+    def term(self, observed: Observed) -> Tensor:
+        real = observed.real
+        target = self.target(observed).to(real.device) & real
+        length, chosen = real.sum(dim=1), target.sum(dim=1)
+        terms = []
+        for layer in observed.layers:
+            assert layer.squares is not None
+            squares, received = (full(self.of_heads(x)) for x in (layer.squares, layer.received))
+            error = squares.sum(dim=2) - 2 * (received * target[:, None]).sum(dim=2) + (length * chosen)[:, None]
+            terms.append(error.mean(dim=1) * (chosen > 0) / length.square().clamp(min=1))
+        return torch.stack(terms).mean()
+
+
+class NeighbourGuide(Guide):
+    """Push heads towards the token so many places after each; one that has or sees none there has no target."""
+
+    needs = frozenset({"squares", "neighbours"})
+
+    places: int
+
+    def term(self, observed: Observed) -> Tensor:
+        length = observed.real.sum(dim=1)[:, None]
+        terms = []
+        for layer in observed.layers:
+            assert layer.squares is not None
+            squares, given = (full(self.of_heads(x)) for x in (layer.squares, layer.given(self.places)))
+            seen = self.of_heads(layer.sees(self.places).expand_as(layer.squares))
+            error = (squares - 2 * given + 1) * seen
+            terms.append((error.sum(dim=2) / (seen.sum(dim=2) * length).clamp(min=1)).mean(dim=1))
         return torch.stack(terms).mean()
 
 

@@ -1,13 +1,9 @@
 """[Prev]: every token looks at the one before it. Wang et al. 2022, section 3.5"""
 
-import torch
-from torch import Tensor
-
-from headwise.guidance.guide import Observed
-from headwise.guidance.guides.pattern import PatternGuide
+from headwise.guidance.guides.pattern import NeighbourGuide
 
 
-class Previous(PatternGuide):
+class Previous(NeighbourGuide):
     """Push heads towards the previous token; the first one has no target.
 
     Args:
@@ -19,6 +15,4 @@ class Previous(PatternGuide):
         Previous(weight=1, schedule='constant')
     """
 
-    def target(self, observed: Observed) -> Tensor:
-        n = observed.real.shape[1]
-        return torch.ones(n, n).tril(-1).triu(-1)
+    places = -1
