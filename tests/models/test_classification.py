@@ -14,7 +14,7 @@ from tests.models.small import CASES, KINDS, SCHEMES, WORDS, classifier, config,
 @pytest.mark.parametrize(("scheme", "kind"), CASES)
 def test_a_step_reaches_every_parameter(scheme: str, kind: str) -> None:
     model = classifier(scheme, **KINDS[kind], dropout=0.0).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batch = inputs(kind) | {"labels": torch.tensor([0, 2])}
     first = model(**batch).loss
     first.backward()
