@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -65,7 +66,7 @@ def test_text_classification_pipeline(framed: bool, tmp_path: Path) -> None:
     ).eval()
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    classify = pipeline(
+    classify: Any = pipeline(
         "text-classification",
         model=AutoModelForSequenceClassification.from_pretrained(tmp_path),
         tokenizer=AutoTokenizer.from_pretrained(tmp_path),
@@ -81,16 +82,18 @@ def test_pair_and_token_pipelines() -> None:
     tokenizer = build_tokenizer(TEXTS)
     sizes = {"vocab_size": len(tokenizer), "word_dim": 6}
     joint = HeadwiseForSequenceClassification(HeadwiseConfig(**sizes, pair="joint")).eval()  # type: ignore[arg-type]
-    answer = pipeline("text-classification", model=joint, tokenizer=tokenizer)({"text": "a", "text_pair": "b"})
+    judge: Any = pipeline("text-classification", model=joint, tokenizer=tokenizer)
+    answer = judge({"text": "a", "text_pair": "b"})
     assert answer["label"] in ("LABEL_0", "LABEL_1")
     tagger = HeadwiseForTokenClassification(HeadwiseConfig(**sizes)).eval()  # type: ignore[arg-type]
-    tags = pipeline("token-classification", model=tagger, tokenizer=tokenizer)("A fine film")
+    tag_words: Any = pipeline("token-classification", model=tagger, tokenizer=tokenizer)
+    tags = tag_words("A fine film")
     assert [(tag["word"], tag["start"], tag["end"]) for tag in tags] == [("a", 0, 1), ("fine", 2, 6), ("film", 7, 11)]
 
 
 def test_the_trainer_learns(tmp_path: Path) -> None:
     tokenizer = build_tokenizer(TEXTS)
-    rows = [dict(tokenizer(text)) | {"labels": label} for text, label in zip(TEXTS, [1, 0, 1, 0], strict=True)]
+    rows: Any = [dict(tokenizer(text)) | {"labels": label} for text, label in zip(TEXTS, [1, 0, 1, 0], strict=True)]
     model = HeadwiseForSequenceClassification(HeadwiseConfig(vocab_size=len(tokenizer), word_dim=16, dropout=0.0))
     arguments = TrainingArguments(
         output_dir=str(tmp_path),
@@ -106,11 +109,11 @@ def test_the_trainer_learns(tmp_path: Path) -> None:
     )
     trainer = Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows, processing_class=tokenizer)
     trainer.train()
-    assert trainer.predict(rows).predictions.argmax(-1).tolist() == [1, 0, 1, 0]
+    logits: Any = trainer.predict(rows).predictions
+    assert logits.argmax(-1).tolist() == [1, 0, 1, 0]
 
 
 def test_importing_headwise_stays_fast_and_offers_the_models() -> None:
-    code = "import sys, headwise; assert 'transformers' not in sys.modules; print(headwise.HeadwiseConfig.model_type)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "headwise"
+    code = "import sys, headwise; sys.exit('transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert headwise.HeadwiseModel is HeadwiseModel

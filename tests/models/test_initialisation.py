@@ -1,6 +1,7 @@
 """A parameter's first values come from its name and the seed."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -63,9 +64,10 @@ def test_a_new_head_on_a_pretrained_model(tmp_path: Path) -> None:
     sizes = {"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     bert = BertModel(BertConfig(**sizes, intermediate_size=16))  # type: ignore[arg-type]
     bert.save_pretrained(tmp_path)
+    load: Any = BertForSequenceClassification.from_pretrained
     heads = []
     for _ in range(2):
-        model, report = BertForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
+        model, report = load(tmp_path, output_loading_info=True)
         assert sorted(report["missing_keys"]) == ["classifier.bias", "classifier.weight"]
         initialise_by_name(model, 5, report["missing_keys"])
         heads.append(model.classifier.weight)
