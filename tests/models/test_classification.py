@@ -74,6 +74,13 @@ def test_an_empty_document_is_finite(scheme: str) -> None:
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
+def test_distance_alone_reads_backwards_as_forwards() -> None:
+    ids = texts(7)[0]
+    for scheme, same in (("none", True), ("distance-aware", True), ("rpr", False), ("plain", False)):
+        model = classifier(scheme).double().eval()
+        assert torch.allclose(model(ids).logits, model(ids.flip(1)).logits) == same, scheme
+
+
 def test_a_siamese_pair_is_compared() -> None:
     model = classifier(pair="siamese").double().eval()
     batch = inputs("siamese")
