@@ -8,6 +8,7 @@ from headwise.attention import *  # noqa: F403
 
 if TYPE_CHECKING:
     from headwise.guidance import *  # noqa: F403
+    from headwise.models import *  # noqa: F403
 
 __version__ = "0.1.0"
 
@@ -17,7 +18,7 @@ __all__ = [*_attention.__all__]
 def __getattr__(name: str) -> Any:
     """What needs transformers, imported when it is asked for first: that takes seconds."""
     if not name.startswith("_"):
-        room = import_module("headwise.guidance")
-        if name in room.__all__:
-            return getattr(room, name)
+        for room in map(import_module, ("headwise.guidance", "headwise.models")):
+            if name in room.__all__:
+                return getattr(room, name)
     raise AttributeError(f"module 'headwise' has no attribute {name!r}")

@@ -7,6 +7,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 from headwise.models.classification import HeadwiseForSequenceClassification, HeadwiseForTokenClassification
 from headwise.models.configuration import HeadwiseConfig
+from headwise.models.documents import encode_document, pad_documents
 from headwise.models.encoder import HeadwiseModel
 from headwise.models.initialisation import initialise_by_name
 from headwise.models.pooling import AdditivePooling
@@ -27,6 +28,8 @@ __all__ = [
     "HeadwiseModel",
     "build_tokenizer",
     "count_words",
+    "encode_document",
     "initialise_by_name",
+    "pad_documents",
     "read_vectors",
 ]

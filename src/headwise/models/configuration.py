@@ -24,6 +24,9 @@ SCHEMES: dict[str, type[Scheme]] = {
     "distance-aware": DistanceAware,
 }
 
+#: What a scheme takes from the model; its other arguments are options.
+SIZES = ("heads", "head_dim")
+
 
 class HeadwiseConfig(PretrainedConfig):
     """The sizes and choices of a headwise model; the defaults are the distance-aware paper's (Wu et al. 2021).
@@ -113,17 +116,15 @@ class HeadwiseConfig(PretrainedConfig):
 
     def make_scheme(self) -> Scheme:
         """A new scheme, for one layer."""
-        known = inspect.signature(SCHEMES[self.scheme]).parameters
-        own = {"heads": self.heads, "head_dim": self.head_dim}
-        return SCHEMES[self.scheme](**{name: x for name, x in own.items() if name in known}, **self.scheme_options)
+        kind = SCHEMES[self.scheme]
+        sizes = {name: getattr(self, name) for name in SIZES if name in _arguments(kind)}
+        return kind(**sizes, **self.scheme_options)
 
     def _check_together(self) -> None:
-        options = set(inspect.signature(SCHEMES[self.scheme]).parameters) - {"heads", "head_dim"}
+        options = [name for name in _arguments(SCHEMES[self.scheme]) if name not in SIZES]
         for name in self.scheme_options:
             if name not in options:
-                raise Mistake(
-                    f"scheme_options: {self.scheme} has {', '.join(sorted(options)) or 'no options'}; got {name!r}"
-                )
+                raise Mistake(f"scheme_options: {self.scheme} has {', '.join(options) or 'no options'}; got {name!r}")
         try:
             with torch.device("meta"):
                 self.make_scheme()
@@ -139,6 +140,12 @@ class HeadwiseConfig(PretrainedConfig):
             raise Mistake("a hierarchy has no joint pairs: a sentence belongs to one text; pair='siamese' goes with it")
         if self.hierarchy is not None and self.pooling == "cls":
             raise Mistake("a hierarchy pools by additive attention: a document has no [CLS] sentence")
+
+
+def _arguments(kind: type[Scheme]) -> list[str]:
+    """The names of a scheme's arguments; one without parameters has its base's *args and **kwargs only."""
+    found = inspect.signature(kind).parameters.values()
+    return [argument.name for argument in found if argument.kind not in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD)]
 
 
 def _count(name: str, value: Any) -> int:

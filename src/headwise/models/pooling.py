@@ -1,8 +1,10 @@
 """One vector from the states of many tokens.
 
-Additive attention, as in the models of Wu et al. (2021, https://arxiv.org/abs/2010.06925):
+Additive attention, as in NRMS (Wu et al. 2019, EMNLP), whose training the distance-aware paper follows:
 
     α = softmax_i(qᵀ tanh(W h_i + b)),   the vector is Σ_i α_i h_i
+
+The distance-aware paper itself does not say how states become a vector.
 """
 
 import torch

@@ -1,0 +1,69 @@
+"""A configuration states its defaults, and refuses what cannot be in one line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from headwise import DistanceAware, RelativePositions
+from headwise.mistakes import Mistake
+from headwise.models import HeadwiseConfig
+from tests.models.small import SCHEMES
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_default_positions(scheme: str) -> None:
+    assert HeadwiseConfig(scheme=scheme).positions == ("sinusoidal" if scheme == "plain" else "none")  # type: ignore[arg-type]
+
+
+def test_defaults_are_the_papers() -> None:
+    config = HeadwiseConfig()
+    assert (config.heads, config.head_dim, config.layers, config.word_dim) == (16, 16, 1, 300)
+    assert (config.hidden_size, config.intermediate_size) == (256, 1024)
+
+
+def test_options_reach_the_scheme() -> None:
+    distance = HeadwiseConfig(scheme_options={"rectify": False}).make_scheme()
+    assert isinstance(distance, DistanceAware)
+    assert not distance.rectify
+    relative = HeadwiseConfig(scheme="rpr", scheme_options={"k": 4, "per_head": True}).make_scheme()
+    assert isinstance(relative, RelativePositions)
+    assert (relative.k, relative.per_head, relative.heads, relative.head_dim) == (4, True, 16, 16)
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    options = {"scheme": "rpr", "hierarchy": (20, 8), "positions": "learned", "id2label": {0: "bad", 1: "good"}}
+    config = HeadwiseConfig(**options, problem_type="single_label_classification")  # type: ignore[arg-type]
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert loaded.to_diff_dict() == config.to_diff_dict()
+    assert loaded.hierarchy == (20, 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocab_size": 0}, "vocab_size must be a whole number of at least 1, got 0"),
+        ({"heads": 2.5}, "heads must be a whole number"),
+        ({"scheme": "alibi"}, "scheme must be one of none, plain, rpr.*got 'alibi'"),
+        ({"scheme": "plain", "scheme_options": {"k": 3}}, "plain has no options; got 'k'"),
+        ({"scheme_options": {"rectfy": True}}, "distance-aware has .*rectify.*; got 'rectfy'"),
+        ({"scheme": "rpr", "scheme_options": {"k": -1}}, "scheme rpr: k, the clipping distance"),
+        ({"scheme": "tener", "head_dim": 3}, "scheme tener: head_dim must be even"),
+        ({"scheme": "none", "positions": "learned"}, "scheme none knows no positions"),
+        ({"positions": "rotary"}, "positions must be one of"),
+        ({"positions": "sinusoidal", "heads": 1, "head_dim": 5}, "even width"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ({"pooling": "mean"}, "pooling must be one of additive, cls"),
+        ({"pair": "both"}, "pair must be one of joint, siamese"),
+        ({"hierarchy": (20,)}, "hierarchy must be"),
+        ({"hierarchy": (20, 0)}, "hierarchy's sentences"),
+        ({"hierarchy": (20, 8), "pair": "joint"}, "no joint pairs"),
+        ({"hierarchy": (20, 8), "pooling": "cls"}, "additive"),
+        ({"pad_token_id": 30_000}, "pad_token_id must lie between 0 and 29999"),
+    ],
+)
+def test_mistakes(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(Mistake, match=message):
+        HeadwiseConfig(**options)

@@ -1,0 +1,130 @@
+"""The encoder is embeddings and layers, whatever a batch looks like and however it is run."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from headwise.mistakes import Mistake
+from headwise.models import HeadwiseModel
+from tests.models.small import SCHEMES, config, texts
+
+
+def encoder(scheme: str, **options: object) -> HeadwiseModel:
+    model = HeadwiseModel(config(scheme, **options))
+    model.eval()
+    return model
+
+
+def by_hand(model: Any, ids: list[int]) -> Tensor:
+    """One text through the plain model, a token at a time."""
+    rows = []
+    for position, word in enumerate(ids):
+        angles = [position / 10000 ** (2 * m / model.config.dim) for m in range(model.config.dim // 2)]
+        waves = torch.tensor([*map(math.sin, angles), *map(math.cos, angles)], dtype=torch.float64)
+        rows.append(model.embeddings.projection(model.embeddings.words(torch.tensor(word))) + waves)
+    for layer in model.layers:
+        own, attended = layer.attention, []
+        for row in rows:
+            heads = []
+            for part in torch.arange(model.config.dim).split(model.config.head_dim):
+                q = own.q_proj(row)[part]
+                scores = [float(q @ own.k_proj(other)[part]) / math.sqrt(len(part)) for other in rows]
+                total = sum(map(math.exp, scores))
+                values = [own.v_proj(other)[part] for other in rows]
+                heads.append(sum(math.exp(s) / total * v for s, v in zip(scores, values, strict=True)))
+            attended.append(layer.around_attention.norm(row + own.out_proj(torch.cat(heads))))
+        first, _, _, second = layer.feedforward
+        rows = [layer.around_feedforward.norm(x + second(first(x).relu())) for x in attended]
+    return torch.stack(rows)
+
+
+def test_plain_equals_the_equations() -> None:
+    model = encoder("plain").double()
+    ids = [3, 14, 15, 9]
+    torch.testing.assert_close(model(torch.tensor([ids])).last_hidden_state[0], by_hand(model, ids))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@settings(max_examples=8, deadline=None)
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4))
+def test_a_batch_equals_its_texts_one_by_one(scheme: str, lengths: list[int]) -> None:
+    model = encoder(scheme).double()
+    ids, mask = texts(*lengths)
+    states = model(ids, mask).last_hidden_state
+    for row, length in enumerate(lengths):
+        alone = model(ids[row : row + 1, :length]).last_hidden_state[0]
+        torch.testing.assert_close(states[row, :length], alone)
+
+
+def test_without_a_mask_the_padding_id_is_padding() -> None:
+    model = encoder("distance-aware")
+    ids, mask = texts(5, 3)
+    ids = ids * mask
+    torch.testing.assert_close(model(ids).last_hidden_state, model(ids, mask).last_hidden_state)
+
+
+def test_words_at_the_models_width_are_not_projected() -> None:
+    assert isinstance(encoder("rpr", word_dim=8).embeddings.projection, nn.Identity)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_weights_and_states_of_each_layer(scheme: str) -> None:
+    model = encoder(scheme)
+    ids, mask = texts(5, 3)
+    output = model(ids, mask, output_attentions=True, output_hidden_states=True)
+    torch.testing.assert_close(output.last_hidden_state, model(ids, mask).last_hidden_state)
+    assert [tuple(x.shape) for x in output.attentions] == [(2, 2, 5, 5)] * 2
+    assert [tuple(x.shape) for x in output.hidden_states] == [(2, 5, 8)] * 3
+    for weights in output.attentions:
+        torch.testing.assert_close(weights[0].sum(-1), torch.ones(2, 5))
+        assert not weights[1, :, :, 3:].any()
+    assert len(model(ids, mask, return_dict=False)) == 1
+
+
+def test_learned_positions_end() -> None:
+    model = encoder("plain", positions="learned", max_tokens=4)
+    assert model(torch.ones(1, 4, dtype=torch.long)).last_hidden_state.shape == (1, 4, 8)
+    with pytest.raises(Mistake, match="end at 4, got a text of length 5"):
+        model(torch.ones(1, 5, dtype=torch.long))
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 0), (2, 3, 4)])
+def test_ids_of_a_wrong_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(Mistake, match="input_ids must be"):
+        encoder("plain")(torch.ones(shape, dtype=torch.long))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_checkpointing_gives_the_same_gradients(scheme: str) -> None:
+    model = HeadwiseModel(config(scheme, dropout=0.0)).train()
+    ids, mask = texts(5, 3)
+    again = copy.deepcopy(model)
+    again.gradient_checkpointing_enable()
+    for each in (model, again):
+        each(ids, mask).last_hidden_state.square().sum().backward()
+    for (name, one), other in zip(model.named_parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, msg=name)
+
+
+@pytest.mark.parametrize("scheme", ["plain", "distance-aware"])
+def test_compiled_in_one_graph(scheme: str) -> None:
+    model = encoder(scheme)
+    ids, mask = texts(5, 3)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(ids, mask).last_hidden_state, model(ids, mask).last_hidden_state)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_autocast(scheme: str) -> None:
+    model = encoder(scheme)
+    ids, mask = texts(5, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = model(ids, mask).last_hidden_state
+    torch.testing.assert_close(low.float(), model(ids, mask).last_hidden_state, atol=0.1, rtol=0.1)

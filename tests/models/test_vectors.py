@@ -1,0 +1,151 @@
+"""Word vectors from every format, and one clear line for every fault."""
+
+import gzip
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headwise.mistakes import Mistake
+from headwise.models import Coverage, read_vectors
+
+VOCABULARY = {"[PAD]": 0, "[UNK]": 1, "the": 2, "café": 3, "rare": 4}
+LINES = "the 0.5 -1 2e-1\nof 1 2 3\ncafé 7 8 9\n"
+KNOWN = torch.tensor([[0.5, -1.0, 0.2], [7.0, 8.0, 9.0]])
+
+
+def npz(path: Path, words: Any, vectors: Any) -> Path:
+    np.savez(path, words=words, vectors=vectors)
+    return path
+
+
+def joined(*words: str) -> Any:
+    return np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
+
+
+FILE = {
+    "glove": lambda path: path.write_text(LINES, encoding="utf-8"),
+    "word2vec": lambda path: path.write_text("3 3\n" + LINES.replace("\n", " \n"), encoding="utf-8"),
+    "glove-gzip": lambda path: path.write_bytes(gzip.compress(LINES.encode())),
+    "word2vec-gzip": lambda path: path.write_bytes(gzip.compress(b"3 3\n" + LINES.encode())),
+    "windows": lambda path: path.write_bytes(LINES.replace("\n", "\r\n").encode()),
+    "spaces-in-words": lambda path: path.write_text(LINES + ". . . 4 5 6\nto the 4 5 6\n", encoding="utf-8"),
+    "twice": lambda path: path.write_text(LINES + "the 4 5 6\n", encoding="utf-8"),
+}
+ROWS = np.array([[0.5, -1, 0.2], [1, 2, 3], [7, 8, 9]])
+ARRAYS = {
+    "joined": (joined("the", "of", "café"), ROWS.astype(np.float16)),
+    "strings": (np.array(["the", "of", "café"]), ROWS.astype(np.float32)),
+    "byte-strings": (np.array([word.encode() for word in ("the", "of", "café")]), ROWS),
+}
+
+
+def check(path: Path) -> None:
+    matrix, coverage = read_vectors(path, VOCABULARY)
+    assert matrix.dtype == torch.float32
+    assert matrix.shape == (5, 3)
+    torch.testing.assert_close(matrix[2:4], KNOWN, rtol=1e-3, atol=1e-3)
+    assert not matrix[0].any()
+    assert matrix[1].any()
+    assert matrix[4].any()
+    assert coverage == Coverage(words=3, found=2)
+
+
+@pytest.mark.parametrize("name", FILE)
+def test_text(name: str, tmp_path: Path) -> None:
+    FILE[name](tmp_path / "vectors")
+    check(tmp_path / "vectors")
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_npz(name: str, tmp_path: Path) -> None:
+    check(npz(tmp_path / "vectors.npz", *ARRAYS[name]))
+
+
+def test_coverage(tmp_path: Path) -> None:
+    (tmp_path / "v").write_text(LINES, encoding="utf-8")
+    counts = {"the": 7, "café": 2, "rare": 1, "dropped": 10}
+    _, coverage = read_vectors(tmp_path / "v", VOCABULARY, counts=counts)
+    assert coverage == Coverage(words=3, found=2, occurrences=20, occurrences_found=9)
+    assert str(coverage) == "word vectors for 2 of 3 words (66.7 %), 45.0 % of the texts' words"
+
+
+def test_missing_words_depend_on_the_word_alone(tmp_path: Path) -> None:
+    (tmp_path / "v").write_text(LINES, encoding="utf-8")
+    one, _ = read_vectors(tmp_path / "v", VOCABULARY)
+    other, _ = read_vectors(tmp_path / "v", {"[PAD]": 0, "rare": 1, "the": 2})
+    assert torch.equal(one[4], other[1])
+    assert not torch.equal(one[1], one[4])
+    wide = "the " + " ".join(["1"] * 2000)
+    (tmp_path / "wide").write_text(wide)
+    assert read_vectors(tmp_path / "wide", VOCABULARY)[0][4].std().item() == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_large_file_needs_little_memory(packed: bool, tmp_path: Path) -> None:
+    path = tmp_path / "v"
+    content = b"".join(b"word%d" % i + b" 0.123456" * 300 + b"\n" for i in range(4000))  # 10 MB
+    path.write_bytes(gzip.compress(content, 1) if packed else content)
+    tracemalloc.start()
+    read_vectors(path, {"[PAD]": 0, "word7": 1})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (LINES.encode() + b"cat 1 2\n", "line 4: 3 numbers are expected after the word, got 2"),
+        (LINES.encode() + b"cat 1 2 3 4\n", "line 4: 3 numbers are expected after the word, got 4"),
+        (b"3 3\nthe 1 2\n", "line 2: 3 numbers are expected after the word, got 2"),
+        (b"the\n", "line 1: some numbers are expected after the word, got 0"),
+        (LINES.encode() + b"rare 1 two 3\n", "line 4: numbers are expected, got 'two'"),
+        (LINES.encode() + b"rare 1 nan 3\n", "line 4: numbers are expected, got 'nan'"),
+        (LINES.encode() + b"caf\xe9 1 2 3\n", "line 4: the word is not in UTF-8"),
+        (gzip.compress(LINES.encode() * 10_000)[:-200], r"cut off or damaged after line [\d,]+"),
+        (gzip.compress(LINES.encode())[:12], "cut off or damaged after line 0"),
+        (b"cat 1 2\n", "none of the vocabulary's 5 words is in it"),
+        (b"", "none of the vocabulary's 5 words is in it"),
+        (b"PK\x03\x04 no archive", "not readable as .npz"),
+    ],
+)
+def test_faults_of_a_file(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_bytes(content)
+    with pytest.raises(Mistake, match=message) as caught:
+        read_vectors(path, VOCABULARY)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "vectors", "message"),
+    [
+        (joined("the", "of"), ROWS, "2 words, width"),
+        (joined("the", "of", "in"), ROWS[0], r"float64 of shape \(3,\)"),
+        (joined("the", "of", "in"), ROWS.astype(int), "floating point"),
+        (np.array([1, 2, 3]), ROWS, "words must be strings"),
+        (np.array(["the", "of", "in"], dtype=object), ROWS, "not readable as .npz"),
+        (np.frombuffer(b"caf\xe9\nthe\nof", dtype=np.uint8), ROWS, "not in UTF-8"),
+        (joined("the", "of", "in"), ROWS * np.nan, "row 0: numbers are expected"),
+    ],
+)
+def test_faults_of_an_archive(words: Any, vectors: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match=message):
+        read_vectors(npz(tmp_path / "v.npz", words, vectors), VOCABULARY)
+
+
+def test_an_archive_without_words(tmp_path: Path) -> None:
+    np.savez(tmp_path / "v.npz", vectors=ROWS)
+    with pytest.raises(Mistake, match="arrays called words and vectors are expected"):
+        read_vectors(tmp_path / "v.npz", VOCABULARY)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match="there is no such file"):
+        read_vectors(tmp_path / "v.txt", VOCABULARY)
+    with pytest.raises(Mistake, match="directory"):
+        read_vectors(tmp_path, VOCABULARY)
