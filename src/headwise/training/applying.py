@@ -110,7 +110,9 @@ def evaluate(run: Path, data: Path | None = None) -> dict[str, Any]:
         task, examples = labelled(trained, data)
         rows, what = examples.splits["test"], data.name
     found = []
-    for part in tqdm(rows.iter(1000), total=-(-len(rows) // 1000), desc="evaluating", unit="thousand", leave=False):
+    for part in tqdm(
+        rows.iter(1000), total=-(-len(rows) // 1000), desc="evaluating", unit="thousand", leave=False, delay=1
+    ):
         found += trained.scores({name: x for name, x in part.items() if name != "label"})
     scores = found if task.kind == "tokens" else np.stack(found).astype(np.float64)
     return {
@@ -222,7 +224,7 @@ def as_text(value: Any) -> str:
 
 def shown(parts: Iterator[Batch]) -> Iterator[Batch]:
     """The same, with a bar that counts rows."""
-    with tqdm(desc="predicting", unit=" rows", leave=False) as bar:
+    with tqdm(desc="predicting", unit=" rows", leave=False, delay=1) as bar:
         for part in parts:
             yield part
             bar.update(len(part.rows))

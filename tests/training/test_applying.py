@@ -1,0 +1,136 @@
+"""`headwise evaluate` and `headwise predict` on a finished run."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headwise.training import Finished, Settings, train
+from tests.training.conftest import Headwise, rows, write
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    data = write(tmp_path_factory.mktemp("data") / "reviews.csv", ("text", "label"), list(rows(160)))
+    settings = Settings(
+        data=(str(data),), heads=2, head_dim=8, word_dim=16, epochs=6, learning_rate=0.01, batch_size=16
+    )
+    return train(settings, tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_evaluate_finds_the_runs_own_figures(run: Finished, tmp_path: Path, headwise: Headwise) -> None:
+    code, said, _ = headwise("evaluate", run.folder, "--out", tmp_path / "figures.json")
+    assert code == 0
+    found = json.loads((tmp_path / "figures.json").read_text())
+    assert found["figures"] == pytest.approx(run.metrics["figures"]["test"])
+    assert "accuracy" in said
+
+
+def test_evaluate_on_another_file(run: Finished, tmp_path: Path, headwise: Headwise) -> None:
+    new = rows(50, seed=9)
+    data = write(tmp_path / "new.csv", ("text", "label"), list(new))
+    assert headwise("evaluate", run.folder, "--data", data, "--out", tmp_path / "figures.json")[0] == 0
+    turned = [(text, "negative" if label == "positive" else "positive") for text, label in new]
+    data = write(tmp_path / "turned.csv", ("text", "label"), list(turned))
+    assert headwise("evaluate", run.folder, "--data", data, "--out", tmp_path / "turned.json")[0] == 0
+    right, wrong = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("figures", "turned"))
+    assert right["rows"] == 50
+    assert right["figures"]["accuracy"] == pytest.approx(1 - wrong["figures"]["accuracy"])
+    assert right["figures"]["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize("name", ["new.csv", "new.tsv", "new.jsonl", "new.parquet", "new.csv.gz", "new.jsonl.gz"])
+def test_predict_writes_the_same_rows_with_labels(run: Finished, name: str, tmp_path: Path, headwise: Headwise) -> None:
+    texts = [text for text, _ in rows(1500, seed=3)]  # more than a batch
+    columns: dict[str, list[Any]] = {"id": list(range(len(texts))), "text": texts, "note": ['é, "x"'] * len(texts)}
+    source, out = tmp_path / name, tmp_path / f"labelled-{name}"
+    save(source, columns)
+    assert headwise("predict", run.folder, source, "--out", out)[0] == 0
+    found = load(out)
+    assert [int(x) for x in found["id"]] == columns["id"], "rows keep their order"
+    assert found["text"] == texts
+    assert found["note"] == columns["note"]
+    one = np.array([[float(x) for x in found[f"probability_{label}"]] for label in ("negative", "positive")])
+    np.testing.assert_allclose(one.sum(axis=0), 1.0, atol=1e-5)
+    assert found["predicted"] == [("negative", "positive")[i] for i in one.argmax(axis=0)]
+    expected = ["positive" if any(w in t for w in ("good", "fine", "great", "lovely")) else "negative" for t in texts]
+    assert np.mean([a == b for a, b in zip(found["predicted"], expected, strict=True)]) > 0.8
+
+
+def save(path: Path, columns: dict[str, list[Any]]) -> None:
+    records = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+        return
+    opened: Any = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "wt", encoding="utf-8", newline="") as file:
+        if ".jsonl" in path.name:
+            file.writelines(json.dumps(record) + "\n" for record in records)
+        elif ".tsv" in path.name:
+            file.write("\t".join(columns) + "\n")
+            file.writelines("\t".join(map(str, record.values())) + "\n" for record in records)
+        else:
+            csv.writer(file).writerows([list(columns), *(record.values() for record in records)])
+
+
+def load(path: Path) -> dict[str, list[Any]]:
+    if path.suffix == ".parquet":
+        found: dict[str, list[Any]] = pq.read_table(path).to_pydict()
+        return found
+    opened: Any = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8", newline="") as file:
+        if ".jsonl" in path.name:
+            records = [json.loads(line) for line in file]
+        elif ".tsv" in path.name:
+            records = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+        else:
+            records = list(csv.DictReader(file))
+    return {name: [record[name] for record in records] for name in records[0]}
+
+
+def test_rows_without_a_text_get_no_label(run: Finished, tmp_path: Path, headwise: Headwise) -> None:
+    data = write(tmp_path / "new.csv", ("text",), [("a good film",), ("  ",), ("a dull film",)])
+    code, _, err = headwise("predict", run.folder, data, "--out", tmp_path / "out.csv")
+    assert code == 0
+    assert "1 rows have no text, and got no label" in err
+    assert [bool(x) for x in load(tmp_path / "out.csv")["predicted"]] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("good film\nbad,film,x\n", "line 3: 3 fields where the first line has 1"),
+        ("good \xff film\n", "line 2: not UTF-8"),
+    ],
+)
+def test_a_broken_line_leaves_no_output(
+    run: Finished, line: str, message: str, tmp_path: Path, headwise: Headwise
+) -> None:
+    data = tmp_path / "new.csv"
+    data.write_bytes(b"text\n" + line.encode("latin-1"))
+    code, _, err = headwise("predict", run.folder, data, "--out", tmp_path / "out.csv")
+    assert code == 2
+    assert message in err
+    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+def test_what_predict_refuses(run: Finished, tmp_path: Path, headwise: Headwise) -> None:
+    data = write(tmp_path / "new.csv", ("a", "b"), [("x", "y")])
+    for args, message in (
+        ((tmp_path / "none", data, "--out", tmp_path / "o.csv"), "holds no finished run (no such folder)"),
+        ((run.folder, tmp_path / "none.csv", "--out", tmp_path / "o.csv"), "none.csv: no such file"),
+        ((run.folder, data, "--out", tmp_path / "o.csv"), "which column is the text? Say --text NAME; there: a, b"),
+        ((run.folder, data, "--text", "c", "--out", tmp_path / "o.csv"), "no column 'c'; there: a, b"),
+        ((run.folder, data, "--text", "a", "--out", tmp_path / "o.xls"), "what format?"),
+        ((run.folder, data, "--text", "a", "--out", data), "that is the input itself"),
+    ):
+        code, _, err = headwise("predict", *args)
+        assert code == 2
+        assert message in err
+        assert len(err.strip().splitlines()) == 1
