@@ -21,6 +21,7 @@ def encoder(scheme: str, **options: object) -> HeadwiseModel:
     return model
 
 
+@torch.no_grad()
 def by_hand(model: Any, ids: list[int]) -> Tensor:
     """One text through the plain model, a token at a time."""
     rows = []

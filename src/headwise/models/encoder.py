@@ -110,6 +110,8 @@ class HeadwiseModel(HeadwisePreTrainedModel):
         torch.Size([2, 3, 256])
     """
 
+    _gradient_checkpointing_func: Any  # set by `gradient_checkpointing_enable`
+
     def __init__(self, config: HeadwiseConfig) -> None:
         super().__init__(config)
         self.embeddings = Embeddings(config)
@@ -169,5 +171,3 @@ class HeadwiseModel(HeadwisePreTrainedModel):
             hidden_states=tuple(states) if wants_states else None,
             attentions=tuple(weights) if wants_weights else None,
         )
-
-    _gradient_checkpointing_func: Any

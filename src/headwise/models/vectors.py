@@ -156,10 +156,14 @@ def _word(line: bytes, width: int, where: str) -> str:
 
 def _numbers(line: bytes, width: int, where: str) -> Vector:
     parts = line.rsplit(b" ", width)[1:]
-    if not all(map(_is_number, parts)):
-        wrong = next(part for part in parts if not _is_number(part))
-        raise Mistake(f"{where}: numbers are expected, got {wrong.decode(errors='replace')!r}")
-    return np.array([float(part) for part in parts], dtype=np.float32)
+    try:
+        numbers = np.array(list(map(float, parts)))
+        if np.isfinite(numbers).all():
+            return numbers.astype(np.float32)
+    except ValueError:
+        pass
+    wrong = next(part for part in parts if not _is_number(part))
+    raise Mistake(f"{where}: numbers are expected, got {wrong.decode(errors='replace')!r}")
 
 
 def _is_number(part: bytes) -> bool:
