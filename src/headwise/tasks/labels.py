@@ -145,13 +145,13 @@ def numbered(split: str, rows: Rows, labels: Sequence[str], dropped: Sequence[st
     if not pa.types.is_list(column.type):
         left_out = pc.is_in(column, value_set=pa.array(dropped, pa.string()))
         numbers = pc.if_else(left_out, 0, pc.index_in(column, value_set=known))
-        check(split, rows, column, numbers, np.arange(len(column)))
+        check(split, rows, labels, column, numbers, np.arange(len(column)))
         data = with_label(rows, numbers.cast(pa.int64()), ClassLabel(names=list(labels)))
         return data.select(np.flatnonzero(pc.invert(left_out)), keep_in_memory=True) if dropped else data
     flat, lengths = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False)
     numbers = pc.index_in(flat, value_set=known)
     owners = np.repeat(np.arange(len(column)), lengths)
-    check(split, rows, flat, numbers, owners)
+    check(split, rows, labels, flat, numbers, owners)
     if "words" in rows.data.column_names:
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
         ids = pa.ListArray.from_arrays(offsets, numbers.cast(pa.int64()))
@@ -162,12 +162,13 @@ def numbered(split: str, rows: Rows, labels: Sequence[str], dropped: Sequence[st
     return with_label(rows, vectors, List(Value("int8"), length=len(labels)))
 
 
-def check(split: str, rows: Rows, found: pa.Array, numbers: pa.Array, owners: Any) -> None:
+def check(split: str, rows: Rows, labels: Sequence[str], found: pa.Array, numbers: pa.Array, owners: Any) -> None:
     if numbers.null_count:
         first = int(np.flatnonzero(pc.is_null(numbers))[0])
-        raise Mistake(
-            f"{rows.place(owners[first])}: label {found[first].as_py()!r} is in {split}, but nowhere in train"
+        told = (
+            "is unknown; expected" if split in ("train", "all") else f"is in {split}, but nowhere in train, which has"
         )
+        raise Mistake(f"{rows.place(owners[first])}: label {found[first].as_py()!r} {told} {', '.join(labels)}")
 
 
 def with_label(rows: Rows, numbers: pa.Array, feature: Any) -> Dataset:

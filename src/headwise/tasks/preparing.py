@@ -172,8 +172,8 @@ def hashes(rows: Dataset) -> Any:
     """A number for each row's texts, a batch in memory at a time."""
     names = [name for name in ("text", "pair") if name in rows.column_names] or ["words"]
     read_as: Callable[[Any], Any] = tuple if names == ["words"] else str
-    parts = rows.select_columns(names).iter(10_000)
-    found = [
-        hash(tuple(map(read_as, row))) for part in parts for row in zip(*(part[name] for name in names), strict=True)
-    ]
-    return np.array(found, dtype=np.int64)
+    found = []
+    for part in rows.select_columns(names).iter(10_000):
+        texts = zip(*(map(read_as, part[name]) for name in names), strict=True)
+        found.append(np.fromiter(map(hash, texts), np.int64))
+    return np.concatenate(found)

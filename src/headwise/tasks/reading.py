@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import datasets
 import pyarrow as pa
@@ -93,13 +94,13 @@ def store(source: Source, fields: Mapping[str, Field], *, cache: Path | None = N
     folder = Path(datasets.config.HF_DATASETS_CACHE, "headwise") if cache is None else Path(cache)
     target = folder / f"{fingerprint(source, fields)}.arrow"
     if not target.exists():
-        unfinished = target.with_suffix(f".{os.getpid()}")
+        unfinished = target.with_suffix(f".{uuid4().hex}")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write(unfinished, converted(source, fields), schema(fields))
             os.replace(unfinished, target)  # another process may have been faster; what it wrote is the same
         except OSError as error:
-            raise Mistake(f"{folder}: cannot store what was read: {error.strerror or error}") from None
+            raise Mistake(f"{error.filename or folder}: {error.strerror or error}") from None
         finally:
             unfinished.unlink(missing_ok=True)
     rows = Rows(Dataset.from_file(str(target)), source.files)
