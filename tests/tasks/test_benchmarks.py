@@ -10,7 +10,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from headwise.mistakes import Mistake
-from headwise.tasks import Examples, listed, named
+from headwise.tasks import Examples, listed, named, own
 from headwise.tasks.benchmarks.bm25 import candidates
 from tests.tasks.files import Columns, sample, write
 
@@ -108,7 +108,7 @@ def test_the_sentiment_treebank_in_trees(tmp_path: Path) -> None:
     assert five.splits["train"]["label"][:] == [4, 0, 2, 1]
     assert two.splits["train"]["label"][:] == [1, 0, 0]
     assert two.splits["train"]["row"][:] == [0, 1, 3]
-    assert "3 rows labelled '-' left out" in two.recipe
+    assert "3 rows left out: neutral" in two.recipe
 
 
 def test_the_sentiment_treebank_in_lines(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def inference(count: int = 30) -> dict[str, Sequence[Any]]:
     return {
         "gold_label": ["-" if number == 3 else labels[number % 3] for number in range(count)],
         "sentence1": [f"Premise {number}" for number in range(count)],
-        "sentence2": ["Hypothesis"] * count,
+        "sentence2": ["" if number == 9 else "Hypothesis" for number in range(count)],
         "annotator_labels": [["neutral"]] * count,
     }
 
@@ -136,9 +136,17 @@ def test_inference_as_published(tmp_path: Path, name: str, file: str) -> None:
         write(tmp_path / file.format(split), inference())
     found = load(name, tmp_path)
     assert found.labels == ("entailment", "neutral", "contradiction")
-    assert sizes(found) == [29, 29, 29]
+    assert sizes(found) == [28, 28, 28]
     assert found.splits["train"][3] == {"text": "Premise 4", "pair": "Hypothesis", "row": 4, "label": 1}
-    assert "3 rows labelled '-' left out" in found.recipe
+    assert "6 rows left out: no label that its annotators agree on, or an empty text" in found.recipe
+
+
+def test_what_was_stored_for_a_benchmark_is_not_taken_for_own_data(tmp_path: Path) -> None:
+    for split in ("train", "dev", "test"):
+        write(tmp_path / f"snli_1.0_{split}.jsonl", inference())
+    load("snli", tmp_path)
+    with pytest.raises(Mistake, match="line 10: column 'sentence2': empty text"):
+        own(tmp_path, cache=tmp_path / "cache")
 
 
 def test_multinli_is_judged_on_dev_matched(tmp_path: Path) -> None:
@@ -146,7 +154,7 @@ def test_multinli_is_judged_on_dev_matched(tmp_path: Path) -> None:
     write(tmp_path / "multinli_1.0_dev_matched.jsonl", inference(30))
     write(tmp_path / "multinli_1.0_dev_mismatched.jsonl", inference(60))
     found = load("multinli", tmp_path)
-    assert sizes(found) == [194, 5, 29]
+    assert sizes(found) == [193, 5, 28]
     assert "test is the published dev-matched" in found.recipe
 
 

@@ -94,12 +94,12 @@ def choose(
 
 
 def known_pair(names: Sequence[str]) -> tuple[str | None, str | None]:
-    lower = {name.lower(): name for name in names}
+    lower = {name.strip().lower(): name for name in names}
     return next(((lower[a], lower[b]) for a, b in PAIRS if a in lower and b in lower), (None, None))
 
 
 def known(first: Batch, names: Sequence[str], understood: Sequence[str], role: str) -> str | None:
-    found = [name for name in names if name.lower() in understood]
+    found = [name for name in names if name.strip().lower() in understood]
     if len(found) > 1:
         raise unclear(first, role, found)
     return found[0] if found else None

@@ -21,6 +21,9 @@ from headwise.tasks.formats import Batch, place
 VERSION = 1  # of what is stored; a new one forgets what older ones stored
 
 
+Read = Callable[[Path, Sequence[str] | None], Iterable[Batch]]
+
+
 @dataclass(frozen=True)
 class Field:
     """One column of what is stored.
@@ -34,7 +37,7 @@ class Field:
 
     column: str
     type: pa.DataType
-    convert: Callable[[Any], Any]
+    convert: Callable[..., Any]
     way: str = ""
 
 
@@ -49,7 +52,7 @@ class Source:
     """
 
     files: tuple[Path, ...]
-    read: Callable[[Path, Sequence[str] | None], Iterable[Batch]]
+    read: Read
     way: str
 
     def head(self) -> Batch:
@@ -113,7 +116,9 @@ def fingerprint(source: Source, fields: Mapping[str, Field]) -> str:
     seen = [
         (str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in source.files if file.exists()
     ]
-    kept = [(name, field.column, str(field.type), field.way) for name, field in fields.items()]
+    kept = [
+        (name, field.column, str(field.type), field.convert.__qualname__, field.way) for name, field in fields.items()
+    ]
     return hashlib.sha256(repr((VERSION, source.way, kept, seen)).encode()).hexdigest()[:32]
 
 
