@@ -10,7 +10,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from headwise.mistakes import Mistake
-from headwise.tasks import Examples, listed, named, own
+from headwise.tasks import Examples, hub, listed, named, own
 from headwise.tasks.benchmarks.bm25 import candidates
 from tests.tasks.files import Columns, sample, write
 
@@ -256,7 +256,7 @@ def test_conll2003(tmp_path: Path) -> None:
 
 
 def test_the_hub_is_asked_when_no_path_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def hub(path: str, configuration: str | None) -> DatasetDict:
+    def load_dataset(path: str, configuration: str | None) -> DatasetDict:
         assert path == "stanfordnlp/snli"
         columns = {"premise": ["a"] * 20, "hypothesis": ["b"] * 20, "label": [0, 1, 2, -1] * 5}
         rows = Dataset.from_dict(columns).cast_column(
@@ -264,7 +264,8 @@ def test_the_hub_is_asked_when_no_path_is_given(monkeypatch: pytest.MonkeyPatch,
         )
         return DatasetDict(train=rows, validation=rows, test=rows)
 
-    monkeypatch.setattr(datasets, "load_dataset", hub)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(hub, "answers", lambda _: True)
     found = named("snli").load(cache=tmp_path)
     assert sizes(found) == [15, 15, 15]
     assert found.splits["train"]["label"][:] == [0, 1, 2] * 5

@@ -11,7 +11,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from headwise.mistakes import Mistake
-from headwise.tasks import Examples, own, reading
+from headwise.tasks import Examples, hub, own, reading
 from tests.tasks.files import sample, write
 
 
@@ -216,9 +216,17 @@ def test_where_nothing_is_or_too_much(tmp_path: Path) -> None:
         own(tmp_path)
 
 
-def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=[True, False], ids=["reached", "cached"])
+def hub_answers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "answers", lambda _: request.param)
+    return bool(request.param)
+
+
+def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch, hub_answers: bool) -> None:
     def load(path: str, configuration: str | None) -> DatasetDict:
         assert (path, configuration) == ("owner/name", "small")
+        assert hub_answers != datasets.config.HF_HUB_OFFLINE
         rows = Dataset.from_dict(dict(sample(20, (0, 1)))).cast_column("label", ClassLabel(names=["no", "yes"]))
         return DatasetDict(train=rows, validation=rows, test=rows)
 
@@ -227,15 +235,14 @@ def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.labels == ("no", "yes")
     assert sizes(found) == {"train": 20, "dev": 20, "test": 20}
     assert "hub:owner/name:small" in found.recipe
+    assert not datasets.config.HF_HUB_OFFLINE
 
 
 def test_no_network_says_how_to_give_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(*_: Any) -> None:
-        raise ConnectionError("Couldn't reach the hub\nmore")
-
-    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(hub, "answers", lambda _: False)
     with pytest.raises(
-        Mistake, match=r"hub:owner/name: could not be had .*Couldn't reach the hub.*give files: --data PATH"
+        Mistake,
+        match=r"hub:owner/name: could not be had .*Couldn't reach 'owner/name' on the Hub.*give files: --data PATH",
     ) as told:
         own("hub:owner/name")
     assert "\n" not in str(told.value)

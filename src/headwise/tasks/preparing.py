@@ -174,7 +174,7 @@ def hashes(rows: Dataset) -> Any:
     names = [name for name in ("text", "pair") if name in rows.column_names] or ["words"]
     read_as: Callable[[Any], Any] = tuple if names == ["words"] else str
     found = []
-    for part in rows.select_columns(names).iter(10_000):
+    for part in rows.select_columns(names).iter(formats.ROWS):
         texts = zip(*(map(read_as, part[name]) for name in names), strict=True)
         found.append(np.fromiter(map(hash, texts), np.int64))
     return np.concatenate(found)
