@@ -53,7 +53,7 @@ def test_data(tmp_path: Path, headwise: Headwise) -> None:
         (b"text,label\ngood,positive\nbad,film,negative\n", "line 3: 3 fields where the first line has 2"),
         (b"", "empty"),
     ):
-        data = tmp_path / ("data.csv.gz" if content is whole[: len(whole) // 2] else "data.csv")
+        data = tmp_path / ("data.csv.gz" if content == whole[: len(whole) // 2] else "data.csv")
         if isinstance(content, bytes):
             data.write_bytes(content)
         else:

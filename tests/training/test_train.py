@@ -54,11 +54,6 @@ def test_the_same_settings_give_the_same_figures(reviews: Path, tmp_path: Path, 
     assert headwise("train", "--data", reviews, "--out", first, "--epochs", 2, "--model", "rpr", *SMALL)[0] == 0
     assert headwise("train", "--config", first / "run.yaml", "--out", again)[0] == 0
     assert headwise("train", "--config", first / "run.yaml", "--out", other, "--seed", 1)[0] == 0
-    assert figures(again)["history"] == pytest.approx(figures(first)["history"]) or all(
-        a["loss"] == b["loss"]
-        for a, b in zip(figures(again)["history"], figures(first)["history"], strict=True)
-        if "loss" in a
-    )
     assert figures(again)["figures"] == figures(first)["figures"]
     scores = [pq.read_table(folder / "predictions.parquet")["scores"].to_pylist() for folder in (first, again, other)]
     assert scores[0] == scores[1]

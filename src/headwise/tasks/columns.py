@@ -1,6 +1,6 @@
 """Which columns hold the text, the second text of a pair and the label."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,40 +76,43 @@ def choose(
     for name in (text, pair, label):
         if name is not None and name not in names:
             raise missing(first.path, name, names)
-    taken = {name for name in (text, pair, label) if name is not None}
+
+    def free() -> list[str]:
+        return [name for name in names if name not in (text, pair, label)]
+
     if text is None and pair is None:
-        text, pair = known_pair([name for name in names if name not in taken])
-    if label is None and labelled:
-        free = [name for name in names if name not in {text, pair, *taken}]
-        label = known(first, free, LABELS, "label") or (free[0] if text is not None and len(free) == 1 else None)
-        wordy = [name for name in free if holds_text(first.columns, name)]
-        if label is None and text is None and len(free) == 2 and len(wordy) == 1:
-            label = next(name for name in free if name not in wordy)
-        if label is None:
-            raise unclear(first, "label")
+        text, pair = known_pair(free())
     if text is None:
-        free = [name for name in names if name not in {pair, label}]
-        wordy = [name for name in free if holds_text(first.columns, name)]
-        text = known(first, free, TEXTS, "text") or (wordy[0] if len(wordy) == 1 else None)
-        if text is None:
-            raise unclear(first, "text")
+        text = known(first, free(), TEXTS, "text")
+    if label is None and labelled:
+        label = known(first, free(), LABELS, "label")
+    if text is None:
+        text = the_only([name for name in free() if holds_text(first.columns[name])], first, "text")
+    if label is None and labelled:
+        label = the_only(free(), first, "label")
     return Columns(text, pair, label)
 
 
 def known_pair(names: Sequence[str]) -> tuple[str | None, str | None]:
-    lower = {name.lower(): name for name in names}
+    lower = {name.strip().lower(): name for name in names}
     return next(((lower[a], lower[b]) for a, b in PAIRS if a in lower and b in lower), (None, None))
 
 
 def known(first: Batch, names: Sequence[str], understood: Sequence[str], role: str) -> str | None:
-    found = [name for name in names if name.lower() in understood]
+    found = [name for name in names if name.strip().lower() in understood]
     if len(found) > 1:
         raise unclear(first, role, found)
     return found[0] if found else None
 
 
-def holds_text(columns: Mapping[str, Sequence[Any]], name: str) -> bool:
-    return any(isinstance(value, str | list) and not is_number(value) for value in columns[name])
+def the_only(names: Sequence[str], first: Batch, role: str) -> str:
+    if len(names) != 1:
+        raise unclear(first, role)
+    return names[0]
+
+
+def holds_text(values: Sequence[Any]) -> bool:
+    return any(isinstance(value, str | list) and not is_number(value) for value in values)
 
 
 def is_number(value: Any) -> bool:

@@ -55,7 +55,8 @@ def ending(path: Path) -> str:
 
 
 def place(path: Path, line: int) -> str:
-    return f"{path}, {'row' if ending(path) == '.parquet' else 'line'} {line}"
+    without_lines = ending(path) == ".parquet" or str(path).startswith("hub:")
+    return f"{path}, {'row' if without_lines else 'line'} {line}"
 
 
 def batches(path: Path, columns: Sequence[str] | None = None, header: Sequence[str] | None = None) -> Iterator[Batch]:
@@ -131,6 +132,14 @@ def by_key(records: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {key: [record.get(key) for record in records] for key in keys}
 
 
+#: What the csv module says, in words that help.
+UNSOUND = {
+    "unexpected end of data": "a quote is never closed",
+    "field larger than": "a quote is never closed",
+    "new-line character": "a carriage return stands in a text without quotes",
+}
+
+
 def delimited(
     path: Path, columns: Sequence[str] | None, header: Sequence[str] | None, tabs: bool = False
 ) -> tuple[Sequence[str], Rows]:
@@ -167,8 +176,8 @@ def sound(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
             yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
-        reason = "a quote is never closed" if "unexpected end" in str(error) or "limit" in str(error) else error
-        raise Mistake(f"{path}, line {line}: not sound CSV: {reason}") from None
+        reason = next((words for part, words in UNSOUND.items() if part in str(error)), error)
+        raise Mistake(f"{path}, line {line}: {reason}") from None
 
 
 def position(path: Path, header: Sequence[str], name: str) -> int:

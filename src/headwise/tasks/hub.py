@@ -1,12 +1,15 @@
 """Data sets of the Hugging Face hub, when the user asks for one by name."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
 from datasets import ClassLabel, Dataset
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
 
 from headwise.mistakes import Mistake
 from headwise.tasks.formats import ROWS, Batch
@@ -26,13 +29,36 @@ def sources(name: str) -> dict[str, Source]:
     """
     path, _, configuration = name.partition(":")
     try:
-        found = datasets.load_dataset(path, configuration or None)
+        with offline(not answers(path)):
+            found = datasets.load_dataset(path, configuration or None)
     except Exception as error:  # whatever the hub's client raises: there are many, of several libraries
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise Mistake(
             f"{PREFIX}{name}: could not be had from the hub ({reason[0]}); with no network, give files: --data PATH"
         ) from None
     return {split: source(name, split, rows) for split, rows in found.items()}
+
+
+def answers(path: str) -> bool:
+    """Whether the hub can be reached."""
+    try:
+        HfApi().dataset_info(path, timeout=10)
+    except HfHubHTTPError:  # it says no, so it is there
+        return True
+    except Exception:  # whatever the hub's client raises where it reaches nothing
+        return False
+    return True
+
+
+@contextmanager
+def offline(without_network: bool) -> Iterator[None]:
+    """What was had before is used at once; the hub's client would try to reach the hub for half a minute first."""
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = before or without_network
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
 
 
 def source(name: str, split: str, rows: Dataset) -> Source:

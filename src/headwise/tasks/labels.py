@@ -12,6 +12,9 @@ from datasets import ClassLabel, Dataset, List, Value
 from headwise.mistakes import Mistake
 from headwise.tasks.reading import Rows
 
+#: The class of rows that a benchmark leaves out: SNLI's, where its annotators did not agree.
+LEFT_OUT = "-"
+
 # Values of a file, checked. A ValueError says what is wrong; `reading` adds where.
 
 
@@ -128,14 +131,14 @@ def in_order(found: Sequence[str]) -> list[str]:
         return sorted(found, key=lambda word: (word != "O", word))
 
 
-def numbered(split: str, rows: Rows, labels: Sequence[str], dropped: Sequence[str] = ()) -> Dataset:
+def numbered(split: str, rows: Rows, labels: Sequence[str], *, leave_out: bool = False) -> Dataset:
     """The rows with their classes' numbers: one, for tokens a list, for several labels a text a vector of 0 and 1.
 
     Args:
         split: what the rows are, for a message.
         rows: with the names of their classes.
         labels: the names in the order of their numbers.
-        dropped: names of classes whose rows are left out.
+        leave_out: whether rows of the class `LEFT_OUT` are.
 
     Raises:
         Mistake: a class that is not among the labels, with its split, file and line.
@@ -143,15 +146,15 @@ def numbered(split: str, rows: Rows, labels: Sequence[str], dropped: Sequence[st
     column = rows.column("label").combine_chunks()
     known = pa.array(labels, pa.string())
     if not pa.types.is_list(column.type):
-        left_out = pc.is_in(column, value_set=pa.array(dropped, pa.string()))
+        left_out = pc.and_(pc.equal(column, LEFT_OUT), leave_out)
         numbers = pc.if_else(left_out, 0, pc.index_in(column, value_set=known))
-        check(split, rows, column, numbers, np.arange(len(column)))
+        check(split, rows, labels, column, numbers, np.arange(len(column)))
         data = with_label(rows, numbers.cast(pa.int64()), ClassLabel(names=list(labels)))
-        return data.select(np.flatnonzero(pc.invert(left_out)), keep_in_memory=True) if dropped else data
+        return data.select(np.flatnonzero(pc.invert(left_out)), keep_in_memory=True) if leave_out else data
     flat, lengths = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False)
     numbers = pc.index_in(flat, value_set=known)
     owners = np.repeat(np.arange(len(column)), lengths)
-    check(split, rows, flat, numbers, owners)
+    check(split, rows, labels, flat, numbers, owners)
     if "words" in rows.data.column_names:
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
         ids = pa.ListArray.from_arrays(offsets, numbers.cast(pa.int64()))
@@ -162,12 +165,13 @@ def numbered(split: str, rows: Rows, labels: Sequence[str], dropped: Sequence[st
     return with_label(rows, vectors, List(Value("int8"), length=len(labels)))
 
 
-def check(split: str, rows: Rows, found: pa.Array, numbers: pa.Array, owners: Any) -> None:
+def check(split: str, rows: Rows, labels: Sequence[str], found: pa.Array, numbers: pa.Array, owners: Any) -> None:
     if numbers.null_count:
         first = int(np.flatnonzero(pc.is_null(numbers))[0])
-        raise Mistake(
-            f"{rows.place(owners[first])}: label {found[first].as_py()!r} is in {split}, but nowhere in train"
+        told = (
+            "is unknown; expected" if split in ("train", "all") else f"is in {split}, but nowhere in train, which has"
         )
+        raise Mistake(f"{rows.place(owners[first])}: label {found[first].as_py()!r} {told} {', '.join(labels)}")
 
 
 def with_label(rows: Rows, numbers: pa.Array, feature: Any) -> Dataset:

@@ -71,7 +71,7 @@ def examples(
     seed: int,
     origin: str,
     names: Sequence[str] | None = None,
-    dropped: Sequence[str] = (),
+    left_out: str = "",
     dev: float = splitting.DEV,
     drawn: Mapping[str, int] | None = None,
 ) -> Examples:
@@ -82,7 +82,7 @@ def examples(
         seed: of what is drawn.
         origin: where the rows come from, for the recipe.
         names: the classes in the order of their numbers; those of train when not given.
-        dropped: classes whose rows are left out.
+        left_out: which rows have the class "-" and are left out; none when not given.
         dev: the share that is drawn from train where there is no dev.
         drawn: how many rows of "all" each split gets, if there are so many; else they are split 80/10/10.
     """
@@ -92,7 +92,8 @@ def examples(
     rated = pa.types.is_floating(base.column("label").type)
     found = () if rated else tuple(names or labels.classes(base))
     whole = {
-        split: part.data if rated else labels.numbered(split, part, found, dropped) for split, part in rows.items()
+        split: part.data if rated else labels.numbered(split, part, found, leave_out=bool(left_out))
+        for split, part in rows.items()
     }
     splits, how = divided(whole, seed, dev, drawn or {}, origin)
     kept = {split: part.remove_columns(["line", "file"]) for split, part in splits.items()}
@@ -100,7 +101,7 @@ def examples(
     told = [
         origin,
         how,
-        f"{lost:,} rows labelled {' or '.join(map(repr, dropped))} left out" if lost else "",
+        f"{lost:,} rows left out: {left_out}" if lost else "",
         shared(kept),
     ]
     return Examples(kept, found, ". ".join(part for part in told if part) + ".")
@@ -172,8 +173,8 @@ def hashes(rows: Dataset) -> Any:
     """A number for each row's texts, a batch in memory at a time."""
     names = [name for name in ("text", "pair") if name in rows.column_names] or ["words"]
     read_as: Callable[[Any], Any] = tuple if names == ["words"] else str
-    parts = rows.select_columns(names).iter(10_000)
-    found = [
-        hash(tuple(map(read_as, row))) for part in parts for row in zip(*(part[name] for name in names), strict=True)
-    ]
-    return np.array(found, dtype=np.int64)
+    found = []
+    for part in rows.select_columns(names).iter(formats.ROWS):
+        texts = zip(*(map(read_as, part[name]) for name in names), strict=True)
+        found.append(np.fromiter(map(hash, texts), np.int64))
+    return np.concatenate(found)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import datasets
 import pyarrow as pa
@@ -18,6 +19,9 @@ from headwise.mistakes import Mistake
 from headwise.tasks.formats import Batch, place
 
 VERSION = 1  # of what is stored; a new one forgets what older ones stored
+
+
+Read = Callable[[Path, Sequence[str] | None], Iterable[Batch]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Field:
 
     column: str
     type: pa.DataType
-    convert: Callable[[Any], Any]
+    convert: Callable[..., Any]
     way: str = ""
 
 
@@ -48,7 +52,7 @@ class Source:
     """
 
     files: tuple[Path, ...]
-    read: Callable[[Path, Sequence[str] | None], Iterable[Batch]]
+    read: Read
     way: str
 
     def head(self) -> Batch:
@@ -93,13 +97,13 @@ def store(source: Source, fields: Mapping[str, Field], *, cache: Path | None = N
     folder = Path(datasets.config.HF_DATASETS_CACHE, "headwise") if cache is None else Path(cache)
     target = folder / f"{fingerprint(source, fields)}.arrow"
     if not target.exists():
-        unfinished = target.with_suffix(f".{os.getpid()}")
+        unfinished = target.with_suffix(f".{uuid4().hex}")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write(unfinished, converted(source, fields), schema(fields))
             os.replace(unfinished, target)  # another process may have been faster; what it wrote is the same
         except OSError as error:
-            raise Mistake(f"{folder}: cannot store what was read: {error.strerror or error}") from None
+            raise Mistake(f"{error.filename or folder}: {error.strerror or error}") from None
         finally:
             unfinished.unlink(missing_ok=True)
     rows = Rows(Dataset.from_file(str(target)), source.files)
@@ -112,7 +116,9 @@ def fingerprint(source: Source, fields: Mapping[str, Field]) -> str:
     seen = [
         (str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in source.files if file.exists()
     ]
-    kept = [(name, field.column, str(field.type), field.way) for name, field in fields.items()]
+    kept = [
+        (name, field.column, str(field.type), field.convert.__qualname__, field.way) for name, field in fields.items()
+    ]
     return hashlib.sha256(repr((VERSION, source.way, kept, seen)).encode()).hexdigest()[:32]
 
 

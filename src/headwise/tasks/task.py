@@ -116,4 +116,4 @@ class Task:
     def standard_error(self, scores: Any, rows: Dataset, *, seed: int = 0) -> float:
         """The standard error of the primary metric, by bootstrap over rows (over queries, for ranking)."""
         kind = metrics.of(self.kind)
-        return metrics.bootstrap(kind.parts(scores, rows), kind.primary, seed=seed)
+        return metrics.standard_error(kind.parts(scores, rows), kind.primary, seed=seed)

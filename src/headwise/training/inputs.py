@@ -1,6 +1,5 @@
 """From rows of text to what a model takes: tokens, in batches."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,9 +10,7 @@ from datasets import Dataset, disable_progress_bars, enable_progress_bars
 from torch import Tensor
 
 from headwise.mistakes import Mistake
-
-#: Where a text is cut into sentences, for a hierarchy: after . ! or ? and white space, and at line ends.
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+from headwise.models import encode_document
 
 #: So many rows take long enough for a bar.
 MANY = 50_000
@@ -92,16 +89,14 @@ class Reader:
         """Documents as lists of sentences, each a list of tokens."""
         assert self.hierarchy is not None
         words, most = self.hierarchy
-        documents, cut = [], []
-        for text in texts:
-            sentences = [part for part in SENTENCE_END.split(text) if part.strip()] or [text]
-            ids = self.tokenizer(sentences, truncation=False, verbose=False)["input_ids"]
-            ids = [sentence for sentence in ids if sentence] or [[self.tokenizer.unk_token_id]]
-            cut.append(len(ids) > most or any(len(sentence) > words for sentence in ids))
-            documents.append([sentence[:words] for sentence in ids[:most]])
-        masks = [[[1] * len(sentence) for sentence in document] for document in documents]
-        lengths = [sum(map(len, document)) for document in documents]
-        return {"input_ids": documents, "attention_mask": masks, "length": lengths, "cut": cut}
+        whole = [encode_document(text, self.tokenizer, hierarchy=(words, most + 1)) for text in texts]
+        documents = [document[:most] or [[self.tokenizer.unk_token_id]] for document in whole]
+        return {
+            "input_ids": documents,
+            "attention_mask": [[[1] * len(sentence) for sentence in document] for document in documents],
+            "length": [sum(map(len, document)) for document in documents],
+            "cut": [len(document) > most for document in whole],
+        }
 
     def of_words(self, rows: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         """Sentences in words: a word's label stands at its first token, all other tokens have none."""

@@ -85,6 +85,7 @@ def _train(settings: Settings, out: Path, *, force: bool, resume: bool) -> Finis
     start = time.perf_counter()
     done = trainer.train(resume_from_checkpoint=folder.last_checkpoint(out) if resume else None)
     seconds = time.perf_counter() - start
+    trainer.compute_metrics = None  # which judges dev only
 
     scores: dict[str, Any] = {
         split: scores_of(task, trainer.predict(encoded[split]), examples.splits[split], examples.labels)

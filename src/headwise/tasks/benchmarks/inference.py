@@ -1,14 +1,29 @@
 """Does one text follow from another? SNLI, MultiNLI, MedNLI, RTE and HealthVer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from headwise.tasks.benchmarks.layout import Patterns, named, sources
+from headwise.tasks.formats import Batch
+from headwise.tasks.labels import LEFT_OUT
 from headwise.tasks.preparing import examples, read
+from headwise.tasks.reading import Read
 from headwise.tasks.task import FINE_TUNING, Examples, Task
 
 THREE = ("entailment", "neutral", "contradiction")
+
+
+def marked(read: Read, path: Path, columns: Sequence[str] | None = None) -> Iterator[Batch]:
+    """The batches, where a row with an empty text is one to be left out: the published sets have a few."""
+    for batch in read(path, columns):
+        if columns is None:
+            yield batch
+            continue
+        values = [batch.columns[name] for name in columns]
+        rows = [row if all(row) else [LEFT_OUT] * len(row) for row in zip(*values, strict=True)]
+        yield replace(batch, columns=dict(zip(columns, zip(*rows, strict=True), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -37,6 +52,10 @@ class Pairs:
 
     def __call__(self, data: Path | None, seed: int, cache: Path | None) -> Examples:
         found = sources(data, self.patterns, hub_name=self.hub_name)
+        found = {
+            split: replace(source, read=partial(marked, source.read), way=f"{source.way} marked")
+            for split, source in found.items()
+        }
         note = self.note
         if "train" not in found and "dev" in found:
             found = {"train" if split == "dev" else split: source for split, source in found.items()}
@@ -46,7 +65,8 @@ class Pairs:
             note = "no train file"
         rows = read(found, "classification", text=self.text, pair=self.pair, label=self.label, cache=cache)
         origin = f"{self.title} ({named(data, found)}){note and '; '}{note}"
-        return examples(rows, seed=seed, origin=origin, names=self.names, dropped=["-"], dev=self.dev)
+        left_out = "no label that its annotators agree on, or an empty text"
+        return examples(rows, seed=seed, origin=origin, names=self.names, left_out=left_out, dev=self.dev)
 
 
 SNLI = Task(

@@ -43,37 +43,26 @@ class Claim:
 
 
 def scifact(data: Path | None, seed: int, cache: Path | None) -> Examples:
-    patterns = {name: (f"{name}.jsonl",) for name in ("claims_train", "claims_dev", "corpus")}
-    found = all_files(data, patterns)
-    corpus = {
-        str(number): f"{title} {' '.join(abstract)}"
-        for number, title, abstract in records(found["corpus"], "doc_id", "title", "abstract")
-    }
-    published, test = claims(found["claims_train"]), claims(found["claims_dev"])
+    found = all_files(data, {name: (f"{name}.jsonl",) for name in ("claims_train", "claims_dev", "corpus")})
+    abstracts = records(found["corpus"], "doc_id", "title", "abstract")
+    corpus = {str(number): f"{title} {' '.join(sentences)}" for number, title, sentences in abstracts}
+    published, test = claims(found["claims_train"], corpus), claims(found["claims_dev"], corpus)
     parts = split(np.zeros(len(published)), {"dev": len(published) // 10}, seed)
-    names = list(corpus)
-    best = candidates([claim.text for claim in (*published, *test)], list(corpus.values()), CANDIDATES)
-    ranked = {
-        claim: [names[number] for number in numbers] for claim, numbers in zip((*published, *test), best, strict=True)
+    train, dev = ([published[index] for index in parts[name]] for name in ("rest", "dev"))
+    ranked = by_words([*published, *test], corpus)
+    rows = {
+        "train": [row for claim in train for row in to_learn(claim, ranked[claim], seed)],
+        "dev": [(claim, name) for claim in dev for name in ranked[claim]],
+        "test": [(claim, name) for claim in test for name in ranked[claim]],
     }
-    for claim in published:
-        if unknown := claim.relevant - corpus.keys():
-            raise Mistake(
-                f"{found['claims_train']}: claim {claim.name} cites {min(unknown)}, which {found['corpus']} lacks"
-            )
-    splits = {
-        "train": [row for index in parts["rest"] for row in to_learn(published[index], ranked[published[index]], seed)],
-        "dev": [row for index in parts["dev"] for row in to_rank(published[index], ranked[published[index]])],
-        "test": [row for claim in test for row in to_rank(claim, ranked[claim])],
-    }
-    made = {name: dataset(rows, corpus) for name, rows in splits.items()}
+    splits = {name: dataset(found_rows, corpus) for name, found_rows in rows.items()}
     told = (
-        f"SciFact ({listed(found)}). train/dev/test {len(parts['rest'])}/{len(parts['dev'])}/{len(test)} claims: test "
-        f"is the published dev, as the published test has no labels, dev is 10% of train, seed {seed}. Ranked are BM25's "
-        f"first {CANDIDATES} of {len(corpus):,} abstracts; learnt from are a claim's cited abstracts and {NEGATIVES} "
-        f"others of its {CANDIDATES}. {without_hit(made)}"
+        f"SciFact ({listed(found)}). train/dev/test {len(train)}/{len(dev)}/{len(test)} claims: test is the published "
+        f"dev, as the published test has no labels, dev is 10% of train, seed {seed}. Ranked are BM25's first "
+        f"{CANDIDATES} of {len(corpus):,} abstracts; learnt from are a claim's cited abstracts and {NEGATIVES} others "
+        f"of its {CANDIDATES}. {without_hit(splits)}"
     )
-    return Examples(made, LABELS, told)
+    return Examples(splits, LABELS, told)
 
 
 def all_files(data: Path | None, patterns: Mapping[str, Sequence[str]]) -> dict[str, Path]:
@@ -96,26 +85,31 @@ def records(path: Path, *columns: str) -> Iterator[tuple[Any, ...]]:
         yield from zip(*(batch.columns[name] for name in columns), strict=True)
 
 
-def claims(path: Path) -> list[Claim]:
-    found = records(path, "id", "claim", "cited_doc_ids")
-    return [Claim(row, str(name), text, frozenset(map(str, cited))) for row, (name, text, cited) in enumerate(found)]
+def claims(path: Path, corpus: Mapping[str, str]) -> list[Claim]:
+    found = []
+    for row, (name, text, cited) in enumerate(records(path, "id", "claim", "cited_doc_ids")):
+        relevant = frozenset(map(str, cited))
+        if unknown := relevant - corpus.keys():
+            raise Mistake(f"{path}: claim {name} cites document {min(unknown)}, which the corpus lacks")
+        found.append(Claim(row, str(name), text, relevant))
+    return found
 
 
-Row = tuple[Claim, str]  # a claim and a document's name
+def by_words(found: Sequence[Claim], corpus: Mapping[str, str]) -> dict[Claim, list[str]]:
+    """The names of each claim's candidates, the best first."""
+    names = list(corpus)
+    best = candidates([claim.text for claim in found], list(corpus.values()), CANDIDATES)
+    return {claim: [names[number] for number in numbers] for claim, numbers in zip(found, best, strict=True)}
 
 
-def to_learn(claim: Claim, ranked: Sequence[str], seed: int) -> list[Row]:
+def to_learn(claim: Claim, ranked: Sequence[str], seed: int) -> list[tuple[Claim, str]]:
     """What the claim rests on, and some candidates that it does not."""
     others = [name for name in ranked if name not in claim.relevant]
     drawn = sorted(shuffled(len(others), (seed, claim.row))[:NEGATIVES])
     return [(claim, name) for name in (*sorted(claim.relevant), *(others[number] for number in drawn))]
 
 
-def to_rank(claim: Claim, ranked: Sequence[str]) -> list[Row]:
-    return [(claim, name) for name in ranked]
-
-
-def dataset(rows: Sequence[Row], documents: Mapping[str, str]) -> Dataset:
+def dataset(rows: Sequence[tuple[Claim, str]], documents: Mapping[str, str]) -> Dataset:
     columns = {
         "text": [claim.text for claim, _ in rows],
         "pair": [documents[name] for _, name in rows],

@@ -8,6 +8,7 @@ from pathlib import Path
 from headwise.mistakes import Mistake
 from headwise.tasks.benchmarks.layout import Patterns, named, sources
 from headwise.tasks.formats import ENDINGS, Batch, ending, lines
+from headwise.tasks.labels import LEFT_OUT
 from headwise.tasks.preparing import examples, read
 from headwise.tasks.reading import Source
 from headwise.tasks.task import Examples, Task
@@ -58,7 +59,7 @@ class Sentences:
             called = self.in_trees if ending(first) == ".txt" else self.called
         rows = read(found, "classification", called=called, cache=cache)
         origin = f"{self.title} ({named(data, found)})"
-        return examples(rows, seed=seed, origin=origin, names=self.names, dropped=["-"])
+        return examples(rows, seed=seed, origin=origin, names=self.names, left_out="neutral")
 
 
 SST2 = Task(
@@ -72,7 +73,7 @@ SST2 = Task(
         patterns("binary"),
         TWO,
         dict(zip("01", TWO, strict=True)),
-        {"0": "negative", "1": "negative", "2": "-", "3": "positive", "4": "positive"},
+        {"0": "negative", "1": "negative", "2": LEFT_OUT, "3": "positive", "4": "positive"},
         "SetFit/sst2",
     ),
 )

@@ -7,9 +7,9 @@ row, and the primary metric as a function of their sums, which is what makes its
 from typing import Any, Protocol, cast
 
 from headwise.tasks.metrics import classification, multi_label, ranking, regression, tokens
-from headwise.tasks.metrics.bootstrap import bootstrap
+from headwise.tasks.metrics.bootstrap import standard_error
 
-__all__ = ["Metrics", "bootstrap", "of"]
+__all__ = ["Metrics", "of", "standard_error"]
 
 
 class Metrics(Protocol):

@@ -9,7 +9,7 @@ SAMPLES = 1000
 CELLS = 2**22  # of the table of counts that is in memory at a time
 
 
-def bootstrap(parts: Any, metric: Callable[[Any], Any], *, samples: int = SAMPLES, seed: int = 0) -> float:
+def standard_error(parts: Any, metric: Callable[[Any], Any], *, samples: int = SAMPLES, seed: int = 0) -> float:
     """The standard deviation of a metric over samples of the rows, with replacement.
 
     Args:
@@ -22,7 +22,7 @@ def bootstrap(parts: Any, metric: Callable[[Any], Any], *, samples: int = SAMPLE
         >>> import numpy as np
         >>> right = np.repeat([0.0, 1.0], 50)  # 50 of 100 are right; in theory √(0.5 · 0.5 / 100) = 0.05
         >>> parts = np.stack([right, np.ones(100)], axis=1)
-        >>> round(bootstrap(parts, lambda sums: sums[:, 0] / sums[:, 1]), 3)
+        >>> round(standard_error(parts, lambda sums: sums[:, 0] / sums[:, 1]), 3)
         0.05
     """
     parts = np.asarray(parts, dtype=np.float64)
