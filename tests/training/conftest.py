@@ -2,7 +2,7 @@
 
 import csv
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ def rows(count: int, seed: int = 0) -> list[tuple[str, str]]:
     return [(sentence(draw, label), label) for label in labels]
 
 
-def write(path: Path, header: tuple[str, ...], lines: list[tuple[str, ...]]) -> Path:
+def write(path: Path, header: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Path:
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([header, *lines])
     return path
