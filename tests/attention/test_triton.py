@@ -169,7 +169,7 @@ def test_as_exact_as_the_precision(name: str, option: str, dtype: torch.dtype, m
         )
 
 
-@pytest.mark.parametrize("name", ["plain", "distance-aware"])
+@pytest.mark.parametrize("name", ["plain", "distance-aware", "transformer-xl"])
 def test_backward_drops_what_forward_dropped(name: str) -> None:
     n = 32
     scheme = SCHEMES[name].to(DEVICE, torch.float32)
@@ -192,7 +192,7 @@ def test_backward_drops_what_forward_dropped(name: str) -> None:
     torch.testing.assert_close((dq, dk), through_map, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["distance-aware-near", "relative"])
+@pytest.mark.parametrize("name", ["distance-aware-near", "relative", "transformer-xl"])
 def test_two_runs_give_the_same_bits(name: str) -> None:
     scheme = SCHEMES[name].to(DEVICE, torch.float32)
     inputs = [torch.randn(2, HEADS, 140, WIDTH, device=DEVICE, requires_grad=True) for _ in range(3)]

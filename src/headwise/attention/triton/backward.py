@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from headwise.attention.triton.askew import begin, begin_queries, next_keys, next_queries, slots
+from headwise.attention.triton.askew import begin_keys, begin_queries, next_keys, next_queries, slots
 from headwise.attention.triton.forward import binned, outermost
 from headwise.attention.triton.tiles import (
     AMONG,
@@ -82,12 +82,11 @@ def received_terms(
     )  # fmt: skip
     head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
     if OPT.askew:
-        rq = block(
-            relative_q_ptr + b * relative_q_b + h * relative_q_h, relative_q_n, rows, e, n, OPT.width, BE
-        )
+        relative_q_ptr += b * relative_q_b + h * relative_q_h
+        relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
         pieces = slots(scratch_ptr, bh * tl.num_programs(0) + tl.program_id(0), OPT)
-        skew = (rq, table_ptr + h * table_h, table_r, n - first, n + m - 1, pieces)
-        begin(skew, OPT)
+        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, n + m - 1, pieces)
+        begin_keys(skew, OPT)
     for SIDE in tl.static_range(SIDES):
         if (OPT.sides >> SIDE) & 1:
             lo, hi = key_blocks(first, n, m, offset, head[4], starts, ends, SIDE, OPT)
@@ -122,7 +121,8 @@ def query_gradients(
 ):  # fmt: skip
     """dQ, the gradient of the queries' numbers for relative positions, and this block's share of those of w and v.
 
-    One program a block of queries, from query `start` on. Stores the gradient of each pair's score where asked to, and delta too, unless received attention needed it before.
+    One program a block of queries, from query `start` on. Stores delta too, unless received attention needed it before,
+    and the gradient of each pair's score where it is wanted.
     """
     BN: tl.constexpr = OPT.block_n
     BM: tl.constexpr = OPT.block_m
@@ -153,15 +153,15 @@ def query_gradients(
     )  # fmt: skip
     head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
     if OPT.askew:
-        rq = block(
-            relative_q_ptr + b * relative_q_b + h * relative_q_h, relative_q_n, rows, e, n, OPT.width, BE
-        )
+        relative_q_ptr += b * relative_q_b + h * relative_q_h
+        relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
         pieces = slots(scratch_ptr, bh * tl.num_programs(0) + tl.program_id(0), OPT)
-        skew = (rq, table_ptr + h * table_h, table_r, n - first, n + m - 1, pieces)
-        begin(skew, OPT)
+        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, n + m - 1, pieces)
+        begin_keys(skew, OPT)
     seed = 0
     if OPT.dropout:
         seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
+    d_pairs = d_pairs_ptr + b * d_pairs_b + h * d_pairs_h + (first - start).to(tl.int64) * d_pairs_n
     dq = tl.zeros([BN, BE], tl.float32)
     dw = tl.zeros([BN], tl.float32)
     d_sharpness = tl.zeros([BN], tl.float32)
@@ -206,7 +206,7 @@ def query_gradients(
                     dp += g[None, :]
                 dx = p * (dp - shifted_delta[:, None])
                 if OPT.d_pairs:
-                    at = d_pairs_ptr + b * d_pairs_b + h * d_pairs_h + (i - start) * d_pairs_n + j
+                    at = d_pairs + step * BM + in_n.to(tl.int64) * d_pairs_n + in_m
                     tl.store(at, dx.to(d_pairs_ptr.dtype.element_ty), mask=(i < n) & (j < m))
                 if OPT.distance:
                     if OPT.rectify:

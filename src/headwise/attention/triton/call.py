@@ -104,8 +104,10 @@ class Call:
         programs = self.batch * self.heads * -(-max(self.n, self.m) // length)
         return self.q.new_empty(programs, SLOTS, length + 1, length)
 
-    def launch(self, name: str, kind: str, programs: int, *, per_key: bool = False, queries: int = 0, **more: Any) -> Launch:
-        """A kernel's launch: programs for each block of keys or of (some) queries, or, given `blocks`, for all blocks."""
+    def launch(
+        self, name: str, kind: str, programs: int, *, per_key: bool = False, queries: int = 0, **more: Any
+    ) -> Launch:
+        """A kernel's launch: programs for each block of (some) queries or of keys, or, given their number, for all."""
         tile = self.tile(kind)
         whole = (self.batch, self.heads, self.n, self.m)
         arguments: dict[str, Any] = {
@@ -139,12 +141,18 @@ class Call:
         """What was fastest on an H200 (docs/design.md)."""
         widest = max(_power_of_two(self.width), _power_of_two(self.value_width))
         if self.q.dtype == torch.float32 or widest > 128:
-            return Tile(32, 32)
+            return Tile(32, 32, 4 if self.table is None else 8)
         if self.fits(Tile(64, 64)):
             return Tile(64, 64)
-        if self.table is not None:
-            return {"forward": Tile(64, 64, 4, 2), "keys": Tile(64, 64, 4, 2)}.get(kind, Tile(64, 64, 4, 2))
-        wide, plain = widest > 64, self.sigmoid is None and self.relative is None and not self.want_bins
+        wide = widest > 64
+        if self.table is not None:  # tiles that are read askew are square
+            return {
+                "forward": Tile(64, 64, 8 if wide else 4, 2),
+                "keys": Tile(64, 64, 8, 1) if wide else Tile(64, 64, 4, 2),
+                "queries": Tile(64, 64, 8 if wide else 4, 2),
+                "sums": Tile(64, 64, 4, 2),
+            }[kind]
+        plain = self.sigmoid is None and self.relative is None and not self.want_bins
         return {
             "forward": Tile(128, 64, 8, 3) if plain else Tile(64, 64, 4, 3),
             "keys": Tile(64, 64, 4, 2 if wide else 3),

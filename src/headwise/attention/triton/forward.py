@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from headwise.attention.triton.askew import begin, begin_queries, next_keys, next_queries, slots
+from headwise.attention.triton.askew import begin_keys, begin_queries, next_keys, next_queries, slots
 from headwise.attention.triton.tiles import (
     AMONG,
     FAR_AFTER,
@@ -52,12 +52,11 @@ def forward(
     )  # fmt: skip
     head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
     if OPT.askew:
-        rq = block(
-            relative_q_ptr + b * relative_q_b + h * relative_q_h, relative_q_n, rows, e, n, OPT.width, BE
-        )
+        relative_q_ptr += b * relative_q_b + h * relative_q_h
+        relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
         pieces = slots(scratch_ptr, bh * tl.num_programs(0) + tl.program_id(0), OPT)
-        skew = (rq, table_ptr + h * table_h, table_r, n - first, n + m - 1, pieces)
-        begin(skew, OPT)
+        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, n + m - 1, pieces)
+        begin_keys(skew, OPT)
     seed = 0
     if OPT.dropout:
         seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)

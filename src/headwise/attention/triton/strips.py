@@ -1,7 +1,7 @@
 """Gradients of a table with a row for every relative position, and of the queries that meet it.
 
-Both are matrix products with dZ, the gradient of Z[i, c] = relative_q_i · table[c]. A kernel stores the gradient of each
-pair's score; read with rows one shorter than they are, the memory of dZ has a place for each pair:
+Both are matrix products with dZ, the gradient of Z[i, c] = relative_q_i · table[c]. The kernel stores the gradient of
+each pair's score. Read with rows one shorter than they are, the memory of dZ has a place for each pair:
 
     dZ[i, j − i + last] = memory[last + i · (width − 1) + j]
 
@@ -25,6 +25,7 @@ def gradients(
     call: Call, store: Callable[[Tensor, int], None], d_relative_q: Tensor, d_table: Tensor, d_bias: Tensor
 ) -> None:
     """Fill the gradients; `store(pairs, start)` stores those of the scores of a strip's pairs, (B, H, rows, M)."""
+    assert call.relative_q is not None and call.table is not None
     batch, heads, n, m, width = call.batch, call.heads, call.n, call.m, call.width
     size = max(STRIP // (batch * heads * m) // 64 * 64, 64)
     table = torch.nn.functional.pad(call.table, (0, 0, 0, ALIGNED))
@@ -33,11 +34,12 @@ def gradients(
     for start in range(0, n, size):
         count = min(size, n - start)
         keys = min(m, call.offset + start + count) if call.causal else m
-        if dz.shape[2] != count:  # what no strip has a pair for stays zero: the keys of a strip are those before, and more
+        if dz.shape[2] != count:  # zeros stay where no strip has a pair yet: later strips see the same keys, or more
             dz = table.new_zeros(heads, batch, count, aligned(count + m))
         store(pairs := by_pair(dz, m), start)
-        rows, columns = slice(start, start + count), slice(n - start - count, n - start + aligned(count + keys) - count)
-        flat = dz.view(heads, batch * count, -1)[..., : columns.stop - columns.start]
+        rows, seen, first = slice(start, start + count), aligned(count + keys), n - start - count
+        columns = slice(first, first + seen)
+        flat = dz.view(heads, batch * count, -1)[..., :seen]
         of_queries = (flat @ table[:, columns]).view(heads, batch, count, width)
         torch.mul(of_queries.transpose(0, 1), call.scale, out=d_relative_q[:, :, rows])
         queries = call.relative_q[:, :, rows].transpose(0, 1).reshape(heads, batch * count, width)
