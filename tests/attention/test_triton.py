@@ -226,7 +226,9 @@ def test_operators_are_well_formed() -> None:
     relative, bias = torch.randn(1, HEADS, 20, 5, device=DEVICE), torch.randn(1, 1, 20, 30, device=DEVICE)
     distance = (q, k, v, sigmoid, *[None] * 10, 0.2, 3, True, True, 0, False, 0.0, True)
     tables = (q, k, v, None, relative, None, None, bias, *[None] * 6, 0.2, 3, False, False, 2, True, 0.0, False)
-    for arguments in (distance, tables):
+    table = torch.randn(HEADS, 49, WIDTH, device=DEVICE)
+    askew = (q, k, v, None, None, q, table, bias, *[None] * 6, 0.2, 3, True, False, 0, False, 0.0, True)
+    for arguments in (distance, tables, askew):
         torch.library.opcheck(operators.forward, arguments)
         output, log_sums, received, bins = operators.forward(*arguments)
         given = (*arguments, True, output, log_sums, bins, output, received, bins)

@@ -25,7 +25,8 @@ def gradients(
     call: Call, store: Callable[[Tensor, int], None], d_relative_q: Tensor, d_table: Tensor, d_bias: Tensor
 ) -> None:
     """Fill the gradients; `store(pairs, start)` stores those of the scores of a strip's pairs, (B, H, rows, M)."""
-    assert call.relative_q is not None and call.table is not None
+    assert call.relative_q is not None
+    assert call.table is not None
     batch, heads, n, m, width = call.batch, call.heads, call.n, call.m, call.width
     size = max(STRIP // (batch * heads * m) // 64 * 64, 64)
     table = torch.nn.functional.pad(call.table, (0, 0, 0, ALIGNED))
