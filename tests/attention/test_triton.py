@@ -181,7 +181,7 @@ def test_as_exact_as_the_precision(name: str, option: str, dtype: torch.dtype, m
         )
 
 
-@pytest.mark.parametrize("name", ["plain", "distance-aware"])
+@pytest.mark.parametrize("name", ["plain", "distance-aware", "transformer-xl"])
 def test_backward_drops_what_forward_dropped(name: str) -> None:
     n = 32
     scheme = SCHEMES[name].to(DEVICE, torch.float32)
@@ -220,7 +220,7 @@ def test_nothing_to_see_and_nothing_to_give(keys: int, width: int) -> None:
     torch.testing.assert_close(found[1], found[0])
 
 
-@pytest.mark.parametrize("name", ["distance-aware-near", "relative"])
+@pytest.mark.parametrize("name", ["distance-aware-near", "relative", "transformer-xl"])
 def test_two_runs_give_the_same_bits(name: str) -> None:
     scheme = SCHEMES[name].to(DEVICE, torch.float32)
     inputs = [torch.randn(2, HEADS, 140, WIDTH, device=DEVICE, requires_grad=True) for _ in range(3)]
@@ -254,7 +254,9 @@ def test_operators_are_well_formed() -> None:
     relative, bias = torch.randn(1, HEADS, 20, 5, device=DEVICE), torch.randn(1, 1, 20, 30, device=DEVICE)
     distance = (q, k, v, sigmoid, *[None] * 10, 0.2, 3, True, True, 0, False, 0.0, True, True)
     tables = (q, k, v, None, relative, None, None, bias, *[None] * 6, 0.2, 3, False, False, 2, True, 0.0, False, False)
-    for arguments in (distance, tables):
+    table = torch.randn(HEADS, 49, WIDTH, device=DEVICE)
+    askew = (q, k, v, None, None, q, table, bias, *[None] * 6, 0.2, 3, True, False, 0, False, 0.0, True, True)
+    for arguments in (distance, tables, askew):
         torch.library.opcheck(operators.forward, arguments)
         results = operators.forward(*arguments)
         given = (*arguments, True, *(results[i] for i in (0, 1, 3, 4)), *results)

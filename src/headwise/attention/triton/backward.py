@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from headwise.attention.triton.askew import begin_keys, begin_queries, next_keys, next_queries, slots
 from headwise.attention.triton.forward import binned, outermost
 from headwise.attention.triton.tiles import (
     AMONG,
@@ -68,7 +69,9 @@ def store_shares(shares_ptr, bh, dw, d_sharpness, head, scale):
 @triton.jit
 def received_terms(
     q_ptr, k_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, sigmoid_ptr, relative_ptr, edges_ptr,
-    d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, key_padding, mask, bias, starts, ends,
+    d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, relative_q_ptr, table_ptr, scratch_ptr,
+    key_padding, mask, bias, starts, ends,
+    relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
 ):  # fmt: skip
@@ -96,6 +99,12 @@ def received_terms(
         bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
     )  # fmt: skip
     head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+    if OPT.askew:
+        relative_q_ptr += b * relative_q_b + h * relative_q_h
+        relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
+        pieces = slots(scratch_ptr, bh * tl.num_programs(0) + tl.program_id(0), OPT)
+        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, n + m - 1, pieces)
+        begin_keys(skew, OPT)
     for SIDE in tl.static_range(SIDES):
         if (OPT.sides >> SIDE) & 1:
             lo, hi = key_blocks(first, n, m, offset, head[4], starts, ends, SIDE, OPT)
@@ -110,6 +119,8 @@ def received_terms(
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
                 if OPT.relative and SIDE == AMONG:
                     x += looked_up(relative, i, j, n, offset, reach)
+                if OPT.askew:
+                    x += next_keys(skew, step, in_n, in_m, OPT)
                 _, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
                 s = scores(x, f, i, j, n, m, offset, admit, SIDE, OPT)
                 delta += tl.sum(tl.exp2(s - shifted[:, None]) * g[None, :], axis=1)
@@ -118,22 +129,25 @@ def received_terms(
 
 @triton.jit
 def query_gradients(
-    q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, d_relative_ptr, d_bias_ptr, shares_ptr,
+    q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, d_relative_ptr, d_pairs_ptr, shares_ptr,
     sums_ptr, sigmoid_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
-    d_lse_ptr, squares_ptr, d_squares_ptr, key_padding, mask, bias, starts, ends, seed_ptr,
+    d_lse_ptr, squares_ptr, d_squares_ptr, relative_q_ptr, table_ptr, scratch_ptr,
+    key_padding, mask, bias, starts, ends, seed_ptr,
+    relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
-    bias_b, bias_h, bias_n, bias_m, d_bias_b, d_bias_h, d_bias_n,
-    H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
+    bias_b, bias_h, bias_n, bias_m, d_pairs_b, d_pairs_h, d_pairs_n,
+    H, GROUP, start, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
     """dQ, the gradient of the queries' numbers for relative positions, and this block's share of those of w and v.
 
-    One program a block of queries. Stores delta too, unless received attention needed it before.
+    One program a block of queries, from query `start` on. Stores delta too, unless received attention needed it before,
+    and the gradient of each pair's score where it is wanted.
     """
     BN: tl.constexpr = OPT.block_n
     BM: tl.constexpr = OPT.block_m
     BE: tl.constexpr = OPT.block_e
     BD: tl.constexpr = OPT.block_d
-    first = tl.program_id(0) * BN
+    first = start + tl.program_id(0) * BN
     bh = tl.program_id(1).to(tl.int64)
     b, h = bh // H, bh % H
     rows = first + tl.arange(0, BN)
@@ -161,9 +175,16 @@ def query_gradients(
         bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
     )  # fmt: skip
     head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+    if OPT.askew:
+        relative_q_ptr += b * relative_q_b + h * relative_q_h
+        relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
+        pieces = slots(scratch_ptr, bh * tl.num_programs(0) + tl.program_id(0), OPT)
+        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, n + m - 1, pieces)
+        begin_keys(skew, OPT)
     seed = 0
     if OPT.dropout:
         seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
+    d_pairs = d_pairs_ptr + b * d_pairs_b + h * d_pairs_h + (first - start).to(tl.int64) * d_pairs_n
     dq = tl.zeros([BN, BE], tl.float32)
     dw = tl.zeros([BN], tl.float32)
     d_sharpness = tl.zeros([BN], tl.float32)
@@ -193,6 +214,8 @@ def query_gradients(
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
                 if OPT.relative and SIDE == AMONG:
                     x += looked_up(relative, i, j, n, offset, reach)
+                if OPT.askew:
+                    x += next_keys(skew, step, in_n, in_m, OPT)
                 e_tile, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
                 p = tl.exp2(scores(x, f, i, j, n, m, offset, admit, SIDE, OPT) - shifted[:, None])
                 dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
@@ -207,9 +230,9 @@ def query_gradients(
                 if OPT.squares:
                     dp += p * of_squares[:, None]
                 dx = p * (dp - shifted_delta[:, None])
-                if OPT.d_bias:
-                    at = d_bias_ptr + b * d_bias_b + h * d_bias_h + i * d_bias_n + j
-                    tl.store(at, dx.to(d_bias_ptr.dtype.element_ty), mask=(i < n) & (j < m))
+                if OPT.d_pairs:
+                    at = d_pairs + step * BM + in_n.to(tl.int64) * d_pairs_n + in_m
+                    tl.store(at, dx.to(d_pairs_ptr.dtype.element_ty), mask=(i < n) & (j < m))
                 if OPT.distance:
                     if OPT.rectify:
                         dx = tl.where(x > 0.0, dx, 0.0)
@@ -245,7 +268,9 @@ def query_gradients(
 def key_gradients(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, dk_ptr, dv_ptr, shares_ptr, sums_ptr,
     sigmoid_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
-    d_lse_ptr, squares_ptr, d_squares_ptr, key_padding, mask, bias, starts, ends, seed_ptr,
+    d_lse_ptr, squares_ptr, d_squares_ptr, relative_q_ptr, table_ptr, scratch_ptr,
+    key_padding, mask, bias, starts, ends, seed_ptr,
+    relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
     bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
@@ -267,6 +292,8 @@ def key_gradients(
     v = block(v_ptr + b * v_b + g_head * v_h, v_m, columns, d, m, OPT.value_width, BD)
     dk = tl.zeros([BM, BE], tl.float32)
     dv = tl.zeros([BM, BD], tl.float32)
+    if OPT.askew:
+        pieces = slots(scratch_ptr, bg * tl.num_programs(0) + tl.program_id(0), OPT)
     for member in range(GROUP):
         h = g_head * GROUP + member
         bh = b * H + h
@@ -276,6 +303,11 @@ def key_gradients(
             key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
             bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
         )  # fmt: skip
+        if OPT.askew:
+            skew = (
+                relative_q_ptr + b * relative_q_b + h * relative_q_h, relative_q_n, n,
+                table_ptr + h * table_h, table_r, n + first, n + m - 1, pieces,
+            )  # fmt: skip
         seed = 0
         if OPT.dropout:
             seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
@@ -299,6 +331,8 @@ def key_gradients(
                 lo, hi = query_blocks(first, n, m, offset, head[4], starts, ends, SIDE, OPT)
                 if OPT.skips and (SIDE == FAR_BEFORE or SIDE == FAR_AFTER):
                     hi = tl.where(quiet, lo, hi)
+                if OPT.askew:
+                    begin_queries(skew, lo, OPT)
                 for step in range(lo, hi):
                     rows = step * BN + tl.arange(0, BN)
                     i = rows[None, :]
@@ -320,6 +354,8 @@ def key_gradients(
                     x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)
                     if OPT.relative and SIDE == AMONG:
                         x += looked_up(relative_ptr + table, i, j, n, offset, reach)
+                    if OPT.askew:
+                        x += next_queries(skew, step, in_n, in_m, OPT)
                     e_tile, f = coefficients(in_n, in_m, step * BN + offset, first, head, SIDE, OPT)
                     p = tl.exp2(scores(x, f, i, j, n, m, offset, admit, SIDE, OPT) - lse[None, :])
                     dp = tl.dot(v, tl.trans(do), input_precision=OPT.precision)

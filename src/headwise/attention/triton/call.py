@@ -9,6 +9,7 @@ from torch import Tensor
 from headwise.attention.triton.launch import Launch, Options, Tile, described
 
 FAR_BEFORE, BEFORE, AMONG, AFTER, FAR_AFTER = (1 << side for side in range(5))  # as in `tiles.py`
+SLOTS = 3  # as in `askew.py`
 
 
 @cache
@@ -26,14 +27,16 @@ class Call:
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> None:
         self.q, self.k, self.v = rows_together(q), rows_together(k), rows_together(v)
-        self.sigmoid, self.relative, self.relative_q, self.table, self.bias = arguments[:5]
+        self.sigmoid, self.relative, relative_q, table, self.bias = arguments[:5]
+        self.relative_q = None if relative_q is None else rows_together(relative_q)
+        self.table = None if table is None else rows_together(table)
         self.mask, self.key_padding, self.query_padding, self.starts, self.ends, self.seed = arguments[5:11]
         self.scale, self.offset, self.causal, self.rectify, self.reach = arguments[11:16]
         self.want_bins, self.dropout, self.want_received, self.want_squares = arguments[16:]
         self.batch, self.heads, self.n, self.width = q.shape
         self.groups, self.m, self.value_width = v.shape[1:]
         self.arguments = arguments
-        self.own_bias = False  # whether each pair has a bias of its own whose gradient is wanted
+        self.d_pairs = False  # whether the gradient of each pair's score is to be stored
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -88,23 +91,39 @@ class Call:
             "ends": self.ends,
             "seed_ptr": self.seed,
             "sums_ptr": None,
+            "relative_q_ptr": self.relative_q,
+            "table_ptr": self.table,
+            "scratch_ptr": self.scratch(),
         }
         return {name: self.q if x is None else x for name, x in given.items()}
 
-    def launch(self, name: str, kind: str, programs: int, *, per_key: bool = False, **more: Any) -> Launch:
-        """A kernel's launch: programs for each block of queries or of keys, or, given its number, for all blocks."""
+    def scratch(self) -> Tensor | None:
+        """Memory in which programs read a table askew, for as many as a kernel may have."""
+        if self.table is None:
+            return None
+        length = self.tile("forward").rows
+        programs = self.batch * self.heads * -(-max(self.n, self.m) // length)
+        return self.q.new_empty(programs, SLOTS, length + 1, length)
+
+    def launch(
+        self, name: str, kind: str, programs: int, *, per_key: bool = False, queries: int = 0, **more: Any
+    ) -> Launch:
+        """A kernel's launch: programs for each block of (some) queries or of keys, or, given their number, for all."""
         tile = self.tile(kind)
         whole = (self.batch, self.heads, self.n, self.m)
         arguments: dict[str, Any] = {
             **strides("q", "bhn", self.q),
             **strides("k", "bhm", self.k),
             **strides("v", "bhm", self.v),
+            **strides("relative_q", "bhn", self.relative_q),
+            **strides("table", "hr", self.table),
             **strides("mask", "bhnm", None if self.mask is None else self.mask.expand(whole)),
             **strides("bias", "bhnm", None if self.bias is None else self.bias.expand(whole)),
             "H": self.heads,
             "G": self.groups,
             "B": self.batch,
             "GROUP": self.heads // self.groups,
+            "start": 0,
             "n": self.n,
             "m": self.m,
             "offset": self.offset,
@@ -114,8 +133,8 @@ class Call:
             "OPT": self.options(tile),
             **more,
         }
-        queries, keys = -(-self.n // tile.rows), -(-self.m // tile.columns)
-        blocks = 1 if "blocks" in more else keys if per_key else queries
+        rows, keys = -(-(queries or self.n) // tile.rows), -(-self.m // tile.columns)
+        blocks = 1 if "blocks" in more else keys if per_key else rows
         grid = (blocks, programs, keys if kind == "bias" else 1)
         return Launch(kernels()[name], grid, tile, arguments)
 
@@ -123,10 +142,18 @@ class Call:
         """What was fastest on an H200 (docs/design.md)."""
         widest = max(_power_of_two(self.width), _power_of_two(self.value_width))
         if self.q.dtype == torch.float32 or widest > 128:
-            return Tile(32, 32)
+            return Tile(32, 32, 4 if self.table is None else 8)
         if self.fits(Tile(64, 64)):
             return Tile(64, 64)
-        wide, plain = widest > 64, self.sigmoid is None and self.relative is None and not self.want_bins
+        wide = widest > 64
+        if self.table is not None:  # tiles that are read askew are square
+            return {
+                "forward": Tile(64, 64, 8 if wide else 4, 2),
+                "keys": Tile(64, 64, 8, 1) if wide else Tile(64, 64, 4, 2),
+                "queries": Tile(64, 64, 8 if wide else 4, 2),
+                "sums": Tile(64, 64, 4, 2),
+            }[kind]
+        plain = self.sigmoid is None and self.relative is None and not self.want_bins
         return {
             "forward": Tile(128, 64, 8, 3) if plain else Tile(64, 64, 4, 3),
             "keys": Tile(64, 64, 4, 2 if wide else 3),
@@ -145,7 +172,7 @@ class Call:
     @cached_property
     def alone(self) -> bool:
         """Whether one tile of the keys' kernel is all there is, and it computes every gradient."""
-        table = self.relative is not None or self.want_bins
+        table = self.relative is not None or self.table is not None or self.want_bins
         return self.fits(self.tile("keys")) and not table and self.bias is None
 
     @cached_property
@@ -184,11 +211,12 @@ class Call:
             relative=self.relative is not None,
             bins=self.want_bins,
             table=table,
+            askew=self.table is not None,
             key_padding=self.key_padding is not None,
             query_padding=self.query_padding is not None,
             mask=self.mask is not None,
             bias=self.bias is not None,
-            d_bias=self.own_bias,
+            d_pairs=self.d_pairs,
             packed=self.starts is not None,
             dropout=self.seed is not None,
             received=self.want_received,

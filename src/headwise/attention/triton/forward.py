@@ -6,6 +6,7 @@
 import triton
 import triton.language as tl
 
+from headwise.attention.triton.askew import begin_keys, begin_queries, next_keys, next_queries, slots
 from headwise.attention.triton.tiles import (
     AMONG,
     FAR_AFTER,
@@ -27,7 +28,8 @@ from headwise.attention.triton.tiles import (
 @triton.jit
 def forward(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, squares_ptr, bins_ptr, sigmoid_ptr, relative_ptr, edges_ptr, sums_ptr,
-    key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
+    relative_q_ptr, table_ptr, scratch_ptr, key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
+    relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
@@ -52,6 +54,12 @@ def forward(
         bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
     )  # fmt: skip
     head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+    if OPT.askew:
+        relative_q_ptr += b * relative_q_b + h * relative_q_h
+        relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
+        pieces = slots(scratch_ptr, bh * tl.num_programs(0) + tl.program_id(0), OPT)
+        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, n + m - 1, pieces)
+        begin_keys(skew, OPT)
     seed = 0
     if OPT.dropout:
         seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
@@ -89,6 +97,8 @@ def forward(
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
                 if OPT.relative and SIDE == AMONG:
                     x += looked_up(relative, i, j, n, offset, reach)
+                if OPT.askew:
+                    x += next_keys(skew, step, in_n, in_m, OPT)
                 _, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
                 s = scores(x, f, i, j, n, m, offset, admit, SIDE, OPT)
                 new_top = tl.maximum(top, tl.max(s, axis=1) + shift)
@@ -202,8 +212,8 @@ def outermost(bins, left, right, rows, n, reach):
 
 @triton.jit
 def column_sums(
-    q_ptr, k_ptr, lse_ptr, received_ptr, sigmoid_ptr, relative_ptr, edges_ptr,
-    key_padding, mask, bias, starts, ends,
+    q_ptr, k_ptr, lse_ptr, received_ptr, sigmoid_ptr, relative_ptr, edges_ptr, relative_q_ptr, table_ptr, scratch_ptr,
+    key_padding, mask, bias, starts, ends, relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
 ):  # fmt: skip
@@ -226,10 +236,18 @@ def column_sums(
         bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
     )  # fmt: skip
     head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+    if OPT.askew:
+        pieces = slots(scratch_ptr, bh * tl.num_programs(0) + tl.program_id(0), OPT)
+        skew = (
+            relative_q_ptr + b * relative_q_b + h * relative_q_h, relative_q_n, n,
+            table_ptr + h * table_h, table_r, n + first, n + m - 1, pieces,
+        )  # fmt: skip
     received = tl.zeros([BM], tl.float32)
     for SIDE in tl.static_range(SIDES):
         if (OPT.sides >> SIDE) & 1:
             lo, hi = query_blocks(first, n, m, offset, head[4], starts, ends, SIDE, OPT)
+            if OPT.askew:
+                begin_queries(skew, lo, OPT)
             for step in range(lo, hi):
                 rows = step * BN + tl.arange(0, BN)
                 i = rows[None, :]
@@ -240,6 +258,8 @@ def column_sums(
                     x += looked_up(relative, i, j, n, offset, reach)
                 elif OPT.relative:
                     lse -= edge(edges_ptr, bh, rows, n, SIDE) * head[3]
+                if OPT.askew:
+                    x += next_queries(skew, step, in_n, in_m, OPT)
                 _, f = coefficients(in_n, in_m, step * BN + offset, first, head, SIDE, OPT)
                 s = scores(x, f, i, j, n, m, offset, admit, SIDE, OPT)
                 received += tl.sum(tl.exp2(s - lse[None, :]), axis=1)

@@ -41,11 +41,12 @@ class Options:
     relative: bool  # numbers for relative positions are added to the scores
     bins: bool  # weights are summed by relative position, for the values' table
     table: bool  # either of them
+    askew: bool  # a table has a row for every relative position
     key_padding: bool
     query_padding: bool
     mask: bool
     bias: bool
-    d_bias: bool  # each pair has a bias of its own, with a gradient
+    d_pairs: bool  # the gradient of each pair's score is stored
     packed: bool
     dropout: bool
     received: bool
@@ -96,14 +97,14 @@ def described(x: Tensor) -> Any:
 _seen: dict[Any, dict[str, Launch]] = {}
 
 
-def launches(prepare: Callable[..., dict[str, Launch]], call: Any, *tensors: Tensor) -> dict[str, Launch]:
-    """What `prepare(call, *tensors)` returns, prepared once for all arguments of one kind."""
-    key = (prepare, call.key, *map(described, tensors))
+def launches(prepare: Callable[..., dict[str, Launch]], call: Any, *others: Any) -> dict[str, Launch]:
+    """What `prepare(call, *others)` returns, prepared once for all arguments of one kind."""
+    key = (prepare, call.key, *(described(x) if isinstance(x, Tensor) else x for x in others))
     found = _seen.get(key)
     if found is None:
         if len(_seen) >= 1000:
             _seen.clear()
-        found = _seen[key] = prepare(call, *tensors)
+        found = _seen[key] = prepare(call, *others)
     return found
 
 

@@ -126,8 +126,6 @@ def spans(packed: Tensor, length: int) -> tuple[Tensor, Tensor]:
 
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     call = Call(*arguments)
-    if call.table is not None and call.m:
-        return strips.forward(call, _forward)
     output, log_sums, received, bins, squares = results = call.outputs()
     if not log_sums.numel() or not call.m:
         for x in results:
@@ -166,20 +164,17 @@ def _forward_launches(call: Call) -> dict[str, Launch]:
     }
 
 
-def _backward(*arguments: Any, into: Tensor | None = None) -> tuple[Tensor, ...]:
-    """The gradients. `into` is where the bias' goes, where each pair has its own: zeros that are filled."""
+def _backward(*arguments: Any) -> tuple[Tensor, ...]:
     *given, needs_bias, output, log_sums, bins, squares, d_output, d_log_sums, d_received, d_bins, d_squares = arguments
     call = Call(*given)
-    if call.table is not None and call.m:
-        return strips.backward(call, _backward, needs_bias, *arguments[len(given) + 1 :])
-    dq, dk, dv, d_sigmoid, d_relative, _, _, d_bias = grads = call.gradients(needs_bias and into is None)
+    dq, dk, dv, d_sigmoid, d_relative, d_relative_q, d_table, d_bias = grads = call.gradients(needs_bias)
     if not log_sums.numel() or not call.m:
         return tuple(grad.zero_() for grad in grads)
     d_output = rows_together(d_output)
-    whole_bias = d_bias if into is None else into
-    if d_bias.numel() and d_bias.shape[2:] != (call.n, call.m):
+    whole_bias = d_bias
+    if call.table is None and d_bias.numel() and d_bias.shape[2:] != (call.n, call.m):
         whole_bias = d_bias.new_empty(*d_bias.shape[:2], call.n, call.m)
-    call.own_bias = whole_bias.shape == (call.batch, call.heads, call.n, call.m)
+    call.d_pairs = call.table is not None or whole_bias.shape == (call.batch, call.heads, call.n, call.m)
     blocks = -(-call.n // call.tile("queries").rows)
     shares = log_sums.new_empty(call.batch, call.heads, blocks, 2)
     tensors = {
@@ -201,23 +196,31 @@ def _backward(*arguments: Any, into: Tensor | None = None) -> tuple[Tensor, ...]
         "dv_ptr": dv,
         "d_relative_ptr": d_relative,
         "d_bias_ptr": whole_bias,
+        "d_pairs_ptr": whole_bias,
     }
     run = launches(_backward_launches, call, d_output, whole_bias)
+
+    def store(d_pairs: Tensor, start: int) -> None:
+        strip = launches(_strip_launches, call, d_output, d_pairs, start)
+        strip["query_gradients"]({**tensors, "d_pairs_ptr": d_pairs})
+
     with on_device(call.q):
         if call.skips:
             tensors["sums_ptr"] = log_sums.new_zeros(call.batch, call.heads, blocks + 1, call.value_width + 1)
         if call.want_received and not call.alone:
             run["received_terms"](tensors)
-        if not call.alone:
+        if call.table is not None:
+            strips.gradients(call, store, d_relative_q, d_table, d_bias)
+        elif not call.alone:
             run["query_gradients"](tensors)
         if call.skips:
             run["running_sums"](tensors)
         run["key_gradients"](tensors)
-        if whole_bias.numel() and not call.own_bias:
+        if whole_bias.numel() and not call.d_pairs:
             run["bias_gradients"](tensors)
     if call.sigmoid is not None:
         torch.sum(shares, dim=(0, 2), out=d_sigmoid)
-    if into is None and whole_bias is not d_bias:
+    if whole_bias is not d_bias:
         d_bias.copy_(whole_bias.sum_to_size(d_bias.shape))
     return grads
 
@@ -225,18 +228,26 @@ def _backward(*arguments: Any, into: Tensor | None = None) -> tuple[Tensor, ...]
 def _backward_launches(call: Call, d_output: Tensor, d_bias: Tensor) -> dict[str, Launch]:
     of_output = strides("do", "bhn", d_output)
     by_head, by_key_head = call.batch * call.heads, call.batch * call.groups
-    of_bias = strides("d_bias", "bhn", d_bias if call.own_bias else None)
+    of_pairs = strides("d_pairs", "bhn", d_bias if call.d_pairs and call.table is None else None)
     found = {
         "received_terms": call.launch("received_terms", "sums", by_head, **of_output),
-        "query_gradients": call.launch("query_gradients", "queries", by_head, **of_output, **of_bias),
+        "query_gradients": call.launch("query_gradients", "queries", by_head, **of_output, **of_pairs),
         "running_sums": call.launch("running_sums", "queries", by_head, blocks=-(-call.n // call.tile("queries").rows)),
         "key_gradients": call.launch("key_gradients", "keys", by_key_head, per_key=True, **of_output),
     }
-    if d_bias.numel() and not call.own_bias:
+    if d_bias.numel() and not call.d_pairs:
         shared: dict[str, Any] = {"BIAS_B": d_bias.shape[0], "BIAS_H": d_bias.shape[1]}
         programs = d_bias.shape[0] * d_bias.shape[1]
         found["bias_gradients"] = call.launch("bias_gradients", "bias", programs, **of_output, **shared)
     return found
+
+
+def _strip_launches(call: Call, d_output: Tensor, d_pairs: Tensor, start: int) -> dict[str, Launch]:
+    more = {**strides("do", "bhn", d_output), **strides("d_pairs", "bhn", d_pairs)}
+    launch = call.launch(
+        "query_gradients", "queries", call.batch * call.heads, queries=d_pairs.shape[2], start=start, **more
+    )
+    return {"query_gradients": launch}
 
 
 operators = Operators(
