@@ -14,6 +14,8 @@ from torch import Tensor
 
 Pass = Callable[..., Sequence[Tensor]]
 
+LOG_SUMS = 1  # of (output, log-sums, received, …); hardly anybody asks for them, and then their gradient is None
+
 
 class Operators:
     """A backend's forward and backward pass as operators headwise::NAME and headwise::NAME_backward.
@@ -89,7 +91,7 @@ def _functions(
         ctx.save_for_backward(*inputs[:tensors], *(outputs[i] for i in saved))
         ctx.settings = inputs[tensors:]
 
-    def backward_arguments(ctx: Any, d_outputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    def backward_arguments(ctx: Any, d_outputs: Sequence[Tensor | None]) -> tuple[Any, ...]:
         kept = ctx.saved_tensors
         needs_bias = ctx.needs_input_grad[differentiable - 1]
         return (*kept[:tensors], *ctx.settings, needs_bias, *kept[tensors:], *d_outputs)
@@ -118,12 +120,18 @@ def _functions(
         def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
             results = tuple(forward_pass(*arguments))
             remember(ctx, arguments, results)
+            ctx.set_materialize_grads(False)
+            ctx.outputs = [{"size": x.shape, "dtype": x.dtype, "device": x.device} for x in results]
             return results
 
         @staticmethod
-        def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
-            arguments = backward_arguments(ctx, d_outputs)
+        def backward(ctx: Any, *d_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
             twice = torch.is_grad_enabled()  # create_graph: somebody means to differentiate again
+            filled = [
+                torch.zeros(**like) if d is None and (twice or i != LOG_SUMS) else d
+                for i, (d, like) in enumerate(zip(d_outputs, ctx.outputs, strict=True))
+            ]
+            arguments = backward_arguments(ctx, filled)
             return gradients(ctx, _run_once(backward_operator, *arguments) if twice else backward_pass(*arguments))
 
     return Watched, Plain

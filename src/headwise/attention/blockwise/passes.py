@@ -36,7 +36,7 @@ def backward(
     needs_bias: bool,
     log_sums: Tensor,
     d_output: Tensor,
-    d_log_sums: Tensor,
+    d_log_sums: Tensor | None,
     d_received: Tensor,
     d_squares: Tensor,
     d_weights: Tensor,
@@ -72,7 +72,7 @@ def backward(
         elif f is not None and a.adjust == "late-add":
             df = dw * block.kept
         ds = torch.ops.aten._softmax_backward_data(dp, p, -1, p.dtype)
-        if a.want_log_sums:
+        if d_log_sums is not None:
             ds.addcmul_(p, d_log_sums[block.place], value=LOG2E)  # as log-sums are in units of log 2
         if needs_bias:
             into = block.of(grads["bias"])

@@ -27,9 +27,9 @@ from headwise.attention.triton.tiles import (
 
 
 @triton.jit
-def row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT: tl.constexpr):
+def row_terms(o_ptr, o_n, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT: tl.constexpr):
     """delta_i = Σ_d dO O, and likewise over what a query gives to the values' table: what a softmax's rows share."""
-    o = block(o_ptr + bh * n * OPT.value_width, OPT.value_width, rows, d, n, OPT.value_width, OPT.block_d)
+    o = block(o_ptr, o_n, rows, d, n, OPT.value_width, OPT.block_d)
     delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
     if OPT.bins:
         width = 2 * reach + 1
@@ -45,7 +45,9 @@ def row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT: tl.co
 @triton.jit
 def own_terms(d_lse_ptr, squares_ptr, d_squares_ptr, bh, rows, n, OPT: tl.constexpr):
     """What the gradients of a row's squares and of its log-sum, which is in units of log 2, add to delta_i."""
-    delta = -LOG2E * tl.load(d_lse_ptr + bh * n + rows, mask=rows < n, other=0.0)
+    delta = tl.zeros([rows.shape[0]], tl.float32)
+    if OPT.d_log_sums:
+        delta -= LOG2E * tl.load(d_lse_ptr + bh * n + rows, mask=rows < n, other=0.0)
     if OPT.squares:
         squares = tl.load(squares_ptr + bh * n + rows, mask=rows < n, other=0.0)
         delta += squares * twice(d_squares_ptr, bh, rows, n)
@@ -72,7 +74,8 @@ def received_terms(
     d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, relative_q_ptr, table_ptr, scratch_ptr,
     key_padding, mask, bias, starts, ends,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
-    q_b, q_h, q_n, k_b, k_h, k_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
+    q_b, q_h, q_n, k_b, k_h, k_m, o_b, o_h, o_n, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
+    bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
 ):  # fmt: skip
     """delta_i, with Σ_j P_ij g_j, where g is the gradient of received: one program a block of queries."""
@@ -89,7 +92,8 @@ def received_terms(
     e, d = tl.arange(0, BE), tl.arange(0, BD)
     q = block(q_ptr + b * q_b + h * q_h, q_n, rows, e, n, OPT.width, BE)
     do = block(do_ptr + b * do_b + h * do_h, do_n, rows, d, n, OPT.value_width, BD)
-    delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+    o = o_ptr + b * o_b + h * o_h
+    delta = row_terms(o, o_n, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
     delta += own_terms(d_lse_ptr, squares_ptr, d_squares_ptr, bh, rows, n, OPT)
     lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
     k_ptr += b * k_b + (h // GROUP) * k_h
@@ -134,8 +138,8 @@ def query_gradients(
     d_lse_ptr, squares_ptr, d_squares_ptr, relative_q_ptr, table_ptr, scratch_ptr,
     key_padding, mask, bias, starts, ends, seed_ptr,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
-    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
-    bias_b, bias_h, bias_n, bias_m, d_pairs_b, d_pairs_h, d_pairs_n,
+    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, do_b, do_h, do_n, dq_b, dq_h, dq_n,
+    mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m, d_pairs_b, d_pairs_h, d_pairs_n,
     H, GROUP, start, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
     """dQ, the gradient of the queries' numbers for relative positions, and this block's share of those of w and v.
@@ -160,7 +164,8 @@ def query_gradients(
     if OPT.received:
         delta = tl.load(delta_ptr + bh * n + rows, mask=rows < n, other=0.0)
     else:
-        delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+        o = o_ptr + b * o_b + h * o_h
+        delta = row_terms(o, o_n, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
         delta += own_terms(d_lse_ptr, squares_ptr, d_squares_ptr, bh, rows, n, OPT)
         tl.store(delta_ptr + bh * n + rows, delta, mask=rows < n)
     of_squares = tl.zeros([BN], tl.float32)
@@ -224,7 +229,7 @@ def query_gradients(
                 if OPT.dropout:
                     if OPT.bins and SIDE != AMONG:
                         dp += d_edge[:, None]
-                    dp *= kept(seed, i, j, m, dropout)
+                    dp *= kept(seed, i, j, dropout)
                 if OPT.received:
                     dp += g[None, :]
                 if OPT.squares:
@@ -252,7 +257,7 @@ def query_gradients(
                         right += after
                 dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
     dq *= 1.0 / LOG2E if OPT.distance else scale
-    at = dq_ptr + (bh * n + i) * OPT.width + e[None, :]
+    at = dq_ptr + b * dq_b + h * dq_h + i * dq_n + e[None, :]
     tl.store(at, dq.to(dq_ptr.dtype.element_ty), mask=(i < n) & (e[None, :] < OPT.width))
     if OPT.skips:  # what far keys' values are given by this block: the weight of a score of 0
         given = tl.sum(do.to(tl.float32) * tl.exp2(-lse)[:, None], axis=0)
@@ -271,8 +276,8 @@ def key_gradients(
     d_lse_ptr, squares_ptr, d_squares_ptr, relative_q_ptr, table_ptr, scratch_ptr,
     key_padding, mask, bias, starts, ends, seed_ptr,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
-    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
-    bias_b, bias_h, bias_n, bias_m,
+    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, do_b, do_h, do_n, dq_b, dq_h, dq_n,
+    dk_b, dk_h, dk_m, dv_b, dv_h, dv_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
     """dK and dV: one program a block of keys. Where one tile is all there is, also what `query_gradients` computes."""
@@ -340,7 +345,9 @@ def key_gradients(
                     do = block(do_ptr + b * do_b + h * do_h, do_n, rows, d, n, OPT.value_width, BD)
                     lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
                     if OPT.alone:
-                        delta = row_terms(o_ptr, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT)
+                        delta = row_terms(
+                            o_ptr + b * o_b + h * o_h, o_n, do, bins_ptr, d_bins_ptr, bh, rows, d, n, reach, OPT
+                        )
                         delta += own_terms(d_lse_ptr, squares_ptr, d_squares_ptr, bh, rows, n, OPT)
                     else:
                         delta = tl.load(delta_ptr + bh * n + rows, mask=rows < n, other=0.0)
@@ -365,7 +372,7 @@ def key_gradients(
                     if OPT.dropout:
                         if OPT.bins and SIDE != AMONG:
                             dp += d_edge[None, :]
-                        keep = kept(seed, i, j, m, dropout)
+                        keep = kept(seed, i, j, dropout)
                         dropped = p * keep
                         dp *= keep
                     dv = tl.dot(dropped.to(do.dtype), do, dv, input_precision=OPT.precision)
@@ -389,14 +396,14 @@ def key_gradients(
                     if OPT.alone:
                         dq = tl.dot(tl.trans(dx_low), k, input_precision=OPT.precision)
                         dq *= 1.0 / LOG2E if OPT.distance else scale
-                        at = dq_ptr + (bh * n + rows[:, None]) * OPT.width + e[None, :]
+                        at = dq_ptr + b * dq_b + h * dq_h + rows[:, None] * dq_n + e[None, :]
                         inside = (rows[:, None] < n) & (e[None, :] < OPT.width)
                         tl.store(at, dq.to(dq_ptr.dtype.element_ty), mask=inside)
-    row = bg * m + j
     dk = (dk * (1.0 / LOG2E if OPT.distance else scale)).to(dk_ptr.dtype.element_ty)
-    tl.store(dk_ptr + row * OPT.width + e[None, :], dk, mask=(j < m) & (e[None, :] < OPT.width))
+    tl.store(dk_ptr + b * dk_b + g_head * dk_h + j * dk_m + e[None, :], dk, mask=(j < m) & (e[None, :] < OPT.width))
     dv = dv.to(dv_ptr.dtype.element_ty)
-    tl.store(dv_ptr + row * OPT.value_width + d[None, :], dv, mask=(j < m) & (d[None, :] < OPT.value_width))
+    at = dv_ptr + b * dv_b + g_head * dv_h + j * dv_m + d[None, :]
+    tl.store(at, dv, mask=(j < m) & (d[None, :] < OPT.value_width))
 
 
 @triton.jit
@@ -442,7 +449,7 @@ def bias_gradients(
             _, f = coefficients(i, j, offset, 0, head, AMONG, OPT)
             p = tl.exp2(scores(x, f, i, j, n, m, offset, admit, AMONG, OPT) - lse[:, None])
             if OPT.dropout:
-                dp *= kept(tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32), i, j, m, dropout)
+                dp *= kept(tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32), i, j, dropout)
             if OPT.received:
                 dp += tl.load(g_ptr + bh * m + columns, mask=columns < m, other=0.0)[None, :]
             if OPT.squares:

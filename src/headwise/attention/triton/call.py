@@ -36,6 +36,7 @@ class Call:
         self.batch, self.heads, self.n, self.width = q.shape
         self.groups, self.m, self.value_width = v.shape[1:]
         self.arguments = arguments
+        self.d_log_sums = False  # whether somebody asked for the log-sums
         self.d_pairs = False  # whether the gradient of each pair's score is to be stored
 
     @property
@@ -55,7 +56,7 @@ class Call:
         rows = (self.batch, self.heads, self.n)
         received = (self.batch, self.heads, self.m) if self.want_received else (0,)
         return (
-            self.q.new_empty(*rows, self.value_width),
+            beside(self.q, self.value_width),
             self.q.new_empty(rows, dtype=torch.float32),
             self.q.new_empty(received, dtype=torch.float32),
             self.q.new_zeros((*rows, 2 * self.reach + 1) if self.want_bins else (0,)),
@@ -66,7 +67,7 @@ class Call:
         """Of all that is differentiable, in the arguments' order."""
         bias = self.bias if needs_bias else None
         return (
-            *(x.new_empty(x.shape) for x in (self.q, self.k, self.v)),
+            *(beside(x, x.shape[3]) for x in (self.q, self.k, self.v)),
             self.q.new_empty(0 if self.sigmoid is None else self.sigmoid.shape, dtype=torch.float32),
             self.q.new_zeros(0 if self.relative is None else self.relative.shape),
             self.q.new_empty(0 if self.relative_q is None else self.relative_q.shape),
@@ -115,6 +116,10 @@ class Call:
             **strides("q", "bhn", self.q),
             **strides("k", "bhm", self.k),
             **strides("v", "bhm", self.v),
+            **lain("o", "bhn", self.q, self.value_width),
+            **lain("dq", "bhn", self.q, self.width),
+            **lain("dk", "bhm", self.k, self.width),
+            **lain("dv", "bhm", self.v, self.value_width),
             **strides("relative_q", "bhn", self.relative_q),
             **strides("table", "hr", self.table),
             **strides("mask", "bhnm", None if self.mask is None else self.mask.expand(whole)),
@@ -221,6 +226,7 @@ class Call:
             dropout=self.seed is not None,
             received=self.want_received,
             squares=self.want_squares,
+            d_log_sums=self.d_log_sums,
             even_m=self.m % tile.columns == 0,
             fast=self.q.device.type == "cuda" and torch.version.hip is None,
             precision="tf32" if tf32 else "ieee",
@@ -244,6 +250,19 @@ def _bytes(padding: Tensor | None) -> Tensor | None:
 def edges(table: Tensor) -> Tensor:
     """A table's first and last column, (B, H, 2, N)."""
     return torch.stack((table[..., 0], table[..., -1]), dim=2)
+
+
+def beside(x: Tensor, width: int) -> Tensor:
+    """A new tensor of x's shape but for its width, that lies in memory as x does: heads or rows next to each other."""
+    return x.new_empty_strided((*x.shape[:3], width), (*lain("", "bhn", x, width).values(), 1))
+
+
+def lain(name: str, axes: str, x: Tensor, width: int) -> dict[str, Any]:
+    """The strides of `beside`, by name."""
+    _, heads, rows, _ = x.shape
+    across = x.stride(1) < x.stride(2)
+    of_axes = (heads * rows * width, width if across else rows * width, heads * width if across else width)
+    return {f"{name}_{axis}": stride for axis, stride in zip(axes, of_axes, strict=True)}
 
 
 def strides(name: str, axes: str, x: Tensor | None) -> dict[str, Any]:

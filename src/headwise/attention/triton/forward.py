@@ -30,7 +30,8 @@ def forward(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, squares_ptr, bins_ptr, sigmoid_ptr, relative_ptr, edges_ptr, sums_ptr,
     relative_q_ptr, table_ptr, scratch_ptr, key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
-    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
+    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, mask_b, mask_h, mask_n, mask_m,
+    bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
     """o and the rows' log-sums, and what each row of the values' table is given: one program a block of queries."""
@@ -110,7 +111,7 @@ def forward(
                     squares = squares * rescale * rescale + tl.sum(p * p, axis=1)
                 acc = acc * rescale[:, None]
                 if OPT.dropout:
-                    p *= kept(seed, i, j, m, dropout)
+                    p *= kept(seed, i, j, dropout)
                 if OPT.bins:
                     left *= rescale
                     right *= rescale
@@ -132,7 +133,7 @@ def forward(
     tl.store(lse_ptr + bh * n + rows, lse, mask=rows < n)
     if OPT.squares:
         tl.store(squares_ptr + bh * n + rows, squares * inverse * inverse, mask=rows < n)
-    pointers = o_ptr + (bh * n + i) * OPT.value_width + d[None, :]
+    pointers = o_ptr + b * o_b + h * o_h + i * o_n + d[None, :]
     o = (acc * inverse[:, None]).to(o_ptr.dtype.element_ty)
     tl.store(pointers, o, mask=(i < n) & (d[None, :] < OPT.value_width))
 
@@ -150,7 +151,7 @@ def forward(
                 x += looked_up(relative, i, j, n, offset, reach)
             p = tl.exp2(scores(x, head[3], i, j, n, m, offset, admit, AMONG, OPT) - lse[:, None])
             if OPT.dropout:
-                p *= kept(seed, i, j, m, dropout)
+                p *= kept(seed, i, j, dropout)
             before, after = binned(bins, p, i, j, n, m, offset, reach)
             left += before
             right += after

@@ -51,6 +51,7 @@ class Options:
     dropout: bool
     received: bool
     squares: bool
+    d_log_sums: bool  # the log-sums have a gradient
     even_m: bool
     fast: bool
     precision: str

@@ -61,8 +61,6 @@ def obstacle(problem: Problem) -> str | None:
         return "whole maps are what the kernels avoid"
     if max(terms.q.shape[3], problem.v.shape[3]) > WIDEST:
         return f"the kernels' heads are at most {WIDEST} wide"
-    if problem.dropout > 0 and problem.shape[2] * problem.shape[3] >= 2**31:
-        return "the kernels' dropout counts fewer than 2^31 pairs a head"
     return None
 
 
@@ -171,6 +169,7 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
     if not log_sums.numel() or not call.m:
         return tuple(grad.zero_() for grad in grads)
     d_output = rows_together(d_output)
+    call.d_log_sums = d_log_sums is not None
     whole_bias = d_bias
     if call.table is None and d_bias.numel() and d_bias.shape[2:] != (call.n, call.m):
         whole_bias = d_bias.new_empty(*d_bias.shape[:2], call.n, call.m)
@@ -181,9 +180,9 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
         **call.tensors(),
         "o_ptr": output,
         "lse_ptr": log_sums,
-        "d_lse_ptr": d_log_sums.contiguous(),
+        "d_lse_ptr": log_sums if d_log_sums is None else d_log_sums.contiguous(),
         "squares_ptr": squares,
-        "d_squares_ptr": d_squares.contiguous(),
+        "d_squares_ptr": d_squares.contiguous() if call.want_squares else d_squares,
         "bins_ptr": bins,
         "do_ptr": d_output,
         "g_ptr": d_received.contiguous() if call.want_received else d_received,
@@ -198,10 +197,10 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
         "d_bias_ptr": whole_bias,
         "d_pairs_ptr": whole_bias,
     }
-    run = launches(_backward_launches, call, d_output, whole_bias)
+    run = launches(_backward_launches, call, d_output, whole_bias, call.d_log_sums)
 
     def store(d_pairs: Tensor, start: int) -> None:
-        strip = launches(_strip_launches, call, d_output, d_pairs, start)
+        strip = launches(_strip_launches, call, d_output, d_pairs, start, call.d_log_sums)
         strip["query_gradients"]({**tensors, "d_pairs_ptr": d_pairs})
 
     with on_device(call.q):
@@ -225,7 +224,7 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
     return grads
 
 
-def _backward_launches(call: Call, d_output: Tensor, d_bias: Tensor) -> dict[str, Launch]:
+def _backward_launches(call: Call, d_output: Tensor, d_bias: Tensor, _: bool) -> dict[str, Launch]:
     of_output = strides("do", "bhn", d_output)
     by_head, by_key_head = call.batch * call.heads, call.batch * call.groups
     of_pairs = strides("d_pairs", "bhn", d_bias if call.d_pairs and call.table is None else None)
@@ -242,7 +241,7 @@ def _backward_launches(call: Call, d_output: Tensor, d_bias: Tensor) -> dict[str
     return found
 
 
-def _strip_launches(call: Call, d_output: Tensor, d_pairs: Tensor, start: int) -> dict[str, Launch]:
+def _strip_launches(call: Call, d_output: Tensor, d_pairs: Tensor, start: int, _: bool) -> dict[str, Launch]:
     more = {**strides("do", "bhn", d_output), **strides("d_pairs", "bhn", d_pairs)}
     launch = call.launch(
         "query_gradients", "queries", call.batch * call.heads, queries=d_pairs.shape[2], start=start, **more

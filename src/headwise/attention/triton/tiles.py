@@ -161,7 +161,7 @@ def far_sum(prefix, lo_before, hi_before, lo_after, hi_after, columns, WIDTH: tl
 
 
 @triton.jit
-def kept(seed, i, j, m, dropout):
+def kept(seed, i, j, dropout):
     """1/(1−p) where a weight is kept, 0 where it is dropped: a function of the seed and the pair alone.
 
     Rows and columns get a number each by a full hash; what is left to do for a pair, in every pass, is to mix two.
