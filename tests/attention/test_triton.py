@@ -250,12 +250,32 @@ def test_operators_are_well_formed() -> None:
     from headwise.attention.triton.operator import operators
 
     q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (20, 30, 30))
-    sigmoid = torch.randn(HEADS, 2, device=DEVICE)
+    w, sharpness = torch.randn(2, HEADS, device=DEVICE)
     relative, bias = torch.randn(1, HEADS, 20, 5, device=DEVICE), torch.randn(1, 1, 20, 30, device=DEVICE)
-    distance = (q, k, v, sigmoid, *[None] * 10, 0.2, 3, True, True, 0, False, 0.0, True, True)
-    tables = (q, k, v, None, relative, None, None, bias, *[None] * 6, 0.2, 3, False, False, 2, True, 0.0, False, False)
+    distance = (q, k, v, w, sharpness, *[None] * 10, 0.2, 3, True, True, 0, False, 0.0, True, True)
+    tables = (
+        q,
+        k,
+        v,
+        None,
+        None,
+        relative,
+        None,
+        None,
+        bias,
+        *[None] * 6,
+        0.2,
+        3,
+        False,
+        False,
+        2,
+        True,
+        0.0,
+        False,
+        False,
+    )
     table = torch.randn(HEADS, 49, WIDTH, device=DEVICE)
-    askew = (q, k, v, None, None, q, table, bias, *[None] * 6, 0.2, 3, True, False, 0, False, 0.0, True, True)
+    askew = (q, k, v, None, None, None, q, table, bias, *[None] * 6, 0.2, 3, True, False, 0, False, 0.0, True, True)
     for arguments in (distance, tables, askew):
         torch.library.opcheck(operators.forward, arguments)
         results = operators.forward(*arguments)

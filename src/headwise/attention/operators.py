@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Pass = Callable[..., Sequence[Tensor]]
+Pass = Callable[..., Sequence[Tensor | None]]
 
 LOG_SUMS = 1  # of (output, log-sums, received, …); hardly anybody asks for them, and then their gradient is None
 
@@ -29,7 +29,7 @@ class Operators:
         saved: which of them the backward pass is given, besides the arguments.
         forward, backward: the passes. backward is given the forward pass's arguments, whether the bias needs a
             gradient, what was saved, and the gradients of all outputs; it returns one tensor a differentiable
-            argument, an empty one where there is none.
+            argument. Both may return None, and must take None or an empty tensor, for what is not there.
         fake_forward, fake_backward: results of the right shape, for the same arguments.
     """
 
@@ -54,13 +54,13 @@ class Operators:
         forward_schema = f"({arguments}) -> {results(outputs)}"
         backward_schema = f"({arguments}, bool needs_bias, {', '.join(more)}) -> {results(differentiable)}"
         self.forward: Any = torch.library.custom_op(
-            f"headwise::{name}", forward, mutates_args=(), schema=forward_schema
+            f"headwise::{name}", _complete(forward), mutates_args=(), schema=forward_schema
         )
         self.backward: Any = torch.library.custom_op(
-            f"headwise::{name}_backward", backward, mutates_args=(), schema=backward_schema
+            f"headwise::{name}_backward", _complete(backward), mutates_args=(), schema=backward_schema
         )
-        self.forward.register_fake(fake_forward)
-        self.backward.register_fake(fake_backward)
+        self.forward.register_fake(_complete(fake_forward))
+        self.backward.register_fake(_complete(fake_backward))
         for operator in (self.forward, self.backward):
             operator.register_vmap(_once_a_model(operator))
         self._watched, self._plain = _functions(
@@ -87,7 +87,7 @@ def _functions(
     # As torch.ops has them, which the compiler can trace from a closure.
     forward_operator, backward_operator = (getattr(torch.ops.headwise, name).default for name in names)
 
-    def remember(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
+    def remember(ctx: Any, inputs: tuple[Any, ...], outputs: Sequence[Tensor | None]) -> None:
         ctx.save_for_backward(*inputs[:tensors], *(outputs[i] for i in saved))
         ctx.settings = inputs[tensors:]
 
@@ -96,8 +96,8 @@ def _functions(
         needs_bias = ctx.needs_input_grad[differentiable - 1]
         return (*kept[:tensors], *ctx.settings, needs_bias, *kept[tensors:], *d_outputs)
 
-    def gradients(ctx: Any, grads: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        present = (grad if grad.numel() else None for grad in grads)
+    def gradients(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        present = (None if grad is None or not grad.numel() else grad for grad in grads)
         return (*present, *[None] * (len(ctx.needs_input_grad) - differentiable))
 
     class Watched(torch.autograd.Function):
@@ -117,24 +117,38 @@ def _functions(
 
     class Plain(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, ...]:
             results = tuple(forward_pass(*arguments))
             remember(ctx, arguments, results)
             ctx.set_materialize_grads(False)
-            ctx.outputs = [{"size": x.shape, "dtype": x.dtype, "device": x.device} for x in results]
+            ctx.outputs = [x is not None and {"size": x.shape, "dtype": x.dtype, "device": x.device} for x in results]
             return results
 
         @staticmethod
         def backward(ctx: Any, *d_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
             twice = torch.is_grad_enabled()  # create_graph: somebody means to differentiate again
             filled = [
-                torch.zeros(**like) if d is None and (twice or i != LOG_SUMS) else d
+                torch.zeros(**like) if d is None and like and (twice or i != LOG_SUMS) else d
                 for i, (d, like) in enumerate(zip(d_outputs, ctx.outputs, strict=True))
             ]
             arguments = backward_arguments(ctx, filled)
-            return gradients(ctx, _run_once(backward_operator, *arguments) if twice else backward_pass(*arguments))
+            if not twice:
+                return gradients(ctx, backward_pass(*arguments))
+            given = len(arguments) - len(saved) - len(filled)
+            empty = arguments[0].new_empty(0)
+            rest = (empty if x is None else x for x in arguments[given:])
+            return gradients(ctx, _run_once(backward_operator, *arguments[:given], *rest))
 
     return Watched, Plain
+
+
+def _complete(function: Pass) -> Callable[..., tuple[Tensor, ...]]:
+    """The same with an empty tensor where there is nothing: an operator returns tensors only."""
+
+    def complete(*arguments: Any) -> tuple[Tensor, ...]:
+        return tuple(arguments[0].new_empty(0) if x is None else x for x in function(*arguments))
+
+    return complete
 
 
 def _nobody_looks(x: Tensor) -> bool:

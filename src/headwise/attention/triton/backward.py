@@ -70,7 +70,7 @@ def store_shares(shares_ptr, bh, dw, d_sharpness, head, scale):
 
 @triton.jit
 def received_terms(
-    q_ptr, k_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, sigmoid_ptr, relative_ptr, edges_ptr,
+    q_ptr, k_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr,
     d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, relative_q_ptr, table_ptr, scratch_ptr,
     key_padding, mask, bias, starts, ends,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
@@ -102,7 +102,7 @@ def received_terms(
         key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
         bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
     )  # fmt: skip
-    head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+    head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
         relative_q_ptr += b * relative_q_b + h * relative_q_h
         relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
@@ -134,7 +134,7 @@ def received_terms(
 @triton.jit
 def query_gradients(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, d_relative_ptr, d_pairs_ptr, shares_ptr,
-    sums_ptr, sigmoid_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
+    sums_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
     d_lse_ptr, squares_ptr, d_squares_ptr, relative_q_ptr, table_ptr, scratch_ptr,
     key_padding, mask, bias, starts, ends, seed_ptr,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
@@ -179,7 +179,7 @@ def query_gradients(
         key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
         bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
     )  # fmt: skip
-    head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+    head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
         relative_q_ptr += b * relative_q_b + h * relative_q_h
         relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
@@ -272,7 +272,7 @@ def query_gradients(
 @triton.jit
 def key_gradients(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, dk_ptr, dv_ptr, shares_ptr, sums_ptr,
-    sigmoid_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
+    w_ptr, sharpness_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
     d_lse_ptr, squares_ptr, d_squares_ptr, relative_q_ptr, table_ptr, scratch_ptr,
     key_padding, mask, bias, starts, ends, seed_ptr,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
@@ -302,7 +302,7 @@ def key_gradients(
     for member in range(GROUP):
         h = g_head * GROUP + member
         bh = b * H + h
-        head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+        head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
         table = bh * n * (2 * reach + 1)
         admit = (
             key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
@@ -408,7 +408,7 @@ def key_gradients(
 
 @triton.jit
 def bias_gradients(
-    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, d_bias_ptr, sigmoid_ptr,
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, d_bias_ptr, w_ptr, sharpness_ptr,
     relative_ptr, d_bins_ptr, d_squares_ptr, key_padding, mask, bias, starts, seed_ptr,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
     bias_b, bias_h, bias_n, bias_m,
@@ -439,7 +439,7 @@ def bias_gradients(
                 key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
                 bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
             )  # fmt: skip
-            head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+            head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
             x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
             dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
             if OPT.relative:

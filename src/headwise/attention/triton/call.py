@@ -27,12 +27,12 @@ class Call:
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> None:
         self.q, self.k, self.v = rows_together(q), rows_together(k), rows_together(v)
-        self.sigmoid, self.relative, relative_q, table, self.bias = arguments[:5]
+        self.w, self.sharpness, self.relative, relative_q, table, self.bias = arguments[:6]
         self.relative_q = None if relative_q is None else rows_together(relative_q)
         self.table = None if table is None else rows_together(table)
-        self.mask, self.key_padding, self.query_padding, self.starts, self.ends, self.seed = arguments[5:11]
-        self.scale, self.offset, self.causal, self.rectify, self.reach = arguments[11:16]
-        self.want_bins, self.dropout, self.want_received, self.want_squares = arguments[16:]
+        self.mask, self.key_padding, self.query_padding, self.starts, self.ends, self.seed = arguments[6:12]
+        self.scale, self.offset, self.causal, self.rectify, self.reach = arguments[12:17]
+        self.want_bins, self.dropout, self.want_received, self.want_squares = arguments[17:]
         self.batch, self.heads, self.n, self.width = q.shape
         self.groups, self.m, self.value_width = v.shape[1:]
         self.arguments = arguments
@@ -51,37 +51,39 @@ class Call:
             *[described(x) if isinstance(x, Tensor) else x for x in self.arguments],
         )
 
-    def outputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Output, log-sums, received, bins and squares; the last three are empty unless asked for."""
+    def outputs(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """Output, log-sums, and if asked for received, bins and squares."""
         rows = (self.batch, self.heads, self.n)
-        received = (self.batch, self.heads, self.m) if self.want_received else (0,)
+        keys = (self.batch, self.heads, self.m)
         return (
             beside(self.q, self.value_width),
             self.q.new_empty(rows, dtype=torch.float32),
-            self.q.new_empty(received, dtype=torch.float32),
-            self.q.new_zeros((*rows, 2 * self.reach + 1) if self.want_bins else (0,)),
-            self.q.new_empty(rows if self.want_squares else (0,), dtype=torch.float32),
+            self.q.new_empty(keys, dtype=torch.float32) if self.want_received else None,
+            self.q.new_zeros((*rows, 2 * self.reach + 1)) if self.want_bins else None,
+            self.q.new_empty(rows, dtype=torch.float32) if self.want_squares else None,
         )
 
-    def gradients(self, needs_bias: bool) -> tuple[Tensor, ...]:
-        """Of all that is differentiable, in the arguments' order."""
+    def gradients(self, needs_bias: bool) -> tuple[Tensor | None, ...]:
+        """Of all that is differentiable and there, in the arguments' order."""
         bias = self.bias if needs_bias else None
         return (
             *(beside(x, x.shape[3]) for x in (self.q, self.k, self.v)),
-            self.q.new_empty(0 if self.sigmoid is None else self.sigmoid.shape, dtype=torch.float32),
-            self.q.new_zeros(0 if self.relative is None else self.relative.shape),
-            self.q.new_empty(0 if self.relative_q is None else self.relative_q.shape),
-            self.q.new_empty(0 if self.table is None else self.table.shape),
-            self.q.new_zeros(0) if bias is None else bias.new_zeros(bias.shape),
+            None if self.w is None else self.w.new_empty(self.heads),
+            None if self.w is None else self.w.new_empty(self.heads),
+            None if self.relative is None else self.q.new_zeros(self.relative.shape),
+            None if self.relative_q is None else self.q.new_empty(self.relative_q.shape),
+            None if self.table is None else self.q.new_empty(self.table.shape),
+            None if bias is None else bias.new_zeros(bias.shape),
         )
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, **more: Tensor | None) -> dict[str, Tensor]:
         """The kernels' tensors by name; for one that is not there, which no kernel reads, any other."""
         given: dict[str, Tensor | None] = {
             "q_ptr": self.q,
             "k_ptr": self.k,
             "v_ptr": self.v,
-            "sigmoid_ptr": self.sigmoid,
+            "w_ptr": self.w,
+            "sharpness_ptr": self.sharpness,
             "relative_ptr": None if self.relative is None else self.relative.contiguous(),
             "edges_ptr": None if self.relative is None else edges(self.relative),
             "key_padding": _bytes(self.key_padding),
@@ -95,6 +97,7 @@ class Call:
             "relative_q_ptr": self.relative_q,
             "table_ptr": self.table,
             "scratch_ptr": self.scratch(),
+            **more,
         }
         return {name: self.q if x is None else x for name, x in given.items()}
 
@@ -158,7 +161,7 @@ class Call:
                 "queries": Tile(64, 64, 8 if wide else 4, 2),
                 "sums": Tile(64, 64, 4, 2),
             }[kind]
-        plain = self.sigmoid is None and self.relative is None and not self.want_bins
+        plain = self.w is None and self.relative is None and not self.want_bins
         return {
             "forward": Tile(128, 64, 8, 3) if plain else Tile(64, 64, 4, 3),
             "keys": Tile(64, 64, 4, 2 if wide else 3),
@@ -185,14 +188,14 @@ class Call:
         """Whether far keys that score 0 enter as one sum; what else changes their weights forbids it."""
         others = (self.mask, self.bias, self.starts, self.seed)
         long = self.n > 128 or self.m > 64
-        return self.sigmoid is not None and long and all(x is None for x in others) and not self.want_received
+        return self.w is not None and long and all(x is None for x in others) and not self.want_received
 
     def options(self, tile: Tile) -> Options:
         table = self.relative is not None or self.want_bins
         single = self.fits(tile)
         if single:
             sides = AMONG
-        elif self.sigmoid is not None:
+        elif self.w is not None:
             sides = FAR_BEFORE | BEFORE | AMONG | (0 if self.causal else AFTER | FAR_AFTER)
         elif table:
             sides = FAR_BEFORE | AMONG | (0 if self.causal else FAR_AFTER)
@@ -210,7 +213,7 @@ class Call:
             single=single,
             alone=self.alone,
             causal=self.causal,
-            distance=self.sigmoid is not None,
+            distance=self.w is not None,
             rectify=self.rectify,
             skips=self.skips,
             relative=self.relative is not None,

@@ -27,7 +27,7 @@ from headwise.attention.triton.tiles import (
 
 @triton.jit
 def forward(
-    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, squares_ptr, bins_ptr, sigmoid_ptr, relative_ptr, edges_ptr, sums_ptr,
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, squares_ptr, bins_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr, sums_ptr,
     relative_q_ptr, table_ptr, scratch_ptr, key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, mask_b, mask_h, mask_n, mask_m,
@@ -54,7 +54,7 @@ def forward(
         key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
         bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
     )  # fmt: skip
-    head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+    head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
         relative_q_ptr += b * relative_q_b + h * relative_q_h
         relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
@@ -213,8 +213,8 @@ def outermost(bins, left, right, rows, n, reach):
 
 @triton.jit
 def column_sums(
-    q_ptr, k_ptr, lse_ptr, received_ptr, sigmoid_ptr, relative_ptr, edges_ptr, relative_q_ptr, table_ptr, scratch_ptr,
-    key_padding, mask, bias, starts, ends, relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
+    q_ptr, k_ptr, lse_ptr, received_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr,
+    relative_q_ptr, table_ptr, scratch_ptr, key_padding, mask, bias, starts, ends, relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
 ):  # fmt: skip
@@ -236,7 +236,7 @@ def column_sums(
         key_padding + b * m, mask + b * mask_b + h * mask_h, mask_n, mask_m,
         bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
     )  # fmt: skip
-    head = head_parameters(sigmoid_ptr, h, scale, reach, OPT)
+    head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
         pieces = slots(scratch_ptr, bh * tl.num_programs(0) + tl.program_id(0), OPT)
         skew = (

@@ -14,9 +14,9 @@ from headwise.attention.triton.call import Call, edges, kernels, rows_together, 
 from headwise.attention.triton.launch import Launch, launches, on_device
 
 ARGUMENTS = (
-    "Tensor q, Tensor k, Tensor v, Tensor? sigmoid, Tensor? relative, Tensor? relative_q, Tensor? table, "
-    "Tensor? bias, Tensor? mask, Tensor? key_padding, Tensor? query_padding, Tensor? starts, Tensor? ends, "
-    "Tensor? seed, float scale, SymInt offset, bool causal, bool rectify, SymInt reach, bool want_bins, "
+    "Tensor q, Tensor k, Tensor v, Tensor? w, Tensor? sharpness, Tensor? relative, Tensor? relative_q, "
+    "Tensor? table, Tensor? bias, Tensor? mask, Tensor? key_padding, Tensor? query_padding, Tensor? starts, "
+    "Tensor? ends, Tensor? seed, float scale, SymInt offset, bool causal, bool rectify, SymInt reach, bool want_bins, "
     "float dropout, bool want_received, bool want_squares"
 )
 WIDEST = 256
@@ -83,7 +83,7 @@ def attend(problem: Problem) -> Attended:
         q,
         terms.k.to(dtype),
         problem.v.to(dtype),
-        None if terms.sigmoid is None else torch.stack([x.float() for x in terms.sigmoid], dim=1),
+        *((None, None) if terms.sigmoid is None else (x.float() for x in terms.sigmoid)),
         relative,
         relative_q,
         table,
@@ -122,21 +122,15 @@ def spans(packed: Tensor, length: int) -> tuple[Tensor, Tensor]:
     return packed[text], packed[text + 1]
 
 
-def _forward(*arguments: Any) -> tuple[Tensor, ...]:
+def _forward(*arguments: Any) -> tuple[Tensor | None, ...]:
     call = Call(*arguments)
     output, log_sums, received, bins, squares = results = call.outputs()
     if not log_sums.numel() or not call.m:
         for x in results:
-            x.fill_(torch.inf if x is log_sums else 0.0)  # as of rows without a key
+            if x is not None:
+                x.fill_(torch.inf if x is log_sums else 0.0)  # as of rows without a key
         return results
-    tensors = {
-        **call.tensors(),
-        "o_ptr": output,
-        "lse_ptr": log_sums,
-        "squares_ptr": squares,
-        "received_ptr": received,
-        "bins_ptr": bins,
-    }
+    tensors = call.tensors(o_ptr=output, lse_ptr=log_sums, squares_ptr=squares, received_ptr=received, bins_ptr=bins)
     run = launches(_forward_launches, call)
     with on_device(call.q):
         if call.skips:
@@ -162,41 +156,41 @@ def _forward_launches(call: Call) -> dict[str, Launch]:
     }
 
 
-def _backward(*arguments: Any) -> tuple[Tensor, ...]:
+def _backward(*arguments: Any) -> tuple[Tensor | None, ...]:
     *given, needs_bias, output, log_sums, bins, squares, d_output, d_log_sums, d_received, d_bins, d_squares = arguments
     call = Call(*given)
-    dq, dk, dv, d_sigmoid, d_relative, d_relative_q, d_table, d_bias = grads = call.gradients(needs_bias)
+    dq, dk, dv, dw, d_sharpness, d_relative, d_relative_q, d_table, d_bias = grads = call.gradients(needs_bias)
     if not log_sums.numel() or not call.m:
-        return tuple(grad.zero_() for grad in grads)
+        return tuple(None if grad is None else grad.zero_() for grad in grads)
     d_output = rows_together(d_output)
     call.d_log_sums = d_log_sums is not None
-    whole_bias = d_bias
-    if call.table is None and d_bias.numel() and d_bias.shape[2:] != (call.n, call.m):
-        whole_bias = d_bias.new_empty(*d_bias.shape[:2], call.n, call.m)
-    call.d_pairs = call.table is not None or whole_bias.shape == (call.batch, call.heads, call.n, call.m)
+    whole_bias = None if call.table is not None else d_bias
+    if whole_bias is not None and whole_bias.shape[2:] != (call.n, call.m):
+        whole_bias = whole_bias.new_empty(*whole_bias.shape[:2], call.n, call.m)
+    shared = whole_bias is not None and whole_bias.shape != (call.batch, call.heads, call.n, call.m)
+    call.d_pairs = call.table is not None or (whole_bias is not None and not shared)
     blocks = -(-call.n // call.tile("queries").rows)
-    shares = log_sums.new_empty(call.batch, call.heads, blocks, 2)
-    tensors = {
-        **call.tensors(),
-        "o_ptr": output,
-        "lse_ptr": log_sums,
-        "d_lse_ptr": log_sums if d_log_sums is None else d_log_sums.contiguous(),
-        "squares_ptr": squares,
-        "d_squares_ptr": d_squares.contiguous() if call.want_squares else d_squares,
-        "bins_ptr": bins,
-        "do_ptr": d_output,
-        "g_ptr": d_received.contiguous() if call.want_received else d_received,
-        "d_bins_ptr": d_bins.contiguous() if call.want_bins else d_bins,
-        "d_edges_ptr": edges(d_bins) if call.want_bins else d_bins,
-        "delta_ptr": log_sums if call.alone else torch.empty_like(log_sums),
-        "shares_ptr": shares,
-        "dq_ptr": dq,
-        "dk_ptr": dk,
-        "dv_ptr": dv,
-        "d_relative_ptr": d_relative,
-        "d_bias_ptr": whole_bias,
-        "d_pairs_ptr": whole_bias,
-    }
+    shares = None if call.w is None else log_sums.new_empty(call.batch, call.heads, blocks, 2)
+    tensors = call.tensors(
+        o_ptr=output,
+        lse_ptr=log_sums,
+        d_lse_ptr=None if d_log_sums is None else d_log_sums.contiguous(),
+        squares_ptr=squares,
+        d_squares_ptr=d_squares.contiguous() if call.want_squares else None,
+        bins_ptr=bins,
+        do_ptr=d_output,
+        g_ptr=d_received.contiguous() if call.want_received else None,
+        d_bins_ptr=d_bins.contiguous() if call.want_bins else None,
+        d_edges_ptr=edges(d_bins) if call.want_bins else None,
+        delta_ptr=None if call.alone else torch.empty_like(log_sums),
+        shares_ptr=shares,
+        dq_ptr=dq,
+        dk_ptr=dk,
+        dv_ptr=dv,
+        d_relative_ptr=d_relative,
+        d_bias_ptr=whole_bias,
+        d_pairs_ptr=whole_bias,
+    )
     run = launches(_backward_launches, call, d_output, whole_bias, call.d_log_sums)
 
     def store(d_pairs: Tensor, start: int) -> None:
@@ -208,33 +202,34 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
             tensors["sums_ptr"] = log_sums.new_zeros(call.batch, call.heads, blocks + 1, call.value_width + 1)
         if call.want_received and not call.alone:
             run["received_terms"](tensors)
-        if call.table is not None:
+        if d_relative_q is not None and d_table is not None:
             strips.gradients(call, store, d_relative_q, d_table, d_bias)
         elif not call.alone:
             run["query_gradients"](tensors)
         if call.skips:
             run["running_sums"](tensors)
         run["key_gradients"](tensors)
-        if whole_bias.numel() and not call.d_pairs:
+        if shared:
             run["bias_gradients"](tensors)
-    if call.sigmoid is not None:
-        torch.sum(shares, dim=(0, 2), out=d_sigmoid)
-    if whole_bias is not d_bias:
+    if shares is not None:
+        torch.sum(shares[..., 0], dim=(0, 2), out=dw)
+        torch.sum(shares[..., 1], dim=(0, 2), out=d_sharpness)
+    if whole_bias is not None and d_bias is not None and whole_bias is not d_bias:
         d_bias.copy_(whole_bias.sum_to_size(d_bias.shape))
     return grads
 
 
-def _backward_launches(call: Call, d_output: Tensor, d_bias: Tensor, _: bool) -> dict[str, Launch]:
+def _backward_launches(call: Call, d_output: Tensor, d_bias: Tensor | None, _: bool) -> dict[str, Launch]:
     of_output = strides("do", "bhn", d_output)
     by_head, by_key_head = call.batch * call.heads, call.batch * call.groups
-    of_pairs = strides("d_pairs", "bhn", d_bias if call.d_pairs and call.table is None else None)
+    of_pairs = strides("d_pairs", "bhn", d_bias if call.d_pairs else None)
     found = {
         "received_terms": call.launch("received_terms", "sums", by_head, **of_output),
         "query_gradients": call.launch("query_gradients", "queries", by_head, **of_output, **of_pairs),
         "running_sums": call.launch("running_sums", "queries", by_head, blocks=-(-call.n // call.tile("queries").rows)),
         "key_gradients": call.launch("key_gradients", "keys", by_key_head, per_key=True, **of_output),
     }
-    if d_bias.numel() and not call.d_pairs:
+    if d_bias is not None and not call.d_pairs:
         shared: dict[str, Any] = {"BIAS_B": d_bias.shape[0], "BIAS_H": d_bias.shape[1]}
         programs = d_bias.shape[0] * d_bias.shape[1]
         found["bias_gradients"] = call.launch("bias_gradients", "bias", programs, **of_output, **shared)
@@ -252,12 +247,12 @@ def _strip_launches(call: Call, d_output: Tensor, d_pairs: Tensor, start: int, _
 operators = Operators(
     "triton",
     ARGUMENTS,
-    tensors=14,
-    differentiable=8,
+    tensors=15,
+    differentiable=9,
     outputs=5,
     saved=(0, 1, 3, 4),
     forward=_forward,
     backward=_backward,
     fake_forward=lambda *arguments: Call(*arguments).outputs(),
-    fake_backward=lambda *arguments: Call(*arguments[:23]).gradients(arguments[23]),
+    fake_backward=lambda *arguments: Call(*arguments[:24]).gradients(arguments[24]),
 )

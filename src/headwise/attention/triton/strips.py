@@ -22,7 +22,7 @@ ALIGNED = 16
 
 
 def gradients(
-    call: Call, store: Callable[[Tensor, int], None], d_relative_q: Tensor, d_table: Tensor, d_bias: Tensor
+    call: Call, store: Callable[[Tensor, int], None], d_relative_q: Tensor, d_table: Tensor, d_bias: Tensor | None
 ) -> None:
     """Fill the gradients; `store(pairs, start)` stores those of the scores of a strip's pairs, (B, H, rows, M)."""
     assert call.relative_q is not None
@@ -45,7 +45,7 @@ def gradients(
         torch.mul(of_queries.transpose(0, 1), call.scale, out=d_relative_q[:, :, rows])
         queries = call.relative_q[:, :, rows].transpose(0, 1).reshape(heads, batch * count, width)
         total[:, columns] += flat.mT @ queries
-        if d_bias.numel():
+        if d_bias is not None:
             part = d_bias[:, :, rows] if d_bias.shape[2] > 1 else d_bias
             part += pairs.sum_to_size(part.shape)
     d_table.copy_(total[:, : d_table.shape[1]] * call.scale)

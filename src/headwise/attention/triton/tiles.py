@@ -49,14 +49,14 @@ def reciprocal(x, FAST: tl.constexpr):
 
 
 @triton.jit
-def head_parameters(sigmoid_ptr, h, scale, reach, OPT: tl.constexpr):
+def head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT: tl.constexpr):
     """Of a head: w in units of log 2, c and a of F, F far away, and from which distance on that is.
 
     Where there is a table, the distance from which on it is clipped.
     """
     if OPT.distance:
-        w = tl.load(sigmoid_ptr + 2 * h)
-        v = tl.load(sigmoid_ptr + 2 * h + 1)
+        w = tl.load(w_ptr + h)
+        v = tl.load(sharpness_ptr + h)
         c = tl.sigmoid(-v) / (scale * LOG2E)
         a = tl.maximum(tl.sigmoid(v), 1e-30) / (scale * LOG2E)
         far = tl.minimum((24.0 + tl.abs(v)) / tl.maximum(tl.abs(w), 1e-9), 1e9).to(tl.int32)
