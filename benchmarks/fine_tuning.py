@@ -104,7 +104,8 @@ def held_out(name: str, data: Path, chosen: str) -> tuple[list[dict[str, Any]], 
 class Ear:
     """Keeps what heads receive."""
 
-    listening, wants_weights = True, False
+    listening = True
+    wants: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
         self.heard: list[Heard] = []

@@ -214,7 +214,8 @@ def outermost(bins, left, right, rows, n, reach):
 @triton.jit
 def column_sums(
     q_ptr, k_ptr, lse_ptr, received_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr,
-    relative_q_ptr, table_ptr, scratch_ptr, key_padding, mask, bias, starts, ends, relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
+    relative_q_ptr, table_ptr, scratch_ptr, key_padding, mask, bias, starts, ends,
+    relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
 ):  # fmt: skip
