@@ -194,16 +194,24 @@ def jobs(sets: list[str], seeds: int, methods: list[str], done: list[dict[str, A
 
 
 def table(lines: list[dict[str, Any]], baseline: str = "unchanged") -> str:
-    """Accuracy, the paired difference to the unchanged model with its p, and how alike heads are."""
+    """Accuracy, the paired difference to the unchanged model with its p, and how alike heads are.
+
+    Of the seeds that all methods have been run with.
+    """
     by = {(line["set"], line["method"], line["seed"]): line for line in lines}
     sets = [chosen for chosen in SETS if any(line["set"] == chosen for line in lines)]
     methods = list(dict.fromkeys(line["method"] for line in sorted(lines, key=lambda line: order(line["method"]))))
-    out = ["| method | " + " | ".join(f"{chosen}: accuracy | difference, p | cosine" for chosen in sets) + " | all |"]
+    seeds_of = {
+        chosen: [seed for seed in range(1000) if all((chosen, method, seed) in by for method in methods)]
+        for chosen in sets
+    }
+    heads = [f"{chosen}, {len(seeds_of[chosen])} seeds: accuracy | difference, p | cosine" for chosen in sets]
+    out = ["| method | " + " | ".join(heads) + " | all |"]
     out.append("|---|" + "---|" * (3 * len(sets) + 1))
     for method in methods:
         cells, every = [], []
         for chosen in sets:
-            seeds = sorted({s for c, m, s in by if c == chosen and m == method and (c, baseline, s) in by})
+            seeds = seeds_of[chosen]
             if len(seeds) < 2:
                 cells += ["", "", ""]
                 continue
