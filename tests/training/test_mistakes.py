@@ -28,7 +28,7 @@ def test_options(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) 
         (("--data", tmp_path / "none.csv", *out), "none.csv: no such file"),
         (("--data", reviews, "--text", "body", *out), "no column 'body'; there: text, label"),
         (("--data", reviews, "--epochs", -1, *out), "--epochs must be above 0"),
-        (("--data", reviews, "--model", "no/such-model", *out), "not to be had from the Hugging Face hub"),
+        (("--data", reviews, "--model", "no/such-model", *out), "the Hugging Face hub cannot be reached"),
         (("--data", reviews, "--retrofit", "rpr", *out), "--retrofit is for trained models"),
         (("--data", reviews, "--model", bert, "--guides", "mgd", *out), "no guide 'mgd'; there: mdg, pdg"),
         (("--data", reviews, "--model", bert, "--guides", "mdg=x", *out), "the weight must be a number"),

@@ -139,7 +139,7 @@ def test_several_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["tener", "bert"])
-def test_tags_of_words(model: str, bert: Path, tmp_path: Path) -> None:
+def test_tags_of_words(model: Any, bert: Path, tmp_path: Path) -> None:
     lines = []
     for text, _ in rows(120):
         words = text.split()
@@ -148,13 +148,10 @@ def test_tags_of_words(model: str, bert: Path, tmp_path: Path) -> None:
     settings = Settings(
         data=(str(tmp_path / "tags.conll"),),
         kind="tokens",
-        model=str(bert) if model == "bert" else model,
-        heads=2,
-        head_dim=8,
-        word_dim=16,
-        epochs=8,
+        epochs=12,
         learning_rate=0.01,
         batch_size=16,
+        **{"model": str(bert)} if model == "bert" else {"model": model, "heads": 2, "head_dim": 8, "word_dim": 16},
     )
     found = train(settings, tmp_path / "run").metrics
     assert found["labels"] == ["O", "B-GOOD"]

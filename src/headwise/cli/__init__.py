@@ -44,13 +44,18 @@ def main(args: Sequence[str] | None = None) -> int:
             command = app.cli(prog="headwise", description=ABOUT, args=args, config=(FlagCreatePairsOff,))
         return int(command(shlex.join(["headwise", *args])))
     except Mistake as mistake:
-        print(f"headwise: {mistake}", file=sys.stderr)
-        return 2
+        return told(str(mistake))
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        print(f"headwise: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+        return told(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except KeyboardInterrupt:
         return 130
+
+
+def told(mistake: str) -> int:
+    """A mistake in one line; of several processes, which all know it, the first tells it."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"headwise: {mistake}", file=sys.stderr)
+    return 2
