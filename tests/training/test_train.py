@@ -155,7 +155,7 @@ def test_tags_of_words(model: Any, bert: Path, tmp_path: Path) -> None:
     )
     found = train(settings, tmp_path / "run").metrics
     assert found["labels"] == ["O", "B-GOOD"]
-    assert found["figures"]["test"]["f1"] > 0.9
+    assert found["figures"]["test"]["f1"] > 0.85
 
 
 def test_long_texts_by_sentences(tmp_path: Path) -> None:

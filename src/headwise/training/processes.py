@@ -3,12 +3,22 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
 from headwise.mistakes import Mistake
 
 T = TypeVar("T")
+
+
+def state() -> PartialState:
+    """Which process this is, of how many. Without an accelerator they must be told to share the CPU, by gloo."""
+    return PartialState(cpu=on_cpu())
+
+
+def on_cpu() -> bool:
+    return not torch.accelerator.is_available()
 
 
 def first_then_all(action: Callable[[], T]) -> T:
@@ -18,7 +28,7 @@ def first_then_all(action: Callable[[], T]) -> T:
         Mistake: the first process found one.
     """
     found = first_only(action)
-    return found if PartialState().is_main_process else action()
+    return found if state().is_main_process else action()
 
 
 def first_only(action: Callable[[], T]) -> Any:
@@ -28,7 +38,7 @@ def first_only(action: Callable[[], T]) -> Any:
         Mistake: the first process found one.
     """
     found, mistakes = None, [""]
-    if PartialState().is_main_process:
+    if state().is_main_process:
         try:
             found = action()
         except Mistake as mistake:

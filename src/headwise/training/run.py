@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from accelerate import PartialState
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, TrainingArguments, set_seed
 from transformers.integrations.integration_utils import is_tensorboard_available
@@ -27,7 +26,7 @@ from headwise.tasks.splitting import shuffled
 from headwise.training import card, folder
 from headwise.training.building import Built, build, guides_of, is_ours
 from headwise.training.predictions import scores_of, write_predictions
-from headwise.training.processes import first_only, first_then_all
+from headwise.training.processes import first_only, first_then_all, on_cpu, state
 from headwise.training.progress import Progress, quieter
 from headwise.training.settings import Settings
 from headwise.training.trainer import RunTrainer
@@ -58,7 +57,7 @@ def train(settings: Settings, out: Path, *, force: bool = False, resume: bool = 
 
 
 def _train(settings: Settings, out: Path, *, force: bool, resume: bool) -> Finished:
-    state = PartialState()
+    is_first = state().is_main_process
     first_only(lambda: folder.check(out, force=force, resume=resume))
     settings = settings.resolved()
     task, examples = first_then_all(lambda: load(settings))
@@ -69,10 +68,10 @@ def _train(settings: Settings, out: Path, *, force: bool, resume: bool) -> Finis
     with folder.enough_room(out):
         first_only(lambda: folder.begin(out, header() + settings.written(), resume=resume))
         try:
-            encoded = first_then_all(lambda: tokenised(built, examples, tokens, again=state.is_main_process))
+            encoded = first_then_all(lambda: tokenised(built, examples, tokens, again=is_first))
             return fitted(settings, task, examples, built, guides, encoded, out, resume=resume)
         finally:
-            if state.is_main_process:
+            if is_first:
                 shutil.rmtree(tokens, ignore_errors=True)
 
 
@@ -97,9 +96,8 @@ def fitted(
     resume: bool,
 ) -> Finished:
     """A model that is ready to learn, trained, judged and written."""
-    state = PartialState()
     notes = [*built.notes, *cut_notes(encoded, built)]
-    if state.is_main_process:
+    if state().is_main_process:
         print(f"{task.name}: {examples.recipe}", file=sys.stderr)
         for note in [model_note(settings, built), *notes, *(f"guide {guide}" for guide in guides)]:
             print(f"  {note}", file=sys.stderr)
@@ -162,7 +160,7 @@ def fitted(
             write_predictions(stage / folder.PREDICTIONS, task, scores, examples)
             (stage / "README.md").write_text(card.text(settings, task, metrics), encoding="utf-8")
             (stage / folder.METRICS).write_text(folder.as_json(metrics), encoding="utf-8")
-    state.wait_for_everyone()
+    state().wait_for_everyone()
     return Finished(out, metrics)
 
 
@@ -205,7 +203,7 @@ def fewer(examples: Examples, rows: int, seed: int) -> Examples:
 def arguments(settings: Settings, task: Task, out: Path, *, has_dev: bool) -> TrainingArguments:
     """The Trainer's."""
     usual = usual_for(settings, task)
-    each = -(-batch_size_of(settings, task) // PartialState().num_processes)
+    each = -(-batch_size_of(settings, task) // state().num_processes)
     chosen: dict[str, Any] = {}
     if has_dev:
         chosen = {
@@ -222,6 +220,7 @@ def arguments(settings: Settings, task: Task, out: Path, *, has_dev: bool) -> Tr
         learning_rate=settings.learning_rate or usual.learning_rate,
         lr_scheduler_type="linear",
         warmup_steps=0.05,
+        use_cpu=on_cpu(),
         bf16=in_bfloat16(settings),
         seed=settings.seed,
         remove_unused_columns=False,
