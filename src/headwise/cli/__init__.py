@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from tyro.conf import FlagCreatePairsOff
+from tyro.conf import DisallowNone, FlagCreatePairsOff
 from tyro.extras import SubcommandApp
 
 from headwise import __version__
@@ -41,7 +41,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return 0
     try:
         with in_one_line():
-            command = app.cli(prog="headwise", description=ABOUT, args=args, config=(FlagCreatePairsOff,))
+            command = app.cli(prog="headwise", description=ABOUT, args=args, config=(FlagCreatePairsOff, DisallowNone))
         return int(command(shlex.join(["headwise", *args])))
     except Mistake as mistake:
         return told(str(mistake))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tyro import cli
-from tyro.conf import FlagCreatePairsOff, arg
+from tyro.conf import DisallowNone, FlagCreatePairsOff, arg
 
 from headwise.cli.mistakes import in_one_line
 from headwise.mistakes import Mistake
@@ -64,7 +64,7 @@ class Train(Settings):
             raise Mistake(f"--resume: {self.out} holds no run (run.yaml is missing)")
         base = Settings.read(self.config or begun)
         with in_one_line():
-            again = cli(Train, args=args, default=Train(out=self.out, **vars(base)), config=(FlagCreatePairsOff,))
+            again = cli(Train, args=args, default=Train(out=self.out, **vars(base)), config=(FlagCreatePairsOff, DisallowNone))
         settings = Settings(**{name: getattr(again, name) for name in given})
         if self.resume:
             unchanged(settings.resolved(), Settings.read(begun))
