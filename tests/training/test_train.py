@@ -24,8 +24,12 @@ def figures(folder: Path) -> Any:
 
 def test_from_a_file_to_a_model_with_a_card(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
     out = tmp_path / "run"
-    code, said, _ = headwise("train", "--data", reviews, "--out", out, "--epochs", 6, "--learning-rate", 0.01, *SMALL)
+    code, said, told = headwise(
+        "train", "--data", reviews, "--out", out, "--epochs", 6, "--learning-rate", 0.01, *SMALL
+    )
     assert code == 0
+    assert "  epoch 6: dev loss " in told
+    assert "48/48 [" in told, "a bar"
     found = figures(out)
     assert found["figures"]["test"]["accuracy"] >= 0.9
     assert f"accuracy {found['figures']['test']['accuracy']:.4f} ± " in said

@@ -64,7 +64,9 @@ class Train(Settings):
             raise Mistake(f"--resume: {self.out} holds no run (run.yaml is missing)")
         base = Settings.read(self.config or begun)
         with in_one_line():
-            again = cli(Train, args=args, default=Train(out=self.out, **vars(base)), config=(FlagCreatePairsOff, DisallowNone))
+            again = cli(
+                Train, args=args, default=Train(out=self.out, **vars(base)), config=(FlagCreatePairsOff, DisallowNone)
+            )
         settings = Settings(**{name: getattr(again, name) for name in given})
         if self.resume:
             unchanged(settings.resolved(), Settings.read(begun))
