@@ -35,6 +35,7 @@ def write(path: Path, header: tuple[str, ...], lines: Sequence[tuple[str, ...]])
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "cache")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://localhost:9")  # where nobody answers
 
 
 @pytest.fixture(scope="session")

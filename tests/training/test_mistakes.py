@@ -1,11 +1,16 @@
 """What users get wrong: one line, exit code 2, and nothing is lost."""
 
 import gzip
+import resource
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import AutoConfig, AutoTokenizer, RobertaConfig, RobertaModel
 
-from headwise.training import Settings, train
+from headwise.mistakes import Mistake
+from headwise.training import Settings, evaluate, train
 from headwise.training.folder import last_checkpoint, staged, write_whole
 from tests.training.conftest import Headwise, rows, write
 
@@ -28,7 +33,7 @@ def test_options(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) 
         (("--data", tmp_path / "none.csv", *out), "none.csv: no such file"),
         (("--data", reviews, "--text", "body", *out), "no column 'body'; there: text, label"),
         (("--data", reviews, "--epochs", -1, *out), "--epochs must be above 0"),
-        (("--data", reviews, "--model", "no/such-model", *out), "not to be had from the Hugging Face hub"),
+        (("--data", reviews, "--model", "no/such-model", *out), "the Hugging Face hub cannot be reached"),
         (("--data", reviews, "--retrofit", "rpr", *out), "--retrofit is for trained models"),
         (("--data", reviews, "--model", bert, "--guides", "mgd", *out), "no guide 'mgd'; there: mdg, pdg"),
         (("--data", reviews, "--model", bert, "--guides", "mdg=x", *out), "the weight must be a number"),
@@ -36,6 +41,13 @@ def test_options(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) 
         (("--data", reviews, "--model", bert, "--vectors", reviews, *out), "--vectors is for models of ours"),
         (("--data", reviews, "--vectors", tmp_path / "none.txt", *out), "none.txt"),
         (("--config", tmp_path / "none.yaml", *out), "none.yaml: No such file"),
+        (("--data", reviews, "--model", bert, "--heads", 4, *out), "--heads is for models of ours"),
+        (("--data", reviews, "--model", bert, "--guides", "mdg", "mdg", *out), "two guides are called"),
+        (("--data", reviews, "--guides", "mdg", *out), "--guides are for Hugging Face models"),
+        (("--data", reviews, "--epochs", "inf", *out), "--epochs must be above 0"),
+        (("--data", reviews, "--hierarchy", 5, 0, *out), "--hierarchy must be at least 1"),
+        (("--data", reviews, "--scheme-learning-rate", 1, *out), "there is no --retrofit"),
+        (("--task", "sst2", "--text", "body", "--data", reviews, *out), "--text is for your own data"),
         (("--resume", *out), "holds no run"),
     ):
         assert message in refused(headwise, *args), args
@@ -89,10 +101,96 @@ def test_settings_from_a_file(reviews: Path, tmp_path: Path, headwise: Headwise)
         ("- plain", "expected settings"),
         ("modle: plain", "'modle' is no setting"),
         ("epochs: many", "epochs cannot be 'many'"),
+        ("seed: true", "seed cannot be True"),
+        ("data: reviews.csv", "data cannot be 'reviews.csv'"),
+        ("data: [1]", "data cannot be 1"),
+        ("hierarchy: [3]", "hierarchy cannot be [3]"),
         ("kind: poems", "kind must be one of classification, multi-label"),
     ):
         (tmp_path / "run.yaml").write_text(text)
         assert message in refused(headwise, "--config", tmp_path / "run.yaml", "--out", tmp_path / "run")
+
+
+def test_options_beside_a_file_win(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
+    settings = Settings(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1, seed=3, dropout=0.0)
+    (tmp_path / "run.yaml").write_text(settings.written())
+    options = ("--config", tmp_path / "run.yaml", "--out", tmp_path / "run")
+    assert headwise("train", *options, "--seed", 0, "--dropout", 0.2)[0] == 0  # both are the defaults
+    assert Settings.read(tmp_path / "run" / "run.yaml") == replace(settings, seed=0, dropout=0.2)
+
+
+def test_settings_hold_from_any_folder(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(reviews.parent)
+    settings = Settings(data=("reviews.csv",), heads=2, head_dim=8, word_dim=16, epochs=1)
+    done = train(settings, Path("run"))
+    folder = done.folder.absolute()
+    monkeypatch.chdir(tmp_path)
+    assert evaluate(folder)["figures"] == pytest.approx(done.metrics["figures"]["test"])
+
+
+def test_force_loses_nothing_to_a_mistake(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
+    out = tmp_path / "run"
+    train(Settings(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1), out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert "no such file" in refused(headwise, "--data", tmp_path / "none.csv", "--out", out, "--force")
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert headwise("train", "--config", out / "run.yaml", "--seed", 1, "--out", out, "--force")[0] == 0
+    assert "seed: 1" in (out / "run.yaml").read_text()
+
+
+def test_a_run_goes_on_as_it_began(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
+    settings = Settings(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1)
+    (tmp_path / "run.yaml").write_text(settings.written())
+    options = ("--resume", "--out", tmp_path)
+    assert "goes on as the run began, with seed 0; it cannot be 1 now" in refused(headwise, *options, "--seed", 1)
+    assert headwise("train", *options, "--data", reviews, "--heads", 2, "--epochs", 1)[0] == 0
+
+
+def test_a_full_disk(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
+    out, small = tmp_path / "run", ("--heads", 8, "--head-dim", 16, "--epochs", 2)
+    assert headwise("train", "--data", reviews, "--out", tmp_path / "first", *small)[0] == 0  # and what it caches
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, limits[1]))  # tokens fit, a checkpoint does not
+    try:
+        told = refused(headwise, "--data", reviews, "--out", out, *small)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "no room to write" in told
+    assert told.endswith(f"make room, then headwise train --resume --out {out} goes on")
+    assert not (out / ".tokens").exists()
+    assert headwise("train", "--resume", "--out", out)[0] == 0
+
+
+def test_without_a_network_the_hub_is_not_asked_again_and_again(
+    reviews: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    kept = AutoConfig.from_pretrained
+
+    def ask(name: str, **options: Any) -> Any:
+        asked.append(options.get("local_files_only"))
+        return kept(name, **options)
+
+    monkeypatch.setattr("headwise.training.building.AutoConfig.from_pretrained", ask)
+    refused(headwise, "--data", reviews, "--model", "no/such-model", "--out", tmp_path / "run")
+    assert asked == [True], "what was had before is looked for, no more"
+
+
+def test_models_with_tokenizers_of_their_own(bert: Path, reviews: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    tokenizer.pad_token, tokenizer.eos_token, tokenizer.model_max_length = None, "[SEP]", int(1e30)
+    sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "pad_token_id": 1, "max_position_embeddings": 12}
+    config = RobertaConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, **sizes, type_vocab_size=1
+    )
+    RobertaModel(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    settings = Settings(data=(str(reviews),), model=str(tmp_path / "model"), epochs=1)
+    found = train(settings, tmp_path / "run").metrics
+    assert found["inputs"]["max_length"] == 10, "RoBERTa keeps two positions for padding"
+    assert any("longer than 10 tokens" in note for note in found["notes"])
+    with pytest.raises(Mistake, match="this model reads at most 10 tokens"):
+        train(replace(settings, max_length=12), tmp_path / "other")
 
 
 def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(

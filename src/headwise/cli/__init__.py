@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from tyro.conf import FlagCreatePairsOff
+from tyro.conf import DisallowNone, FlagCreatePairsOff
 from tyro.extras import SubcommandApp
 
 from headwise import __version__
@@ -41,16 +41,21 @@ def main(args: Sequence[str] | None = None) -> int:
         return 0
     try:
         with in_one_line():
-            command = app.cli(prog="headwise", description=ABOUT, args=args, config=(FlagCreatePairsOff,))
+            command = app.cli(prog="headwise", description=ABOUT, args=args, config=(FlagCreatePairsOff, DisallowNone))
         return int(command(shlex.join(["headwise", *args])))
     except Mistake as mistake:
-        print(f"headwise: {mistake}", file=sys.stderr)
-        return 2
+        return told(str(mistake))
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        print(f"headwise: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+        return told(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except KeyboardInterrupt:
         return 130
+
+
+def told(mistake: str) -> int:
+    """A mistake in one line; of several processes, which all know it, the first tells it."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"headwise: {mistake}", file=sys.stderr)
+    return 2

@@ -1,6 +1,5 @@
 """`headwise evaluate`: how good a trained model is."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +19,12 @@ class Evaluate:
     """The run's folder."""
     data: Annotated[Path | None, arg(metavar="FILE")] = None
     """A file with labels; by default the run's own test split."""
+    text: str | None = None
+    """The file's column of the text; by default the run's, or found by its name."""
+    pair: str | None = None
+    """Its column of the second text."""
+    label: str | None = None
+    """Its column of the label."""
     out: Annotated[Path | None, arg(metavar="FILE")] = None
     """Where to write the figures as JSON too."""
 
@@ -28,8 +33,8 @@ class Evaluate:
         from headwise.training.folder import as_json, write_whole
         from headwise.training.shown import judged
 
-        found = evaluate(self.run, self.data)
+        found = evaluate(self.run, self.data, text=self.text, pair=self.pair, label=self.label)
         judged(found)
         if self.out is not None:
-            write_whole(self.out, as_json(json.loads(json.dumps(found))))
+            write_whole(self.out, as_json(found))
         return 0

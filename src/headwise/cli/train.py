@@ -1,13 +1,18 @@
 """`headwise train`: from a file of texts, or a named task, to a model with a card."""
 
-from dataclasses import asdict, dataclass
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import arg
+from tyro import cli
+from tyro.conf import DisallowNone, FlagCreatePairsOff, arg
 
+from headwise.cli.mistakes import in_one_line
 from headwise.mistakes import Mistake
-from headwise.training.settings import Settings, default
+from headwise.training.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,24 +42,44 @@ class Train(Settings):
         if self.config is None and not self.resume:
             super().__post_init__()
 
-    def settings(self) -> Settings:
-        own = {"out", "config", "force", "resume"}
-        given = {name: x for name, x in asdict(self).items() if name not in own}
-        source = self.config
-        if source is None and self.resume and self.out is not None:
-            source = self.out / "run.yaml"
-            if not source.is_file():
-                raise Mistake(f"--resume: {self.out} holds no run (run.yaml is missing)")
-        if source is None:
-            return Settings(**given)
-        base = asdict(Settings.read(source))
-        return Settings(**base | {name: x for name, x in given.items() if x != default(name)})
-
     def __call__(self, command: str) -> int:
-        settings = self.settings()
+        settings = self.settings(shlex.split(command)[2:])
         from headwise.training import train
         from headwise.training.shown import told
 
         assert self.out is not None
-        told(train(settings, self.out, force=self.force, resume=self.resume))
+        done = train(settings, self.out, force=self.force, resume=self.resume)
+        if os.environ.get("RANK", "0") == "0":
+            told(done)
         return 0
+
+    def settings(self, args: Sequence[str]) -> Settings:
+        """What was asked for: what a file says, and on top of it the options."""
+        given = {field.name: getattr(self, field.name) for field in fields(Settings)}
+        if self.config is None and not self.resume:
+            return Settings(**given)
+        assert self.out is not None
+        begun = self.out / "run.yaml"
+        if self.resume and not begun.is_file():
+            raise Mistake(f"--resume: {self.out} holds no run (run.yaml is missing)")
+        base = Settings.read(self.config or begun)
+        with in_one_line():
+            again = cli(
+                Train, args=args, default=Train(out=self.out, **vars(base)), config=(FlagCreatePairsOff, DisallowNone)
+            )
+        settings = Settings(**{name: getattr(again, name) for name in given})
+        if self.resume:
+            unchanged(settings.resolved(), Settings.read(begun))
+        return settings
+
+
+def unchanged(asked: Settings, begun: Settings) -> None:
+    """A run goes on as it began.
+
+    Raises:
+        Mistake: another setting than it began with.
+    """
+    for field in fields(Settings):
+        new, old = getattr(asked, field.name), getattr(begun, field.name)
+        if new != old:
+            raise Mistake(f"--resume goes on as the run began, with {field.name} {old!r}; it cannot be {new!r} now")

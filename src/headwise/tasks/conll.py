@@ -34,14 +34,12 @@ def sentences(path: Path) -> Iterator[Sentence]:
     words: list[str] = []
     tags: list[str] = []
     for number, line in enumerate(lines(path), 1):
-        columns = line.split()
-        if not columns or columns[0] == "-DOCSTART-":
+        if not is_word(line, begun=bool(words)):
             if words:
                 yield start, words, tags
                 words, tags = [], []
             continue
-        if line.startswith("# ") and not words:
-            continue
+        columns = line.split()
         width = width or len(columns)
         if len(columns) != width or width < 2:
             expected = f"{width} as in the lines before" if width > 1 else "a word and its tag"
@@ -52,3 +50,14 @@ def sentences(path: Path) -> Iterator[Sentence]:
         tags.append(columns[-1])
     if words:
         yield start, words, tags
+
+
+def is_word(line: str, *, begun: bool) -> bool:
+    """Whether a line is a word, and not what stands between sentences.
+
+    Args:
+        line: of the file.
+        begun: whether there were words of the same sentence before; else it may be a comment.
+    """
+    columns = line.split()
+    return bool(columns) and columns[0] != "-DOCSTART-" and (begun or not line.startswith("# "))

@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Any
 from headwise.training.settings import Settings
 
 if TYPE_CHECKING:
-    from headwise.training.applying import Trained, evaluate, predict
+    from headwise.training.evaluating import evaluate
+    from headwise.training.predicting import predict
     from headwise.training.run import Finished, train
+    from headwise.training.trained import Trained
 
 __all__ = ["Finished", "Settings", "Trained", "evaluate", "predict", "train"]
 
-_HOMES = {"Finished": "run", "train": "run", "Trained": "applying", "evaluate": "applying", "predict": "applying"}
+_HOMES = {
+    "Finished": "run",
+    "train": "run",
+    "Trained": "trained",
+    "evaluate": "evaluating",
+    "predict": "predicting",
+}
 
 
 def __getattr__(name: str) -> Any:

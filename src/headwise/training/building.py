@@ -1,11 +1,13 @@
 """The model of a run: one of ours, or a Hugging Face model that is trained further."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -20,8 +22,8 @@ from headwise.mistakes import Mistake
 from headwise.models import HeadwiseConfig, build_tokenizer, count_words, initialise_by_name, read_vectors
 from headwise.models.configuration import SCHEMES
 from headwise.tasks import Examples, Task
-from headwise.training.inputs import Reader, longest_allowed
-from headwise.training.settings import Settings
+from headwise.training.inputs import Reader, longest
+from headwise.training.settings import Settings, default
 
 PROBLEMS = {
     "classification": "single_label_classification",
@@ -29,6 +31,8 @@ PROBLEMS = {
     "regression": "regression",
     "ranking": "single_label_classification",
 }
+#: Settings that say how a model of ours is made; one that is trained already is made.
+OURS_ONLY = ("vectors", "heads", "head_dim", "layers", "word_dim", "positions", "pooling", "hierarchy", "dropout")
 RETROFITS = {"distance-aware": "DistanceAware", "rpr": "RelativePositions"}
 
 
@@ -60,8 +64,7 @@ def from_scratch(settings: Settings, task: Task, examples: Examples) -> Built:
         raise Mistake(f"--retrofit is for trained models; --model {settings.model} has its scheme from the start")
     max_length = settings.max_length or task.from_scratch.max_length
     counts = count_words(texts(examples.splits["train"]))
-    framed = settings.pooling == "cls" and not task.pair
-    tokenizer = build_tokenizer(counts, framed=framed, max_tokens=max_length)
+    tokenizer = build_tokenizer(counts, framed=settings.pooling == "cls", max_tokens=max_length)
     vocabulary = tokenizer.get_vocab()
     notes = [f"vocabulary of {len(vocabulary):,} words from the training texts"]
     vectors = None
@@ -95,41 +98,75 @@ def from_scratch(settings: Settings, task: Task, examples: Examples) -> Built:
 
 
 def fine_tuned(settings: Settings, task: Task, examples: Examples) -> Built:
-    for option, given in (("--vectors", settings.vectors), ("--hierarchy", settings.hierarchy)):
-        if given is not None:
+    for name in OURS_ONLY:
+        if getattr(settings, name) != default(name):
+            option = f"--{name.replace('_', '-')}"
             raise Mistake(f"{option} is for models of ours ({', '.join(SCHEMES)}), not for --model {settings.model}")
+    there = Path(settings.model).exists() or answers(settings.model)
+    options = {} if there else {"local_files_only": True}
     try:
-        config = AutoConfig.from_pretrained(settings.model, **labels(task, examples))
-        tokenizer = AutoTokenizer.from_pretrained(settings.model)
+        config = AutoConfig.from_pretrained(settings.model, **options, **labels(task, examples))
+        tokenizer = AutoTokenizer.from_pretrained(settings.model, **options)
+        if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+            tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token will do
+        if config.pad_token_id is None:
+            config.pad_token_id = tokenizer.pad_token_id
         model, info = class_for(task).from_pretrained(
-            settings.model, config=config, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True
+            settings.model,
+            config=config,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
         )
     except (OSError, ValueError) as error:
-        raise unavailable(settings.model, error) from None
-    max_length = min(settings.max_length or task.fine_tuning.max_length, *limits(settings, config, tokenizer))
-    longest_allowed(max_length, model, tokenizer)
+        raise unavailable(settings.model, error, there) from None
+    if getattr(config, "headwise", None) is not None:
+        raise Mistake(f"--model {settings.model}: has a position scheme put in; name the model that it was made of")
+    limit = longest(model, tokenizer)
+    if settings.max_length is not None and settings.max_length > limit:
+        raise Mistake(f"--max-length {settings.max_length}: this model reads at most {limit} tokens")
+    max_length = settings.max_length or min(task.fine_tuning.max_length, limit)
     new = set(info["missing_keys"]) | {name for name, *_ in info["mismatched_keys"]}
     initialise_by_name(model, settings.seed, new & dict(model.named_parameters()).keys())
     notes = [f"{len(new)} new parameter tensors, drawn by the seed: {', '.join(sorted(new))}"] if new else []
     if settings.retrofit is not None:
-        guidance.retrofit(model, RETROFITS[settings.retrofit])
+        try:
+            guidance.retrofit(model, RETROFITS[settings.retrofit])
+        except ValueError as error:
+            raise Mistake(f"--retrofit {settings.retrofit}: {error}") from None
         count = sum(p.numel() for p in guidance.scheme_parameters(model))
         notes.append(f"{settings.retrofit} retrofitted: {count:,} parameters, neutral at the start")
-    return Built(model, Reader(tokenizer, task.kind, "joint" if task.pair else None, max_length), notes)
+    return Built(model, reader_for(settings, task, config, tokenizer, max_length), notes)
 
 
-def limits(settings: Settings, config: Any, tokenizer: Any) -> Iterator[int]:
-    """What a model can read at most; no limit where the user asked for a length, which is then checked."""
-    if settings.max_length is None:
-        yield from (x for x in (getattr(config, "max_position_embeddings", None), tokenizer.model_max_length) if x)
-    yield 10**9
+def reader_for(settings: Settings, task: Task, config: Any, tokenizer: Any, max_length: int) -> Reader:
+    """A model of ours that is trained further reads as it did."""
+    pair: Any = "joint" if task.pair else None
+    hierarchy = None
+    if isinstance(config, HeadwiseConfig):
+        pair, hierarchy = config.pair, config.hierarchy
+        if (pair is None) == task.pair:
+            raise Mistake(f"--model {settings.model} reads {'one text' if pair is None else 'two texts'} a row")
+    return Reader(tokenizer, task.kind, pair, max_length, hierarchy)
 
 
-def unavailable(name: str, error: Exception) -> Mistake:
-    if Path(name).exists():
+def answers(name: str) -> bool:
+    """Whether the hub can be reached. Where it cannot, its client would try for half a minute."""
+    try:
+        HfApi().model_info(name, timeout=10)
+    except (HfHubHTTPError, HFValidationError):  # it says no, so it is there
+        return True
+    except Exception:  # whatever the hub's client raises where it reaches nothing
+        return False
+    return True
+
+
+def unavailable(name: str, error: Exception, there: bool) -> Mistake:
+    if there:
         return Mistake(f"--model {name}: {str(error).splitlines()[0]}")
     return Mistake(
-        f"--model {name}: no such folder, and not to be had from the Hugging Face hub (no network, or no such model); "
+        f"--model {name}: no such folder, and the Hugging Face hub cannot be reached; "
         f"give a folder with config.json and model.safetensors, or one of {', '.join(SCHEMES)}"
     )
 
@@ -157,12 +194,15 @@ def texts(rows: Dataset) -> Iterable[str]:
     return (text for part in rows.select_columns(names).iter(1000) for name in names for text in part[name])
 
 
-def guides_of(settings: Settings, tokenizer: Any) -> list[Guide]:
+def guides_of(settings: Settings, built: Built, examples: Examples) -> list[Guide]:
     """The guides that `--guides mdg pdg=0.01` names.
 
     Raises:
-        Mistake: an unknown guide, or a weight that is no number.
+        Mistake: an unknown guide, a weight that is no number, or a model that cannot be guided.
     """
+    if settings.guides and is_ours(settings.model):
+        raise Mistake("--guides are for Hugging Face models; one of ours cannot be guided yet")
+    tokenizer = built.reader.tokenizer
     made: dict[str, Any] = {
         "mdg": guidance.MapDiscrimination,
         "pdg": guidance.PatternDecorrelation,
@@ -182,6 +222,10 @@ def guides_of(settings: Settings, tokenizer: Any) -> list[Guide]:
             found.append(made[name](float(weight) if weight not in ("", "auto") else "auto"))
         except ValueError:
             raise Mistake(f"--guides {given}: the weight must be a number of 0 or more, or auto") from None
-    if found and is_ours(settings.model):
-        raise Mistake("--guides are for Hugging Face models; one of ours cannot be guided yet")
+    if found:
+        try:
+            with guidance.guiding(built.model, found, example=built.reader.example(examples.splits["train"])):
+                pass
+        except ValueError as error:
+            raise Mistake(f"--guides {' '.join(settings.guides)}: {error}") from None
     return found

@@ -56,8 +56,8 @@ def text(settings: Settings, task: Task, metrics: dict[str, Any]) -> str:
         f"**Training.** {metrics['epochs']:g} epochs in {metrics['seconds']:.0f} s. "
         + " ".join(f"{note}." for note in metrics["notes"]),
         f"**Use it.** PATH is this folder.\n\n```python\n{how}\n```",
-        f"`headwise predict PATH FILE` writes a label and probabilities beside each row of a file. Labels: "
-        f"{', '.join(metrics['labels']) or 'a number'}.",
+        "`headwise predict PATH FILE --out LABELLED` writes a label and probabilities beside each row of a file. "
+        f"Labels: {', '.join(metrics['labels']) or 'a number'}.",
     ]
     return "\n\n".join(parts) + "\n"
 

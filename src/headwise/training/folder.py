@@ -1,5 +1,6 @@
 """A run's folder. A finished run is written whole or not at all: staged, flushed, renamed, `metrics.json` last."""
 
+import errno
 import json
 import os
 import shutil
@@ -8,14 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from headwise.mistakes import Mistake
 
 SETTINGS, METRICS, PREDICTIONS, CHECKPOINTS = "run.yaml", "metrics.json", "predictions.parquet", "checkpoints"
-STAGE = ".unfinished"
+STAGE, TOKENS = ".unfinished", ".tokens"
 
 
-def claim(folder: Path, *, force: bool, resume: bool) -> None:
-    """Make sure that a run may be written here.
+def check(folder: Path, *, force: bool, resume: bool) -> None:
+    """Make sure that a run may be written here; nothing is changed yet.
 
     Raises:
         Mistake: there is a run already, or something else, or none to resume.
@@ -34,8 +37,13 @@ def claim(folder: Path, *, force: bool, resume: bool) -> None:
     if there and not force:
         state = "a finished run" if (folder / METRICS).exists() else "an unfinished run (--resume goes on with it)"
         raise Mistake(f"--out {folder}: holds {state}; --force replaces it")
-    if there:
+
+
+def begin(folder: Path, settings: str, *, resume: bool) -> None:
+    """Make the folder a run's, with these settings; an old run goes, unless it is resumed."""
+    if not resume and folder.is_dir():
         shutil.rmtree(folder)
+    write_whole(folder / SETTINGS, settings)
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -69,13 +77,40 @@ def staged(folder: Path) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """A file that is there with all of its text, or as it was before."""
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A path to write to; in the end the file moves to its place, or is gone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    flush(part)
-    part.replace(path)
+    try:
+        yield part
+        flush(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A file that is there with all of its text, or as it was before."""
+    with whole(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+#: What libraries say when the disk is full, where it is no OSError.
+FULL = ("No space left", "quota exceeded", "File too large", "PytorchStreamWriter failed", "iostream error")
+
+
+@contextmanager
+def enough_room(folder: Path) -> Iterator[None]:
+    """A full disk is a mistake of the user's, who can make room and go on."""
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        known = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if not known and not any(words in str(error) for words in FULL):
+            raise
+        why = f"no room to write ({error.strerror})" if isinstance(error, OSError) else "no room to write"
+        raise Mistake(f"{folder}: {why}; make room, then headwise train --resume --out {folder} goes on") from None
 
 
 def flush(path: Path) -> None:

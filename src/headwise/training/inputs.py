@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from datasets import Dataset, disable_progress_bars, enable_progress_bars
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.mistakes import Mistake
 from headwise.models import encode_document
@@ -37,14 +38,29 @@ class Reader:
     max_length: int
     hierarchy: tuple[int, int] | None = None
 
-    def encoded(self, rows: Dataset) -> Dataset:
-        """The rows as tokens, their labels where they have them, their length, and whether they were cut."""
+    def __post_init__(self) -> None:
+        if self.tokenizer.pad_token_id is None:
+            raise Mistake("this model's tokenizer has no token to fill up short texts with (pad_token)")
+        special = self.tokenizer.num_special_tokens_to_add(pair=self.pair == "joint")
+        if self.hierarchy is None and self.max_length <= special:
+            raise Mistake(f"--max-length {self.max_length} leaves no room for a text beside {special} special tokens")
+
+    def encoded(self, rows: Dataset, file: Path, *, again: bool = True) -> Dataset:
+        """The rows as tokens, their labels where they have them, their length, and whether they were cut.
+
+        Args:
+            rows: of one split.
+            file: where tokens are kept, out of memory.
+            again: tokenise even if there is such a file.
+        """
         with nullcontext() if len(rows) >= MANY else without_bars():
             return rows.map(
                 self.encode,
                 batched=True,
                 remove_columns=rows.column_names,
-                load_from_cache_file=False,
+                cache_file_name=str(file),
+                load_from_cache_file=not again,
+                new_fingerprint=file.stem,  # the function's own hash would take the tokenizer apart
                 desc="tokenising",
             )
 
@@ -99,23 +115,35 @@ class Reader:
         }
 
     def of_words(self, rows: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        """Sentences in words: a word's label stands at its first token, all other tokens have none."""
+        """Sentences in words: a word's label stands at its first token, all other tokens have none.
+
+        `places` are the words that have a token, in order: some are cut off, and of some tokenizers leave nothing.
+        """
         words = [list(row) for row in rows["words"]]
         encoded = self.tokenizer(words, is_split_into_words=True, truncation=True, max_length=self.max_length)
-        labels, cut = [], []
-        for place, sentence in enumerate(words):
-            of_word = encoded.word_ids(place)
-            firsts = [at for at, word in enumerate(of_word) if word is not None and word not in of_word[:at]]
-            cut.append(len(firsts) < len(sentence))
-            own = rows["label"][place] if "label" in rows else [0] * len(sentence)
-            labels.append([own[of_word[at]] if at in set(firsts) else -100 for at in range(len(of_word))])
+        labels, places, cut = [], [], []
+        for number, sentence in enumerate(words):
+            of_token = encoded.word_ids(number)
+            own = rows["label"][number] if "label" in rows else [0] * len(sentence)
+            first = [
+                word is not None and word != before
+                for word, before in zip(of_token, [None, *of_token[:-1]], strict=True)
+            ]
+            labels.append([own[word] if begins else -100 for word, begins in zip(of_token, first, strict=True)])
+            places.append([word for word, begins in zip(of_token, first, strict=True) if begins])
+            cut.append(bool(encoded.encodings[number].overflowing))
         found = {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"], "labels": labels}
-        return found | {"length": [len(ids) for ids in encoded["input_ids"]], "cut": cut}
+        return found | {"length": [len(ids) for ids in encoded["input_ids"]], "places": places, "cut": cut}
 
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Encoded rows as a batch, padded to the longest."""
-        names = [name for name in rows[0] if name not in ("length", "cut")]
+        names = [name for name in rows[0] if name not in ("length", "places", "cut")]
         return {name: padded([row[name] for row in rows], self.filling(name)) for name in names}
+
+    def example(self, rows: Dataset) -> dict[str, Tensor]:
+        """A small batch: the first rows."""
+        encoded = self.encode(rows[:2])
+        return self.collate([dict(zip(encoded, row, strict=True)) for row in zip(*encoded.values(), strict=True)])
 
     def filling(self, name: str) -> int:
         return int(self.tokenizer.pad_token_id) if name.endswith("input_ids") else FILLING.get(name, 0)
@@ -134,11 +162,11 @@ def padded(rows: Sequence[Any], filling: int) -> Tensor:
     """Numbers, lists or lists of lists of different lengths as one tensor."""
     if not isinstance(rows[0], list):
         return torch.tensor(rows)
-    depth = 2 if rows[0] and isinstance(rows[0][0], list) else 1
-    if depth == 1 and isinstance(rows[0][0], float):
+    first = next((row[0] for row in rows if row), None)
+    if isinstance(first, float):
         return torch.tensor(rows)
     longest = max(map(len, rows))
-    if depth == 1:
+    if not isinstance(first, list):
         return torch.tensor([row + [filling] * (longest - len(row)) for row in rows])
     widest = max(len(part) for row in rows for part in row)
     blank = [filling] * widest
@@ -146,13 +174,10 @@ def padded(rows: Sequence[Any], filling: int) -> Tensor:
     return torch.tensor(full)
 
 
-def longest_allowed(max_length: int, model: Any, tokenizer: Any) -> None:
-    """Refuse what a model cannot read.
-
-    Raises:
-        Mistake: texts of max_length tokens are longer than the model's positions.
-    """
+def longest(model: Any, tokenizer: Any) -> int:
+    """The most tokens that a model can read. Some keep the first of their positions for padding, as RoBERTa does."""
     limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None)]
-    limit = min(x for x in limits if x)
-    if max_length > limit:
-        raise Mistake(f"--max-length {max_length}: this model reads at most {limit} tokens")
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
+    return int(min(limit for limit in limits if limit))

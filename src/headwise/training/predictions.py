@@ -1,6 +1,6 @@
 """What a model said about each row, as metrics take it and as a file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +10,43 @@ import pyarrow.parquet as pq
 from datasets import Dataset
 
 from headwise.tasks import Examples, Task
+from headwise.tasks.metrics.rows import values
 
 
-def scores_of(task: Task, prediction: Any, rows: Dataset, labels: tuple[str, ...]) -> Any:
-    """A Trainer's prediction as the task's metrics take it: (rows, classes), or for tokens (words, classes) a row."""
+def scores_of(task: Task, prediction: Any, rows: Dataset, encoded: Dataset, labels: Sequence[str]) -> Any:
+    """A Trainer's prediction as the task's metrics take it: (rows, classes), or for tokens (words, classes) a row.
+
+    Args:
+        task: what was predicted.
+        prediction: the Trainer's, for all rows in order.
+        rows: a split.
+        encoded: the same rows as the model took them.
+        labels: the classes.
+    """
     scores = prediction.predictions
     if task.kind != "tokens":
         return np.asarray(scores, dtype=np.float64)
     return [
-        for_words(row[known != -100], len(words), labels)
-        for row, known, words in zip(scores, prediction.label_ids, rows["words"], strict=True)
+        for_words(row[known != -100], places, len(truth), labels)
+        for row, known, places, truth in zip(
+            scores, prediction.label_ids, values(encoded, "places"), values(rows, "label"), strict=True
+        )
     ]
 
 
-def for_words(scores: Any, words: int, labels: tuple[str, ...]) -> Any:
-    """The scores of all words of a sentence; those that were cut off count as O."""
-    missing = np.zeros((words - len(scores), scores.shape[1]))
-    missing[:, labels.index("O") if "O" in labels else 0] = 1.0
-    return np.concatenate([scores, missing])
+def for_words(scores: Any, places: Sequence[int], words: int, labels: Sequence[str]) -> Any:
+    """The scores of all words of a sentence; those that the model did not see count as O.
+
+    Args:
+        scores: (seen words, classes).
+        places: which words these are.
+        words: how many there are.
+        labels: the classes.
+    """
+    found = np.zeros((words, scores.shape[1]))
+    found[:, labels.index("O") if "O" in labels else 0] = 1.0
+    found[list(places)] = scores
+    return found
 
 
 def probabilities(kind: str, scores: Any) -> Any:
@@ -45,10 +64,14 @@ def write_predictions(path: Path, task: Task, scores: Mapping[str, Any], example
     tables = []
     for split, found in scores.items():
         rows = examples.splits[split]
-        columns: dict[str, Any] = {"split": [split] * len(rows), "row": rows["row"], "label": list(rows["label"])}
+        columns: dict[str, Any] = {
+            "split": [split] * len(rows),
+            "row": values(rows, "row"),
+            "label": values(rows, "label"),
+        }
         for name in ("query", "document"):
             if name in rows.column_names:
-                columns[name] = rows[name]
+                columns[name] = values(rows, name)
         columns["scores"] = [np.asarray(row).tolist() for row in found]
         tables.append(pa.table(columns))
     if tables:

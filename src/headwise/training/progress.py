@@ -1,6 +1,7 @@
 """What a user sees while a model trains: one bar, and a line for each look at dev."""
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,7 +36,7 @@ class Progress(ProgressCallback):
         told = {name: f"{x:.4f}" for name, x in figures.items() if name not in hidden and isinstance(x, float)}
         if told:
             line = ", ".join(f"{name} {x}" for name, x in told.items())
-            bar.write(f"  epoch {logs.get('epoch', 0):g}: dev {line}")
+            bar.write(f"  epoch {logs.get('epoch', 0):g}: dev {line}", file=sys.stderr)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """One run: from settings to a folder with a trained model, its figures and its card."""
 
+import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,22 +11,25 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from accelerate import PartialState
 from datasets import Dataset
-from torch.utils.data import SequentialSampler
 from transformers import EarlyStoppingCallback, TrainingArguments, set_seed
 from transformers.integrations.integration_utils import is_tensorboard_available
 
 import headwise
 from headwise import tasks
-from headwise.guidance import GuidedTrainer
+from headwise.guidance import Guide
 from headwise.mistakes import Mistake
 from headwise.tasks import Examples, Task
+from headwise.tasks import Settings as TaskSettings
+from headwise.tasks.metrics.rows import column
+from headwise.tasks.splitting import shuffled
 from headwise.training import card, folder
 from headwise.training.building import Built, build, guides_of, is_ours
 from headwise.training.predictions import scores_of, write_predictions
+from headwise.training.processes import first_only, first_then_all, on_cpu, state
 from headwise.training.progress import Progress, quieter
 from headwise.training.settings import Settings
+from headwise.training.trainer import RunTrainer
 
 
 @dataclass(frozen=True)
@@ -53,33 +57,65 @@ def train(settings: Settings, out: Path, *, force: bool = False, resume: bool = 
 
 
 def _train(settings: Settings, out: Path, *, force: bool, resume: bool) -> Finished:
-    state = PartialState()
-    if state.is_main_process:
-        folder.claim(out, force=force, resume=resume)
-    with state.main_process_first():
-        task, examples = load(settings)
-        set_seed(settings.seed)
-        built = build(settings, task, examples)
-        guides = guides_of(settings, built.reader.tokenizer)
-        encoded = {split: built.reader.encoded(rows) for split, rows in examples.splits.items()}
-    notes = [examples.recipe, *built.notes, *cut_notes(encoded, built)]
-    if state.is_main_process:
-        print(f"{task.name}: {examples.recipe}", file=sys.stderr)
-        for note in [model_note(settings, built), *notes[1:], *(f"guide {guide}" for guide in guides)]:
-            print(f"  {note}", file=sys.stderr)
-        folder.write_whole(out / folder.SETTINGS, header() + settings.written())
+    is_first = state().is_main_process
+    first_only(lambda: folder.check(out, force=force, resume=resume))
+    settings = settings.resolved()
+    task, examples = first_then_all(lambda: load(settings))
+    set_seed(settings.seed)
+    built = first_then_all(lambda: build(settings, task, examples))
+    guides = guides_of(settings, built, examples)
+    tokens = out / folder.TOKENS
+    with folder.enough_room(out):
+        first_only(lambda: folder.begin(out, header() + settings.written(), resume=resume))
+        try:
+            encoded = first_then_all(lambda: tokenised(built, examples, tokens, again=is_first))
+            return fitted(settings, task, examples, built, guides, encoded, out, resume=resume)
+        finally:
+            if is_first:
+                shutil.rmtree(tokens, ignore_errors=True)
 
-    trainer = InOrder(
+
+def tokenised(built: Built, examples: Examples, tokens: Path, *, again: bool) -> dict[str, Dataset]:
+    """All splits as the model takes them, in files of the run's."""
+    tokens.mkdir(exist_ok=True)
+    return {
+        split: built.reader.encoded(rows, tokens / f"{split}.arrow", again=again)
+        for split, rows in examples.splits.items()
+    }
+
+
+def fitted(
+    settings: Settings,
+    task: Task,
+    examples: Examples,
+    built: Built,
+    guides: Sequence[Guide],
+    encoded: Mapping[str, Dataset],
+    out: Path,
+    *,
+    resume: bool,
+) -> Finished:
+    """A model that is ready to learn, trained, judged and written."""
+    notes = [*built.notes, *cut_notes(encoded, built)]
+    if state().is_main_process:
+        print(f"{task.name}: {examples.recipe}", file=sys.stderr)
+        for note in [model_note(settings, built), *notes, *(f"guide {guide}" for guide in guides)]:
+            print(f"  {note}", file=sys.stderr)
+
+    dev = encoded.get("dev")
+    trainer = RunTrainer(
         model=built.model,
-        args=arguments(settings, task, out, has_dev="dev" in encoded),
+        args=arguments(settings, task, out, has_dev=dev is not None),
         train_dataset=encoded["train"],
-        eval_dataset=encoded.get("dev"),
+        eval_dataset=dev,
         data_collator=built.reader.collate,
-        compute_metrics=figures(task, examples.splits["dev"], examples.labels) if "dev" in encoded else None,
-        callbacks=[EarlyStoppingCallback(settings.patience)] if "dev" in encoded else [],
+        compute_metrics=None if dev is None else figures(task, examples.splits["dev"], dev, examples.labels),
+        preprocess_logits_for_metrics=logits_only,
+        callbacks=[] if dev is None else [EarlyStoppingCallback(settings.patience)],
+        batch_size=batch_size_of(settings, task),
         guides=guides,
         scheme_learning_rate=settings.scheme_learning_rate,
-        example=built.reader.collate([encoded["train"][i] for i in range(min(2, len(encoded["train"])))]),
+        example=built.reader.example(examples.splits["train"]),
     )
     Progress.replace_in(trainer)
     start = time.perf_counter()
@@ -88,9 +124,9 @@ def _train(settings: Settings, out: Path, *, force: bool, resume: bool) -> Finis
     trainer.compute_metrics = None  # which judges dev only
 
     scores: dict[str, Any] = {
-        split: scores_of(task, trainer.predict(encoded[split]), examples.splits[split], examples.labels)
-        for split in ("dev", "test")
-        if split in encoded
+        split: scores_of(task, trainer.predict(rows), examples.splits[split], rows, examples.labels)
+        for split, rows in encoded.items()
+        if split != "train"
     }
     metrics: dict[str, Any] = {
         "task": task.name,
@@ -101,7 +137,7 @@ def _train(settings: Settings, out: Path, *, force: bool, resume: bool) -> Finis
             split: task.standard_error(found, examples.splits[split]) for split, found in scores.items()
         },
         "recipe": examples.recipe,
-        "notes": notes[1:],
+        "notes": notes,
         "labels": list(examples.labels),
         "inputs": {
             "pair": built.reader.pair,
@@ -124,15 +160,8 @@ def _train(settings: Settings, out: Path, *, force: bool, resume: bool) -> Finis
             write_predictions(stage / folder.PREDICTIONS, task, scores, examples)
             (stage / "README.md").write_text(card.text(settings, task, metrics), encoding="utf-8")
             (stage / folder.METRICS).write_text(folder.as_json(metrics), encoding="utf-8")
-    state.wait_for_everyone()
+    state().wait_for_everyone()
     return Finished(out, metrics)
-
-
-class InOrder(GuidedTrainer):
-    """Groups training texts by their length, but takes others in their order, in which predictions are read."""
-
-    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
 
 
 def load(settings: Settings) -> tuple[Task, Examples]:
@@ -166,16 +195,15 @@ def fewer(examples: Examples, rows: int, seed: int) -> Examples:
     train = examples.splits["train"]
     if rows >= len(train):
         return examples
-    drawn = np.sort(np.random.default_rng(seed).permutation(len(train))[:rows])
+    drawn = np.sort(shuffled(len(train), seed)[:rows])
     splits = {**examples.splits, "train": train.select(drawn)}
     return Examples(splits, examples.labels, f"{examples.recipe} {rows:,} of the training rows, drawn by seed {seed}.")
 
 
 def arguments(settings: Settings, task: Task, out: Path, *, has_dev: bool) -> TrainingArguments:
     """The Trainer's."""
-    usual = task.from_scratch if is_ours(settings.model) else task.fine_tuning
-    batch_size = settings.batch_size or usual.batch_size
-    able = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    usual = usual_for(settings, task)
+    each = -(-batch_size_of(settings, task) // state().num_processes)
     chosen: dict[str, Any] = {}
     if has_dev:
         chosen = {
@@ -184,37 +212,57 @@ def arguments(settings: Settings, task: Task, out: Path, *, has_dev: bool) -> Tr
             "metric_for_best_model": f"eval_{task.primary}",
             "greater_is_better": task.higher_is_better,
         }
-    return TrainingArguments(
+    made = TrainingArguments(
         output_dir=str(out / folder.CHECKPOINTS),
         num_train_epochs=settings.epochs or usual.epochs,
-        per_device_train_batch_size=batch_size,
-        per_device_eval_batch_size=4 * batch_size,
+        per_device_train_batch_size=each,  # for its reports; RunTrainer makes the batches
+        per_device_eval_batch_size=4 * each,
         learning_rate=settings.learning_rate or usual.learning_rate,
         lr_scheduler_type="linear",
         warmup_steps=0.05,
-        bf16=settings.precision == "bfloat16" or (settings.precision == "auto" and able),
+        use_cpu=on_cpu(),
+        bf16=in_bfloat16(settings),
         seed=settings.seed,
-        data_seed=settings.seed,
-        train_sampling_strategy="group_by_length",
-        length_column_name="length",
         remove_unused_columns=False,
         save_strategy="epoch",
         save_total_limit=2,
         logging_steps=0.05,
+        disable_tqdm=False,  # which quieter libraries would mean
         report_to=["tensorboard"] if is_tensorboard_available() else [],
         dataloader_pin_memory=torch.cuda.is_available(),
         **chosen,
     )
+    made._n_gpu = min(made.n_gpu, 1)  # one process, one GPU: torchrun starts several, DataParallel is slow
+    return made
 
 
-def figures(task: Task, rows: Dataset, labels: tuple[str, ...]) -> Any:
+def usual_for(settings: Settings, task: Task) -> TaskSettings:
+    """How the task is trained unless the user says otherwise."""
+    return task.from_scratch if is_ours(settings.model) else task.fine_tuning
+
+
+def batch_size_of(settings: Settings, task: Task) -> int:
+    return settings.batch_size or usual_for(settings, task).batch_size
+
+
+def in_bfloat16(settings: Settings) -> bool:
+    able = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    return settings.precision == "bfloat16" or (settings.precision == "auto" and able)
+
+
+def figures(task: Task, rows: Dataset, encoded: Dataset, labels: tuple[str, ...]) -> Any:
     """The Trainer's `compute_metrics`."""
-    return lambda prediction: task.metrics(scores_of(task, prediction, rows, labels), rows)
+    return lambda prediction: task.metrics(scores_of(task, prediction, rows, encoded, labels), rows)
+
+
+def logits_only(outputs: Any, labels: Any) -> Any:
+    """Some models give more than logits, all of which the Trainer would keep."""
+    return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
 def cut_notes(encoded: Mapping[str, Dataset], built: Built) -> list[str]:
     """How many texts were cut, which is never done in silence."""
-    counts = {split: (int(np.sum(rows["cut"])), len(rows)) for split, rows in encoded.items()}
+    counts = {split: (int(column(rows, "cut").sum()), len(rows)) for split, rows in encoded.items()}
     told = [f"{cut:,} of {all_:,} {split} texts" for split, (cut, all_) in counts.items() if cut]
     reader = built.reader
     most = f"{reader.max_length} tokens (--max-length)"

@@ -1,8 +1,10 @@
 """All that a run depends on: what `headwise train` asks for, and what `run.yaml` keeps."""
 
-from dataclasses import asdict, dataclass, fields
+import math
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -69,7 +71,7 @@ class Settings:
     scheme_learning_rate: float | None = None
     """Of what --retrofit added; by default 100 times the model's."""
     batch_size: int | None = None
-    """Texts in a step; by default the task's."""
+    """Texts in a step, of all processes together; by default the task's."""
     max_length: int | None = None
     """Longer texts are cut after so many tokens, and counted; by default the task's number."""
     patience: int = 3
@@ -87,15 +89,33 @@ class Settings:
                 raise Mistake(f"--{name.replace('_', '-')} must be at least {low}, got {value}")
         for name in ("epochs", "learning_rate", "scheme_learning_rate"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not 0 < value < math.inf:
                 raise Mistake(f"--{name.replace('_', '-')} must be above 0, got {value}")
+        if self.hierarchy is not None and min(self.hierarchy) < 1:
+            raise Mistake(f"--hierarchy must be at least 1 and 1, got {' and '.join(map(str, self.hierarchy))}")
         if not 0 <= self.dropout < 1:
             raise Mistake(f"--dropout must be at least 0 and below 1, got {self.dropout}")
+        if self.scheme_learning_rate is not None and self.retrofit is None:
+            raise Mistake("--scheme-learning-rate is for what --retrofit adds; there is no --retrofit")
         splits = (*self.train, *self.dev, *self.test)
-        if self.task is not None and splits:
-            raise Mistake("--task reads its own layout from --data; --train, --dev and --test are for your own data")
+        if self.task is not None:
+            for name in ("train", "dev", "test", "text", "pair", "label", "kind"):
+                if getattr(self, name) != default(name):
+                    raise Mistake(f"--{name} is for your own data; --task {self.task} reads its own layout from --data")
         if self.task is None and not self.data and not splits:
             raise Mistake("what to learn? --data FILE for your own texts, or --task NAME (headwise tasks lists them)")
+
+    def resolved(self) -> "Settings":
+        """The same with whole paths, so that they hold from any folder."""
+        return replace(
+            self,
+            data=tuple(map(whole, self.data)),
+            train=tuple(map(whole, self.train)),
+            dev=tuple(map(whole, self.dev)),
+            test=tuple(map(whole, self.test)),
+            vectors=None if self.vectors is None else self.vectors.absolute(),
+            model=whole(self.model),
+        )
 
     def written(self) -> str:
         """As YAML: what differs from the defaults, and what is always good to see."""
@@ -131,31 +151,49 @@ def default(name: str) -> Any:
     return next(field.default for field in fields(Settings) if field.name == name)
 
 
+def whole(name: str) -> str:
+    """A path from the root, if there is such a file or folder; any other name as it is."""
+    return str(Path(name).absolute()) if Path(name).exists() else name
+
+
 def plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
 
 
-#: Of each setting the types that a file may hold.
-KINDS: dict[str, tuple[type, ...]] = {
-    "tuple": (list,),
-    "int": (int,),
-    "float": (int, float),
-    "str": (str,),
-    "Path": (str,),
-    "Literal": (str,),
-}
-
-
 def restored(path: Path, name: str, value: Any) -> Any:
-    """A value as a setting has it."""
-    annotation = str(next(field.type for field in fields(Settings) if field.name == name))
-    kind = next(kind for kind in KINDS if kind in annotation.removeprefix("typing."))
-    if value is None and "None" in annotation:
-        return None
-    if isinstance(value, bool) or not isinstance(value, KINDS[kind]):
-        raise Mistake(f"{path}: {name} cannot be {value!r}")
-    if kind == "Literal":
-        choices = [part.strip(" '\"") for part in annotation.split("[", 1)[1].split("]")[0].split(",")]
-        if value not in choices:
-            raise Mistake(f"{path}: {name} must be one of {', '.join(choices)}; got {value!r}")
-    return tuple(value) if kind == "tuple" else Path(value) if kind == "Path" else value
+    """A value of a file as a setting has it."""
+    try:
+        return as_type(get_type_hints(Settings)[name], value)
+    except (TypeError, ValueError) as error:
+        raise Mistake(f"{path}: {name} {error}") from None
+
+
+#: What a file may hold for a type, where it is not that type.
+TAKEN: dict[Any, Any] = {float: (int, float), Path: str}
+
+
+def as_type(wanted: Any, value: Any) -> Any:
+    """A value of YAML as a type.
+
+    Raises:
+        ValueError: it cannot be that.
+
+    Example:
+        >>> from pathlib import Path
+        >>> as_type(tuple[int, int] | None, [3, 4]), as_type(float, 2), as_type(Path, "a.txt").name
+        ((3, 4), 2, 'a.txt')
+    """
+    kind, parts = get_origin(wanted), get_args(wanted)
+    if kind in (Union, UnionType):
+        return None if value is None else as_type(next(part for part in parts if part is not NoneType), value)
+    if kind is Literal:
+        if value not in parts:
+            raise ValueError(f"must be one of {', '.join(parts)}; got {value!r}")
+        return value
+    if kind is tuple:
+        types = parts[:1] * len(value) if isinstance(value, list) and parts[-1] is ... else parts
+        if isinstance(value, list) and len(types) == len(value):
+            return tuple(as_type(part, x) for part, x in zip(types, value, strict=True))
+    elif isinstance(value, TAKEN.get(wanted, wanted)) and not isinstance(value, bool):
+        return Path(value) if wanted is Path else value
+    raise ValueError(f"cannot be {value!r}")

@@ -3,7 +3,8 @@
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
+from rich.text import Text
 
 from headwise import tasks
 from headwise.training.run import Finished
@@ -36,10 +37,10 @@ def line(name: str, figures: dict[str, float], primary: str, error: float) -> st
 
 
 def tasks_told() -> None:
-    """A table of the named tasks."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("task", "asks", "judged by", "paper", "data"):
-        table.add_column(column, overflow="fold")
+    """The named tasks: what each asks, which paper has it, where its data comes from."""
+    console = Console()
     for task in tasks.listed():
-        table.add_row(task.name, task.about, task.primary, task.paper, task.source)
-    Console().print(table)
+        console.print(f"[bold]{task.name}[/] ({task.primary})", highlight=False)
+        for what, text in (("", task.about), ("paper: ", task.paper), ("data: ", task.source)):
+            if text:
+                console.print(Padding(Text(f"{what}{text}"), (0, 0, 0, 2), expand=False))

@@ -14,10 +14,23 @@ import pyarrow.parquet as pq
 
 from headwise.mistakes import Mistake
 from headwise.tasks.formats import ENDINGS, ending
-from headwise.training.folder import flush
+from headwise.training.folder import whole
 
 Columns = Mapping[str, Sequence[Any]]
 Write = Callable[[Columns], None]
+
+
+@contextmanager
+def new_file(out: Path, *, like: Path) -> Iterator[Path]:
+    """A path to write to. The file is there when all is written, or not at all.
+
+    Raises:
+        Mistake: it is the file that is being read.
+    """
+    if out.exists() and like.exists() and out.samefile(like):
+        raise Mistake(f"--out {out}: that is the input itself")
+    with whole(out) as part:
+        yield part
 
 
 @contextmanager
@@ -29,27 +42,20 @@ def writer_for(out: Path, *, like: Path) -> Iterator[Write]:
         like: what was read.
 
     Raises:
-        Mistake: an ending that says no format, or the file that is being read.
+        Mistake: an ending that says no format, the file that is being read, or rows that the format cannot hold.
     """
     if ending(out) not in ENDINGS:
         raise Mistake(f"--out {out}: what format? Known: {', '.join(ENDINGS)}, also .gz; the input is {like.name}")
-    if out.exists() and out.samefile(like):
-        raise Mistake(f"--out {out}: that is the input itself")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f".{out.name}.part")
-    try:
+    with new_file(out, like=like) as part:
         if ending(out) == ".parquet":
-            with parquet(part) as write:
+            known = pq.read_schema(like) if like.suffix == ".parquet" and like.is_file() else pa.schema([])
+            with parquet(part, out, known) as write:
                 yield write
             if out.suffix == ".gz":
                 zipped(part)
         else:
             with open_text(part, packed=out.suffix == ".gz") as file:
-                yield json_lines(file) if ending(out) not in (".csv", ".tsv") else delimited(file, ending(out))
-        flush(part)
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
+                yield json_lines(file) if ending(out) not in (".csv", ".tsv") else delimited(file, out)
 
 
 def open_text(path: Path, *, packed: bool) -> Any:
@@ -57,17 +63,25 @@ def open_text(path: Path, *, packed: bool) -> Any:
     return opened(path, "wt", encoding="utf-8", newline="")
 
 
-def delimited(file: TextIO, kind: str) -> Write:
-    """CSV; or TSV, where nothing is quoted and no text that was read has a tab."""
-    style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None} if kind == ".tsv" else {}
-    rows = csv.writer(file, lineterminator="\n", **style)
+def delimited(file: TextIO, out: Path) -> Write:
+    """CSV; or TSV, where nothing is quoted."""
+    tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
+    rows = csv.writer(file, lineterminator="\n", **tabs if ending(out) == ".tsv" else {})
     named: list[str] = []
 
     def write(columns: Columns) -> None:
         if not named:
             named.extend(columns)
             rows.writerow(named)
-        rows.writerows(zip(*(["" if x is None else x for x in columns[name]] for name in named), strict=True))
+        new = [name for name in columns if name not in named]
+        if new:
+            raise Mistake(f"--out {out}: column {new[0]!r} is not in the first rows; JSON Lines can hold that")
+        blank = [""] * len(next(iter(columns.values())))
+        values = [["" if x is None else x for x in columns.get(name, blank)] for name in named]
+        try:
+            rows.writerows(zip(*values, strict=True))
+        except csv.Error:
+            raise Mistake(f"--out {out}: a text holds a tab or a line end, which TSV cannot; name a .csv") from None
 
     return write
 
@@ -75,26 +89,41 @@ def delimited(file: TextIO, kind: str) -> Write:
 def json_lines(file: TextIO) -> Write:
     def write(columns: Columns) -> None:
         for values in zip(*columns.values(), strict=True):
-            file.write(json.dumps(dict(zip(columns, values, strict=True)), ensure_ascii=False) + "\n")
+            record = dict(zip(columns, values, strict=True))
+            file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
 
     return write
 
 
 @contextmanager
-def parquet(path: Path) -> Iterator[Write]:
+def parquet(path: Path, out: Path, known: pa.Schema) -> Iterator[Write]:
+    """Parquet, columns of the types that are known, others of the type of their first values."""
     writer: pq.ParquetWriter | None = None
 
     def write(columns: Columns) -> None:
         nonlocal writer
-        table = pa.table({name: pa.array(list(x)) for name, x in columns.items()}, schema=writer and writer.schema)
-        writer = writer or pq.ParquetWriter(path, table.schema)
-        writer.write_table(table)
+        writer = writer or pq.ParquetWriter(path, schema_of(columns, known))
+        blank = [None] * len(next(iter(columns.values())))
+        try:
+            arrays = [pa.array(list(columns.get(field.name, blank)), field.type) for field in writer.schema]
+            if not columns.keys() <= set(writer.schema.names):
+                raise pa.ArrowInvalid("a column that is not in the first rows")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise Mistake(f"--out {out}: rows differ ({error}); JSON Lines can hold that") from None
+        writer.write_table(pa.table(arrays, schema=writer.schema))
 
     try:
         yield write
     finally:
         if writer is not None:
             writer.close()
+
+
+def schema_of(columns: Columns, known: pa.Schema) -> pa.Schema:
+    types = {name: pa.array(list(x)).type for name, x in columns.items()}
+    types |= {name: pa.float64() for name in types if name.startswith("probability_") and name not in known.names}
+    types |= {name: pa.string() for name, kind in types.items() if pa.types.is_null(kind)}
+    return pa.schema([known.field(name) if name in known.names else (name, kind) for name, kind in types.items()])
 
 
 def zipped(path: Path) -> None:

@@ -1,0 +1,104 @@
+"""A finished run, ready to be used: its model, and what turns rows into its inputs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
+
+import headwise.models  # noqa: F401, whose models Auto classes load
+from headwise.guidance import from_pretrained
+from headwise.mistakes import Mistake
+from headwise.tasks.columns import Columns, choose
+from headwise.tasks.formats import Batch
+from headwise.training import folder
+from headwise.training.inputs import Reader
+from headwise.training.predictions import for_words
+from headwise.training.progress import quieter
+from headwise.training.run import in_bfloat16
+from headwise.training.settings import Settings
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run's settings, figures and model.
+
+    Example:
+        trained = Trained.load(Path("runs/reviews"))
+        scores = trained.scores({"text": ["a fine film", "a dull film"]})
+    """
+
+    settings: Settings
+    metrics: dict[str, Any]
+    model: Any
+    reader: Reader
+
+    @classmethod
+    def load(cls, run: Path, device: str | torch.device | None = None) -> "Trained":
+        """A run's model from its folder.
+
+        Raises:
+            Mistake: the folder holds no finished run.
+        """
+        for name in (folder.SETTINGS, folder.METRICS):
+            if not (run / name).is_file():
+                why = "no such folder" if not run.is_dir() else f"{name} is missing"
+                hint = ": the run did not finish; headwise train --resume goes on" if name == folder.METRICS else ""
+                raise Mistake(f"{run}: holds no finished run ({why}){hint}")
+        metrics = json.loads((run / folder.METRICS).read_text(encoding="utf-8"))
+        tokens = metrics["kind"] == "tokens"
+        auto: Any = AutoModelForTokenClassification if tokens else AutoModelForSequenceClassification
+        try:
+            with quieter():
+                model: Any = from_pretrained(run, auto, use_safetensors=True)
+                tokenizer = AutoTokenizer.from_pretrained(run)
+        except (OSError, ValueError) as error:
+            raise Mistake(f"{run}: its model cannot be loaded ({str(error).splitlines()[0]})") from None
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        inputs = metrics["inputs"]
+        hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
+        reader = Reader(tokenizer, metrics["kind"], inputs["pair"], inputs["max_length"], hierarchy)
+        return cls(Settings.read(run / folder.SETTINGS), metrics, model.to(device).eval(), reader)
+
+    def columns(self, first: Batch, *, labelled: bool, **given: str | None) -> Columns:
+        """The columns of a file: those that are given, else the run's where they are there, else found by their names.
+
+        Raises:
+            Mistake: they are not there, or the model reads two texts a row and the file has one, or the other way.
+        """
+        own = {role: getattr(self.settings, role) for role in ("text", "pair", "label")}
+        wanted = {role: given.get(role) or (name if name in first.columns else None) for role, name in own.items()}
+        columns = choose(first, text=wanted["text"], pair=wanted["pair"], label=wanted["label"], labelled=labelled)
+        if (columns.pair is None) != (self.reader.pair is None):
+            reads = "two texts a row: say --text and --pair" if columns.pair is None else "one text a row: say --text"
+            raise Mistake(f"{first.path}: this model reads {reads}; there: {', '.join(first.columns)}")
+        return columns
+
+    def scores(self, rows: Mapping[str, Sequence[Any]], batch_size: int = 64) -> list[Any]:
+        """The model's scores for rows of text: an array a row, for tokens (words, classes)."""
+        encoded = self.reader.encode(rows)
+        count = len(encoded["input_ids"])
+        order = sorted(range(count), key=lambda i: encoded["length"][i])  # texts of a length together
+        found: list[Any] = [None] * count
+        for start in range(0, count, batch_size):
+            chosen = order[start : start + batch_size]
+            batch = self.reader.collate([{name: x[i] for name, x in encoded.items()} for i in chosen])
+            batch.pop("labels", None)
+            with torch.inference_mode(), self.precision():
+                logits = self.model(**{name: x.to(self.model.device) for name, x in batch.items()}).logits
+            for place, row in zip(chosen, logits.float().cpu().numpy(), strict=True):
+                found[place] = row if self.reader.kind != "tokens" else self.of_words(row, encoded, rows, place)
+        return found
+
+    def of_words(self, row: Any, encoded: Mapping[str, Any], rows: Mapping[str, Any], place: int) -> Any:
+        firsts = [at for at, label in enumerate(encoded["labels"][place]) if label != -100]
+        return for_words(row[firsts], encoded["places"][place], len(rows["words"][place]), self.metrics["labels"])
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """As the run was judged in."""
+        device = self.model.device.type
+        return torch.autocast(device, torch.bfloat16) if in_bfloat16(self.settings) else nullcontext()

@@ -1,0 +1,64 @@
+"""The Hugging Face Trainer of a run: its batches, and the same figures from any number of processes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, SequentialSampler
+
+from headwise.guidance import GuidedTrainer
+from headwise.tasks.metrics.rows import column
+from headwise.training.batches import Batches, Loader
+
+
+class RunTrainer(GuidedTrainer):
+    """Learns from batches of texts of about one length, and is judged by rows in their order.
+
+    Processes share each batch. A share's loss is a mean over its rows, so it counts by their number: all shares
+    together give the gradient of the whole batch.
+
+    Args:
+        batch_size: rows in a batch, all processes together.
+        others: as `GuidedTrainer`.
+    """
+
+    def __init__(self, *args: Any, batch_size: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.batch_size = batch_size
+        self.model_accepts_loss_kwargs = False  # its means are weighed here, for every kind of loss
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        rows: Any = self.train_dataset
+        batches = Batches(
+            column(rows, "length"),
+            self.batch_size,
+            seed=self.args.seed,
+            process=self.args.process_index,
+            processes=self.args.world_size,
+        )
+        return Loader(
+            rows, batch_sampler=batches, collate_fn=self.data_collator, pin_memory=self.args.dataloader_pin_memory
+        )
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        # With several processes, accelerate deals out the rows in order, and puts the answers back in order.
+        return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if self.args.world_size > 1 and model.training:
+            own = judged(inputs["labels"])
+            loss = loss * (own * self.args.world_size / self.accelerator.reduce(own, "sum"))
+        return (loss, outputs) if return_outputs else loss
+
+
+def judged(labels: Tensor) -> Tensor:
+    """How many answers the loss of a batch is a mean of: rows, or words that have a tag."""
+    words = labels.dim() == 2 and not labels.is_floating_point()
+    return (labels != -100).sum() if words else torch.tensor(len(labels), device=labels.device)

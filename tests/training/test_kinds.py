@@ -1,0 +1,212 @@
+"""Every kind of task from training to `evaluate` and `predict`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headwise.mistakes import Mistake
+from headwise.training import Finished, Settings, Trained, evaluate, predict, train
+from tests.training.conftest import GOOD, rows, write
+
+SMALL: dict[str, Any] = {"heads": 2, "head_dim": 8, "word_dim": 16, "batch_size": 16, "learning_rate": 0.01}
+
+
+def read_lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def judged_alike(run: Finished) -> None:
+    found = evaluate(run.folder)
+    assert found["figures"] == pytest.approx(run.metrics["figures"]["test"], abs=1e-6)
+    assert found["standard_error"] == pytest.approx(run.metrics["standard_error"]["test"], abs=1e-6)
+
+
+def test_pairs(tmp_path: Path) -> None:
+    texts = rows(60)
+    lines = [
+        (a, b, "same" if x == y else "other")
+        for shift in (2, 3)
+        for (a, x), (b, y) in zip(texts, texts[shift:] + texts[:shift], strict=True)
+    ]
+    data = write(tmp_path / "pairs.csv", ("premise", "hypothesis", "label"), list(lines))
+    run = train(Settings(data=(str(data),), epochs=1, pooling="cls", **SMALL), tmp_path / "run")
+    judged_alike(run)
+    new = tmp_path / "new.jsonl"
+    new.write_text('{"premise": "good film", "hypothesis": "bad"}\n{"premise": "good film"}\n')
+    assert predict(run.folder, new, tmp_path / "out.jsonl") == 1
+    first, second = read_lines(tmp_path / "out.jsonl")
+    assert first["predicted"] in ("other", "same")
+    assert first["probability_other"] + first["probability_same"] == pytest.approx(1, abs=1e-5)
+    assert second["predicted"] is None
+    single = write(tmp_path / "single.csv", ("text", "label"), [("good", "same")])
+    for call in (lambda: evaluate(run.folder, single), lambda: predict(run.folder, single, tmp_path / "o.csv")):
+        with pytest.raises(Mistake, match="this model reads two texts a row"):
+            call()
+
+
+def test_pairs_read_by_themselves_are_framed_for_cls(tmp_path: Path) -> None:
+    lines = [(text, text, label) for text, label in rows(40)]
+    data = write(tmp_path / "pairs.csv", ("premise", "hypothesis", "label"), list(lines))
+    run = train(Settings(data=(str(data),), epochs=1, pooling="cls", pairs="siamese", **SMALL), tmp_path / "run")
+    reader = Trained.load(run.folder).reader
+    encoded = reader.encode({"text": ["good"], "pair": ["film"]})
+    assert encoded["input_ids"][0][0] == encoded["pair_input_ids"][0][0] == reader.tokenizer.cls_token_id
+
+
+def test_ratings(tmp_path: Path) -> None:
+    lines = [(text, "4.5" if label == "positive" else "1") for text, label in rows(80)]
+    data = write(tmp_path / "rated.csv", ("text", "stars"), list(lines))
+    run = train(Settings(data=(str(data),), kind="regression", epochs=2, **SMALL), tmp_path / "run")
+    judged_alike(run)
+    same = write(tmp_path / "same.csv", ("text", "stars"), [("good film", "3"), ("bad film", "3")])
+    assert evaluate(run.folder, same)["figures"]["pearson"] == 0
+    predict(run.folder, same, tmp_path / "out.jsonl")
+    assert all(isinstance(row["predicted"], float) and len(row) == 3 for row in read_lines(tmp_path / "out.jsonl"))
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    lines = [(text, f"{label}|long" if len(text) > 40 else label) for text, label in rows(80)]
+    data = write(tmp_path / "several.csv", ("text", "labels"), list(lines))
+    run = train(Settings(data=(str(data),), kind="multi-label", epochs=3, **SMALL), tmp_path / "run")
+    judged_alike(run)
+    new = write(tmp_path / "new.csv", ("text", "labels"), [("a good film", "positive"), ("a bad film", "")])
+    assert evaluate(run.folder, new)["rows"] == 2
+    predict(run.folder, new, tmp_path / "out.jsonl")
+    for row in read_lines(tmp_path / "out.jsonl"):
+        likely = [x for x in ("long", "negative", "positive") if row[f"probability_{x}"] > 0.5]
+        assert sorted(row["predicted"].split("|")) == sorted(likely or [""])
+
+
+def test_documents(tmp_path: Path) -> None:
+    lines = [(f"{text}. {text}! {text}.", label) for text, label in rows(60)]
+    data = write(tmp_path / "long.csv", ("text", "label"), list(lines))
+    run = train(Settings(data=(str(data),), hierarchy=(8, 3), epochs=1, **SMALL), tmp_path / "run")
+    judged_alike(run)
+    predict(run.folder, data, tmp_path / "out.csv")
+
+
+@pytest.fixture
+def tagged(tmp_path: Path) -> Path:
+    found = [f"{w} x {'B-GOOD' if w in GOOD else 'O'}" for text, _ in rows(100) for w in [*text.split(), ""]]
+    path = tmp_path / "tags.conll"
+    path.write_text("\n".join("" if line.startswith(" ") else line for line in found))
+    return path
+
+
+def test_tags(tagged: Path, tmp_path: Path) -> None:
+    run = train(Settings(data=(str(tagged),), kind="tokens", epochs=6, max_length=9, **SMALL), tmp_path / "run")
+    assert any("longer than 9 tokens (--max-length) and cut" in note for note in run.metrics["notes"])
+    judged_alike(run)
+    new = tmp_path / "new.conll"
+    new.write_text("-DOCSTART- x O\n\n# a comment\na x O\ngood x O\n\n\nfilm x O\n")
+    assert predict(run.folder, new, tmp_path / "made" / "out.conll") == 0
+    assert (tmp_path / "made" / "out.conll").read_text() == (
+        "-DOCSTART- x O\n\n# a comment\na x O O\ngood x O B-GOOD\n\n\nfilm x O O\n"
+    )
+    (tmp_path / "words.txt").write_text("a\ngood\nfilm\n")  # no tags
+    predict(run.folder, tmp_path / "words.txt", tmp_path / "out.txt")
+    assert (tmp_path / "out.txt").read_text() == "a O\ngood B-GOOD\nfilm O\n"
+    (tmp_path / "new.jsonl").write_text('{"words": ["a", "good"], "id": 7}\n{"words": []}\n')
+    assert predict(run.folder, tmp_path / "new.jsonl", tmp_path / "out.jsonl") == 1
+    assert read_lines(tmp_path / "out.jsonl")[0] == {"words": ["a", "good"], "id": 7, "predicted": ["O", "B-GOOD"]}
+    before = new.read_text()
+    with pytest.raises(Mistake, match="that is the input itself"):
+        predict(run.folder, new, new)
+    assert new.read_text() == before
+    (tmp_path / "new.jsonl").write_text('{"words": "a good"}\n')
+    with pytest.raises(Mistake, match=r"new.jsonl, line 1: column 'words': expected a list of words"):
+        predict(run.folder, tmp_path / "new.jsonl", tmp_path / "out.jsonl")
+
+
+def test_a_word_that_leaves_no_token_keeps_the_others_in_place(tagged: Path, tmp_path: Path) -> None:
+    run = train(Settings(data=(str(tagged),), kind="tokens", epochs=6, **SMALL), tmp_path / "run")
+    trained = Trained.load(run.folder)
+    with_gap, without = trained.scores({"words": [["a", " ", "good", "film"], ["a", "good", "film"]]})
+    np.testing.assert_allclose(with_gap[[0, 2, 3]], without, atol=1e-5)
+    assert run.metrics["labels"][int(with_gap[1].argmax())] == "O"
+
+
+@pytest.fixture
+def scifact(tmp_path: Path) -> Path:
+    folder = tmp_path / "scifact"
+    folder.mkdir()
+    texts = rows(60)
+    corpus = [{"doc_id": i, "title": f"study{i}", "abstract": [text]} for i, (text, _) in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
+    for name, numbers in (("train", range(40)), ("dev", range(40, 60))):
+        claims = [{"id": i, "claim": f"study{i} {texts[i][0]}", "cited_doc_ids": [i]} for i in numbers]
+        (folder / f"claims_{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in claims))
+    return folder
+
+
+def test_rankings(scifact: Path, tmp_path: Path) -> None:
+    run = train(Settings(task="scifact", data=(str(scifact),), epochs=1, **SMALL), tmp_path / "run")
+    assert set(run.metrics["figures"]["test"]) >= {"mrr", "map", "ndcg", "r@1", "r@20"}
+    judged_alike(run)
+    kept = pq.read_table(run.folder / "predictions.parquet").to_pydict()
+    test = [i for i, split in enumerate(kept["split"]) if split == "test"]
+    best: dict[str, list[tuple[float, int]]] = {}
+    for i in test:
+        best.setdefault(kept["query"][i], []).append((kept["scores"][i][1] - kept["scores"][i][0], kept["label"][i]))
+    ranks = [
+        [label for _, label in sorted(found, key=lambda pair: (-pair[0], pair[1]))].index(1) + 1
+        for found in best.values()
+    ]
+    assert run.metrics["figures"]["test"]["mrr"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
+    new = write(tmp_path / "new.csv", ("claim", "document"), [("good film", "a film that is good")])
+    assert predict(run.folder, new, tmp_path / "out.jsonl") == 0
+    assert read_lines(tmp_path / "out.jsonl")[0]["predicted"] in ("other", "relevant")
+    with pytest.raises(Mistake, match="leave --data out"):
+        evaluate(run.folder, new)
+
+
+def test_another_file(reviews: Path, tmp_path: Path) -> None:
+    run = train(Settings(data=(str(reviews),), epochs=1, **SMALL), tmp_path / "run")
+    one = write(tmp_path / "one.csv", ("body", "mark"), [("a good film", "positive")] * 3)
+    found = evaluate(run.folder, one, text="body", label="mark")
+    assert found["rows"] == 3
+    assert found["figures"]["accuracy"] in (0.0, 1.0)
+    new = write(tmp_path / "new.csv", ("text", "label"), [("a good film", "mixed")])
+    with pytest.raises(Mistake, match=r"line 2: label 'mixed' is unknown; expected negative, positive"):
+        evaluate(run.folder, new)
+    pairs = write(tmp_path / "pairs.csv", ("premise", "hypothesis"), [("a", "b")])
+    with pytest.raises(Mistake, match="this model reads one text a row"):
+        predict(run.folder, pairs, tmp_path / "out.csv")
+
+
+def test_what_an_output_can_hold(reviews: Path, tmp_path: Path) -> None:
+    run = train(Settings(data=(str(reviews),), epochs=1, **SMALL), tmp_path / "run")
+    texts = [text for text, _ in rows(1200)]
+    late = pa.table({"text": [None] * 1000 + texts[:200], "note": pa.array([None] * 1100 + ["x"] * 100, pa.string())})
+    pq.write_table(late, tmp_path / "late.parquet")
+    assert predict(run.folder, tmp_path / "late.parquet", tmp_path / "out.parquet") == 1000
+    found = pq.read_table(tmp_path / "out.parquet")
+    assert found.select(["text", "note"]).equals(late)
+    assert found["predicted"].null_count == 1000
+    ragged = [json.dumps({"text": text} | ({"note": "x"} if i > 1000 else {})) for i, text in enumerate(texts)]
+    (tmp_path / "ragged.jsonl").write_text("\n".join([*ragged, '{"id": 3}']) + "\n")
+    assert predict(run.folder, tmp_path / "ragged.jsonl", tmp_path / "out.jsonl") == 1
+    assert [row.get("text") for row in read_lines(tmp_path / "out.jsonl")] == [*texts, None]
+    write(tmp_path / "tabs.csv", ("text", "predicted"), [("a\tgood film", "x")])
+    for name, out, message in (
+        ("ragged.jsonl", "o.csv", "column 'note' is not in the first rows; JSON Lines can hold that"),
+        ("ragged.jsonl", "o.parquet", "a column that is not in the first rows"),
+        ("tabs.csv", "o.csv", "has a column 'predicted' already; rename it"),
+    ):
+        with pytest.raises(Mistake, match=message):
+            predict(run.folder, tmp_path / name, tmp_path / out)
+        assert not (tmp_path / out).exists()
+    write(tmp_path / "tabs.csv", ("text",), [("a\tgood film",)])
+    with pytest.raises(Mistake, match="holds a tab or a line end, which TSV cannot"):
+        predict(run.folder, tmp_path / "tabs.csv", tmp_path / "o.tsv")
+
+
+def test_a_text_needs_room_beside_special_tokens(bert: Path, reviews: Path, tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match="--max-length 2 leaves no room for a text beside 2 special tokens"):
+        train(Settings(data=(str(reviews),), model=str(bert), max_length=2), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
