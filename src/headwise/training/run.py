@@ -201,6 +201,7 @@ def arguments(settings: Settings, task: Task, out: Path, *, has_dev: bool) -> Tr
         save_strategy="epoch",
         save_total_limit=2,
         logging_steps=0.05,
+        disable_tqdm=False,  # which is on where the libraries are kept quiet, as here
         report_to=["tensorboard"] if is_tensorboard_available() else [],
         dataloader_pin_memory=torch.cuda.is_available(),
         **chosen,
