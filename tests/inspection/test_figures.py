@@ -23,8 +23,13 @@ def test_a_line_for_each_run_and_a_colour_for_each_method() -> None:
 def test_a_point_for_each_pair_and_a_bar_at_their_mean() -> None:
     (axes,) = draw_differences({"distance": [1.0, -3.0], "guided": [2.0, 2.0]}, x="points").axes
     nought, *lines = axes.get_lines()
-    assert list(nought.get_xdata()) == [0.0, 0.0]
-    assert [list(line.get_xdata()) for line in lines] == [[1.0, -3.0], [-1.0, -1.0], [2.0, 2.0], [2.0, 2.0]]
+    assert np.asarray(nought.get_xdata()).tolist() == [0.0, 0.0]
+    assert [np.asarray(line.get_xdata()).tolist() for line in lines] == [
+        [1.0, -3.0],
+        [-1.0, -1.0],
+        [2.0, 2.0],
+        [2.0, 2.0],
+    ]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["distance", "guided"]
     low, high = axes.get_xlim()
     assert low == -high

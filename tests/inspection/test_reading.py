@@ -14,9 +14,7 @@ MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
 @pytest.fixture
 def model() -> BertModel:
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=30, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, initializer_range=1.0
-    )
+    config = BertConfig(vocab_size=30, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, initializer_range=1.0)
     return BertModel(config)
 
 
