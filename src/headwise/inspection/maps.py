@@ -70,7 +70,7 @@ def draw_maps(
 
 
 def label(axis: Axis, tokens: Sequence[str], **text: Any) -> None:
-    axis.set_ticks(range(len(tokens)), list(tokens), fontsize=7, **text)
+    axis.set_ticks(range(len(tokens)), list(tokens), fontsize=7, parse_math=False, **text)  # a token may hold $
     axis.set_tick_params(length=0)
 
 

@@ -6,7 +6,7 @@ Figures are plain `Figure` objects: no window, no pyplot, so they can be drawn o
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -45,6 +45,6 @@ def drawing(width: float, height: float) -> Iterator[Figure]:
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, to: Path | BinaryIO) -> None:
     with matplotlib.rc_context(SIZES):
-        figure.savefig(path)
+        figure.savefig(to)
