@@ -209,7 +209,7 @@ class NotThroughTheInterface(ValueError):  # noqa: N818
     def __init__(self, model: nn.Module) -> None:
         super().__init__(
             f"{type(model).__name__}'s attention does not go through transformers' AttentionInterface, so it can be "
-            "neither guided nor given a scheme; BERT, RoBERTa, ModernBERT, GPT-2, Llama, T5 and many others can"
+            "neither given a scheme nor guided without maps; guiding(…, own_maps=True) reads those it returns itself"
         )
 
 

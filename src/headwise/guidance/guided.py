@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from headwise.guidance.attaching import (
 from headwise.guidance.balance import Balance
 from headwise.guidance.guide import Guide, Observed
 from headwise.guidance.heard import Heard, Need
+from headwise.guidance.own_maps import own_maps as maps_of
 
 
 class Guided:
@@ -109,7 +110,12 @@ class Guided:
 
 @contextmanager
 def guiding(
-    model: nn.Module, guides: Sequence[Guide], *, example: Mapping[str, Any] | None = None, check: bool = True
+    model: nn.Module,
+    guides: Sequence[Guide],
+    *,
+    example: Mapping[str, Any] | None = None,
+    check: bool = True,
+    own_maps: bool = False,
 ) -> Iterator[Guided]:
     """Guide a Hugging Face model in any training loop.
 
@@ -123,6 +129,8 @@ def guiding(
             times before `guided.loss(…)`, the last one counts.
         example: a batch to try the model on at the start; by default transformers' own dummy inputs.
         check: whether to compare the outputs with the model's own at the start.
+        own_maps: read the maps that the model returns itself, after dropout and at N × N memory a head: for models that
+            never ask the interface, such as MPNet and DeBERTa.
 
     Raises:
         NotThroughTheInterface: the model's attention never asks transformers' AttentionInterface.
@@ -144,8 +152,13 @@ def guiding(
         )
     inner = unwrapped(model)
     guided = Guided(inner, guides)
+    unheard = next((guide.name for guide in guides if own_maps and "states" in guide.needs), None)
+    if unheard is not None:
+        raise ValueError(f"{unheard} needs values or outputs of heads, which a model's own maps do not tell")
     before = outputs_of(inner, example) if check else None
-    with attached(inner), listened(inner, guided):
+    with ExitStack() as ways:
+        for way in [maps_of(inner, guided)] if own_maps else [attached(inner), listened(inner, guided)]:
+            ways.enter_context(way)
         hooks = [
             part.register_forward_pre_hook(guided.begin, with_kwargs=True)
             for part in dict.fromkeys([inner, inner.base_model])

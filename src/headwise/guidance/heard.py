@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-#: What guides may need besides what tokens receive. Whole maps, `weights`, cost N × N memory a head.
-Need = Literal["squares", "neighbours", "weights"]
+#: What guides may need besides what tokens receive. Maps, `weights`, cost N × N memory a head; `states` are values
+#: and heads' outputs, which come for free, but not with a model's own maps.
+Need = Literal["squares", "neighbours", "weights", "states"]
 
 
 @dataclass(frozen=True, kw_only=True)

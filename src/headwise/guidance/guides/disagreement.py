@@ -39,7 +39,7 @@ class Disagreement(Guide):
         if on not in ("output", "position", "subspace"):
             raise ValueError(f"on must be one of output, position, subspace; got {on!r}")
         self.on = on
-        self.needs = frozenset({"weights"}) if on == "position" else frozenset()
+        self.needs = frozenset({"weights" if on == "position" else "states"})
 
     def term(self, observed: Observed) -> Tensor:
         return torch.stack([self._agreement(layer) for layer in observed.layers]).mean()
