@@ -28,8 +28,9 @@ class Progress(ProgressCallback):
             yield
         finally:
             for callback in trainer.callback_handler.callbacks:
-                if isinstance(callback, cls) and callback.training_bar is not None:
-                    callback.training_bar.close()
+                bar: Any = getattr(callback, "training_bar", None)
+                if bar is not None:
+                    bar.close()
 
     def on_prediction_step(self, *args: Any, **kwargs: Any) -> None:
         """No bar of its own: it is over in a moment."""
