@@ -20,6 +20,18 @@ class Progress(ProgressCallback):
         if shown is not None:
             trainer.add_callback(cls)
 
+    @classmethod
+    @contextmanager
+    def ended_in(cls, trainer: Any) -> Iterator[None]:
+        """The bar ends with what it shows, also where that fails: what is told then stands below it."""
+        try:
+            yield
+        finally:
+            for callback in trainer.callback_handler.callbacks:
+                bar: Any = getattr(callback, "training_bar", None)
+                if bar is not None:
+                    bar.close()
+
     def on_prediction_step(self, *args: Any, **kwargs: Any) -> None:
         """No bar of its own: it is over in a moment."""
 

@@ -119,7 +119,8 @@ def fitted(
     )
     Progress.replace_in(trainer)
     start = time.perf_counter()
-    done = trainer.train(resume_from_checkpoint=folder.last_checkpoint(out) if resume else None)
+    with Progress.ended_in(trainer):
+        done = trainer.train(resume_from_checkpoint=folder.last_checkpoint(out) if resume else None)
     seconds = time.perf_counter() - start
     trainer.compute_metrics = None  # which judges dev only
 

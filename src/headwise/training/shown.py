@@ -12,18 +12,17 @@ from headwise.training.run import Finished
 
 def told(run: Finished) -> None:
     """The figures of a finished run, and what to do next."""
-    console, metrics = Console(), run.metrics
+    metrics = run.metrics
     for split, figures in metrics["figures"].items():
-        console.print(line(split, figures, metrics["primary"], metrics["standard_error"][split]), highlight=False)
-    console.print(f"The model, its card and predictions are in {run.folder}", highlight=False)
-    console.print(f"  headwise predict {run.folder} FILE --out LABELLED", highlight=False)
+        print(line(split, figures, metrics["primary"], metrics["standard_error"][split]))
+    print(f"The model, its card and predictions are in {run.folder}")
+    print(f"  headwise predict {run.folder} FILE --out LABELLED")
 
 
 def judged(found: dict[str, Any]) -> None:
     """The figures of an evaluation."""
-    console = Console()
-    console.print(f"{found['on']} ({found['rows']:,} rows)", highlight=False)
-    console.print(line("figures", found["figures"], found["primary"], found["standard_error"]), highlight=False)
+    print(f"{found['on']} ({found['rows']:,} rows)")
+    print(line("figures", found["figures"], found["primary"], found["standard_error"]))
 
 
 def line(name: str, figures: dict[str, float], primary: str, error: float) -> str:
