@@ -36,7 +36,13 @@ def _lacking(device: torch.device) -> str | None:
     return None
 
 
-_missing: Any = torch.compiler.assume_constant_result(lambda device: _lacking(device))  # which compilers need not trace
+def _missing(device: torch.device) -> str | None:
+    return _lacking(device)
+
+
+# So that the compiler does not trace it: what torch.compiler.assume_constant_result does, without the seconds that it
+# takes to import the compiler.
+_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def obstacle(problem: Problem) -> str | None:
