@@ -188,7 +188,8 @@ def report(runs: Runs, path: Path) -> None:
     )
 
     page.section("Your own file")
-    page.code(next_steps(path.parent))
+    page.text("MODEL is a Hugging Face encoder, by name or folder; the demo names the one it used.")
+    page.code(next_steps("MODEL", Path("demo")))
     page.write(path)
 
 
@@ -211,11 +212,11 @@ def pictures(models: Mapping[str, PreTrainedModel], tokenizer: Any) -> Figure:
     )
 
 
-def next_steps(out: Path) -> str:
+def next_steps(model: str, out: Path) -> str:
     return (
-        f"headwise train --data FILE --model {MODEL} --out runs/mine\n"
-        f"headwise train --data FILE --model {MODEL} --retrofit distance-aware --out runs/distance\n"
-        f"headwise train --data FILE --model {MODEL} --guides mdg --out runs/guided\n"
+        f"headwise train --data FILE --model {model} --out runs/mine\n"
+        f"headwise train --data FILE --model {model} --retrofit distance-aware --out runs/distance\n"
+        f"headwise train --data FILE --model {model} --guides mdg --out runs/guided\n"
         f"headwise predict {out / 'runs' / 'guided-0'} FILE --out LABELLED.csv"
     )
 
@@ -238,7 +239,7 @@ def main() -> None:
     console.print(table)
     console.print(verdict(figures, SIZES["test"]))
     print(f"\nFigures, curves and attention pictures: {out / 'report.html'}; the models: {out / 'runs'}")
-    print(f"\nWith a file of your own (CSV, TSV, JSONL or Parquet, with a text and a label):\n{next_steps(out)}")
+    print(f"\nWith a file of your own (CSV, TSV, JSONL or Parquet, with a text and a label):\n{next_steps(MODEL, out)}")
 
 
 if __name__ == "__main__":
