@@ -33,7 +33,7 @@ def mrr(impression: list[tuple[float, int]]) -> float:
 
 
 def dcg(y: list[int], k: int) -> float:
-    return sum((2**clicked - 1) / math.log2(place + 2) for place, clicked in enumerate(y[:k]))
+    return sum((2.0**clicked - 1) / math.log2(place + 2) for place, clicked in enumerate(y[:k]))
 
 
 def ndcg(impression: list[tuple[float, int]], k: int) -> float:
