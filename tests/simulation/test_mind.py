@@ -43,6 +43,7 @@ def test_the_log_is_minds_and_its_truth_is_true(titles: Path, tmp_path: Path) ->
     popular = np.zeros(120)
     for name in SPLITS:
         (part,) = log.splits[name].parts()
+        assert part.clicked is not None
         known = [p for split, p in zip(stored["split"], stored["probability"], strict=True) if split == name]
         np.testing.assert_array_equal([len(p) for p in known], np.diff(part.offsets))
         found = clicks.figures(np.concatenate(known), part.clicked, part.offsets)
