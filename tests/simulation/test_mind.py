@@ -75,7 +75,9 @@ def test_a_seed_is_a_log(titles: Path, tmp_path: Path) -> None:
     assert (tmp_path / "a/train/behaviors.tsv").read_bytes() != (tmp_path / "c/train/behaviors.tsv").read_bytes()
 
 
-def test_memory_does_not_grow_with_the_log(titles: Path, tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_log(titles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "ROW_GROUP", 500)  # what waits to be written is the same for both
+
     def peak(impressions: int) -> int:
         tracemalloc.start()
         simulate(some(titles, impressions=impressions, users=500), tmp_path / str(impressions))
@@ -85,6 +87,12 @@ def test_memory_does_not_grow_with_the_log(titles: Path, tmp_path: Path) -> None
 
     peak(500)
     assert peak(6000) < 1.2 * peak(1500)
+
+
+def test_few_users_make_no_small_row_groups(titles: Path, tmp_path: Path) -> None:
+    simulate(some(titles, users=5, impressions=400), tmp_path / "log")
+    with pq.ParquetFile(tmp_path / "log" / "probabilities.parquet") as file:
+        assert (file.metadata.num_rows, file.metadata.num_row_groups) == (400, 1)
 
 
 def test_nothing_is_left_of_a_log_that_failed(titles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

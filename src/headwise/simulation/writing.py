@@ -19,6 +19,7 @@ from headwise.simulation.titles import Titles
 
 PROBABILITIES = "probabilities.parquet"
 SCHEMA = pa.schema([("split", pa.string()), ("impression", pa.int64()), ("probability", pa.list_(pa.float32()))])
+ROW_GROUP = 4096  # impressions in it, at least
 BEGIN, LASTS = datetime(2019, 11, 9), timedelta(days=7)  # MIND's last week
 
 
@@ -64,6 +65,8 @@ class Writer:
                 for split in sizes
             }
             self.probabilities = files.enter_context(pq.ParquetWriter(folder / PROBABILITIES, SCHEMA))
+            self.waiting: list[pa.Table] = []
+            files.callback(self.write_waiting)
             self.files = files.pop_all()
 
     def __enter__(self) -> Self:
@@ -91,8 +94,16 @@ class Writer:
         )
         lists = pa.ListArray.from_arrays(pa.array(pages.offsets, pa.int32()), pa.array(pages.probability))
         columns = [pa.array([split] * len(pages)), pa.array(numbers, pa.int64()), lists]
-        self.probabilities.write_table(pa.table(columns, schema=SCHEMA))
+        self.waiting.append(pa.table(columns, schema=SCHEMA))
+        if sum(map(len, self.waiting)) >= ROW_GROUP:
+            self.write_waiting()
         self.written += len(pages)
+
+    def write_waiting(self) -> None:
+        """Probabilities of many impressions at once: Parquet keeps a note of each time in memory."""
+        if self.waiting:
+            self.probabilities.write_table(pa.concat_tables(self.waiting))
+            self.waiting.clear()
 
     def time(self, number: int) -> str:
         """When an impression was, as MIND writes it: 11/9/2019 12:03:20 AM."""
