@@ -1,4 +1,4 @@
-"""Imports go down only: cli → studies → training → tasks, models, guidance → attention; bench, inspection aside."""
+"""Imports go down only: cli → studies → training → tasks, models, guidance → attention; others aside."""
 
 import ast
 from pathlib import Path
@@ -14,10 +14,11 @@ DOORS = {
     "models": {"attention"},
     "inspection": {"attention", "guidance", "models"},
     "tasks": set(),
+    "simulation": {"tasks"},
     "training": {"attention", "guidance", "models", "tasks", "inspection"},
     "studies": {"attention", "guidance", "models", "tasks", "training", "inspection"},
     "bench": {"attention", "guidance", "models", "inspection"},
-    "cli": {"attention", "guidance", "models", "tasks", "training", "studies", "bench", "inspection"},
+    "cli": {"attention", "guidance", "models", "tasks", "training", "studies", "bench", "inspection", "simulation"},
 }
 
 

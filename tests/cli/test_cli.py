@@ -30,8 +30,9 @@ FAST = [
         (["bench", "--help"], ["attention"]),
         (["bench", "attention", "--help"], ["--lengths", "--out", "$ headwise bench attention --out bench"]),
         (["bench", "guiding", "--help"], ["--shapes", "--out", "$ headwise bench guiding"]),
+        (["simulate", "mind", "--help"], ["--titles", "--drift", "--out", "$ headwise simulate mind"]),
     ],
-    ids=["headwise", "bench", "attention", "guiding"],
+    ids=["headwise", "bench", "attention", "guiding", "simulate"],
 )
 def test_help_tells_what_there_is(args: list[str], told: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

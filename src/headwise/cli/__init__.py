@@ -9,7 +9,7 @@ from tyro.conf import DisallowNone, FlagCreatePairsOff
 from tyro.extras import SubcommandApp
 
 from headwise import __version__
-from headwise.cli import bench
+from headwise.cli import bench, simulate
 from headwise.cli.evaluate import Evaluate
 from headwise.cli.mistakes import in_one_line
 from headwise.cli.predict import Predict
@@ -27,6 +27,7 @@ app.command(name="evaluate")(Evaluate)
 app.command(name="predict")(Predict)
 app.command(name="tasks")(Tasks)
 app.command(bench.app, name="bench", help="Time and memory, side by side with what else there is.")
+app.command(simulate.app, name="simulate", help="Data that is made up, with its truth known.")
 
 
 def main(args: Sequence[str] | None = None) -> int:

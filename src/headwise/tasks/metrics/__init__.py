@@ -1,7 +1,8 @@
 """How well a task is done: one file for each kind of label.
 
 Each has `PRIMARY`, the metric that matters most; `figures`, all metrics; and `parts` and `primary`: numbers for each
-row, and the primary metric as a function of their sums, which is what makes its bootstrap fast.
+row, and the primary metric as a function of their sums, which is what makes its bootstrap fast. `clicks` judges click
+logs, whose candidates are flat arrays instead of rows.
 """
 
 from typing import Any, Protocol, cast

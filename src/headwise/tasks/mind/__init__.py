@@ -1,0 +1,7 @@
+"""Click logs in the layout of MIND, Microsoft's news data set: parsed once, then mapped into memory."""
+
+from headwise.tasks.mind.behaviors import Impressions, Split
+from headwise.tasks.mind.log import Log, read
+from headwise.tasks.mind.news import News
+
+__all__ = ["Impressions", "Log", "News", "Split", "read"]

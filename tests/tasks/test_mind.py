@@ -1,0 +1,144 @@
+"""Click logs in MIND's layout, and what may be wrong with them."""
+
+import gzip
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwise.mistakes import Mistake
+from headwise.tasks import mind
+from headwise.tasks.metrics import clicks
+
+NEWS = [("N1", "Rain", "sunny"), ("N2", 'A "quoted" title', ""), ("N3", "Goal", "late")]
+TRAIN = [
+    "1\tU1\t11/11/2019 9:05:58 AM\tN2 N1\tN1-0 N3-1 N2-0",
+    "2\tU2\tt\t\tN3-1",
+    "3\tU1\tt\tN1\tN2-0",
+]
+
+
+def news_lines(*news: tuple[str, str, str]) -> list[str]:
+    return ["\t".join((name, "news", "world", title, abstract, "", "[]", "[]")) for name, title, abstract in news]
+
+
+def folder(path: Path, news: list[str], behaviors: list[str]) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    for name, lines in (("news.tsv", news), ("behaviors.tsv", behaviors)):
+        (path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> mind.Log:
+    return mind.read(path, cache=path.parent / "cache")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder(tmp_path / "log" / "MINDsmall_train", news_lines(*NEWS), TRAIN)
+    return tmp_path / "log"
+
+
+def test_ids_become_numbers(data: Path) -> None:
+    log = read(data)
+    assert log.news.data["id"][:] == ["N1", "N2", "N3"]
+    assert log.news.data["title"][:] == ["Rain", 'A "quoted" title', "Goal"]
+    rows = log.splits["train"].rows.data
+    assert rows["impression"][:] == ["1", "2", "3"]
+    assert rows["user"][:] == ["U1", "U2", "U1"]
+    assert rows["time"][0] == "11/11/2019 9:05:58 AM"
+    assert rows["history"][:] == [[1, 0], [], [0]]
+    assert rows["candidates"][:] == [[0, 2, 1], [2], [1]]
+    assert rows["clicked"][:] == [[0, 1, 0], [1], [0]]
+
+
+def test_what_has_no_auc_is_counted(data: Path) -> None:
+    counts = read(data).splits["train"].counts
+    assert counts == {"impressions": 3, "without_history": 1, "only_clicks": 1, "only_non_clicks": 1}
+
+
+def test_parts_are_flat(data: Path) -> None:
+    (part,) = read(data).splits["train"].parts()
+    np.testing.assert_array_equal(part.candidates, [0, 2, 1, 2, 1])
+    np.testing.assert_array_equal(part.clicked, [0, 1, 0, 1, 0])
+    np.testing.assert_array_equal(part.offsets, [0, 3, 4, 5])
+    np.testing.assert_array_equal(part.history, [1, 0, 0])
+    np.testing.assert_array_equal(part.history_offsets, [0, 2, 2, 3])
+    assert clicks.figures(part.candidates, part.clicked, part.offsets)["auc"] == 1.0
+
+
+def test_many_parts_hold_every_row(tmp_path: Path) -> None:
+    lines = [f"{number}\tU\tt\t{'N1 ' * (number % 3)}\tN2-1 {'N3-0 ' * (number % 4)}" for number in range(2500)]
+    folder(tmp_path / "log" / "train", news_lines(*NEWS), lines)
+    split = read(tmp_path / "log").splits["train"]
+    parts = list(split.parts())
+    assert len(parts) > 1
+    assert sum(len(part.offsets) - 1 for part in parts) == len(split) == 2500
+    sizes = np.concatenate([np.diff(part.offsets) for part in parts])
+    np.testing.assert_array_equal(sizes, [1 + number % 4 for number in range(2500)])
+    assert split.counts["only_clicks"] == 625
+
+
+def test_splits_share_their_news(data: Path) -> None:
+    folder(data / "MINDsmall_dev", news_lines(("N4", "Snow", ""), NEWS[0]), ["1\tU1\tt\tN1\tN4-1 N3-0"])
+    test = folder(data / "MINDlarge_test", news_lines(NEWS[1]), ["7\tU1\tt\tN4\tN4 N1"])
+    (test / "behaviors.tsv.gz").write_bytes(gzip.compress((test / "behaviors.tsv").read_bytes()))
+    (test / "behaviors.tsv").unlink()
+    log = read(data)
+    assert log.news.data["id"][:] == ["N1", "N2", "N3", "N4"]
+    assert list(log.splits) == ["train", "dev", "test"]
+    assert log.splits["dev"].rows.data["candidates"][:] == [[3, 2]]
+    assert log.splits["test"].rows.data["candidates"][:] == [[3, 0]]
+    assert not log.splits["test"].labelled
+    assert [part.clicked for part in log.splits["test"].parts()] == [None]
+    assert log.splits["test"].counts == {"impressions": 1, "without_history": 0}
+
+
+def test_numbers_follow_the_news(data: Path) -> None:
+    assert read(data).splits["train"].rows.data["history"][0] == [1, 0]
+    folder(data / "MINDsmall_train", news_lines(*reversed(NEWS)), TRAIN)
+    assert read(data).splits["train"].rows.data["history"][0] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("news", "behaviors", "told"),
+    [
+        ([], ["4\tU\tt\tN1 N9\tN1-1"], "behaviors.tsv, line 4: column 'history': news 'N9' is in no news.tsv"),
+        ([], ["4\tU\tt\tN1\tN9-1"], "behaviors.tsv, line 4: column 'impressions': news 'N9' is in no news.tsv"),
+        ([], ["4\tU\tt\tN1\tN1-2"], "behaviors.tsv, line 4: column 'impressions': expected a news and its label"),
+        ([], ["4\tU\tt\tN1\tN1"], "such as N123-0 or N123-1, got 'N1'"),
+        ([], ["4\tU\tt\tN1\t"], "behaviors.tsv, line 4: column 'impressions': no candidates"),
+        ([], ["4\tU\tN1\tN1-1"], "behaviors.tsv, line 4: 4 fields, expected 5: id, user, time, history, impressions"),
+        ([], [""], "behaviors.tsv, line 4: 1 field, expected 5"),
+        (["N4\tnews\tworld\tSnow"], [], "news.tsv, line 4: 4 fields, expected 8: id, category, subcategory, title"),
+        (news_lines(("N1", "Rain", "")), [], "news.tsv, line 4: news 'N1' stands in"),
+    ],
+    ids=["history", "candidate", "label", "no-label", "no-candidates", "fields", "empty", "news-fields", "twice"],
+)
+def test_mistakes_name_the_line(data: Path, news: list[str], behaviors: list[str], told: str) -> None:
+    folder(data / "MINDsmall_train", [*news_lines(*NEWS), *news], [*TRAIN, *behaviors])
+    with pytest.raises(Mistake, match=re.escape(told)):
+        read(data)
+
+
+def test_one_id_is_one_news(data: Path) -> None:
+    folder(data / "dev", news_lines(("N2", "Another", "")), TRAIN[:1])
+    with pytest.raises(Mistake, match=r"dev/news.tsv, line 1: news 'N2' has another title in .*train/news.tsv, line 2"):
+        read(data)
+
+
+def test_mistakes_about_folders(data: Path) -> None:
+    with pytest.raises(Mistake, match=r"nowhere: no such folder"):
+        read(data / "nowhere")
+    with pytest.raises(Mistake, match=r"expected folders train, dev and test, .*; folders there: none"):
+        read(data / "MINDsmall_train")
+    (data / "dev").mkdir()
+    with pytest.raises(Mistake, match=r"dev: news.tsv is missing"):
+        read(data)
+    folder(data / "dev", news_lines(*NEWS), [])
+    with pytest.raises(Mistake, match=r"dev/behaviors.tsv: holds no rows"):
+        read(data)
+    folder(data / "MINDlarge_train", [], [])
+    with pytest.raises(Mistake, match=r"which folder is train\? MINDlarge_train or MINDsmall_train"):
+        read(data)
