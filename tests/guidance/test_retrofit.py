@@ -120,3 +120,15 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         hw.retrofit(model)
     with pytest.raises(TypeError, match="expected a Hugging Face PreTrainedModel"):
         hw.retrofit(torch.nn.Linear(2, 2))
+
+
+def test_a_scheme_that_a_model_was_built_with_is_no_guest() -> None:
+    """Else its parameters, which a model from scratch learns like all others, would get a hundredfold learning rate."""
+    from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification
+
+    sizes: Any = {"vocab_size": 20, "word_dim": 8, "heads": 2, "head_dim": 4, "num_labels": 2}
+    for scheme in ("distance-aware", "rpr", "transformer-xl"):
+        model = HeadwiseForSequenceClassification(HeadwiseConfig(scheme=scheme, **sizes))
+        assert hw.scheme_parameters(model) == []
+        with pytest.raises(hw.NotThroughTheInterface):
+            hw.retrofit(model, hw.DistanceAware, example={"input_ids": torch.tensor([[1, 2, 3]])})

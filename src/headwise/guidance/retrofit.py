@@ -174,7 +174,8 @@ def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
 
 
 def scheme_modules(model: nn.Module) -> Iterator[Scheme]:
-    return (module for module in model.modules() if isinstance(module, Scheme))
+    """The schemes that `retrofit` put in; a model of ours has its own, which are no guests."""
+    return (module._modules[SCHEME] for module in model.modules() if SCHEME in module._modules)  # type: ignore[misc]
 
 
 def scheme_parameters(model: nn.Module) -> list[nn.Parameter]:
