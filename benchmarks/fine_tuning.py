@@ -12,6 +12,7 @@ import gzip
 import json
 import os
 import random
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -143,7 +144,7 @@ def run(name: str, data: Path, chosen: str, seed: int, method: str) -> dict[str,
         hw.retrofit(model, kind, **options)
     collate = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=16)
     arguments = TrainingArguments(
-        output_dir="/tmp/fine_tuning",
+        output_dir=tempfile.gettempdir(),  # to which nothing is saved
         num_train_epochs=EPOCHS,
         per_device_train_batch_size=BATCH,
         per_device_eval_batch_size=256,

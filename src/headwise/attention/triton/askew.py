@@ -22,9 +22,6 @@ import triton.language as tl
 from headwise.attention.triton.tiles import block
 
 SLOTS = tl.constexpr(3)  # two that are read, and one that is written meanwhile
-# Whether a step's product is stored one step before it is read, in loops over keys and in loops over queries: then
-# nobody waits for it, but it takes registers.
-KEYS_AHEAD, QUERIES_AHEAD = tl.constexpr(True), tl.constexpr(False)
 
 
 @triton.jit
@@ -92,20 +89,19 @@ def put_keys(skew, step, OPT: tl.constexpr):
 def begin_keys(skew, OPT: tl.constexpr):
     """For a block of queries, before the first of all keys."""
     put_keys(skew, -1, OPT)
-    if KEYS_AHEAD:
-        put_keys(skew, 0, OPT)
+    put_keys(skew, 0, OPT)
 
 
 @triton.jit
 def next_keys(skew, step, in_n, in_m, OPT: tl.constexpr):
-    """For a block of queries: the tile with a block of keys, for one block after the other."""
+    """For a block of queries: the tile with a block of keys, for one block after the other.
+
+    A product is stored a step before it is read, so that nobody waits for it.
+    """
     pieces = skew[5]
-    if not KEYS_AHEAD:
-        put_keys(skew, step, OPT)
     meet(step, OPT)
     below, above = halves(slot(pieces, step - 1, OPT), slot(pieces, step, OPT), in_n, in_m, OPT)
-    if KEYS_AHEAD:
-        put_keys(skew, step + 1, OPT)
+    put_keys(skew, step + 1, OPT)
     return whole(below, above, in_n, in_m)
 
 
@@ -126,18 +122,16 @@ def put_queries(skew, step, OPT: tl.constexpr):
 def begin_queries(skew, step, OPT: tl.constexpr):
     """For a block of keys, before the first step of a loop over queries."""
     meet(step, OPT)
-    if QUERIES_AHEAD:
-        put_queries(skew, step, OPT)
 
 
 @triton.jit
 def next_queries(skew, step, in_n, in_m, OPT: tl.constexpr):
-    """For a block of keys: the tile with a block of queries, for one block after the other."""
-    if not QUERIES_AHEAD:
-        put_queries(skew, step, OPT)
+    """For a block of keys: the tile with a block of queries, for one block after the other.
+
+    Products are stored in the step that reads them: a step before would take registers that there are not.
+    """
+    put_queries(skew, step, OPT)
     meet(step, OPT)
     piece = slot(skew[7], step, OPT)
     below, above = halves(piece, piece, in_n, in_m, OPT)
-    if QUERIES_AHEAD:
-        put_queries(skew, step + 1, OPT)
     return whole(below, above, in_n, in_m)
