@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwise.mistakes import Mistake
-
-#: Models of ours, each of which has its scheme from the start; `none` knows no positions at all.
-SCHEMES = ("none", "plain", "rpr", "transformer-xl", "tener", "distance-aware")
+from headwise.models.configuration import SCHEMES
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,14 @@ class Run:
         return {"task": self.task, "method": self.method, "seed": self.seed, "settings": self.settings.written()}
 
     @classmethod
-    def read(cls, found: dict[str, Any]) -> "Run":
-        settings = yaml.safe_load(found["settings"])
-        made = kind_of(settings.get("task")).settings.restored(Path("study"), settings)
-        return cls(found["task"], found["method"], found["seed"], made)
+    def read(cls, found: Mapping[str, Any]) -> "Run":
+        return cls(found["task"], found["method"], found["seed"], read_settings(found["settings"]))
+
+
+@cache  # a study is read again and again
+def read_settings(text: str) -> Common:
+    found = yaml.safe_load(text)
+    return kind_of(found.get("task")).settings.restored(Path("study"), found)
 
 
 def runs(bases: Sequence[Common], methods: Sequence[Method], seeds: Iterable[int]) -> list[Run]:
