@@ -1,0 +1,181 @@
+"""Methods beside a baseline, on one task."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from headwise.studies import statistics
+from headwise.studies.examples import resampled
+from headwise.studies.result import Result
+from headwise.studies.statistics import Estimate
+from headwise.tasks import Task
+
+#: Figures that are shown as they are; all others are shares, shown in percent.
+OWN_SCALE = {"rmse": "rmse", "mae": "mae", "bleu": "BLEU", "chrf": "chrF"}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What methods are judged by."""
+
+    name: str
+    higher_is_better: bool
+    split: str
+
+    @property
+    def scale(self) -> float:
+        return 1.0 if self.name in OWN_SCALE else 100.0
+
+    @property
+    def unit(self) -> str:
+        return OWN_SCALE.get(self.name, "points")
+
+    @property
+    def digits(self) -> int:
+        return 4 if self.name in ("rmse", "mae") else 2
+
+    @classmethod
+    def of(cls, metrics: dict[str, Any]) -> "Measure":
+        """The primary metric of a run; on dev, where there is no test split."""
+        task = Task(name=metrics["task"], kind=metrics["kind"], about="")
+        split = "test" if "test" in metrics["figures"] else "dev"
+        return cls(metrics["primary"], task.higher_is_better, split)
+
+    def figure(self, result: Result) -> float:
+        return self.scale * float(result.metrics["figures"][self.split][self.name])
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method's runs on a task: its figure and its cost, by seed."""
+
+    name: str
+    figures: dict[int, float]
+    runs: dict[int, Result]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.figures.values())
+
+    @property
+    def std(self) -> float:
+        return stdev(self.figures.values()) if len(self.figures) > 1 else float("nan")
+
+    @property
+    def seconds(self) -> float:
+        return fmean(run.metrics["seconds"] for run in self.runs.values())
+
+    @property
+    def memory(self) -> tuple[float, str] | None:
+        """The peak, in MiB, and of what; None where a run did not measure it."""
+        found = [run.metrics.get("memory") for run in self.runs.values()]
+        known = [one for one in found if one is not None]
+        return (max(one["peak_mib"] for one in known), known[0]["of"]) if len(known) == len(found) else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A method against the baseline: paired differences, method − baseline, and what can be said about them.
+
+    Args:
+        differences: by seed, of the seeds that both were run with.
+        over_seeds: their mean, the interval of the paired t-test, and its p.
+        corrected: that p after Holm's correction over the methods of the task.
+        permutation: p of the permutation test over seeds.
+        over_examples: the same difference, with the bootstrap over test examples; None without predictions.
+        over_both: seeds and examples together.
+        needed: seeds to see a difference of this size; None for more than anyone will run.
+        family: how many methods were corrected for.
+    """
+
+    method: str
+    baseline: str
+    measure: Measure
+    differences: dict[int, float]
+    over_seeds: Estimate
+    corrected: float
+    permutation: float
+    over_examples: Estimate | None
+    over_both: Estimate | None
+    needed: int | None
+    family: int
+
+    @property
+    def significant(self) -> bool:
+        return self.corrected < statistics.ALPHA
+
+    @property
+    def gain(self) -> float:
+        """The difference, above 0 where the method is better."""
+        return self.over_seeds.value if self.measure.higher_is_better else -self.over_seeds.value
+
+
+@dataclass(frozen=True)
+class OnTask:
+    """All methods on one task."""
+
+    task: str
+    measure: Measure
+    methods: tuple[Method, ...]
+    comparisons: tuple[Comparison, ...]
+    recipe: str
+
+    @property
+    def seeds(self) -> int:
+        """The most seeds that a method was run with."""
+        return max(len(method.figures) for method in self.methods)
+
+
+def compared(results: Sequence[Result], baseline: str) -> OnTask:
+    """The methods of one task, the baseline first, then in the order of the results.
+
+    A method that shares no seed with the baseline is shown, but not compared.
+    """
+    measure = Measure.of(results[0].metrics)
+    names = list(dict.fromkeys([baseline, *(result.method for result in results)]))
+    methods = tuple(method(name, results, measure) for name in names)
+    samples = draws(results, measure)
+    first, *others = methods
+    pairs = [(other, sorted(first.figures.keys() & other.figures.keys())) for other in others]
+    pairs = [(other, seeds) for other, seeds in pairs if seeds]
+    differences = [{s: other.figures[s] - first.figures[s] for s in seeds} for other, seeds in pairs]
+    over_seeds = [statistics.over_seeds(list(one.values())) for one in differences]
+    corrected = statistics.holm([one.p for one in over_seeds])
+    comparisons = []
+    for (other, seeds), own, estimate, p in zip(pairs, differences, over_seeds, corrected, strict=True):
+        values = list(own.values())
+        drawn = None
+        if samples is not None:
+            drawn = np.mean([samples[other.name, s] - samples[baseline, s] for s in seeds], axis=0)
+        comparisons.append(
+            Comparison(
+                method=other.name,
+                baseline=baseline,
+                measure=measure,
+                differences=own,
+                over_seeds=estimate,
+                corrected=float(p),
+                permutation=float(statistics.permutation_test(values)),
+                over_examples=None if drawn is None else statistics.over_examples(estimate.value, drawn),
+                over_both=None if drawn is None else statistics.together(values, drawn),
+                needed=statistics.seeds_needed(values),
+                family=len(pairs),
+            )
+        )
+    return OnTask(results[0].task, measure, methods, tuple(comparisons), results[0].metrics.get("recipe", ""))
+
+
+def method(name: str, results: Sequence[Result], measure: Measure) -> Method:
+    runs = {result.seed: result for result in sorted(results, key=lambda r: r.seed) if result.method == name}
+    return Method(name, {seed: measure.figure(run) for seed, run in runs.items()}, runs)
+
+
+def draws(results: Sequence[Result], measure: Measure) -> dict[tuple[str, int], Any] | None:
+    """The figure of each run on rows that were drawn again, by method and seed."""
+    found = resampled(results, measure.split)
+    if found is None:
+        return None
+    return {(result.method, result.seed): measure.scale * found[:, run] for run, result in enumerate(results)}

@@ -1,0 +1,90 @@
+"""A study's report: one page that opens from disk, and its tables as Markdown, LaTeX and CSV."""
+
+from pathlib import Path
+
+from headwise.inspection import Page, draw_boxes, draw_curves, draw_differences, draw_ranks
+from headwise.studies import tables
+from headwise.studies.answer import Answer
+from headwise.studies.comparison import Method, OnTask
+from headwise.training.folder import write_whole
+
+REPORT, MARKDOWN, LATEX, CSV = "report.html", "table.md", "table.tex", "table.csv"
+
+
+def write(answer: Answer, folder: Path) -> None:
+    """report.html, table.md, table.tex and table.csv, each whole or as it was before."""
+    words = "\n".join(f"- {line}" for line in [*answer.sentences, *(f"Warning: {x}" for x in answer.warnings)])
+    grids = "\n".join(map(tables.markdown, answer.grids))
+    costs = "\n".join(tables.markdown(tables.cost(task)) for task in answer.tasks)
+    write_whole(folder / MARKDOWN, f"{words}\n\n{grids}\n{tables.NOTE}\n\n{costs}")
+    write_whole(folder / LATEX, "\n".join(tables.latex(grid, tables.NOTE) for grid in answer.grids))
+    write_whole(folder / CSV, tables.comma_separated(answer.tasks))
+    write_whole(folder / REPORT, page(answer).html())
+
+
+def page(answer: Answer) -> Page:
+    """The report as a page."""
+    names = [task.task for task in answer.tasks]
+    found = Page(f"Does it help? {', '.join(names)}, compared with {answer.baseline}")
+    found.section("The answer")
+    for line in answer.sentences:
+        found.text(line)
+    for line in answer.warnings:
+        found.text(f"Warning: {line}")
+    if answer.ranks is not None:
+        found.section("All tasks")
+        add_table(found, tables.overview(answer.tasks, answer.ranks))
+        found.figure(
+            draw_ranks(answer.ranks.average, answer.ranks.critical),
+            "Average ranks over tasks, 1 is best. A bar joins methods that Nemenyi's test cannot tell apart.",
+        )
+    for task in answer.tasks:
+        add_task(found, task)
+    found.section("What the figures mean")
+    found.text(tables.NOTE)
+    return found
+
+
+def add_task(found: Page, task: OnTask) -> None:
+    """A task's table and pictures."""
+    baseline, unit = task.methods[0].name, task.measure.unit
+    found.section(task.task)
+    found.text(task.recipe)
+    add_table(found, tables.on_task(task))
+    found.figure(
+        draw_boxes({m.name: list(m.figures.values()) for m in task.methods}, x=tables.heading(task.measure)),
+        "A point for each seed, a box from quartile to quartile, a line at the median.",
+    )
+    if task.comparisons:
+        better = "to the right" if task.measure.higher_is_better else "to the left"
+        found.figure(
+            draw_differences(
+                {one.method: list(one.differences.values()) for one in task.comparisons},
+                x=f"{task.measure.name} minus that of {baseline} under the same seed, {unit}",
+                intervals={one.method: (one.over_seeds.low, one.over_seeds.high) for one in task.comparisons},
+            ),
+            f"A point for each seed, a bar at their mean, a line over its 95% interval; better is {better}.",
+        )
+    for name, what, caption in (
+        (f"eval_{task.measure.name}", f"{task.measure.name} on dev", "A line for each run, as long as it learnt."),
+        ("loss", "loss on training rows", "A line for each run. A guided model's loss contains its guides' terms."),
+    ):
+        lines = {method.name: curves(method, name) for method in task.methods}
+        lines = {method: drawn for method, drawn in lines.items() if drawn}
+        if lines:
+            found.figure(draw_curves(lines, x="epoch", y=what), caption)
+    add_table(found, tables.cost(task))
+    found.text("Seconds of training, the mean over seeds; memory is the most that any run took.")
+
+
+def curves(method: Method, name: str) -> list[list[tuple[float, float]]]:
+    """A figure over epochs, of every run that kept it."""
+    found = [
+        [(log["epoch"], log[name]) for log in run.metrics.get("history", ()) if name in log]
+        for run in method.runs.values()
+    ]
+    return [line for line in found if line]
+
+
+def add_table(found: Page, grid: tables.Grid) -> None:
+    found.table(grid.header, grid.rows)
