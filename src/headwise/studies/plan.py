@@ -11,9 +11,12 @@ from typing import Any
 import yaml
 
 from headwise.mistakes import Mistake
+from headwise.models.configuration import SCHEMES
 from headwise.studies.methods import Method
 from headwise.training.kinds import kind_of
 from headwise.training.settings import Common
+from headwise.training.texts.building import OURS_ONLY
+from headwise.training.texts.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,18 @@ def settings_of(base: Common, method: Method, seed: int) -> Common:
             raise Mistake(f"--methods {method.name}: {name} is no setting of {name_of(base)}")
     own: dict[str, Any] = {name: value for name, value in method.settings.items() if name in known}
     try:
-        return replace(base, **own, seed=seed).resolved()
+        return replace(base, **unneeded(base, own), **own, seed=seed).resolved()
     except Mistake as mistake:
         raise Mistake(f"--methods {method.name}: {mistake}") from None
+
+
+def unneeded(base: Common, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that all methods share but that mean nothing to this one, such as word vectors to a trained model."""
+    if not isinstance(base, Settings):
+        return {}
+    names = () if own.get("model", base.model) in SCHEMES else OURS_ONLY
+    tied = ("scheme_learning_rate",) if own.get("retrofit", base.retrofit) is None else ()
+    return {name: base.default(name) for name in (*names, *tied) if name not in own}
 
 
 def name_of(settings: Common) -> str:
