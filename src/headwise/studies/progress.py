@@ -93,9 +93,9 @@ def left(ended: Sequence[Entry], running: int, more: int) -> str:
 def tail(path: Path, lines: int) -> str:
     """The end of a log."""
     try:
-        said = path.read_text(encoding="utf-8", errors="replace")
+        said = path.read_bytes()[-100_000:].decode(errors="replace")
     except OSError:
         return ""
     # A bar writes over itself; what stands there in the end is what was seen.
-    shown = [line.rsplit("\r", 1)[-1].rstrip() for line in said.replace("\r\n", "\n").splitlines()]
+    shown = [line.rsplit("\r", 1)[-1].rstrip() for line in said.replace("\r\n", "\n").split("\n")]
     return "\n".join([line for line in shown if line][-lines:])
