@@ -57,15 +57,13 @@ def postgresql() -> Iterator[str]:
         [programs / "initdb", "-D", data, "-U", "headwise", "--auth=trust", "-E", "UTF8", "--locale=C"],
         check=True, capture_output=True, cwd=folder, **user,
     )  # fmt: skip
-    control = [programs / "pg_ctl", "-D", data, "-w"]
-    log = folder / "log"
-    subprocess.run(
-        [*control, "-o", options, "-l", log, "start"], check=True, stdout=subprocess.DEVNULL, cwd=folder, **user
-    )
+    control = [str(programs / "pg_ctl"), "-D", str(data), "-w"]
+    quiet: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL, "cwd": folder, **user}
+    subprocess.run([*control, "-o", options, "-l", str(folder / "log"), "start"], **quiet)
     try:
         yield f"postgresql://headwise@127.0.0.1:{port}/postgres"
     finally:
-        subprocess.run([*control, "-m", "immediate", "stop"], check=True, stdout=subprocess.DEVNULL, cwd=folder, **user)
+        subprocess.run([*control, "-m", "immediate", "stop"], **quiet)
         shutil.rmtree(folder, ignore_errors=True)
 
 

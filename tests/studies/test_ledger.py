@@ -95,7 +95,7 @@ def test_resume_tries_what_failed_again_and_adds_seeds(tmp_path: Path) -> None:
     assert states(Study.resume(out).ledger) == ["waiting"] * 4
     more = Study.resume(out, seeds=3).ledger
     assert [entry.run for entry in more.entries()] == planned(3)
-    with pytest.raises(Mistake, match="--seeds 1: the study in .* has 3 already"):
+    with pytest.raises(Mistake, match=r"--seeds 1: the study in .* has 3 already"):
         Study.resume(out, seeds=1)
 
 

@@ -54,11 +54,8 @@ class Progress:
             self.told = {entry.run.key for entry in ended}
             if ended:
                 self.console.print(f"{len(ended)} of {total} runs are there already")
-        news = sorted(
-            (entry for entry in ended if entry.run.key not in self.told),
-            key=lambda entry: entry.trial.datetime_complete or entry.trial.datetime_start,
-        )
-        for entry in news:
+        news = [entry for entry in ended if entry.run.key not in self.told]
+        for entry in sorted(news, key=lambda entry: str(entry.trial.datetime_complete)):
             self.told.add(entry.run.key)
             self.console.print(self.line(entry, len(self.told), total), markup=False)
         self.bar.update(
