@@ -59,6 +59,8 @@ class Study:
         """
         folder = Folder.create(out, kind, storage)
         url = storage or in_folder(out)
+        if storage is None:
+            out.mkdir(parents=True, exist_ok=True)
         kept: Any = "all" if keep_models else min(run.seed for run in runs)
         known = {"kind": kind, "folder": str(out.absolute()), "keep_models": kept, **about}
         Ledger.create(connect(url), folder.name, known, maximise=maximise).enqueue(runs)
@@ -84,9 +86,7 @@ class Study:
         if seeds is not None:
             there = sorted({run.seed for run in runs})
             if seeds < len(there):
-                raise Mistake(
-                    f"--seeds {seeds}: the study in {out} has {len(there)} already; results are not taken back"
-                )
+                raise Mistake(f"--seeds {seeds}: the study in {out} has {len(there)} already; none is taken back")
             runs += more_seeds(runs, range(there[0], there[0] + seeds))
         study.ledger.enqueue(runs, again=True)
         return study
