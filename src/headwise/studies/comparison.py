@@ -49,7 +49,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Method:
+class Runs:
     """A method's runs on a task: its figure and its cost, by seed."""
 
     name: str
@@ -119,7 +119,7 @@ class OnTask:
 
     task: str
     measure: Measure
-    methods: tuple[Method, ...]
+    methods: tuple[Runs, ...]
     comparisons: tuple[Comparison, ...]
     recipe: str
 
@@ -136,7 +136,7 @@ def compared(results: Sequence[Result], baseline: str) -> OnTask:
     """
     measure = Measure.of(results[0].metrics)
     names = list(dict.fromkeys([baseline, *(result.method for result in results)]))
-    methods = tuple(method(name, results, measure) for name in names)
+    methods = tuple(runs_of(name, results, measure) for name in names)
     samples = draws(results, measure)
     first, *others = methods
     pairs = [(other, sorted(first.figures.keys() & other.figures.keys())) for other in others]
@@ -168,9 +168,9 @@ def compared(results: Sequence[Result], baseline: str) -> OnTask:
     return OnTask(results[0].task, measure, methods, tuple(comparisons), results[0].metrics.get("recipe", ""))
 
 
-def method(name: str, results: Sequence[Result], measure: Measure) -> Method:
+def runs_of(name: str, results: Sequence[Result], measure: Measure) -> Runs:
     runs = {result.seed: result for result in sorted(results, key=lambda r: r.seed) if result.method == name}
-    return Method(name, {seed: measure.figure(run) for seed, run in runs.items()}, runs)
+    return Runs(name, {seed: measure.figure(run) for seed, run in runs.items()}, runs)
 
 
 def draws(results: Sequence[Result], measure: Measure) -> dict[tuple[str, int], Any] | None:

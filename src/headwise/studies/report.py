@@ -5,7 +5,8 @@ from pathlib import Path
 from headwise.inspection import Page, draw_boxes, draw_curves, draw_differences, draw_ranks
 from headwise.studies import tables
 from headwise.studies.answer import Answer
-from headwise.studies.comparison import Method, OnTask
+from headwise.studies.comparison import OnTask, Runs
+from headwise.studies.sentences import ranking, told, warnings
 from headwise.training.folder import write_whole
 
 REPORT, MARKDOWN, LATEX, CSV = "report.html", "table.md", "table.tex", "table.csv"
@@ -13,10 +14,10 @@ REPORT, MARKDOWN, LATEX, CSV = "report.html", "table.md", "table.tex", "table.cs
 
 def write(answer: Answer, folder: Path) -> None:
     """report.html, table.md, table.tex and table.csv, each whole or as it was before."""
-    words = "\n".join(f"- {line}" for line in [*answer.sentences, *(f"Warning: {x}" for x in answer.warnings)])
-    grids = "\n".join(map(tables.markdown, answer.grids))
-    costs = "\n".join(tables.markdown(tables.cost(task)) for task in answer.tasks)
-    write_whole(folder / MARKDOWN, f"{words}\n\n{grids}\n{tables.NOTE}\n\n{costs}")
+    lines = [*answer.sentences, *(f"Warning: {line}" for task in answer.tasks for line in warnings(task))]
+    grids = [*answer.grids, *map(tables.cost, answer.tasks)]
+    words = "\n".join(f"- {line}" for line in dict.fromkeys(lines))
+    write_whole(folder / MARKDOWN, "\n".join([words, "", *map(tables.markdown, grids), tables.NOTE, ""]))
     write_whole(folder / LATEX, "\n".join(tables.latex(grid, tables.NOTE) for grid in answer.grids))
     write_whole(folder / CSV, tables.comma_separated(answer.tasks))
     write_whole(folder / REPORT, page(answer).html())
@@ -24,16 +25,12 @@ def write(answer: Answer, folder: Path) -> None:
 
 def page(answer: Answer) -> Page:
     """The report as a page."""
-    names = [task.task for task in answer.tasks]
-    found = Page(f"Does it help? {', '.join(names)}, compared with {answer.baseline}")
-    found.section("The answer")
-    for line in answer.sentences:
-        found.text(line)
-    for line in answer.warnings:
-        found.text(f"Warning: {line}")
-    if answer.ranks is not None:
+    found = Page(f"Does it help? {', '.join(task.task for task in answer.tasks)}")
+    if len(answer.tasks) > 1:
         found.section("All tasks")
         add_table(found, tables.overview(answer.tasks, answer.ranks))
+    if answer.ranks is not None:
+        found.text(ranking(answer.ranks))
         found.figure(
             draw_ranks(answer.ranks.average, answer.ranks.critical),
             "Average ranks over tasks, 1 is best. A bar joins methods that Nemenyi's test cannot tell apart.",
@@ -46,11 +43,13 @@ def page(answer: Answer) -> Page:
 
 
 def add_task(found: Page, task: OnTask) -> None:
-    """A task's table and pictures."""
+    """A task's answer, table and pictures."""
     baseline, unit = task.methods[0].name, task.measure.unit
-    found.section(task.task)
-    found.text(task.recipe)
+    found.section(f"{task.task}, compared with {baseline}")
+    for line in [*told(task), *(f"Warning: {line}" for line in warnings(task))]:
+        found.text(line)
     add_table(found, tables.on_task(task))
+    found.text(task.recipe)
     found.figure(
         draw_boxes({m.name: list(m.figures.values()) for m in task.methods}, x=tables.heading(task.measure)),
         "A point for each seed, a box from quartile to quartile, a line at the median.",
@@ -77,7 +76,7 @@ def add_task(found: Page, task: OnTask) -> None:
     found.text("Seconds of training, the mean over seeds; memory is the most that any run took.")
 
 
-def curves(method: Method, name: str) -> list[list[tuple[float, float]]]:
+def curves(method: Runs, name: str) -> list[list[tuple[float, float]]]:
     """A figure over epochs, of every run that kept it."""
     found = [
         [(log["epoch"], log[name]) for log in run.metrics.get("history", ()) if name in log]
