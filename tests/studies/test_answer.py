@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from rich.console import Console
 from scipy import stats
@@ -14,7 +15,7 @@ from scipy import stats
 from headwise.mistakes import Mistake
 from headwise.studies import report
 from headwise.studies.answer import Answer, answer
-from headwise.studies.examples import resampled
+from headwise.studies.examples import bleu, mean, of_impressions, of_translations, resampled
 from headwise.studies.result import Result
 from tests.studies.simulated import classified, rated, written
 
@@ -142,7 +143,7 @@ def test_missing_runs_are_told(tmp_path: Path) -> None:
     found = answer(runs, "none")
     text = words(found)
     assert "plain has 6 of 7 seeds" in text
-    assert "rpr shares no seed with none" in text
+    assert "rpr shares no seed with what it is to be compared with" in text
     assert [one.method for one in found.tasks[0].comparisons] == ["plain"]
 
 
@@ -189,6 +190,41 @@ def test_bootstrap_over_examples_is_around_the_figure(kind: str, tmp_path: Path)
     figure = result.metrics["figures"]["test"][result.metrics["primary"]]
     assert samples.mean() == pytest.approx(figure, abs=0.03)
     assert samples.std() > 0
+
+
+def test_bootstrap_of_translations_is_sacrebleus(tmp_path: Path) -> None:
+    sacrebleu = pytest.importorskip("sacrebleu")
+    draw = np.random.default_rng(0)
+    references = [" ".join(draw.choice(list("abcdefgh"), 9)) for _ in range(50)]
+    said = [
+        " ".join(w if draw.random() < 0.8 else "x" for w in line.split()[: draw.integers(5, 10)]) for line in references
+    ]
+    table = pa.table({"row": list(range(50)), "reference": references, "predicted": said})
+    result = Result("translation", "plain", 0, tmp_path, {"kind": "translation"})
+    _, parts = of_translations(result, table)
+    for chosen in (slice(None), slice(0, 20), slice(7, 9)):
+        wanted = sacrebleu.corpus_bleu(said[chosen], [references[chosen]]).score
+        assert bleu(parts[chosen].sum(axis=0)) == pytest.approx(wanted)
+    assert bleu(np.array([5.0, 6, 0, 0, 0, 0, 5, 4, 3, 2])) == 0
+
+
+def test_bootstrap_of_clicks_leaves_out_impressions_without_a_figure(tmp_path: Path) -> None:
+    table = pa.table({"row": [0, 1, 2], "auc": pa.array([0.5, float("nan"), 1.0], pa.float32())})
+    names, parts = of_impressions(Result("mind", "plain", 0, tmp_path, {"primary": "auc"}), table)
+    assert names.tolist() == [0, 1, 2]
+    assert parts.tolist() == [[0.5, 1.0], [0.0, 0.0], [1.0, 1.0]]
+    assert mean(parts.sum(axis=0)) == 0.75
+
+
+def test_methods_are_compared_with_their_own_controls(tmp_path: Path) -> None:
+    accuracies = {"bert": 0.7, "bert+mdg": 0.76, "roberta": 0.8, "roberta+mdg": 0.86}
+    runs = study(tmp_path, accuracies, seeds=8)
+    found = answer(runs, "bert", {"bert+mdg": "bert", "roberta+mdg": "roberta", "albert+mdg": "albert"})
+    assert [(one.method, one.baseline) for one in found.tasks[0].comparisons] == [
+        ("bert+mdg", "bert"),
+        ("roberta+mdg", "roberta"),
+    ]
+    assert "roberta+mdg beats roberta by " in words(found)
 
 
 def test_rows_of_other_splits_are_drawn_together(tmp_path: Path) -> None:

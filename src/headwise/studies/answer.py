@@ -1,7 +1,7 @@
 """A study's answer: who is better, by how much, and how sure one can be."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,12 +59,13 @@ class Answer:
         console.print(tables.NOTE, style="dim", markup=False)
 
 
-def answer(results: Sequence[Result], baseline: str) -> Answer:
+def answer(results: Sequence[Result], baseline: str, controls: Mapping[str, str] | None = None) -> Answer:
     """What finished runs say about the methods, compared with a baseline, on one task or several.
 
     Args:
         results: the runs; those of a method and of the baseline with the same seed are a pair.
         baseline: a method of every task.
+        controls: of methods that are to be compared with another one than the baseline, that one.
 
     Raises:
         Mistake: no runs, or none of the baseline.
@@ -77,7 +78,7 @@ def answer(results: Sequence[Result], baseline: str) -> Answer:
     for task, runs in by_task.items():
         if all(run.method != baseline for run in runs):
             raise Mistake(f"{task}: no run of the baseline {baseline!r} has finished; there is nothing to compare with")
-    tasks = tuple(compared(runs, baseline) for runs in by_task.values())
+    tasks = tuple(compared(runs, baseline, controls or {}) for runs in by_task.values())
     return Answer(baseline, tasks, ranked(tasks))
 
 

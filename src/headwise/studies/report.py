@@ -44,11 +44,11 @@ def page(answer: Answer) -> Page:
 
 def add_task(found: Page, task: OnTask) -> None:
     """A task's answer, table and pictures."""
-    baseline, unit = task.methods[0].name, task.measure.unit
-    found.section(f"{task.task}, compared with {baseline}")
+    grid = tables.on_task(task)
+    found.section(grid.title)
     for line in [*told(task), *(f"Warning: {line}" for line in warnings(task))]:
         found.text(line)
-    add_table(found, tables.on_task(task))
+    add_table(found, grid)
     found.text(task.recipe)
     found.figure(
         draw_boxes({m.name: list(m.figures.values()) for m in task.methods}, x=tables.heading(task.measure)),
@@ -59,7 +59,7 @@ def add_task(found: Page, task: OnTask) -> None:
         found.figure(
             draw_differences(
                 {one.method: list(one.differences.values()) for one in task.comparisons},
-                x=f"{task.measure.name} minus that of {baseline} under the same seed, {unit}",
+                x=f"difference in {task.measure.name} under the same seed, {task.measure.unit}",
                 intervals={one.method: (one.over_seeds.low, one.over_seeds.high) for one in task.comparisons},
             ),
             f"A point for each seed, a bar at their mean, a line over its 95% interval; better is {better}.",

@@ -68,9 +68,9 @@ def warnings(found: OnTask) -> list[str]:
     for method in found.methods:
         if len(method.figures) < most:
             told.append(f"{method.name} has {len(method.figures)} of {most} seeds; differences are of those it has.")
-    compared = {one.method for one in found.comparisons} | {found.methods[0].name}
-    told += [f"{m.name} shares no seed with {found.methods[0].name}." for m in found.methods if m.name not in compared]
-    if found.measure.split != "test":
+    for method in found.unpaired:
+        told.append(f"{method} shares no seed with what it is to be compared with.")
+    if found.measure.split == "dev":
         told.append("There is no test split: figures are those of dev, which also chose the epoch.")
     if found.comparisons and found.comparisons[0].over_examples is None:
         told.append("Chance in the test examples is not counted: there are no predictions to draw from.")

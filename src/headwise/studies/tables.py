@@ -44,7 +44,9 @@ def on_task(found: OnTask) -> Grid:
         "seeds",
     )
     rows = [(m.name, spread(m, measure), *cells(by_name.get(m.name)), str(len(m.figures))) for m in found.methods]
-    return Grid(found.task, header, tuple(rows))
+    baselines = {one.baseline for one in found.comparisons}
+    title = f"{found.task}, compared with {baselines.pop()}" if len(baselines) == 1 else f"{found.task}, by controls"
+    return Grid(title, header, tuple(rows))
 
 
 def heading(measure: Measure) -> str:
