@@ -1,5 +1,6 @@
 """A study's report: one page that opens from disk, and its tables as Markdown, LaTeX and CSV."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from headwise.inspection import Page, draw_boxes, draw_curves, draw_differences, draw_ranks
@@ -12,20 +13,33 @@ from headwise.training.folder import write_whole
 REPORT, MARKDOWN, LATEX, CSV = "report.html", "table.md", "table.tex", "table.csv"
 
 
-def write(answer: Answer, folder: Path) -> None:
-    """report.html, table.md, table.tex and table.csv, each whole or as it was before."""
-    lines = [*answer.sentences, *(f"Warning: {line}" for task in answer.tasks for line in warnings(task))]
-    grids = [*answer.grids, *map(tables.cost, answer.tasks)]
-    words = "\n".join(f"- {line}" for line in dict.fromkeys(lines))
-    write_whole(folder / MARKDOWN, "\n".join([words, "", *map(tables.markdown, grids), tables.NOTE, ""]))
-    write_whole(folder / LATEX, "\n".join(tables.latex(grid, tables.NOTE) for grid in answer.grids))
+def write(answer: Answer, folder: Path, *, words: Sequence[str] = (), grids: Sequence[tables.Grid] = ()) -> None:
+    """report.html, table.md, table.tex and table.csv, each whole or as it was before.
+
+    Args:
+        answer: what to tell.
+        folder: where to.
+        words: what to say before it.
+        grids: more tables, behind it.
+    """
+    lines = [*words, *answer.sentences, *(f"Warning: {line}" for task in answer.tasks for line in warnings(task))]
+    found = [*answer.grids, *grids]
+    text = "\n".join(f"- {line}" for line in dict.fromkeys(lines))
+    costs = map(tables.cost, answer.tasks)
+    write_whole(folder / MARKDOWN, "\n".join([text, "", *map(tables.markdown, [*found, *costs]), tables.NOTE, ""]))
+    write_whole(folder / LATEX, "\n".join(tables.latex(grid, tables.NOTE) for grid in found))
     write_whole(folder / CSV, tables.comma_separated(answer.tasks))
-    write_whole(folder / REPORT, page(answer).html())
+    write_whole(folder / REPORT, page(answer, words, grids).html())
 
 
-def page(answer: Answer) -> Page:
+def page(answer: Answer, words: Sequence[str] = (), grids: Sequence[tables.Grid] = ()) -> Page:
     """The report as a page."""
     found = Page(f"Does it help? {', '.join(task.task for task in answer.tasks)}")
+    for line in words:
+        found.text(line)
+    for grid in grids:
+        found.section(grid.title)
+        add_table(found, grid)
     if len(answer.tasks) > 1:
         found.section("All tasks")
         add_table(found, tables.overview(answer.tasks, answer.ranks))
