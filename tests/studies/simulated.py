@@ -13,7 +13,7 @@ from headwise.studies.result import Result
 from headwise.tasks import metrics
 
 
-def classified(folder: Path, method: str, seed: int, right: Sequence[bool], task: str = "sst2") -> Result:
+def classified(folder: Path, method: str, seed: int, right: Any, task: str = "sst2") -> Result:
     """A run on two classes, of which each test row is right or not."""
     labels = np.arange(len(right)) % 2
     guesses = np.where(right, labels, 1 - labels)

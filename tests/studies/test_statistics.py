@@ -13,11 +13,11 @@ STUDIES = 4000  # simulated at once
 
 def at_most(rate: float, wanted: float, studies: int = STUDIES) -> bool:
     """Whether a rate is at most what is wanted, within binomial error (four standard errors)."""
-    return rate <= wanted + 4 * np.sqrt(wanted * (1 - wanted) / studies)
+    return bool(rate <= wanted + 4 * np.sqrt(wanted * (1 - wanted) / studies))
 
 
 def about(rate: float, wanted: float, studies: int = STUDIES) -> bool:
-    return abs(rate - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / studies)
+    return bool(abs(rate - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / studies))
 
 
 differences = st.lists(st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=2, max_size=11)

@@ -25,9 +25,9 @@ def draw_ranks(average: Mapping[str, float], critical: float) -> Figure:
         axes = figure.subplots()
         axes.set_axis_off()
         axes.plot([1, last], [0, 0], color="#555555", linewidth=1.0)
-        for rank in range(1, last + 1):
-            axes.plot([rank, rank], [0, 0.2], color="#555555", linewidth=1.0)
-            axes.text(rank, 0.3, str(rank), ha="center", va="bottom", fontsize=8)
+        for whole in range(1, last + 1):
+            axes.plot([whole, whole], [0, 0.2], color="#555555", linewidth=1.0)
+            axes.text(whole, 0.3, str(whole), ha="center", va="bottom", fontsize=8)
         axes.plot([1, 1 + critical], [1.5, 1.5], "|-", color=style.PALETTE[3])
         axes.text(1 + critical + 0.05, 1.5, f"critical difference {critical:.2f}", ha="left", va="center")
         below = 0.5 * len(bars) + 0.3

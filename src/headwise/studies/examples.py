@@ -83,7 +83,7 @@ def of_impressions(result: Result, table: pa.Table) -> tuple[Any, Any]:
 
 def of_translations(result: Result, table: pa.Table) -> tuple[Any, Any]:
     """Of each sentence what BLEU counts: lengths, and n-grams that are right and all, as sacrebleu's own tests do."""
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     counted = BLEU()._extract_corpus_statistics(table["predicted"].to_pylist(), [table["reference"].to_pylist()])
     return names(table), np.asarray(counted, dtype=np.float64)

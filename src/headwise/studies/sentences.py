@@ -68,8 +68,7 @@ def warnings(found: OnTask) -> list[str]:
     for method in found.methods:
         if len(method.figures) < most:
             told.append(f"{method.name} has {len(method.figures)} of {most} seeds; differences are of those it has.")
-    for method in found.unpaired:
-        told.append(f"{method} shares no seed with what it is to be compared with.")
+    told += [f"{name} shares no seed with what it is to be compared with." for name in found.unpaired]
     if found.measure.split == "dev":
         told.append("There is no test split: figures are those of dev, which also chose the epoch.")
     if found.comparisons and found.comparisons[0].over_examples is None:

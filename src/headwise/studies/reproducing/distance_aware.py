@@ -1,16 +1,20 @@
 """DA-Transformer: tables 3 to 5, figures 3 to 5; figures 1, 2, 6, 7 and 8 are pictures of heads."""
 
-from headwise.studies.reproducing.declared import Declared, Pictured
+from headwise.studies.reproducing.declared import Declared, Overrides, Pictured
 
-NONE = {"none": {"model": "none"}}
-SCHEMES = NONE | {name: {"model": name} for name in ("plain", "rpr", "transformer-xl", "tener", "distance-aware")}
+NONE: dict[str, Overrides] = {"none": {"model": "none"}}
+SCHEMES: dict[str, Overrides] = NONE | {
+    name: {"model": name} for name in ("plain", "rpr", "transformer-xl", "tener", "distance-aware")
+}
 MAPPINGS = ("clip", "linear", "exponent", "sigmoid")
 ADJUSTMENTS = ("early-add", "late-multiply", "late-add")
 
 
-def variants(best: str, option: str, others: tuple[str, ...]) -> dict[str, dict[str, object]]:
+def variants(best: str, option: str, others: tuple[str, ...]) -> dict[str, Overrides]:
     """Distance-aware as the paper has it, and with another option."""
-    made = {other: {"model": "distance-aware", "scheme_options": (f"{option}={other}",)} for other in others}
+    made: dict[str, Overrides] = {
+        other: {"model": "distance-aware", "scheme_options": (f"{option}={other}",)} for other in others
+    }
     return {best: {"model": "distance-aware"}, **NONE, **made}
 
 

@@ -1,9 +1,9 @@
 """Attention guiding: tables 1 to 4, figures 3 and 6; figures 4 and 5 are pictures of heads."""
 
-from headwise.studies.reproducing.declared import Declared, Pictured
+from headwise.studies.reproducing.declared import Declared, Overrides, Pictured
 
 #: The names are those of the paper's footnotes.
-MODELS: dict[str, dict[str, object]] = {
+MODELS: dict[str, Overrides] = {
     "BERT": {"model": "bert-base-uncased"},
     "ALBERT": {"model": "albert-base-v2", "batch_size": 56},
     "RoBERTa": {"model": "roberta-base"},
@@ -15,9 +15,11 @@ MODELS: dict[str, dict[str, object]] = {
 GUIDES = {"MDG": ("mdg",), "PDG": ("pdg",), "AG": ("mdg", "pdg")}
 BERT = MODELS["BERT"]
 
-PAIRED = MODELS | {f"{name}+AG": {**settings, "guides": GUIDES["AG"]} for name, settings in MODELS.items()}
+PAIRED: dict[str, Overrides] = MODELS | {
+    f"{name}+AG": {**settings, "guides": GUIDES["AG"]} for name, settings in MODELS.items()
+}
 OWN_MODELS = {f"{name}+AG": name for name in MODELS}
-TASKS: dict[str, dict[str, object]] = {"multinli": {}, "mednli": {}, "cross-genre-ir": {}}
+TASKS: dict[str, Overrides] = {"multinli": {}, "mednli": {}, "cross-genre-ir": {}}
 
 COMPARED = {
     "[First]": "first",
@@ -39,7 +41,7 @@ RUNS = "The paper does not say how many runs its figures are of."
 MODEL = "--model names another Hugging Face encoder."
 
 
-def of_share(guides: tuple[str, ...], share: int) -> dict[str, object]:
+def of_share(guides: tuple[str, ...], share: int) -> Overrides:
     """All training rows, or a share of them."""
     return {"guides": guides} if share == 100 else {"guides": guides, "rows": share / 100}
 

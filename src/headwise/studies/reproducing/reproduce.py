@@ -49,6 +49,8 @@ def begin(
     """
     declared = study(name)
     planned = plan(name, declared, asked, declared.seeds if seeds is None else seeds)
+    names = [run.method for run in planned]
+    own = [declared.controls[method] for method in names if method in declared.controls]
     return Study.begin(
         out,
         name,
@@ -56,7 +58,7 @@ def begin(
         storage=storage,
         keep_models=keep_models,
         maximise=higher_is_better([run.settings for run in planned]),
-        baseline=declared.baseline,
+        baseline=declared.baseline if declared.baseline in names else own[0],
         controls=dict(declared.controls),
     )
 
@@ -99,7 +101,7 @@ def chosen(name: str, declared: Declared, asked: Asked) -> list[Method]:
             told(f"left out: {method}: {why}")
     wanted = set(asked.methods or declared.methods)
     wanted |= {declared.controls[method] for method in wanted if method in declared.controls}
-    if any(method not in declared.controls for method in wanted) or not declared.controls:
+    if wanted - declared.controls.keys() - set(declared.controls.values()):
         wanted.add(declared.baseline)
     return [Method(method, settings) for method, settings in declared.methods.items() if method in wanted]
 
