@@ -68,7 +68,7 @@ class Compare(Studied):
             raise Mistake("--methods is missing: what shall be compared? --methods plain rpr distance-aware")
         if not self.task:
             return [self.base(None)]
-        if len(self.task) > 1 and getattr(self, "data", ()):
+        if len(self.task) > 1 and getattr(self, "data", None):
             raise Mistake("--data is of one task; of several, each has its own: --task sst2=PATH --task ag-news=PATH")
         named = [one.partition("=") for one in self.task]
         return [self.base(name, path or None) for name, _, path in named]

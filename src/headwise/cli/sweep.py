@@ -10,8 +10,8 @@ from headwise.cli.studying import Studied, resumable
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Studied):
-    """Try weights of guides, or values of any setting of training; choose on dev, report on test once. The unchanged model
-    is always among the candidates.
+    """Try weights of guides, or values of any setting of training; choose on dev, report on test once. The unchanged
+    model is always among the candidates.
 
     $ headwise sweep --data reviews.csv --model bert-base-uncased --guides mdg pdg --out sweep
     $ headwise sweep --task sst2 --model rpr --over learning_rate 1e-3 3e-4 1e-4 --over layers 1 2 --seeds 3 --out sweep
@@ -20,8 +20,8 @@ class Sweep(Studied):
     """
 
     over: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="NAME VALUE VALUE")] = ()
-    """A setting, or a guide, and what to try; may be said again. Guides without a weight are tried with 0.1, 0.01, 0.001
-    and 0.0001, as in their paper."""
+    """A setting, or a guide, and what to try; may be said again. Guides without a weight are tried with 0.1, 0.01,
+    0.001 and 0.0001, as in their paper."""
     sampler: Literal["grid", "tpe", "random"] = "grid"
     """All combinations, or values between the least and the greatest, drawn by Optuna; what does worse than others had
     done by then is stopped early."""

@@ -4,15 +4,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headwise.mistakes import Mistake
-from headwise.studies import report
-from headwise.studies.answer import Answer, answer
 from headwise.studies.crew import Machine
+from headwise.studies.ledger import Entry
 from headwise.studies.methods import Method, with_controls
 from headwise.studies.plan import runs
 from headwise.studies.study import Study, higher_is_better
 from headwise.training.settings import Common
+
+if TYPE_CHECKING:
+    from headwise.studies.answer import Answer
 
 
 def begin(
@@ -71,18 +74,34 @@ def compare(study: Study, machine: Machine) -> bool:
     """
     study.conduct(machine)
     missing = study.missing()
-    if study.results():
+    try:
         conclude(study).tell()
         print(f"report.html, tables and all runs are in {study.folder.path}")
-    for entry in missing:
-        print(f"headwise: missing: {entry.run}: {entry.error}", file=sys.stderr)
+    except Mistake as mistake:
+        if not missing:
+            raise
+        print(f"headwise: {mistake}", file=sys.stderr)
+    told_missing(missing)
     if missing:
-        print(f"  headwise compare --resume --out {study.folder.path} tries them again", file=sys.stderr)
+        print(f"headwise compare --resume --out {study.folder.path} tries again", file=sys.stderr)
     return not missing
 
 
-def conclude(study: Study) -> Answer:
+def conclude(study: Study) -> "Answer":
     """The answer of what is finished, also in files."""
+    from headwise.studies import report  # which takes seconds
+    from headwise.studies.answer import answer
+
     found = answer(study.results(), study.about["baseline"])
     report.write(found, study.folder.path)
     return found
+
+
+def told_missing(missing: Sequence[Entry]) -> None:
+    """What is not in the answer, and why: a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for entry in missing:
+        reasons.setdefault(entry.error or entry.state, []).append(str(entry.run))
+    for reason, runs_ in reasons.items():
+        more = f" and {len(runs_) - 1} more" if len(runs_) > 1 else ""
+        print(f"headwise: missing: {runs_[0]}{more}: {reason}", file=sys.stderr)

@@ -17,6 +17,9 @@ from headwise.studies.folder import LOGS, STORAGE, Folder
 from headwise.studies.ledger import Entry, Ledger
 from headwise.studies.progress import Progress, tail
 
+#: What starts a worker; the study's folder and the worker's name are added.
+WORKER = (sys.executable, "-m", "headwise.studies.worker")
+
 #: Seconds between two looks at how the study stands.
 LOOK = 0.5
 
@@ -74,14 +77,14 @@ class Crew:
         ledger: its runs.
         machine: how many workers, where.
         url: the database's address.
-        command: what starts a worker; the study's folder and the worker's name are added.
+        command: what starts a worker.
     """
 
     folder: Folder
     ledger: Ledger
     machine: Machine
     url: str
-    command: Sequence[str] = (sys.executable, "-m", "headwise.studies.worker")
+    command: Sequence[str]
     workers: list[Worker] = field(default_factory=list)
     started: int = 0
 
@@ -144,13 +147,16 @@ class Crew:
         self.workers.clear()
 
 
-def conduct(folder: Folder, ledger: Ledger, machine: Machine, url: str) -> None:
+def conduct(folder: Folder, ledger: Ledger, machine: Machine, url: str, command: Sequence[str] = WORKER) -> None:
     """Do all that waits in a study, on this machine and wherever else it has workers, and show how it goes.
+
+    Args:
+        folder, ledger, machine, url, command: as `Crew` has them.
 
     Raises:
         KeyboardInterrupt: stopped; the study can be resumed.
     """
-    with stopped_by(signal.SIGTERM), Crew(folder, ledger, machine, url) as crew, Progress(folder) as shown:
+    with stopped_by(signal.SIGTERM), Crew(folder, ledger, machine, url, command) as crew, Progress(folder) as shown:
         while True:
             entries = ledger.entries()
             shown.update(entries, more=ledger.to_begin(entries))

@@ -1,7 +1,7 @@
 """What a study has to run, is running and has finished: an Optuna study that any number of workers share.
 
-Every run is a trial that waits until a worker claims it. A trial whose worker gives no sign of life any more failed, and the
-run gets another trial. So a run may have several trials, of which at most one lives and at most one counts.
+Every run is a trial that waits until a worker claims it. A trial whose worker gives no sign of life any more failed,
+and the run gets another trial. So a run may have several trials, of which at most one lives and at most one counts.
 """
 
 import math

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwise.mistakes import Mistake
-from headwise.models.configuration import SCHEMES
+
+#: Models of ours, as `headwise.models` has them; it takes seconds to import. `none` knows no positions at all.
+SCHEMES = ("none", "plain", "rpr", "transformer-xl", "tener", "distance-aware")
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def with_controls(methods: Sequence[Method], shared: Mapping[str, Any]) -> tuple
     names = [method.name for method in methods]
     for name in names:
         if names.count(name) > 1:
-            raise Mistake(f"--methods: {name!r} is there twice; NAME=\"…\" gives a method another name")
+            raise Mistake(f'--methods: {name!r} is there twice; NAME="…" gives a method another name')
     found, controls = list(methods), {}
     for one in methods:
         wanted = control_of(one, shared)

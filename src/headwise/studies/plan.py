@@ -11,12 +11,10 @@ from typing import Any
 import yaml
 
 from headwise.mistakes import Mistake
-from headwise.models.configuration import SCHEMES
-from headwise.studies.methods import Method
+from headwise.studies.methods import SCHEMES, Method
 from headwise.training.kinds import kind_of
 from headwise.training.settings import Common
-from headwise.training.texts.building import OURS_ONLY
-from headwise.training.texts.settings import Settings
+from headwise.training.texts.settings import OURS_ONLY, Settings
 
 
 @dataclass(frozen=True)

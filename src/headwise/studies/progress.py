@@ -54,11 +54,8 @@ class Progress:
             self.told = {entry.run.key for entry in ended}
             if ended:
                 self.console.print(f"{len(ended)} of {total} runs are there already")
-        news = sorted(
-            (entry for entry in ended if entry.run.key not in self.told),
-            key=lambda entry: entry.trial.datetime_complete or entry.trial.datetime_start,
-        )
-        for entry in news:
+        news = [entry for entry in ended if entry.run.key not in self.told]
+        for entry in sorted(news, key=lambda entry: str(entry.trial.datetime_complete)):
             self.told.add(entry.run.key)
             self.console.print(self.line(entry, len(self.told), total), markup=False)
         self.bar.update(
@@ -93,9 +90,9 @@ def left(ended: Sequence[Entry], running: int, more: int) -> str:
 def tail(path: Path, lines: int) -> str:
     """The end of a log."""
     try:
-        said = path.read_text(encoding="utf-8", errors="replace")
+        said = path.read_bytes()[-100_000:].decode(errors="replace")
     except OSError:
         return ""
     # A bar writes over itself; what stands there in the end is what was seen.
-    shown = [line.rsplit("\r", 1)[-1].rstrip() for line in said.replace("\r\n", "\n").splitlines()]
+    shown = [line.rsplit("\r", 1)[-1].rstrip() for line in said.replace("\r\n", "\n").split("\n")]
     return "\n".join([line for line in shown if line][-lines:])

@@ -66,7 +66,9 @@ class Search(Ledger):
     def drawn(self, worker: str) -> Claim | None:
         if drawn_among(self.entries()) >= self.scope.trials:
             return None
-        trial = self.study.ask({axis.name: distribution(axis) for axis in self.scope.axes})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the heart is ours to beat
+            trial = self.study.ask({axis.name: distribution(axis) for axis in self.scope.axes})
         base = read_settings(self.scope.settings)
         method = candidate(self.scope.axes, trial.params, base)
         run = Run(self.scope.task, f"{trial.number}: {method.name}", base.seed, settings_of(base, method, base.seed))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwise import tasks
 from headwise.mistakes import Mistake
 from headwise.studies.crew import Machine, conduct
 from headwise.studies.folder import Folder
@@ -85,7 +84,9 @@ class Study:
         if seeds is not None:
             there = sorted({run.seed for run in runs})
             if seeds < len(there):
-                raise Mistake(f"--seeds {seeds}: the study in {out} has {len(there)} already; results are not taken back")
+                raise Mistake(
+                    f"--seeds {seeds}: the study in {out} has {len(there)} already; results are not taken back"
+                )
             runs += more_seeds(runs, range(there[0], there[0] + seeds))
         study.ledger.enqueue(runs, again=True)
         return study
@@ -128,6 +129,8 @@ def higher_is_better(settings: Iterable[Common]) -> bool:
 def _higher(settings: Common) -> bool:
     if settings.task is None:
         return getattr(settings, "kind", None) != "regression"
+    from headwise import tasks
+
     try:
         return tasks.named(settings.task).higher_is_better
     except Mistake:  # of a kind that has no such list: clicks, translation

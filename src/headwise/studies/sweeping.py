@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from headwise.mistakes import Mistake
-from headwise.studies.answer import answer
 from headwise.studies.axes import Axis, check, grid, without
+from headwise.studies.comparing import told_missing
 from headwise.studies.crew import Machine
 from headwise.studies.methods import Method
 from headwise.studies.plan import name_of, runs
@@ -57,9 +57,7 @@ def begin(
         tried, controls = grid(axes, base)
         everything = runs([base], [*controls, *tried], range(base.seed, base.seed + seeds))
         names = [method.name for method in controls]
-        return Study.begin(
-            out, "sweep", everything, storage=storage, maximise=higher, judged_on="dev", controls=names
-        )
+        return Study.begin(out, "sweep", everything, storage=storage, maximise=higher, judged_on="dev", controls=names)
     if seeds > 1:
         raise Mistake(f"--seeds {seeds}: a sampler tries each setting once; take --sampler grid, or compare in the end")
     if trials is not None and trials < 1:
@@ -132,9 +130,9 @@ def sweep(study: Study, machine: Machine) -> bool:
         tell(found, controls)
         write(found, study.folder.path)
         conclude(best, control, study)
-    for entry in study.missing():
-        print(f"missing: {entry.run}: {entry.error}")
-    return not study.missing()
+    missing = study.missing()
+    told_missing(missing)
+    return not missing
 
 
 def tell(found: Sequence[Candidate], controls: Sequence[str]) -> None:
@@ -156,6 +154,8 @@ def conclude(best: Candidate, control: Candidate | None, study: Study) -> None:
     else:
         print(f"Chosen: {best.name}.")
     if len(best.dev) > 1 and control is not None and best is not control:
+        from headwise.studies.answer import answer  # which takes seconds
+
         answer([*best.results, *control.results], control.name).tell()
         return
     for one in [best] if control is None or best is control else [best, control]:
@@ -163,7 +163,9 @@ def conclude(best: Candidate, control: Candidate | None, study: Study) -> None:
         split = "test" if "test" in metrics["figures"] else "dev"
         figures = [result.metrics["figures"][split][metrics["primary"]] for result in one.results]
         print(f"{one.name}: {split} {metrics['primary']} {statistics.fmean(figures):.4f} ({len(figures)} seeds)")
-    print("One setting chosen out of many looks better than it is: headwise compare, with new seeds, tells by how much.")
+    print(
+        "One setting chosen out of many looks better than it is: headwise compare, with new seeds, tells by how much."
+    )
 
 
 def write(found: Sequence[Candidate], folder: Path) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -141,15 +141,13 @@ def heartbeat(ledger: Ledger, claim: Claim) -> Iterator[None]:
 def logged(path: Path) -> Iterator[None]:
     """What anything in this process says goes into a file, also what libraries in C say."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    before = os.dup(1), os.dup(2)
-    with path.open("a", encoding="utf-8") as file:
-        sys.stdout.flush(), sys.stderr.flush()
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    with path.open("a", encoding="utf-8", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
+        before = os.dup(1), os.dup(2)
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
         try:
             yield
         finally:
-            sys.stdout.flush(), sys.stderr.flush()
             for stream, saved in enumerate(before, 1):
                 os.dup2(saved, stream)
                 os.close(saved)

@@ -10,7 +10,6 @@ from typing import Any
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
 
-
 WATCHERS: ContextVar[tuple[TrainerCallback, ...]] = ContextVar("WATCHERS", default=())
 
 

@@ -24,7 +24,7 @@ from headwise.models.configuration import SCHEMES
 from headwise.tasks import Examples, Task
 from headwise.training.settings import option
 from headwise.training.texts.inputs import Reader, longest
-from headwise.training.texts.settings import Settings
+from headwise.training.texts.settings import OURS_ONLY, Settings
 
 PROBLEMS = {
     "classification": "single_label_classification",
@@ -32,19 +32,6 @@ PROBLEMS = {
     "regression": "regression",
     "ranking": "single_label_classification",
 }
-#: Settings that say how a model of ours is made; one that is trained already is made.
-OURS_ONLY = (
-    "vectors",
-    "scheme_options",
-    "heads",
-    "head_dim",
-    "layers",
-    "word_dim",
-    "positions",
-    "pooling",
-    "hierarchy",
-    "dropout",
-)
 RETROFITS = {"distance-aware": "DistanceAware", "rpr": "RelativePositions"}
 
 

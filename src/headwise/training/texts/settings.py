@@ -7,6 +7,20 @@ from typing import ClassVar, Literal, Self
 from headwise.mistakes import Mistake
 from headwise.training.settings import Common, whole
 
+#: Settings that say how a model of ours is made; one that is trained already is made.
+OURS_ONLY = (
+    "vectors",
+    "scheme_options",
+    "heads",
+    "head_dim",
+    "layers",
+    "word_dim",
+    "positions",
+    "pooling",
+    "hierarchy",
+    "dropout",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
