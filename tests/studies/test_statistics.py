@@ -135,6 +135,16 @@ def test_both_sources_together_hold_the_truth(seed_spread: float, row_spread: fl
     assert at_most(float(np.mean(wrong)), 0.05, studies)
 
 
+@given(differences, st.floats(0.0, 3.0))
+def test_both_sources_are_wider_than_one(values: list[float], spread: float) -> None:
+    drawn = np.mean(values) + spread * np.linspace(-1, 1, 50)
+    found, seeds = statistics.together(values, drawn), statistics.over_seeds(values)
+    if not np.isnan(found.low) and not np.isnan(seeds.low):
+        assert found.high - found.low >= seeds.high - seeds.low - 1e-9
+        assert found.p >= seeds.p - 1e-9
+        assert (found.p < 0.05) == (not found.low <= 0 <= found.high) or found.p == pytest.approx(0.05)
+
+
 def test_bootstrap_over_examples_holds_the_truth() -> None:
     studies, rows, samples, truth = 800, 200, 400, 0.1
     draw = np.random.default_rng(1)

@@ -16,7 +16,7 @@ NOTE = (
     "Mean ± standard deviation over seeds. Differences are paired, seed by seed; * where p of the paired t-test is "
     "below 0.05 after Holm's correction over the methods; the p of the permutation test over seeds is not corrected. "
     "Intervals are 95%: beside the difference over seeds, by the paired t-test; over test examples, by a paired "
-    "bootstrap; over both, by adding their variances."
+    "bootstrap; over both, by adding the squares of their half widths."
 )
 
 

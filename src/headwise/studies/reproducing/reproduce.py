@@ -12,6 +12,7 @@ from rich.console import Console
 from headwise.mistakes import Mistake
 from headwise.studies import report, tables
 from headwise.studies.answer import answer
+from headwise.studies.comparing import told_missing
 from headwise.studies.crew import Machine
 from headwise.studies.methods import Method
 from headwise.studies.papers import published
@@ -144,11 +145,16 @@ def reproduce(running: Study, machine: Machine) -> bool:
     """
     running.conduct(machine)
     missing = running.missing()
-    if running.results():
+    try:
         conclude(running)
         print(f"report.html, tables and all runs are in {running.folder.path}")
-    for entry in missing:
-        told(f"missing: {entry.run}: {entry.error}")
+    except Mistake as mistake:
+        if not missing:
+            raise
+        told(str(mistake))
+    told_missing(missing)
+    if missing:
+        told(f"headwise reproduce --resume --out {running.folder.path} tries again")
     return not missing
 
 
