@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset
 
+from headwise.studies.examples import as_rows
 from headwise.studies.result import Result
 from headwise.tasks import metrics
 
 
-def classified(folder: Path, method: str, seed: int, right: Sequence[bool], task: str = "sst2") -> Result:
+def classified(folder: Path, method: str, seed: int, right: Any, task: str = "sst2") -> Result:
     """A run on two classes, of which each test row is right or not."""
     labels = np.arange(len(right)) % 2
     guesses = np.where(right, labels, 1 - labels)
@@ -41,13 +41,13 @@ def written(
     own = folder / f"{task}-{method}-{seed}"
     own.mkdir(parents=True)
     count = len(scores)
-    listed = {name: np.asarray(column).tolist() for name, column in columns.items()}
+    listed = {name: [np.asarray(x).tolist() for x in column] for name, column in columns.items()}
     table = {"split": ["test"] * count, "row": list(rows or range(count)), **listed}
     pq.write_table(
         pa.table({**table, "scores": [np.asarray(row).tolist() for row in scores]}), own / "predictions.parquet"
     )
     judge = metrics.of(kind)
-    found = judge.figures(scores, Dataset.from_dict(listed))
+    found = judge.figures(scores, as_rows(listed, kind, labels))
     return Result(
         task=task,
         method=method,

@@ -13,11 +13,11 @@ STUDIES = 4000  # simulated at once
 
 def at_most(rate: float, wanted: float, studies: int = STUDIES) -> bool:
     """Whether a rate is at most what is wanted, within binomial error (four standard errors)."""
-    return rate <= wanted + 4 * np.sqrt(wanted * (1 - wanted) / studies)
+    return bool(rate <= wanted + 4 * np.sqrt(wanted * (1 - wanted) / studies))
 
 
 def about(rate: float, wanted: float, studies: int = STUDIES) -> bool:
-    return abs(rate - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / studies)
+    return bool(abs(rate - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / studies))
 
 
 differences = st.lists(st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=2, max_size=11)
@@ -133,6 +133,16 @@ def test_both_sources_together_hold_the_truth(seed_spread: float, row_spread: fl
         wrong.append(shifted.p < 0.05)
     assert np.mean(held) >= 0.95 - 4 * np.sqrt(0.95 * 0.05 / studies)
     assert at_most(float(np.mean(wrong)), 0.05, studies)
+
+
+@given(differences, st.floats(0.0, 3.0))
+def test_both_sources_are_wider_than_one(values: list[float], spread: float) -> None:
+    drawn = np.mean(values) + spread * np.linspace(-1, 1, 50)
+    found, seeds = statistics.together(values, drawn), statistics.over_seeds(values)
+    if not np.isnan(found.low) and not np.isnan(seeds.low):
+        assert found.high - found.low >= seeds.high - seeds.low - 1e-9
+        assert found.p >= seeds.p - 1e-9
+        assert (found.p < 0.05) == (not found.low <= 0 <= found.high) or found.p == pytest.approx(0.05)
 
 
 def test_bootstrap_over_examples_holds_the_truth() -> None:

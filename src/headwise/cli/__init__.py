@@ -14,6 +14,7 @@ from headwise.cli.compare import Compare
 from headwise.cli.evaluate import Evaluate
 from headwise.cli.mistakes import in_one_line
 from headwise.cli.predict import Predict
+from headwise.cli.reproduce import Reproduce, first_task
 from headwise.cli.studies import Studies
 from headwise.cli.studying import asking
 from headwise.cli.sweep import Sweep
@@ -36,6 +37,7 @@ def commands(args: Sequence[str]) -> SubcommandApp:
     app.command(name="tasks")(Tasks)
     app.command(name="compare")(asking(Compare, task))
     app.command(name="sweep")(asking(Sweep, task))
+    app.command(name="reproduce")(asking(Reproduce, first_task(args) if args[:1] == ["reproduce"] else None))
     app.command(name="studies")(Studies)
     app.command(bench.app, name="bench", help="Time and memory, side by side with what else there is.")
     app.command(simulate.app, name="simulate", help="Data that is made up, with its truth known.")

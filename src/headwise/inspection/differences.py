@@ -19,7 +19,7 @@ def draw_differences(
     Args:
         differences: of each method its differences to the control, one for each seed.
         x: what is being subtracted, and its unit.
-        intervals: of each method from where to where its difference may lie, drawn as a line across the bar.
+        intervals: of each method from where to where its difference may lie, drawn as a line below its points.
 
     Example:
         >>> figure = draw_differences({"guided": [0.5, -0.2]}, x="accuracy minus the unguided model's, points")
@@ -34,9 +34,9 @@ def draw_differences(
             mean = sum(values) / len(values)
             axes.plot(values, [row] * len(values), marker, color=colour, markersize=7, alpha=0.8)
             axes.plot([mean, mean], [row - 0.25, row + 0.25], color=colour, linewidth=2.5)
-            low, high = (intervals or {}).get(name, (mean, mean))
-            axes.plot([low, high], [row, row], color=colour, linewidth=1.5)
-            ends += [abs(low), abs(high)]
+            if intervals is not None and name in intervals:
+                axes.plot(intervals[name], [row + 0.25] * 2, "|-", color=colour, linewidth=1.5)
+                ends += map(abs, intervals[name])
         axes.set_yticks(range(len(differences)), list(differences))
         axes.set_ylim(len(differences) - 0.5, -0.5)
         widest = max(filter(isfinite, ends), default=0.0) or 1.0

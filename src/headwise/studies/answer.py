@@ -1,7 +1,7 @@
 """A study's answer: who is better, by how much, and how sure one can be."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,47 +30,42 @@ class Answer:
 
     @property
     def sentences(self) -> list[str]:
-        """The answer in plain words, a sentence for each method and task."""
+        """The answer in plain words: over all tasks, where there are several, then for each method of each task."""
+        overall = [] if self.ranks is None else [sentences.ranking(self.ranks)]
         several = len(self.tasks) > 1
-        told = [
-            (f"{task.task}: " if several else "") + sentences.sentence(one)
-            for task in self.tasks
-            for one in task.comparisons
-        ]
-        return told + ([] if self.ranks is None else [sentences.ranking(self.ranks)])
-
-    @property
-    def warnings(self) -> list[str]:
-        """What to know before believing it."""
-        several = len(self.tasks) > 1
-        return [
-            (f"{task.task}: " if several else "") + line for task in self.tasks for line in sentences.warnings(task)
+        return overall + [
+            f"{task.task}: {line}" if several else line for task in self.tasks for line in sentences.told(task)
         ]
 
     @property
     def grids(self) -> list[tables.Grid]:
-        """The tables: one for each task, and one over all where there are several."""
-        found = [tables.on_task(task) for task in self.tasks]
-        return found if len(self.tasks) < 2 else [tables.overview(self.tasks, self.ranks), *found]
+        """The tables: one over all tasks, where there are several, then one for each."""
+        overall = [tables.overview(self.tasks, self.ranks)] if len(self.tasks) > 1 else []
+        return overall + [tables.on_task(task) for task in self.tasks]
 
     def tell(self, console: Console | None = None) -> None:
         """The tables and the answer in words, on a terminal."""
         console = console or Console(width=None if sys.stdout.isatty() else 140, highlight=False)
-        for grid in self.grids:
-            console.print(tables.rich(grid))
+        for task in self.tasks:
+            console.print(tables.rich(tables.on_task(task)))
+            for line in sentences.warnings(task):
+                console.print(f"Warning: {line}", style="yellow", markup=False)
+            for line in sentences.told(task):
+                console.print(line, markup=False)
+        if len(self.tasks) > 1:
+            console.print(tables.rich(tables.overview(self.tasks, self.ranks)))
+        if self.ranks is not None:
+            console.print(sentences.ranking(self.ranks), markup=False)
         console.print(tables.NOTE, style="dim", markup=False)
-        for line in self.warnings:
-            console.print(f"Warning: {line}", style="yellow", markup=False)
-        for line in self.sentences:
-            console.print(line, style="bold", markup=False)
 
 
-def answer(results: Sequence[Result], baseline: str) -> Answer:
+def answer(results: Sequence[Result], baseline: str, controls: Mapping[str, str] | None = None) -> Answer:
     """What finished runs say about the methods, compared with a baseline, on one task or several.
 
     Args:
         results: the runs; those of a method and of the baseline with the same seed are a pair.
         baseline: a method of every task.
+        controls: of methods that are to be compared with another one than the baseline, that one.
 
     Raises:
         Mistake: no runs, or none of the baseline.
@@ -83,7 +78,7 @@ def answer(results: Sequence[Result], baseline: str) -> Answer:
     for task, runs in by_task.items():
         if all(run.method != baseline for run in runs):
             raise Mistake(f"{task}: no run of the baseline {baseline!r} has finished; there is nothing to compare with")
-    tasks = tuple(compared(runs, baseline) for runs in by_task.values())
+    tasks = tuple(compared(runs, baseline, controls or {}) for runs in by_task.values())
     return Answer(baseline, tasks, ranked(tasks))
 
 

@@ -1,6 +1,6 @@
 """Methods beside a baseline, on one task."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
@@ -39,9 +39,9 @@ class Measure:
 
     @classmethod
     def of(cls, metrics: dict[str, Any]) -> "Measure":
-        """The primary metric of a run; on dev, where there is no test split."""
+        """The primary metric of a run, on its first test split; on dev, where there is none."""
         task = Task(name=metrics["task"], kind=metrics["kind"], about="")
-        split = "test" if "test" in metrics["figures"] else "dev"
+        split = next((split for split in metrics["figures"] if split != "dev"), "dev")
         return cls(metrics["primary"], task.higher_is_better, split)
 
     def figure(self, result: Result) -> float:
@@ -49,7 +49,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Method:
+class Runs:
     """A method's runs on a task: its figure and its cost, by seed."""
 
     name: str
@@ -119,8 +119,9 @@ class OnTask:
 
     task: str
     measure: Measure
-    methods: tuple[Method, ...]
+    methods: tuple[Runs, ...]
     comparisons: tuple[Comparison, ...]
+    unpaired: tuple[str, ...]
     recipe: str
 
     @property
@@ -129,48 +130,62 @@ class OnTask:
         return max(len(method.figures) for method in self.methods)
 
 
-def compared(results: Sequence[Result], baseline: str) -> OnTask:
+def compared(results: Sequence[Result], baseline: str, controls: Mapping[str, str]) -> OnTask:
     """The methods of one task, the baseline first, then in the order of the results.
 
-    A method that shares no seed with the baseline is shown, but not compared.
+    A method is compared with its control, or else with the baseline. Controls themselves, and methods that share no
+    seed with what they are compared with, are shown only.
     """
     measure = Measure.of(results[0].metrics)
     names = list(dict.fromkeys([baseline, *(result.method for result in results)]))
-    methods = tuple(method(name, results, measure) for name in names)
+    controls = {name: control for name, control in controls.items() if name in names and control in names}
+    methods = tuple(runs_of(name, results, measure) for name in names)
     samples = draws(results, measure)
-    first, *others = methods
-    pairs = [(other, sorted(first.figures.keys() & other.figures.keys())) for other in others]
-    pairs = [(other, seeds) for other, seeds in pairs if seeds]
-    differences = [{s: other.figures[s] - first.figures[s] for s in seeds} for other, seeds in pairs]
-    over_seeds = [statistics.over_seeds(list(one.values())) for one in differences]
-    corrected = statistics.holm([one.p for one in over_seeds])
+    by_name = {one.name: one for one in methods}
+    shown_only = set(controls.values()) - controls.keys() | {baseline}
+    pairs = [(own, by_name[controls.get(own.name, baseline)]) for own in methods if own.name not in shown_only]
+    found = [(own, other, paired(own, other)) for own, other in pairs if paired(own, other)]
+    over_seeds = [statistics.over_seeds(list(differences.values())) for *_, differences in found]
+    corrected = statistics.holm([estimate.p for estimate in over_seeds])
     comparisons = []
-    for (other, seeds), own, estimate, p in zip(pairs, differences, over_seeds, corrected, strict=True):
-        values = list(own.values())
+    for (own, other, differences), estimate, p in zip(found, over_seeds, corrected, strict=True):
+        each = list(differences.values())
         drawn = None
         if samples is not None:
-            drawn = np.mean([samples[other.name, s] - samples[baseline, s] for s in seeds], axis=0)
+            drawn = np.mean([samples[own.name, seed] - samples[other.name, seed] for seed in differences], axis=0)
         comparisons.append(
             Comparison(
-                method=other.name,
-                baseline=baseline,
+                method=own.name,
+                baseline=other.name,
                 measure=measure,
-                differences=own,
+                differences=differences,
                 over_seeds=estimate,
                 corrected=float(p),
-                permutation=float(statistics.permutation_test(values)),
+                permutation=float(statistics.permutation_test(each)),
                 over_examples=None if drawn is None else statistics.over_examples(estimate.value, drawn),
-                over_both=None if drawn is None else statistics.together(values, drawn),
-                needed=statistics.seeds_needed(values),
-                family=len(pairs),
+                over_both=None if drawn is None else statistics.together(each, drawn),
+                needed=statistics.seeds_needed(each),
+                family=len(found),
             )
         )
-    return OnTask(results[0].task, measure, methods, tuple(comparisons), results[0].metrics.get("recipe", ""))
+    return OnTask(
+        task=results[0].task,
+        measure=measure,
+        methods=methods,
+        comparisons=tuple(comparisons),
+        unpaired=tuple(own.name for own, other in pairs if not paired(own, other)),
+        recipe=results[0].metrics.get("recipe", ""),
+    )
 
 
-def method(name: str, results: Sequence[Result], measure: Measure) -> Method:
+def paired(own: Runs, other: Runs) -> dict[int, float]:
+    """The differences of the seeds that both have."""
+    return {seed: figure - other.figures[seed] for seed, figure in own.figures.items() if seed in other.figures}
+
+
+def runs_of(name: str, results: Sequence[Result], measure: Measure) -> Runs:
     runs = {result.seed: result for result in sorted(results, key=lambda r: r.seed) if result.method == name}
-    return Method(name, {seed: measure.figure(run) for seed, run in runs.items()}, runs)
+    return Runs(name, {seed: measure.figure(run) for seed, run in runs.items()}, runs)
 
 
 def draws(results: Sequence[Result], measure: Measure) -> dict[tuple[str, int], Any] | None:

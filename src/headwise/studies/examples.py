@@ -1,9 +1,10 @@
 """How a figure would move with other test examples: a paired bootstrap, from what runs predicted for each row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, List
@@ -34,10 +35,10 @@ def resampled(results: Sequence[Result], split: str, *, samples: int = SAMPLES, 
         (samples, runs), or None: the kind of task has no bootstrap, or a run has no predictions.
     """
     kind = results[0].metrics["kind"]
-    if kind not in metrics.KINDS or not all((result.folder / PREDICTIONS).is_file() for result in results):
+    if kind not in READ or not all((result.folder / PREDICTIONS).is_file() for result in results):
         return None
-    judge = metrics.of(kind)
-    found = [parts_of(result, split) for result in results]
+    read, figure = READ[kind]
+    found = [read(result, predicted(result, split)) for result in results]
     units = np.unique(np.concatenate([ids for ids, _ in found]))
     wide = np.zeros((len(units), len(found), found[0][1].shape[1]))
     for run, (ids, parts) in enumerate(found):
@@ -50,27 +51,71 @@ def resampled(results: Sequence[Result], split: str, *, samples: int = SAMPLES, 
         rows = random.integers(0, len(units), size=(min(at_a_time, samples - first), len(units)))
         times = np.stack([np.bincount(row, minlength=len(units)) for row in rows])
         sums = (times @ flat).reshape(len(rows), *wide.shape[1:])
-        drawn.append(judge.primary(sums))
+        drawn.append(figure(sums))
     return np.concatenate(drawn)
 
 
-def parts_of(result: Result, split: str) -> tuple[Any, Any]:
-    """Of each row of a split (of each query, for rankings): its name, and what it adds to the sums of the metric."""
-    kind, labels = result.metrics["kind"], result.metrics["labels"]
+def predicted(result: Result, split: str) -> pa.Table:
     table = pq.read_table(result.folder / PREDICTIONS)
-    table = table.filter(pc.equal(table["split"], split))
+    return table.filter(pc.equal(table["split"], split))
+
+
+def of_rows(result: Result, table: pa.Table) -> tuple[Any, Any]:
+    """Of each row (of each query, for rankings): its name, and what it adds to the sums that the metric is made of."""
+    kind = result.metrics["kind"]
     columns = {name: table[name].to_pylist() for name in ("label", "query") if name in table.column_names}
-    rows = as_rows(columns, kind, labels)
+    rows = as_rows(columns, kind, result.metrics["labels"])
     scores: Any = table["scores"].to_pylist()
     scores = scores if kind == "tokens" else np.asarray(scores, dtype=np.float64)
     parts = np.asarray(metrics.of(kind).parts(scores, rows), dtype=np.float64)
     if kind == "ranking":
         queries = np.unique(values(rows, "query"))
         return queries[[len(ranked) > 0 for ranked in hits(scores, rows)]], parts
-    ids = table["row"].to_numpy()
-    return (ids if len(np.unique(ids)) == len(ids) else np.arange(len(ids))), parts  # several files count by themselves
+    return names(table), parts
+
+
+def of_impressions(result: Result, table: pa.Table) -> tuple[Any, Any]:
+    """Of each impression of a click log, whose own metrics are in the file: its metric, where it has one, and one."""
+    each = table[result.metrics["primary"]].to_numpy().astype(np.float64)
+    known = ~np.isnan(each)
+    return names(table), np.stack([np.where(known, each, 0.0), known], axis=1)
+
+
+def of_translations(result: Result, table: pa.Table) -> tuple[Any, Any]:
+    """Of each sentence what BLEU counts: lengths, and n-grams that are right and all, as sacrebleu's own tests do."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    counted = BLEU()._extract_corpus_statistics(table["predicted"].to_pylist(), [table["reference"].to_pylist()])
+    return names(table), np.asarray(counted, dtype=np.float64)
+
+
+def names(table: pa.Table) -> Any:
+    """What each row is called; rows of several files, whose numbers are there twice, go by their place."""
+    found = table["row"].to_numpy()
+    return found if len(np.unique(found)) == len(found) else np.arange(len(found))
 
 
 def as_rows(columns: Mapping[str, Any], kind: str, labels: Sequence[str]) -> Dataset:
     rows = Dataset.from_dict(dict(columns))
     return rows.cast_column("label", List(ClassLabel(names=list(labels)))) if kind == "tokens" else rows
+
+
+def mean(sums: Any) -> Any:
+    return sums[..., 0] / np.maximum(sums[..., 1], 1)
+
+
+def bleu(sums: Any) -> Any:
+    """BLEU from its counts, smoothed as sacrebleu does by default (NIST's way)."""
+    length, wanted = sums[..., 0], sums[..., 1]
+    right, every = sums[..., 2:6], np.maximum(sums[..., 6:10], 1)
+    zeros = np.cumsum(right == 0, axis=-1)
+    precision = np.where(right > 0, right, 2.0**-zeros) / every
+    brevity = np.minimum(0.0, 1 - wanted / np.maximum(length, 1))
+    return np.where(right.any(axis=-1), 100 * np.exp(brevity + np.log(precision).mean(axis=-1)), 0.0)
+
+
+#: Of each kind of task: how its predictions are read, and the primary figure as a function of sums.
+READ: dict[str, tuple[Callable[[Result, pa.Table], tuple[Any, Any]], Callable[[Any], Any]]] = {
+    kind: (of_rows, metrics.of(kind).primary)
+    for kind in ("classification", "multi-label", "regression", "tokens", "ranking")
+} | {"clicks": (of_impressions, mean), "translation": (of_translations, bleu)}

@@ -1,39 +1,50 @@
 """A study's report: one page that opens from disk, and its tables as Markdown, LaTeX and CSV."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from headwise.inspection import Page, draw_boxes, draw_curves, draw_differences, draw_ranks
 from headwise.studies import tables
 from headwise.studies.answer import Answer
-from headwise.studies.comparison import Method, OnTask
+from headwise.studies.comparison import OnTask, Runs
+from headwise.studies.sentences import ranking, told, warnings
 from headwise.training.folder import write_whole
 
 REPORT, MARKDOWN, LATEX, CSV = "report.html", "table.md", "table.tex", "table.csv"
 
 
-def write(answer: Answer, folder: Path) -> None:
-    """report.html, table.md, table.tex and table.csv, each whole or as it was before."""
-    words = "\n".join(f"- {line}" for line in [*answer.sentences, *(f"Warning: {x}" for x in answer.warnings)])
-    grids = "\n".join(map(tables.markdown, answer.grids))
-    costs = "\n".join(tables.markdown(tables.cost(task)) for task in answer.tasks)
-    write_whole(folder / MARKDOWN, f"{words}\n\n{grids}\n{tables.NOTE}\n\n{costs}")
-    write_whole(folder / LATEX, "\n".join(tables.latex(grid, tables.NOTE) for grid in answer.grids))
+def write(answer: Answer, folder: Path, *, words: Sequence[str] = (), grids: Sequence[tables.Grid] = ()) -> None:
+    """report.html, table.md, table.tex and table.csv, each whole or as it was before.
+
+    Args:
+        answer: what to tell.
+        folder: where to.
+        words: what to say before it.
+        grids: more tables, behind it.
+    """
+    lines = [*words, *answer.sentences, *(f"Warning: {line}" for task in answer.tasks for line in warnings(task))]
+    found = [*answer.grids, *grids]
+    text = "\n".join(f"- {line}" for line in dict.fromkeys(lines))
+    costs = map(tables.cost, answer.tasks)
+    write_whole(folder / MARKDOWN, "\n".join([text, "", *map(tables.markdown, [*found, *costs]), tables.NOTE, ""]))
+    write_whole(folder / LATEX, "\n".join(tables.latex(grid, tables.NOTE) for grid in found))
     write_whole(folder / CSV, tables.comma_separated(answer.tasks))
-    write_whole(folder / REPORT, page(answer).html())
+    write_whole(folder / REPORT, page(answer, words, grids).html())
 
 
-def page(answer: Answer) -> Page:
+def page(answer: Answer, words: Sequence[str] = (), grids: Sequence[tables.Grid] = ()) -> Page:
     """The report as a page."""
-    names = [task.task for task in answer.tasks]
-    found = Page(f"Does it help? {', '.join(names)}, compared with {answer.baseline}")
-    found.section("The answer")
-    for line in answer.sentences:
+    found = Page(f"Does it help? {', '.join(task.task for task in answer.tasks)}")
+    for line in words:
         found.text(line)
-    for line in answer.warnings:
-        found.text(f"Warning: {line}")
-    if answer.ranks is not None:
+    for grid in grids:
+        found.section(grid.title)
+        add_table(found, grid)
+    if len(answer.tasks) > 1:
         found.section("All tasks")
         add_table(found, tables.overview(answer.tasks, answer.ranks))
+    if answer.ranks is not None:
+        found.text(ranking(answer.ranks))
         found.figure(
             draw_ranks(answer.ranks.average, answer.ranks.critical),
             "Average ranks over tasks, 1 is best. A bar joins methods that Nemenyi's test cannot tell apart.",
@@ -46,11 +57,13 @@ def page(answer: Answer) -> Page:
 
 
 def add_task(found: Page, task: OnTask) -> None:
-    """A task's table and pictures."""
-    baseline, unit = task.methods[0].name, task.measure.unit
-    found.section(task.task)
+    """A task's answer, table and pictures."""
+    grid = tables.on_task(task)
+    found.section(grid.title)
+    for line in [*told(task), *(f"Warning: {line}" for line in warnings(task))]:
+        found.text(line)
+    add_table(found, grid)
     found.text(task.recipe)
-    add_table(found, tables.on_task(task))
     found.figure(
         draw_boxes({m.name: list(m.figures.values()) for m in task.methods}, x=tables.heading(task.measure)),
         "A point for each seed, a box from quartile to quartile, a line at the median.",
@@ -60,7 +73,7 @@ def add_task(found: Page, task: OnTask) -> None:
         found.figure(
             draw_differences(
                 {one.method: list(one.differences.values()) for one in task.comparisons},
-                x=f"{task.measure.name} minus that of {baseline} under the same seed, {unit}",
+                x=f"difference in {task.measure.name} under the same seed, {task.measure.unit}",
                 intervals={one.method: (one.over_seeds.low, one.over_seeds.high) for one in task.comparisons},
             ),
             f"A point for each seed, a bar at their mean, a line over its 95% interval; better is {better}.",
@@ -77,7 +90,7 @@ def add_task(found: Page, task: OnTask) -> None:
     found.text("Seconds of training, the mean over seeds; memory is the most that any run took.")
 
 
-def curves(method: Method, name: str) -> list[list[tuple[float, float]]]:
+def curves(method: Runs, name: str) -> list[list[tuple[float, float]]]:
     """A figure over epochs, of every run that kept it."""
     found = [
         [(log["epoch"], log[name]) for log in run.metrics.get("history", ()) if name in log]

@@ -7,6 +7,11 @@ from headwise.studies.comparison import Comparison, Measure, OnTask
 from headwise.studies.statistics import ALPHA, Estimate, Ranks, least_p
 
 
+def told(found: OnTask) -> list[str]:
+    """A sentence for each method of a task."""
+    return [sentence(one) for one in found.comparisons]
+
+
 def sentence(found: Comparison) -> str:
     """What a comparison says, and what it does not."""
     seeds = len(found.differences)
@@ -14,7 +19,7 @@ def sentence(found: Comparison) -> str:
     if seeds < 2:
         told = signed(size.value, found.measure)
         return f"{found.method}: {told} against {found.baseline} with one seed, which says nothing about chance."
-    p = f"{chance(found.corrected)}{' after Holm' if found.family > 1 else ''}"
+    p = chance(found.corrected) + (" after Holm" if found.family > 1 else "")
     if found.significant:
         verb = "beats" if found.gain > 0 else "is worse than"
         amount = f"{abs(size.value):.{found.measure.digits}f} {found.measure.unit}"
@@ -25,6 +30,7 @@ def sentence(found: Comparison) -> str:
         )
     start = "did not help here" if found.gain <= 0 else "is not shown to help"
     ends = between(size, found.measure)
+    p += f", {probability(size.p)} by itself" if size.p < ALPHA else ""
     return (
         f"{found.method} {start}: {signed(size.value, found.measure)} against {found.baseline} ({ends}), "
         f"not significant ({p}, {seeds} seeds); {needed(found)}."
@@ -62,9 +68,8 @@ def warnings(found: OnTask) -> list[str]:
     for method in found.methods:
         if len(method.figures) < most:
             told.append(f"{method.name} has {len(method.figures)} of {most} seeds; differences are of those it has.")
-    compared = {one.method for one in found.comparisons} | {found.methods[0].name}
-    told += [f"{m.name} shares no seed with {found.methods[0].name}." for m in found.methods if m.name not in compared]
-    if found.measure.split != "test":
+    told += [f"{name} shares no seed with what it is to be compared with." for name in found.unpaired]
+    if found.measure.split == "dev":
         told.append("There is no test split: figures are those of dev, which also chose the epoch.")
     if found.comparisons and found.comparisons[0].over_examples is None:
         told.append("Chance in the test examples is not counted: there are no predictions to draw from.")

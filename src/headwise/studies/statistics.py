@@ -2,7 +2,7 @@
 
 A difference between two methods has two sources of chance. Seeds: other initial values and batches would have given
 another one. Examples: other test rows would have given another one. The first is judged by the paired differences of
-seeds (t, permutations), the second by a bootstrap over rows; `together` adds their variances.
+seeds (t, permutations), the second by a bootstrap over rows; `together` adds the two.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import optimize, special, stats
 
 LEVEL = 0.95
 ALPHA = 0.05
@@ -176,26 +176,30 @@ def over_examples(value: float, samples: ArrayLike) -> Estimate:
 
 
 def together(differences: ArrayLike, samples: ArrayLike) -> Estimate:
-    """A difference with both sources of chance: the variance over seeds and that over examples, added.
+    """A difference with both sources of chance: the half widths over seeds (t) and over examples, squared and added.
 
     Where a seed's difference depends on its rows too, that share is counted in both: the interval errs on the safe
-    side. Degrees of freedom are Welch and Satterthwaite's.
+    side. It is never narrower than one of its sources.
 
     Args:
         differences: of each seed.
         samples: their mean, on rows that were drawn again.
     """
     x, drawn = np.asarray(differences, dtype=np.float64), np.asarray(samples, dtype=np.float64)
-    if x.size < 2:
-        return Estimate(float(x.mean()), np.nan, np.nan, np.nan)
-    seeds, examples = x.var(ddof=1) / x.size, drawn.var(ddof=1)
-    error = np.sqrt(seeds + examples)
-    if not error > 0:
-        return Estimate(float(x.mean()), np.nan, np.nan, np.nan)
-    freedom = (seeds + examples) ** 2 / (seeds**2 / (x.size - 1)) if seeds > 0 else np.inf
-    half = error * stats.t.ppf((1 + LEVEL) / 2, freedom)
     mean = float(x.mean())
-    return Estimate(mean, mean - half, mean + half, float(2 * stats.t.sf(abs(mean) / error, freedom)))
+    if x.size < 2:
+        return Estimate(mean, np.nan, np.nan, np.nan)
+    seeds, examples = x.std(ddof=1) / np.sqrt(x.size), drawn.std(ddof=1)
+
+    def half(alpha: float) -> float:
+        return float(np.hypot(seeds * special.stdtrit(x.size - 1, alpha / 2), examples * special.ndtri(alpha / 2)))
+
+    width = half(1 - LEVEL)
+    if not width > 0:
+        return Estimate(mean, np.nan, np.nan, np.nan)
+    least = 1e-12
+    p = least if half(least) <= abs(mean) else optimize.brentq(lambda alpha: half(alpha) - abs(mean), least, 1.0)
+    return Estimate(mean, mean - width, mean + width, float(p))
 
 
 @dataclass(frozen=True)

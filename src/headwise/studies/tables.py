@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from headwise.studies.comparison import Comparison, Measure, Method, OnTask
+from headwise.studies.comparison import Comparison, Measure, OnTask, Runs
 from headwise.studies.sentences import number, probability
 from headwise.studies.statistics import Estimate, Ranks
 
 NOTE = (
     "Mean ± standard deviation over seeds. Differences are paired, seed by seed; * where p of the paired t-test is "
-    "below 0.05 after Holm's correction over the methods. Intervals are 95%: beside the difference over seeds, by the "
-    "paired t-test; over test examples, by a paired bootstrap; over both, by adding their variances."
+    "below 0.05 after Holm's correction over the methods; the p of the permutation test over seeds is not corrected. "
+    "Intervals are 95%: beside the difference over seeds, by the paired t-test; over test examples, by a paired "
+    "bootstrap; over both, by adding the squares of their half widths."
 )
 
 
@@ -35,15 +36,17 @@ def on_task(found: OnTask) -> Grid:
     header = (
         "method",
         heading(measure),
-        f"difference, {measure.unit}",
+        "difference",
         "p, Holm",
-        "p, permutation",
+        "permutation",
         "over examples",
         "over both",
         "seeds",
     )
     rows = [(m.name, spread(m, measure), *cells(by_name.get(m.name)), str(len(m.figures))) for m in found.methods]
-    return Grid(found.task, header, tuple(rows))
+    baselines = {one.baseline for one in found.comparisons}
+    title = f"{found.task}, compared with {baselines.pop()}" if len(baselines) == 1 else f"{found.task}, by controls"
+    return Grid(title, header, tuple(rows))
 
 
 def heading(measure: Measure) -> str:
@@ -53,7 +56,7 @@ def heading(measure: Measure) -> str:
     )
 
 
-def spread(method: Method, measure: Measure) -> str:
+def spread(method: Runs, measure: Measure) -> str:
     std = "" if math.isnan(method.std) else f" ± {number(method.std, measure)}"
     return f"{number(method.mean, measure)}{std}"
 
@@ -184,7 +187,7 @@ def comma_separated(tasks: Sequence[OnTask]) -> str:
     return file.getvalue()
 
 
-def line(task: OnTask, method: Method) -> dict[str, object]:
+def line(task: OnTask, method: Runs) -> dict[str, object]:
     found = next((one for one in task.comparisons if one.method == method.name), None)
     return {
         "task": task.task,
