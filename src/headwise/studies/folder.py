@@ -73,7 +73,9 @@ class Folder:
 
     def url(self, given: str | None = None) -> str:
         """The database's address: as given, from the environment, or as the folder knows it."""
-        return given or os.environ.get(STORAGE) or self.storage or in_folder(self.path)
+        if self.storage is None:
+            return given or in_folder(self.path)
+        return given or os.environ.get(STORAGE) or self.storage
 
     def ledger(self, given: str | None = None) -> Ledger:
         """The study's runs."""

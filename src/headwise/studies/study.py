@@ -1,7 +1,7 @@
 """A study from its beginning, or from where it was left, to its results."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,18 +68,23 @@ class Study:
         return cls(folder, folder.ledger(url), url)
 
     @classmethod
-    def resume(cls, out: Path, *, storage: str | None = None, seeds: int | None = None) -> "Study":
+    def resume(
+        cls, out: Path, *, storage: str | None = None, seeds: int | None = None, kinds: Collection[str] = ()
+    ) -> "Study":
         """A study that was interrupted, has failed runs, or is still run by other machines, which get help.
 
         Args:
             out: its folder, which must be the same for all machines.
             storage: the database's address, if it has a password, or moved.
             seeds: have so many seeds, if that is more than before.
+            kinds: what the study may be; by default anything.
 
         Raises:
-            Mistake: there is no study, or it has more seeds already.
+            Mistake: there is no study, it is another kind of one, or it has more seeds already.
         """
         folder = Folder.read(out)
+        if kinds and folder.kind not in kinds:
+            raise Mistake(f"--resume: {out} holds no {' or '.join(kinds)}, but a study of the kind {folder.kind}")
         url = folder.url(storage)
         study = cls(folder, folder.ledger(url), url)
         runs = [entry.run for entry in study.ledger.entries()]
