@@ -102,6 +102,18 @@ def name_of(settings: Common) -> str:
     return Path(files[0]).name
 
 
+def check_data(settings: Common) -> None:
+    """Make sure that files are there before many runs look for them.
+
+    Raises:
+        Mistake: one is not.
+    """
+    for option in ("data", "train", "dev", "test"):
+        for name in getattr(settings, option, ()):
+            if not name.startswith("hub:") and not Path(name).exists():
+                raise Mistake(f"{name}: no such file or folder")
+
+
 def more_seeds(known: Iterable[Run], seeds: Iterable[int]) -> list[Run]:
     """The runs that all methods of a study lack to have these seeds too."""
     there = {run.key for run in known}
