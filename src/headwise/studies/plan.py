@@ -130,7 +130,7 @@ def file_name(name: str) -> str:
     """A name that any file system takes, another one for every name.
 
     >>> file_name("bert-base-uncased+mdg=0.1"), file_name("BAAI/bge small")
-    ('bert-base-uncased+mdg=0.1', 'BAAI-bge-small-d29ad0')
+    ('bert-base-uncased+mdg=0.1', 'BAAI-bge-small-d3df9e')
     """
     safe = re.sub(r"[^\w.+=-]+", "-", name).strip(".-")[:80]
     return safe if safe == name else f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
