@@ -25,6 +25,9 @@ NAME = "headwise"
 SCHEME, LISTENER = "headwise_scheme", "_headwise_listener"
 
 
+PLAIN = Plain()
+
+
 class Listener(Protocol):
     @property
     def listening(self) -> bool: ...
@@ -74,7 +77,7 @@ def attention(
     elif attention_mask is not None:
         mask = attention_mask[..., :m]
     arguments: dict[str, Any] = {
-        "scheme": Plain() if scheme is None else scheme,
+        "scheme": PLAIN if scheme is None else scheme,
         "key_padding": key_padding,
         "mask": mask,
         "causal": causal,
@@ -87,13 +90,13 @@ def attention(
         output = attend(query, key, value, **arguments)
     else:
         assert listener is not None
-        real = real_tokens(key_padding, mask, query)
+        real = real_tokens(key_padding, mask, query.shape[0])
         asked = asked_for(listener.wants, simple=type(arguments["scheme"]) is Plain and position_bias is None)
         arguments |= {f"return_{name}": True for name in asked}
         output, *results = attend(query, key, value, query_padding=real, **arguments)
         scale = query.shape[3] ** -0.5 if scaling is None else scaling
         tensors = {"q": query, "k": key, "v": value, "output": output, **dict(zip(asked, results, strict=True))}
-        listener.hear(module, Heard(**tensors, real=real, scale=scale, causal=causal, mask=mask))
+        listener.hear(module, Heard(**tensors, padding=real, scale=scale, causal=causal, mask=mask))
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -118,13 +121,11 @@ def first_position(mask: Tensor | None, n: int, m: int) -> int:
     return int(mask[:, :, 0].flatten(0, 1).any(dim=0).nonzero().max())
 
 
-def real_tokens(key_padding: Tensor | None, mask: Tensor | None, q: Tensor) -> Tensor:
-    """Which tokens are no padding: those that are keys to somebody."""
+def real_tokens(key_padding: Tensor | None, mask: Tensor | None, batch: int) -> Tensor | None:
+    """Which tokens are no padding: those that are keys to somebody; None if all are."""
     if key_padding is not None:
-        return key_padding.expand(q.shape[0], -1)
-    if mask is not None:
-        return mask.expand(q.shape[0], *mask.shape[1:]).any(dim=1).any(dim=1)
-    return torch.ones(q.shape[0], q.shape[2], dtype=torch.bool, device=q.device)
+        return key_padding.expand(batch, -1)
+    return None if mask is None else mask.expand(batch, *mask.shape[1:]).any(dim=1).any(dim=1)
 
 
 def attention_mask(
