@@ -145,10 +145,8 @@ def test_several_tasks_have_a_base_each(tmp_path: Path, headwise: Headwise, monk
         "wide=--model rpr --heads 32",
     )
     assert headwise(*command, "--epochs", 3, "--out", tmp_path / "study")[0] == 130
-    assert [(base.task, base.data, base.epochs) for base in seen["bases"]] == [
-        ("sst2", ("a",), 3),
-        ("ag-news", ("b",), 3),
-    ]
+    found = [(base.task, base.data, base.epochs) for base in seen["bases"]]
+    assert found == [("sst2", ("a",), 3), ("ag-news", ("b",), 3)]
     assert seen["methods"] == [method("plain"), Method("wide", {"model": "rpr", "heads": 32})]
     assert seen["seeds"] == 10
 
@@ -177,7 +175,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     args: list[str], told: str, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, said, complained = headwise("compare", *args)
+    code, _, complained = headwise("compare", *args)
     assert code == 2, complained
     lines = [line for line in complained.splitlines() if not line.startswith("Control added")]
     assert len(lines) == 1

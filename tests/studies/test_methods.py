@@ -34,9 +34,7 @@ def test_schemes_are_those_of_the_models() -> None:
         (["a", "b"], ["a", "b"], {}),
     ],
 )
-def test_controls_are_added_where_they_are_missing(
-    texts: list[str], names: list[str], controls: dict[str, str]
-) -> None:
+def test_controls_are_added_where_missing(texts: list[str], names: list[str], controls: dict[str, str]) -> None:
     found, their = with_controls([method(text) for text in texts], shared())
     assert [one.name for one in found] == names
     assert their == controls
@@ -53,7 +51,7 @@ def test_a_control_is_the_same_but_for_what_is_to_help() -> None:
 
 
 def test_guides_that_all_methods_share_have_a_control_too() -> None:
-    found, their = with_controls([method("bert")], shared(guides=("mdg",)))
+    found, _ = with_controls([method("bert")], shared(guides=("mdg",)))
     assert [one.name for one in found] == ["unchanged", "bert"]
     assert found[0].settings == {"model": "bert", "guides": ()}
 
@@ -74,7 +72,7 @@ def test_a_method_of_options() -> None:
     assert found == Method("wide", {"model": "rpr", "heads": 32})
     assert as_method("bert+pdg=0.1", BASE) == method("bert+pdg=0.1")
     assert as_method("usual=", BASE) == Method("usual", {})
-    with pytest.raises(Mistake, match="--methods wide: .*--hats"):
+    with pytest.raises(Mistake, match=r"--methods wide: .*--hats"):
         as_method("wide=--hats 3", BASE)
 
 
@@ -96,7 +94,7 @@ def test_runs_are_methods_by_seeds_with_their_settings() -> None:
 
 
 def test_a_method_that_a_task_cannot_have() -> None:
-    with pytest.raises(Mistake, match="--methods odd: hats is no setting of reviews.csv"):
+    with pytest.raises(Mistake, match="--methods odd: hats is no setting"):
         runs([BASE], [Method("odd", {"hats": 3})], [0])
     with pytest.raises(Mistake, match="--methods odd: --heads must be at least 1, got 0"):
         runs([BASE], [Method("odd", {"heads": 0})], [0])

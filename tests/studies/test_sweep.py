@@ -14,6 +14,7 @@ from headwise.studies.worker import train_run, work
 from headwise.training import Settings
 from headwise.training.settings import Common
 from tests.studies.fakes import fake
+from tests.training.conftest import Headwise
 
 GUIDED = Settings(data=("reviews.csv",), model="bert", guides=("mdg", "pdg"))
 OWN = Settings(data=("reviews.csv",), model="rpr")
@@ -135,6 +136,40 @@ def test_a_search_that_lost_its_worker_goes_on(tmp_path: Path) -> None:
     assert [entry.state for entry in entries] == ["finished"] * 3
     assert claims[1].run in [entry.run for entry in entries], "with the same values"
     assert all(entry.trial.params for entry in entries[1:]), "and the sampler learns from it"
+
+
+def test_the_command_line_of_a_sweep(tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def begin(base: Any, axes: Any, out: Path, **others: Any) -> None:
+        seen.update(base=base, axes=axes, **others)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweeping, "begin", begin)
+    given = (
+        "sweep",
+        "--data",
+        "a.csv",
+        "--model",
+        "bert",
+        "--guides",
+        "mdg",
+        "--seeds",
+        3,
+        "--out",
+        tmp_path / "sweep",
+    )
+    assert headwise(*given, "--over", "learning_rate", "1e-3", "1e-4", "--over", "mdg", "0.5", "0.25")[0] == 130
+    assert seen["axes"] == (Axis("mdg", (0.5, 0.25), True), Axis("learning_rate", (0.001, 0.0001)))
+    assert (seen["base"].model, seen["seeds"], seen["sampler"], seen["trials"]) == ("bert", 3, "grid", None)
+
+
+def test_a_sweep_is_no_comparison(tmp_path: Path, headwise: Headwise) -> None:
+    out = tmp_path / "sweep"
+    sweeping.begin(OWN, axes_of(OWN, [("heads", "2", "4")]), out)
+    code, _, told = headwise("compare", "--resume", "--out", out)
+    assert code == 2
+    assert told == f"headwise: --resume: {out} holds no compare, but a study of the kind sweep\n"
 
 
 def test_a_run_that_does_worse_than_others_is_stopped_early(reviews: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import headwise as package
 from headwise.mistakes import Mistake
 from headwise.studies.crew import Crew, Machine, conduct
 from headwise.studies.study import Study
-from headwise.studies.worker import work
+from headwise.studies.worker import TAKEN_OVER, work
 from headwise.training.settings import Common
 from tests.studies.conftest import begun, planned
 from tests.studies.fakes import fake
@@ -88,6 +88,16 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_run(tmp_path: Path, storage:
     twice = [run for run, count in starts.items() if count == 2]
     assert len(twice) == 1, "only the run that was cut off began again"
     assert [pid for *run, pid in lines(study) if tuple(run) == twice[0]] == [str(first.pid), str(second.pid)]
+
+
+def test_a_worker_that_was_taken_for_dead_ends(tmp_path: Path) -> None:
+    study = begun(tmp_path / "study", seeds=1)
+    command = [*script(tmp_path / "worker.py", seconds=60), str(study.folder.path), "asleep"]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL)
+    wait_for(lambda: lines(study))
+    study.ledger.lost("asleep")
+    assert process.wait(60) == TAKEN_OVER
+    assert [entry.state for entry in study.ledger.entries()] == ["waiting", "waiting"]
 
 
 def test_a_run_that_was_finished_but_not_told_is_not_run_again(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Compare(Studied):
         assert self.out is not None
         machine = self.machine()
         if self.resume:
-            study = Study.resume(self.out, storage=self.storage, seeds=self.seeds)
+            study = Study.resume(self.out, storage=self.storage, seeds=self.seeds, kinds=["compare"])
         else:
             bases = self.bases()
             study = comparing.begin(

@@ -36,7 +36,7 @@ class Sweep(Studied):
         assert self.out is not None
         machine = self.machine()
         if self.resume:
-            study = Study.resume(self.out, storage=self.storage, seeds=self.seeds)
+            study = Study.resume(self.out, storage=self.storage, seeds=self.seeds, kinds=["sweep", "search"])
         else:
             base = self.base(getattr(self, "task", None))
             study = sweeping.begin(

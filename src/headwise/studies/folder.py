@@ -39,7 +39,7 @@ class Folder:
 
     @classmethod
     def create(cls, path: Path, kind: str, storage: str | None = None) -> "Folder":
-        """A new study's.
+        """A new study's; nothing is written yet.
 
         Raises:
             Mistake: there is something already.
@@ -49,7 +49,6 @@ class Folder:
         left_over = "study.db"  # of a study that was stopped before it had begun
         if path.exists() and (not path.is_dir() or any(not x.name.startswith(left_over) for x in path.iterdir())):
             raise Mistake(f"--out {path}: is not empty and holds no study; name a new folder")
-        path.mkdir(parents=True, exist_ok=True)
         name = f"{path.absolute().name}-{secrets.token_hex(3)}"
         return cls(path, name, kind, None if storage is None else shown(storage))
 
@@ -74,7 +73,9 @@ class Folder:
 
     def url(self, given: str | None = None) -> str:
         """The database's address: as given, from the environment, or as the folder knows it."""
-        return given or os.environ.get(STORAGE) or self.storage or in_folder(self.path)
+        if self.storage is None:
+            return given or in_folder(self.path)
+        return given or os.environ.get(STORAGE) or self.storage
 
     def ledger(self, given: str | None = None) -> Ledger:
         """The study's runs."""

@@ -1,7 +1,7 @@
 """A study from its beginning, or from where it was left, to its results."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,8 @@ class Study:
         """
         folder = Folder.create(out, kind, storage)
         url = storage or in_folder(out)
+        if storage is None:
+            out.mkdir(parents=True, exist_ok=True)
         kept: Any = "all" if keep_models else min(run.seed for run in runs)
         known = {"kind": kind, "folder": str(out.absolute()), "keep_models": kept, **about}
         Ledger.create(connect(url), folder.name, known, maximise=maximise).enqueue(runs)
@@ -66,27 +68,30 @@ class Study:
         return cls(folder, folder.ledger(url), url)
 
     @classmethod
-    def resume(cls, out: Path, *, storage: str | None = None, seeds: int | None = None) -> "Study":
+    def resume(
+        cls, out: Path, *, storage: str | None = None, seeds: int | None = None, kinds: Collection[str] = ()
+    ) -> "Study":
         """A study that was interrupted, has failed runs, or is still run by other machines, which get help.
 
         Args:
             out: its folder, which must be the same for all machines.
             storage: the database's address, if it has a password, or moved.
             seeds: have so many seeds, if that is more than before.
+            kinds: what the study may be; by default anything.
 
         Raises:
-            Mistake: there is no study, or it has more seeds already.
+            Mistake: there is no study, it is another kind of one, or it has more seeds already.
         """
         folder = Folder.read(out)
+        if kinds and folder.kind not in kinds:
+            raise Mistake(f"--resume: {out} holds no {' or '.join(kinds)}, but a study of the kind {folder.kind}")
         url = folder.url(storage)
         study = cls(folder, folder.ledger(url), url)
         runs = [entry.run for entry in study.ledger.entries()]
         if seeds is not None:
             there = sorted({run.seed for run in runs})
             if seeds < len(there):
-                raise Mistake(
-                    f"--seeds {seeds}: the study in {out} has {len(there)} already; results are not taken back"
-                )
+                raise Mistake(f"--seeds {seeds}: the study in {out} has {len(there)} already; none is taken back")
             runs += more_seeds(runs, range(there[0], there[0] + seeds))
         study.ledger.enqueue(runs, again=True)
         return study

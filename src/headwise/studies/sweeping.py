@@ -163,9 +163,7 @@ def conclude(best: Candidate, control: Candidate | None, study: Study) -> None:
         split = "test" if "test" in metrics["figures"] else "dev"
         figures = [result.metrics["figures"][split][metrics["primary"]] for result in one.results]
         print(f"{one.name}: {split} {metrics['primary']} {statistics.fmean(figures):.4f} ({len(figures)} seeds)")
-    print(
-        "One setting chosen out of many looks better than it is: headwise compare, with new seeds, tells by how much."
-    )
+    print("What was chosen out of many looks better than it is; headwise compare, with new seeds, tells by how much.")
 
 
 def write(found: Sequence[Candidate], folder: Path) -> None:
