@@ -131,9 +131,10 @@ def test_one_id_is_one_news(data: Path) -> None:
 def test_mistakes_about_folders(data: Path) -> None:
     with pytest.raises(Mistake, match=r"nowhere: no such folder"):
         read(data / "nowhere")
+    (data / "dev" / "empty").mkdir(parents=True)
     with pytest.raises(Mistake, match=r"expected folders train, dev and test, .*; folders there: none"):
-        read(data / "MINDsmall_train")
-    (data / "dev").mkdir()
+        read(data / "dev" / "empty")
+    (data / "dev" / "empty").rmdir()
     with pytest.raises(Mistake, match=r"dev: news.tsv is missing"):
         read(data)
     folder(data / "dev", news_lines(*NEWS), [])
