@@ -4,6 +4,8 @@ Wu, Wu and Huang 2021, DA-Transformer, section 4.1, whose model for MIND is NRMS
 Transformers: words of a title attend to each other and are pooled; clicked news attend to each other and are pooled.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -98,8 +100,11 @@ class HeadwiseForRecommendation(HeadwisePreTrainedModel):
         return vectors
 
     def users(self, clicked: Tensor, real: Tensor) -> Tensor:
-        """Vectors of clicked news (B, history, dim), the latest last, and which there are (B, history) → (B, dim)."""
-        vectors: Tensor = self.clicks(clicked, real)
+        """Vectors of clicked news (B, history, dim), the latest last, and which there are (B, history) → (B, dim).
+
+        Divided by √dim, so that dot products with news begin small enough for a softmax over them to learn.
+        """
+        vectors: Tensor = self.clicks(clicked, real) / math.sqrt(self.config.dim)
         return vectors
 
     @can_return_tuple  # type: ignore[untyped-decorator]
