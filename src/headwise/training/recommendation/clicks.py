@@ -94,7 +94,7 @@ def latest(values: Any, offsets: Any, most: int) -> Any:
 
 
 def draw(counts: Any, lists: Any, keys: Any, most: int) -> Any:
-    """For each key `most` different places of a list in a flat array of all lists, −1 where it has no more.
+    """For each key `most` different places of a list in a flat array of all lists, in order, then −1.
 
     Args:
         counts: (lists,), how long each is.
@@ -106,7 +106,7 @@ def draw(counts: Any, lists: Any, keys: Any, most: int) -> Any:
     place = np.arange(max(int(counts.max(initial=0)), most))
     lots = mixed(keys[:, None] + mixed(place.astype(np.uint64)))
     lots = np.where(place < counts[lists][:, None], lots, np.uint64(2**64 - 1))
-    drawn = np.argpartition(lots, most - 1, axis=1)[:, :most]
+    drawn = np.sort(np.argpartition(lots, most - 1, axis=1)[:, :most], axis=1)
     return np.where(drawn < counts[lists][:, None], starts[:, None] + drawn, -1)
 
 

@@ -2,7 +2,7 @@
 
 import zipfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +97,11 @@ def table(part: Path, names: pa.Array, *, packed: bool) -> Iterator[Any]:
     schema = pa.schema(
         [("impression", pa.string()), ("rank", pa.int32()), ("news", pa.string()), ("score", pa.float32())]
     )
-    options = csv.WriteOptions(delimiter="\t", quoting_style="none")
-    stream: AbstractContextManager[Any] = pa.output_stream(str(part), compression="gzip" if packed else None)
-    with stream as file, csv.CSVWriter(file, schema, write_options=options) as writer:
+    options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")  # headers would be quoted
+    with ExitStack() as opened:
+        file = opened.enter_context(pa.output_stream(str(part), compression="gzip" if packed else None))
+        file.write("\t".join(schema.names).encode() + b"\n")
+        writer = opened.enter_context(csv.CSVWriter(file, schema, write_options=options))
 
         def add(ids: pa.Array, impressions: Impressions, scores: Any) -> None:
             order, rank = ranks(scores, impressions.offsets)
