@@ -30,7 +30,10 @@ def recommender(titles: Any = None, **options: Any) -> HeadwiseForRecommendation
 
 
 def titles() -> dict[str, Tensor]:
-    return {"input_ids": torch.randint(1, WORDS, (6, 5)), "attention_mask": torch.arange(5) < torch.arange(6, 0, -1)[:, None]}
+    return {
+        "input_ids": torch.randint(1, WORDS, (6, 5)),
+        "attention_mask": torch.arange(5) < torch.arange(6, 0, -1)[:, None],
+    }
 
 
 @pytest.mark.parametrize("pooling", ["additive", "recent", "last"])
@@ -58,7 +61,9 @@ def test_the_loss_is_a_softmax_over_an_impression() -> None:
 
 def test_someone_without_clicks_has_a_learned_vector() -> None:
     model, batch = recommender(), titles()
-    model(**batch, history=HISTORY, candidates=CANDIDATES, user=USER, labels=torch.zeros(4, dtype=torch.long)).loss.backward()
+    model(
+        **batch, history=HISTORY, candidates=CANDIDATES, user=USER, labels=torch.zeros(4, dtype=torch.long)
+    ).loss.backward()
     assert model.clicks.newcomer.grad is not None
     assert model.clicks.newcomer.grad.abs().sum() > 0
 

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -157,7 +158,7 @@ def test_any_rows_can_be_taken(tmp_path: Path) -> None:
         ("history", taken.history, taken.history_offsets),
     ):
         expected = [stored[int(row)][name] for row in rows]
-        assert [values[a:b].tolist() for a, b in zip(offsets[:-1], offsets[1:], strict=True)] == expected
+        assert [values[a:b].tolist() for a, b in pairwise(offsets)] == expected
     assert len(split.take([]).candidates) == 0
 
 

@@ -27,7 +27,10 @@ def clicks(read: mind.Log) -> Clicks:
 def told(clicks: Clicks, read: mind.Log, batch: dict[str, Any]) -> list[tuple[list[str], list[str]]]:
     """A batch in words: of each click the titles of its history, and those of its candidates."""
     tokenizer = build_tokenizer(read.news.data["title"][:])
-    names = [tokenizer.decode(ids[real.bool()]) for ids, real in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
+    names = [
+        tokenizer.decode(ids[real.bool()])
+        for ids, real in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ]
 
     def title(numbers: Any) -> list[str]:
         return [names[number] for number in numbers.tolist() if number >= 0]

@@ -26,7 +26,7 @@ def test_it_equals_scoring_every_pair(read: mind.Log, scheme: str, monkeypatch: 
     config = RecommenderConfig(titles=words, scheme=scheme, heads=2, head_dim=4, history=HISTORY)
     model = HeadwiseForRecommendation(config).eval()
     split = read.splits["train"]
-    _, scored = ranking.by_model(model, split, titles, history=HISTORY)
+    scored = ranking.by_model(model, split, titles, history=HISTORY)
     fast = [(scores, part.clicked, part.offsets) for part, scores in scored]
     slow = []
     for row in split.rows.data:

@@ -144,13 +144,15 @@ def test_a_killed_run_goes_on(log: Path, tmp_path: Path, headwise: Headwise) -> 
     assert code == 0, err
     assert "beside oracle: auc" in out
     assert "headwise predict" in out
-    both = [json.loads((tmp_path / name / "metrics.json").read_text())["figures"]["test"] for name in ("whole", "killed")]
+    both = [
+        json.loads((tmp_path / name / "metrics.json").read_text())["figures"]["test"] for name in ("whole", "killed")
+    ]
     assert both[0] == pytest.approx(both[1])
 
 
 def test_a_hugging_face_encoder_reads_titles(bert: Path, log: Path, tmp_path: Path, headwise: Headwise) -> None:
     args = ("--task", "mind", "--data", log, "--model", bert, "--title-length", 12, "--heads", 2, "--head-dim", 4)
-    code, out, err = headwise("train", *args, "--epochs", 1, "--out", tmp_path / "run")
+    code, _, err = headwise("train", *args, "--epochs", 1, "--out", tmp_path / "run")
     assert code == 0, err
     assert "words by bert, clicked news by distance-aware" in err
     assert headwise("evaluate", tmp_path / "run")[0] == 0
@@ -247,5 +249,7 @@ def test_run_yaml_does_the_run_again(trained: Path, tmp_path: Path, headwise: He
     assert yaml.safe_load((trained / "run.yaml").read_text())["news_scheme"] == "rpr"
     code, _, err = headwise("train", "--config", trained / "run.yaml", "--out", tmp_path / "again")
     assert code == 0, err
-    both = [json.loads((path / "metrics.json").read_text())["figures"]["test"] for path in (trained, tmp_path / "again")]
+    both = [
+        json.loads((path / "metrics.json").read_text())["figures"]["test"] for path in (trained, tmp_path / "again")
+    ]
     assert both[0] == pytest.approx(both[1])

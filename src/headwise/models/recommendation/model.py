@@ -142,4 +142,3 @@ class HeadwiseForRecommendation(HeadwisePreTrainedModel):
             nn.init.zeros_(module.newcomer)
         elif isinstance(module, RecentPooling):
             nn.init.zeros_(module.slope)
-

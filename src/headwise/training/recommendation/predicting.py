@@ -83,7 +83,9 @@ def leaderboard(part: Path, names: pa.Array) -> Iterator[Any]:
 
         def add(ids: pa.Array, impressions: Impressions, scores: Any) -> None:
             _, rank = ranks(scores, impressions.offsets)
-            lists = pa.ListArray.from_arrays(pa.array(impressions.offsets, pa.int32()), pc.cast(pa.array(rank), "string"))
+            lists = pa.ListArray.from_arrays(
+                pa.array(impressions.offsets, pa.int32()), pc.cast(pa.array(rank), "string")
+            )
             joined = pc.binary_join(lists, ",")
             lines = pc.binary_join_element_wise(ids, pc.binary_join_element_wise("[", joined, "]\n", ""), " ")
             file.write("".join(lines.to_pylist()).encode())

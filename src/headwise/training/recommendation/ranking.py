@@ -29,14 +29,12 @@ Precision = Callable[[], AbstractContextManager[Any]]
 
 
 @torch.inference_mode()
-def by_model(
-    model: Any, split: Split, titles: Titles, *, history: int, precision: Precision = nullcontext
-) -> tuple[Tensor, Scored]:
-    """The vectors of all news, and the scores of all candidates, by a model."""
+def by_model(model: Any, split: Split, titles: Titles, *, history: int, precision: Precision = nullcontext) -> Scored:
+    """The scores of all candidates, by a model."""
     model.eval()
     with precision():
         news = news_vectors(model, titles)
-    return news, by_vectors(split, news, model.users, history=history, precision=precision)
+    return by_vectors(split, news, model.users, history=history, precision=precision)
 
 
 def news_vectors(model: Any, titles: Titles) -> Tensor:

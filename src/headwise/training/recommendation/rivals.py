@@ -45,7 +45,9 @@ def oracle(data: Path, split: str) -> dict[str, dict[str, float]]:
 def bags(words: Tensor, titles: Titles) -> Tensor:
     """(news, width): the mean of the words of each title, of length 1."""
     tokens = torch.from_numpy(titles.tokens).to(words.device)
-    real = torch.arange(tokens.shape[1], device=words.device) < torch.from_numpy(titles.lengths).to(words.device)[:, None]
+    real = (
+        torch.arange(tokens.shape[1], device=words.device) < torch.from_numpy(titles.lengths).to(words.device)[:, None]
+    )
     parts = [
         F.embedding(some, words).mul(there[..., None]).sum(dim=1)
         for some, there in zip(tokens.split(4096), real.split(4096), strict=True)

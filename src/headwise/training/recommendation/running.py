@@ -26,7 +26,7 @@ from headwise.training.progress import Progress
 from headwise.training.recommendation import card
 from headwise.training.recommendation.building import Built, build
 from headwise.training.recommendation.clicks import Clicks
-from headwise.training.recommendation.ranking import Precision, Scored, by_model
+from headwise.training.recommendation.ranking import Precision, Scored, by_model, tallied
 from headwise.training.recommendation.rivals import figures, oracle, rivals
 from headwise.training.recommendation.settings import Recommendation
 from headwise.training.recommendation.survey import Survey, survey
@@ -34,8 +34,6 @@ from headwise.training.recommendation.titles import Titles, tokenised
 from headwise.training.recommendation.trainer import ClicksTrainer
 from headwise.training.run import header, in_bfloat16, versions
 from headwise.training.texts.running import arguments, batch_size_of
-
-COUNTS = ("impressions", "only_clicks", "only_non_clicks")
 
 
 def run(settings: Recommendation, out: Path, *, resume: bool) -> dict[str, Any]:
@@ -99,7 +97,7 @@ def fitted(
         callbacks=[EarlyStoppingCallback(settings.patience)] if "dev" in judged else [],
         batch_size=batch_size_of(settings, MIND),
         lengths=np.minimum(seen.lengths, settings.history),
-        judge=judge_of(judged["dev"], rank) if "dev" in judged else None,
+        judge=(lambda model: figures(tallied(rank(model, judged["dev"])))) if "dev" in judged else None,
     )
     Progress.replace_in(trainer)
     start = time.perf_counter()
@@ -137,33 +135,20 @@ def fitted(
     return metrics
 
 
-def judge_of(dev: Split, rank: Callable[..., Any]) -> Callable[[Any], dict[str, float]]:
-    """The Trainer's look at dev."""
-
-    def judge(model: Any) -> dict[str, float]:
-        tally = Tally()
-        for part, scores in rank(model, dev)[1]:
-            tally.add(scores, part.clicked, part.offsets)
-        return figures(tally)
-
-    return judge
-
-
 def judge(
-    metrics: dict[str, Any], splits: Mapping[str, Split], rank: Callable[..., Any], model: Any, predictions: Path
+    metrics: dict[str, Any], splits: Mapping[str, Split], rank: Callable[..., Scored], model: Any, predictions: Path
 ) -> None:
-    """Figures of splits, with their error, and `predictions.parquet`: each impression's own metrics, for paired tests."""
+    """Figures of splits, with their error; and `predictions.parquet`, each impression's metrics, for paired tests."""
     schema = pa.schema([("split", pa.string()), ("row", pa.int64()), *((name, pa.float32()) for name in METRICS)])
     with pq.ParquetWriter(predictions, schema) as writer:
         for name, split in splits.items():
-            scored: Scored = rank(model, split)[1]
             tally, first = Tally(), 0
-            for part, scores in scored:
+            for part, scores in rank(model, split):
                 tally.add(scores, part.clicked, part.offsets)
                 each = metrics_of_clicks.each(scores, part.clicked, part.offsets)
                 count = len(part.offsets) - 1
-                columns = [[name] * count, range(first, first + count), *(each[metric] for metric in METRICS)]
-                writer.write_table(pa.table([pa.array(x, f.type) for x, f in zip(columns, schema, strict=True)], schema=schema))
+                columns = {"split": [name] * count, "row": range(first, first + count), **each}
+                writer.write_table(pa.table(columns, schema=schema))
                 first += count
             metrics["figures"][name] = figures(tally)
             metrics["standard_error"][name] = tally.standard_error()

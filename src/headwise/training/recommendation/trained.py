@@ -1,7 +1,6 @@
 """A finished run on a click log, ready to be used."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,4 @@ class Trained:
     def scores(self, split: Split, titles: Titles) -> Scored:
         """The scores of all candidates, in the log's order, some impressions at a time."""
         precision = in_precision(self.settings, self.model.device.type)
-        scored: Iterator[Any] = by_model(
-            self.model, split, titles, history=self.settings.history, precision=precision
-        )[1]
-        return scored
+        return by_model(self.model, split, titles, history=self.settings.history, precision=precision)
