@@ -30,12 +30,19 @@ from scipy import stats
 from headwise.attention import DistanceAware
 from headwise.inspection import draw_distances
 from headwise.inspection.style import save
-from headwise.models import HeadwiseConfig, HeadwiseForRecommendation, RecommenderConfig, build_tokenizer
+from headwise.models import (
+    HeadwiseConfig,
+    HeadwiseForRecommendation,
+    RecommenderConfig,
+    build_tokenizer,
+    initialise_by_name,
+)
 from headwise.simulation.mind import simulate
 from headwise.simulation.settings import Settings
 from headwise.tasks import mind
 from headwise.tasks.metrics.clicks import METRICS, figures
 from headwise.training import train
+from headwise.training.progress import quieter
 from headwise.training.recommendation.clicks import Clicks, EpochBatches, only
 from headwise.training.recommendation.ranking import by_model, tallied
 from headwise.training.recommendation.settings import Recommendation
@@ -186,27 +193,36 @@ def paired(mine: dict[int, Any], theirs: dict[int, Any]) -> str:
     return f"{np.mean(difference):+.4f}, {stats.ttest_1samp(difference, 0.0).pvalue:.3f}"
 
 
-def schemes(given: argparse.Namespace, name: str, method: str = "distance-aware") -> list[DistanceAware]:
-    """The news level's scheme of each seed."""
-    folders = [given.out / "runs" / name / method / str(seed) for seed in finished(given, name, method)]
-    models: list[Any] = [HeadwiseForRecommendation.from_pretrained(folder) for folder in folders]
-    return [model.clicks.layers[0].attention.scheme for model in models]
+def schemes(given: argparse.Namespace, name: str) -> list[tuple[DistanceAware, DistanceAware]]:
+    """The news level's scheme of each distance-aware model, as it began and as it ended."""
+    found = []
+    for seed in finished(given, name, "distance-aware"):
+        with quieter():
+            model: Any = HeadwiseForRecommendation.from_pretrained(
+                given.out / "runs" / name / "distance-aware" / str(seed)
+            )
+        begun: Any = HeadwiseForRecommendation(model.config)
+        initialise_by_name(begun, seed)
+        found.append(tuple(one.clicks.layers[0].attention.scheme for one in (begun, model)))
+    return found
 
 
 def learnt(given: argparse.Namespace, name: str) -> str:
     """What heads of the news level think of distance."""
-    found = [scheme.w.detach().numpy() for scheme in schemes(given, name)]
+    found = [(ended.w.detach().numpy(), (ended.w - begun.w).detach().numpy()) for begun, ended in schemes(given, name)]
     if not found:
         return ""
-    w = np.concatenate(found)
-    by_seed = ", ".join(f"{x.mean():+.3f}" for x in found)
-    below = 100 * (w < 0).mean()
-    return f"News-level w of distance-aware: mean {w.mean():+.3f} (by seed {by_seed}), {below:.0f} % below 0."
+    w, moved = (np.concatenate(x) for x in zip(*found, strict=True))
+    by_seed = ", ".join(f"{x.mean():+.3f}" for _, x in found)
+    return (
+        f"News-level w of distance-aware: mean {w.mean():+.3f}, {100 * (w < 0).mean():.0f} % of heads below 0; training "
+        f"moved it by {moved.mean():+.3f} on average (by seed {by_seed}), {100 * (moved < 0).mean():.0f} % of heads down."
+    )
 
 
 def picture(given: argparse.Namespace) -> None:
     """Figure 7: w and v of the news level's heads on each log, of the first seed, heads in order of w."""
-    named = {name: found[0] for name in given.logs if (found := schemes(given, name))}
+    named = {name: found[0][1] for name in given.logs if (found := schemes(given, name))}
     for scheme in named.values():
         order = scheme.w.detach().argsort()
         assert scheme.v is not None
@@ -271,6 +287,7 @@ def worked(given: argparse.Namespace, log: mind.Log, what: str) -> tuple[int, fl
     batches: Any = EpochBatches(np.minimum(seen.lengths, 50), given.batch_size, seed=0)
     if what == "collate":
         chosen = [next(iter(batch)) for _, batch in zip(range(given.steps), batches, strict=False)]
+        clicks[chosen[0]]  # maps the file
         start = time.perf_counter()
         return sum(len(clicks[batch]["history"]) for batch in chosen), start
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -152,6 +152,7 @@ def test_any_rows_can_be_taken(tmp_path: Path) -> None:
     split = read(tmp_path / "log").splits["train"]
     rows = np.array([2499, 3, 3, 1024, 0, 1023])
     taken, stored = split.take(rows), split.rows.data
+    assert taken.clicked is not None
     for name, values, offsets in (
         ("candidates", taken.candidates, taken.offsets),
         ("clicked", taken.clicked, taken.offsets),

@@ -33,12 +33,13 @@ class ClicksTrainer(RunTrainer):
             process=self.args.process_index,
             processes=self.args.world_size,
         )
+        # With a GPU, another process makes the batches: a fork, which shares what is mapped.
         return Loader(
             clicks,
             batch_sampler=batches,
             collate_fn=only,
             pin_memory=self.args.dataloader_pin_memory,
-            num_workers=1 if torch.cuda.is_available() else 0,  # so that a GPU need not wait
+            **({"num_workers": 1, "multiprocessing_context": "fork"} if torch.cuda.is_available() else {}),
         )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
