@@ -214,9 +214,10 @@ def learnt(given: argparse.Namespace, name: str) -> str:
         return ""
     w, moved = (np.concatenate(x) for x in zip(*found, strict=True))
     by_seed = ", ".join(f"{x.mean():+.3f}" for _, x in found)
+    below, down = (f"{100 * (x < 0).mean():.0f} % of heads" for x in (w, moved))
     return (
-        f"News-level w of distance-aware: mean {w.mean():+.3f}, {100 * (w < 0).mean():.0f} % of heads below 0; training "
-        f"moved it by {moved.mean():+.3f} on average (by seed {by_seed}), {100 * (moved < 0).mean():.0f} % of heads down."
+        f"News-level w of distance-aware: mean {w.mean():+.3f}, {below} below 0; training moved it by "
+        f"{moved.mean():+.3f} on average (by seed {by_seed}), {down} down."
     )
 
 
