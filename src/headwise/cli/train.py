@@ -13,6 +13,7 @@ from tyro.conf import DisallowNone, FlagCreatePairsOff, arg
 from headwise.cli.mistakes import in_one_line
 from headwise.mistakes import Mistake
 from headwise.training.kinds import kind_of, read_settings
+from headwise.training.recommendation.settings import Recommendation
 from headwise.training.settings import Common
 from headwise.training.texts.settings import Settings
 
@@ -85,8 +86,18 @@ class Train(Options, Settings):
     """
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainMind(Options, Recommendation):
+    """Train a recommender of news on a click log in MIND's layout, and leave it in a folder with its figures.
+
+    $ headwise train --task mind --data MINDsmall --vectors glove.6B.300d.txt --out runs/mind
+    $ headwise train --task mind --data MINDsmall --model none --news-scheme rpr --out runs/rpr
+    $ headwise train --task mind --data MINDlarge --model bert-base-uncased --pooling recent --out runs/bert
+    """
+
+
 #: The command for tasks whose runs are of another kind, and ask for other settings.
-OTHERS: dict[str, type[Options]] = {}
+OTHERS: dict[str, type[Options]] = {"mind": TrainMind}
 
 
 def command_for(task: str | None) -> type[Options]:

@@ -11,6 +11,7 @@ from headwise.models.documents import encode_document, pad_documents
 from headwise.models.encoder import HeadwiseModel
 from headwise.models.initialisation import initialise_by_name
 from headwise.models.pooling import AdditivePooling
+from headwise.models.recommendation import HeadwiseForRecommendation, RecommenderConfig
 from headwise.models.vectors import Coverage, read_vectors
 from headwise.models.words import build_tokenizer, count_words
 
@@ -18,14 +19,18 @@ AutoConfig.register("headwise", HeadwiseConfig)
 AutoModel.register(HeadwiseConfig, HeadwiseModel)
 AutoModelForSequenceClassification.register(HeadwiseConfig, HeadwiseForSequenceClassification)
 AutoModelForTokenClassification.register(HeadwiseConfig, HeadwiseForTokenClassification)
+AutoConfig.register("headwise-recommender", RecommenderConfig)
+AutoModel.register(RecommenderConfig, HeadwiseForRecommendation)
 
 __all__ = [
     "AdditivePooling",
     "Coverage",
     "HeadwiseConfig",
+    "HeadwiseForRecommendation",
     "HeadwiseForSequenceClassification",
     "HeadwiseForTokenClassification",
     "HeadwiseModel",
+    "RecommenderConfig",
     "build_tokenizer",
     "count_words",
     "encode_document",

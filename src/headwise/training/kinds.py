@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from headwise.mistakes import Mistake
+from headwise.training.recommendation.settings import Recommendation
 from headwise.training.settings import Common
 from headwise.training.texts.settings import Settings
 
@@ -35,7 +36,7 @@ class Kind:
 TEXTS = Kind(Settings, "headwise.training.texts")
 
 #: Tasks that are of another kind.
-OTHERS: dict[str, Kind] = {}
+OTHERS: dict[str, Kind] = {"mind": Kind(Recommendation, "headwise.training.recommendation")}
 
 
 def kind_of(task: str | None) -> Kind:

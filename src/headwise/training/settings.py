@@ -127,6 +127,6 @@ def as_type(wanted: Any, value: Any) -> Any:
         types = parts[:1] * len(value) if isinstance(value, list) and parts[-1] is ... else parts
         if isinstance(value, list) and len(types) == len(value):
             return tuple(as_type(part, x) for part, x in zip(types, value, strict=True))
-    elif isinstance(value, TAKEN.get(wanted, wanted)) and not isinstance(value, bool):
+    elif isinstance(value, TAKEN.get(wanted, wanted)) and isinstance(value, bool) == (wanted is bool):
         return Path(value) if wanted is Path else value
     raise ValueError(f"cannot be {value!r}")
