@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.mistakes import Mistake
-from headwise.training.batches import Batches
+from headwise.training.texts.batches import Batches
 
 
 @given(rows=st.integers(1, 300), size=st.integers(1, 40), processes=st.integers(1, 4), epoch=st.integers(0, 3))

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoTokenizer, RobertaConfig, RobertaModel
 from headwise.mistakes import Mistake
 from headwise.training import Settings, evaluate, train
 from headwise.training.folder import last_checkpoint, staged, write_whole
+from headwise.training.kinds import read_settings
 from tests.training.conftest import Headwise, rows, write
 
 
@@ -116,7 +117,7 @@ def test_options_beside_a_file_win(reviews: Path, tmp_path: Path, headwise: Head
     (tmp_path / "run.yaml").write_text(settings.written())
     options = ("--config", tmp_path / "run.yaml", "--out", tmp_path / "run")
     assert headwise("train", *options, "--seed", 0, "--dropout", 0.2)[0] == 0  # both are the defaults
-    assert Settings.read(tmp_path / "run" / "run.yaml") == replace(settings, seed=0, dropout=0.2)
+    assert read_settings(tmp_path / "run" / "run.yaml") == replace(settings, seed=0, dropout=0.2)
 
 
 def test_settings_hold_from_any_folder(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +172,7 @@ def test_without_a_network_the_hub_is_not_asked_again_and_again(
         asked.append(options.get("local_files_only"))
         return kept(name, **options)
 
-    monkeypatch.setattr("headwise.training.building.AutoConfig.from_pretrained", ask)
+    monkeypatch.setattr("headwise.training.texts.building.AutoConfig.from_pretrained", ask)
     refused(headwise, "--data", reviews, "--model", "no/such-model", "--out", tmp_path / "run")
     assert asked == [True], "what was had before is looked for, no more"
 
@@ -207,7 +208,7 @@ def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(
 
     out = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr("headwise.training.run.scores_of", counted(die, after=2))
+        patched.setattr("headwise.training.texts.running.scores_of", counted(die, after=2))
         with pytest.raises(Killed):
             train(settings, out)
     assert not (out / "metrics.json").exists()
@@ -224,7 +225,7 @@ def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(
 
 
 def counted(last: object, after: int) -> object:
-    from headwise.training.predictions import scores_of
+    from headwise.training.texts.predictions import scores_of
 
     calls = 0
 

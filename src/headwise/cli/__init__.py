@@ -14,20 +14,24 @@ from headwise.cli.evaluate import Evaluate
 from headwise.cli.mistakes import in_one_line
 from headwise.cli.predict import Predict
 from headwise.cli.tasks import Tasks
-from headwise.cli.train import Train
+from headwise.cli.train import command_for, task_in
 from headwise.mistakes import Mistake
 
 ABOUT = """Self-attention that knows how far apart tokens are, and that can be told what to look at.
 
 headwise COMMAND --help tells more about a command, headwise --version the version."""
 
-app = SubcommandApp()
-app.command(name="train")(Train)
-app.command(name="evaluate")(Evaluate)
-app.command(name="predict")(Predict)
-app.command(name="tasks")(Tasks)
-app.command(bench.app, name="bench", help="Time and memory, side by side with what else there is.")
-app.command(simulate.app, name="simulate", help="Data that is made up, with its truth known.")
+
+def commands(args: Sequence[str]) -> SubcommandApp:
+    """All commands. What `train` asks for depends on the task."""
+    app = SubcommandApp()
+    app.command(name="train")(command_for(task_in(args) if args[:1] == ["train"] else None))
+    app.command(name="evaluate")(Evaluate)
+    app.command(name="predict")(Predict)
+    app.command(name="tasks")(Tasks)
+    app.command(bench.app, name="bench", help="Time and memory, side by side with what else there is.")
+    app.command(simulate.app, name="simulate", help="Data that is made up, with its truth known.")
+    return app
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -42,7 +46,9 @@ def main(args: Sequence[str] | None = None) -> int:
         return 0
     try:
         with in_one_line():
-            command = app.cli(prog="headwise", description=ABOUT, args=args, config=(FlagCreatePairsOff, DisallowNone))
+            command = commands(args).cli(
+                prog="headwise", description=ABOUT, args=args, config=(FlagCreatePairsOff, DisallowNone)
+            )
         return int(command(shlex.join(["headwise", *args])))
     except Mistake as mistake:
         return told(str(mistake))

@@ -5,27 +5,21 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro import cli
 from tyro.conf import DisallowNone, FlagCreatePairsOff, arg
 
 from headwise.cli.mistakes import in_one_line
 from headwise.mistakes import Mistake
-from headwise.training.settings import Settings
+from headwise.training.kinds import kind_of, read_settings
+from headwise.training.settings import Common
+from headwise.training.texts.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Settings):
-    """Train a model on your own texts or on a named task, and leave it in a folder with its figures and its card.
-
-    $ headwise train --data reviews.csv --model distance-aware --vectors glove.6B.300d.txt --out runs/reviews
-    $ headwise train --data reviews.csv --model bert-base-uncased --guides mdg pdg --out runs/guided
-    $ headwise train --data reviews.csv --model bert-base-uncased --retrofit distance-aware --out runs/distance
-    $ headwise train --task sst2 --data sst2/ --model plain --out runs/sst2
-    $ headwise train --config runs/sst2/run.yaml --out runs/again
-    $ torchrun --nproc-per-node 2 -m headwise train --data reviews.csv --out runs/both
-    """
+class Options(Common):
+    """What `headwise train` asks besides a run's settings."""
 
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run's folder: settings, model, tokenizer, figures, predictions and card."""
@@ -53,33 +47,85 @@ class Train(Settings):
             told(done)
         return 0
 
-    def settings(self, args: Sequence[str]) -> Settings:
+    def settings(self, args: Sequence[str]) -> Common:
         """What was asked for: what a file says, and on top of it the options."""
-        given = {field.name: getattr(self, field.name) for field in fields(Settings)}
+        made = kind_of(self.task).settings
         if self.config is None and not self.resume:
-            return Settings(**given)
+            return made(**given(self, made))
         assert self.out is not None
         begun = self.out / "run.yaml"
         if self.resume and not begun.is_file():
             raise Mistake(f"--resume: {self.out} holds no run (run.yaml is missing)")
-        base = Settings.read(self.config or begun)
+        base = read_settings(self.config or begun)
+        options: Any = command_for(base.task)
         with in_one_line():
             again = cli(
-                Train, args=args, default=Train(out=self.out, **vars(base)), config=(FlagCreatePairsOff, DisallowNone)
+                options,
+                args=args,
+                default=options(out=self.out, **vars(base)),
+                config=(FlagCreatePairsOff, DisallowNone),
             )
-        settings = Settings(**{name: getattr(again, name) for name in given})
+        made = kind_of(again.task).settings
+        settings = made(**given(again, made))
         if self.resume:
-            unchanged(settings.resolved(), Settings.read(begun))
+            unchanged(settings.resolved(), read_settings(begun))
         return settings
 
 
-def unchanged(asked: Settings, begun: Settings) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Train(Options, Settings):
+    """Train a model on your own texts or on a named task, and leave it in a folder with its figures and its card.
+
+    $ headwise train --data reviews.csv --model distance-aware --vectors glove.6B.300d.txt --out runs/reviews
+    $ headwise train --data reviews.csv --model bert-base-uncased --guides mdg pdg --out runs/guided
+    $ headwise train --data reviews.csv --model bert-base-uncased --retrofit distance-aware --out runs/distance
+    $ headwise train --task sst2 --data sst2/ --model plain --out runs/sst2
+    $ headwise train --config runs/sst2/run.yaml --out runs/again
+    $ torchrun --nproc-per-node 2 -m headwise train --data reviews.csv --out runs/both
+    """
+
+
+#: The command for tasks whose runs are of another kind, and ask for other settings.
+OTHERS: dict[str, type[Options]] = {}
+
+
+def command_for(task: str | None) -> type[Options]:
+    """The command that trains a task."""
+    return OTHERS.get(task or "", Train)
+
+
+def task_in(args: Sequence[str]) -> str | None:
+    """The task that arguments name, by themselves or in the file of --config or --out's folder.
+
+    >>> task_in(["train", "--task", "sst2"]), task_in(["train", "--task=sst2"]), task_in(["train"])
+    ('sst2', 'sst2', None)
+    """
+    named = value_of("--task", args)
+    config, out = value_of("--config", args), value_of("--out", args)
+    path = Path(config) if config else Path(out, "run.yaml") if out and "--resume" in args else None
+    return named or (read_settings(path).task if path is not None and path.is_file() else None)
+
+
+def value_of(option: str, args: Sequence[str]) -> str | None:
+    for place, found in enumerate(args):
+        if found == option and place + 1 < len(args):
+            return args[place + 1]
+        if found.startswith(f"{option}="):
+            return found.partition("=")[2]
+    return None
+
+
+def given(options: Options, settings: type[Common]) -> dict[str, Any]:
+    return {field.name: getattr(options, field.name) for field in fields(settings)}
+
+
+def unchanged(asked: Common, begun: Common) -> None:
     """A run goes on as it began.
 
     Raises:
         Mistake: another setting than it began with.
     """
-    for field in fields(Settings):
-        new, old = getattr(asked, field.name), getattr(begun, field.name)
+    for field in fields(begun):
+        new, old = getattr(asked, field.name, None), getattr(begun, field.name)
         if new != old:
             raise Mistake(f"--resume goes on as the run began, with {field.name} {old!r}; it cannot be {new!r} now")

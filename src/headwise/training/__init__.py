@@ -3,22 +3,20 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headwise.training.settings import Settings
+from headwise.training.texts.settings import Settings
 
 if TYPE_CHECKING:
-    from headwise.training.evaluating import evaluate
-    from headwise.training.predicting import predict
-    from headwise.training.run import Finished, train
-    from headwise.training.trained import Trained
+    from headwise.training.run import Finished, evaluate, predict, train
+    from headwise.training.texts.trained import Trained
 
 __all__ = ["Finished", "Settings", "Trained", "evaluate", "predict", "train"]
 
 _HOMES = {
     "Finished": "run",
     "train": "run",
-    "Trained": "trained",
-    "evaluate": "evaluating",
-    "predict": "predicting",
+    "evaluate": "run",
+    "predict": "run",
+    "Trained": "texts.trained",
 }
 
 

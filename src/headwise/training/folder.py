@@ -39,6 +39,19 @@ def check(folder: Path, *, force: bool, resume: bool) -> None:
         raise Mistake(f"--out {folder}: holds {state}; --force replaces it")
 
 
+def check_finished(run: Path) -> None:
+    """Make sure that a folder holds a finished run.
+
+    Raises:
+        Mistake: it does not.
+    """
+    for name in (SETTINGS, METRICS):
+        if not (run / name).is_file():
+            why = "no such folder" if not run.is_dir() else f"{name} is missing"
+            hint = ": the run did not finish; headwise train --resume goes on" if name == METRICS else ""
+            raise Mistake(f"{run}: holds no finished run ({why}){hint}")
+
+
 def begin(folder: Path, settings: str, *, resume: bool) -> None:
     """Make the folder a run's, with these settings; an old run goes, unless it is resumed."""
     if not resume and folder.is_dir():

@@ -1,35 +1,21 @@
-"""One run: from settings to a folder with a trained model, its figures and its card."""
+"""One run, of any kind: trained, judged, used."""
 
-import shutil
 import sys
-import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
-from datasets import Dataset
-from transformers import EarlyStoppingCallback, TrainingArguments, set_seed
-from transformers.integrations.integration_utils import is_tensorboard_available
 
 import headwise
-from headwise import tasks
-from headwise.guidance import Guide
 from headwise.mistakes import Mistake
-from headwise.tasks import Examples, Task
-from headwise.tasks import Settings as TaskSettings
-from headwise.tasks.metrics.rows import column
-from headwise.tasks.splitting import shuffled
-from headwise.training import card, folder
-from headwise.training.building import Built, build, guides_of, is_ours
-from headwise.training.predictions import scores_of, write_predictions
-from headwise.training.processes import first_only, first_then_all, on_cpu, state
-from headwise.training.progress import Progress, quieter
-from headwise.training.settings import Settings
-from headwise.training.trainer import RunTrainer
+from headwise.training import folder
+from headwise.training.kinds import Kind, kind_of, read_settings
+from headwise.training.processes import first_only
+from headwise.training.progress import quieter
+from headwise.training.settings import Common, option
 
 
 @dataclass(frozen=True)
@@ -40,7 +26,7 @@ class Finished:
     metrics: dict[str, Any]
 
 
-def train(settings: Settings, out: Path, *, force: bool = False, resume: bool = False) -> Finished:
+def train(settings: Common, out: Path, *, force: bool = False, resume: bool = False) -> Finished:
     """Train a model, judge it, and leave it in a folder.
 
     Args:
@@ -53,231 +39,80 @@ def train(settings: Settings, out: Path, *, force: bool = False, resume: bool = 
         Mistake: what the user should do differently; nothing that was there is lost.
     """
     with quieter():
-        return _train(settings, out, force=force, resume=resume)
+        first_only(lambda: folder.check(out, force=force, resume=resume))
+        metrics = kind_of(settings.task).part("running").run(settings.resolved(), out, resume=resume)
+        return Finished(out, metrics)
 
 
-def _train(settings: Settings, out: Path, *, force: bool, resume: bool) -> Finished:
-    is_first = state().is_main_process
-    first_only(lambda: folder.check(out, force=force, resume=resume))
-    settings = settings.resolved()
-    task, examples = first_then_all(lambda: load(settings))
-    set_seed(settings.seed)
-    built = first_then_all(lambda: build(settings, task, examples))
-    guides = guides_of(settings, built, examples)
-    tokens = out / folder.TOKENS
-    with folder.enough_room(out):
-        first_only(lambda: folder.begin(out, header() + settings.written(), resume=resume))
-        try:
-            encoded = first_then_all(lambda: tokenised(built, examples, tokens, again=is_first))
-            return fitted(settings, task, examples, built, guides, encoded, out, resume=resume)
-        finally:
-            if is_first:
-                shutil.rmtree(tokens, ignore_errors=True)
+def evaluate(run: Path, data: Path | None = None, **options: Any) -> dict[str, Any]:
+    """How good a run's model is: on its own test split (dev, where there is none), or on other data.
 
+    Args:
+        run: a finished run's folder.
+        data: another file with labels.
+        options: of the kind of run; for texts `text`, `pair` and `label`, the file's columns.
 
-def tokenised(built: Built, examples: Examples, tokens: Path, *, again: bool) -> dict[str, Dataset]:
-    """All splits as the model takes them, in files of the run's."""
-    tokens.mkdir(exist_ok=True)
-    return {
-        split: built.reader.encoded(rows, tokens / f"{split}.arrow", again=again)
-        for split, rows in examples.splits.items()
-    }
-
-
-def fitted(
-    settings: Settings,
-    task: Task,
-    examples: Examples,
-    built: Built,
-    guides: Sequence[Guide],
-    encoded: Mapping[str, Dataset],
-    out: Path,
-    *,
-    resume: bool,
-) -> Finished:
-    """A model that is ready to learn, trained, judged and written."""
-    notes = [*built.notes, *cut_notes(encoded, built)]
-    if state().is_main_process:
-        print(f"{task.name}: {examples.recipe}", file=sys.stderr)
-        for note in [model_note(settings, built), *notes, *(f"guide {guide}" for guide in guides)]:
-            print(f"  {note}", file=sys.stderr)
-
-    dev = encoded.get("dev")
-    trainer = RunTrainer(
-        model=built.model,
-        args=arguments(settings, task, out, has_dev=dev is not None),
-        train_dataset=encoded["train"],
-        eval_dataset=dev,
-        data_collator=built.reader.collate,
-        compute_metrics=None if dev is None else figures(task, examples.splits["dev"], dev, examples.labels),
-        preprocess_logits_for_metrics=logits_only,
-        callbacks=[] if dev is None else [EarlyStoppingCallback(settings.patience)],
-        batch_size=batch_size_of(settings, task),
-        guides=guides,
-        scheme_learning_rate=settings.scheme_learning_rate,
-        example=built.reader.example(examples.splits["train"]),
-    )
-    Progress.replace_in(trainer)
-    start = time.perf_counter()
-    with Progress.ended_in(trainer):
-        done = trainer.train(resume_from_checkpoint=folder.last_checkpoint(out) if resume else None)
-    seconds = time.perf_counter() - start
-    trainer.compute_metrics = None  # which judges dev only
-
-    scores: dict[str, Any] = {
-        split: scores_of(task, trainer.predict(rows), examples.splits[split], rows, examples.labels)
-        for split, rows in encoded.items()
-        if split != "train"
-    }
-    metrics: dict[str, Any] = {
-        "task": task.name,
-        "kind": task.kind,
-        "primary": task.primary,
-        "figures": {split: task.metrics(found, examples.splits[split]) for split, found in scores.items()},
-        "standard_error": {
-            split: task.standard_error(found, examples.splits[split]) for split, found in scores.items()
-        },
-        "recipe": examples.recipe,
-        "notes": notes,
-        "labels": list(examples.labels),
-        "inputs": {
-            "pair": built.reader.pair,
-            "max_length": built.reader.max_length,
-            "hierarchy": built.reader.hierarchy,
-        },
-        "model": settings.model,
-        "parameters": sum(p.numel() for p in built.model.parameters()),
-        "epochs": done.metrics.get("epoch"),
-        "seconds": round(seconds, 2),
-        "examples_per_second": round(done.metrics["train_samples_per_second"], 1),
-        "history": [log for log in trainer.state.log_history if "loss" in log or f"eval_{task.primary}" in log],
-        "versions": versions(),
-    }
-    if trainer.is_world_process_zero():
-        with folder.staged(out) as stage:
-            trainer.save_model(str(stage))
-            built.reader.tokenizer.save_pretrained(stage)
-            (stage / "training_args.bin").unlink(missing_ok=True)  # a pickle, and run.yaml says it all
-            write_predictions(stage / folder.PREDICTIONS, task, scores, examples)
-            (stage / "README.md").write_text(card.text(settings, task, metrics), encoding="utf-8")
-            (stage / folder.METRICS).write_text(folder.as_json(metrics), encoding="utf-8")
-    state().wait_for_everyone()
-    return Finished(out, metrics)
-
-
-def load(settings: Settings) -> tuple[Task, Examples]:
-    """The task and its examples.
+    Returns:
+        What was judged, how many rows, the figures, and the standard error of the primary one.
 
     Raises:
-        Mistake: no such task, or anything wrong with the data.
+        Mistake: no such run, or data that does not fit it.
     """
-    if settings.task is not None:
-        task = tasks.named(settings.task)
-        if len(settings.data) > 1:
-            raise Mistake(f"--task {settings.task} reads one folder or file, got {len(settings.data)} for --data")
-        examples = task.load(settings.data[0] if settings.data else None, seed=settings.seed)
-    else:
-        task, examples = tasks.own(
-            settings.data[0] if len(settings.data) == 1 else settings.data or None,
-            train=settings.train or None,
-            dev=settings.dev or None,
-            test=settings.test or None,
-            text=settings.text,
-            pair=settings.pair,
-            label=settings.label,
-            kind=settings.kind,
-            seed=settings.seed,
-        )
-    return task, examples if settings.rows is None else fewer(examples, settings.rows, settings.seed)
+    judge = finished_kind(run).part("evaluating").evaluate
+    found: dict[str, Any] = judge(run, data, **fitting(options, judge, run))
+    return found
 
 
-def fewer(examples: Examples, rows: int, seed: int) -> Examples:
-    """The same with some of the training rows only."""
-    train = examples.splits["train"]
-    if rows >= len(train):
-        return examples
-    drawn = np.sort(shuffled(len(train), seed)[:rows])
-    splits = {**examples.splits, "train": train.select(drawn)}
-    return Examples(splits, examples.labels, f"{examples.recipe} {rows:,} of the training rows, drawn by seed {seed}.")
+def predict(run: Path, data: Path, out: Path, **options: Any) -> int:
+    """Write a model's answers beside the rows of a file, in their order.
+
+    Args:
+        run: a finished run's folder.
+        data: what to answer for.
+        out: what to write. Nothing is left of it where it could not be finished.
+        options: of the kind of run; for texts `text` and `pair`, the columns.
+
+    Returns:
+        How many rows got no answer.
+
+    Raises:
+        Mistake: no such run or file, or a row that cannot be read.
+    """
+    answer = finished_kind(run).part("predicting").predict
+    unanswered: int = answer(run, data, out, **fitting(options, answer, run))
+    return unanswered
 
 
-def arguments(settings: Settings, task: Task, out: Path, *, has_dev: bool) -> TrainingArguments:
-    """The Trainer's."""
-    usual = usual_for(settings, task)
-    each = -(-batch_size_of(settings, task) // state().num_processes)
-    chosen: dict[str, Any] = {}
-    if has_dev:
-        chosen = {
-            "eval_strategy": "epoch",
-            "load_best_model_at_end": True,
-            "metric_for_best_model": f"eval_{task.primary}",
-            "greater_is_better": task.higher_is_better,
-        }
-    made = TrainingArguments(
-        output_dir=str(out / folder.CHECKPOINTS),
-        num_train_epochs=settings.epochs or usual.epochs,
-        per_device_train_batch_size=each,  # for its reports; RunTrainer makes the batches
-        per_device_eval_batch_size=4 * each,
-        learning_rate=settings.learning_rate or usual.learning_rate,
-        lr_scheduler_type="linear",
-        warmup_steps=0.05,
-        use_cpu=on_cpu(),
-        bf16=in_bfloat16(settings),
-        seed=settings.seed,
-        remove_unused_columns=False,
-        save_strategy="epoch",
-        save_total_limit=2,
-        logging_steps=0.05,
-        disable_tqdm=False,  # which quieter libraries would mean
-        report_to=["tensorboard"] if is_tensorboard_available() else [],
-        dataloader_pin_memory=torch.cuda.is_available(),
-        **chosen,
-    )
-    made._n_gpu = min(made.n_gpu, 1)  # one process, one GPU: torchrun starts several, DataParallel is slow
-    return made
+def finished_kind(run: Path) -> Kind:
+    """The kind of a finished run.
+
+    Raises:
+        Mistake: the folder holds none.
+    """
+    folder.check_finished(run)
+    return kind_of(read_settings(run / folder.SETTINGS).task)
 
 
-def usual_for(settings: Settings, task: Task) -> TaskSettings:
-    """How the task is trained unless the user says otherwise."""
-    return task.from_scratch if is_ours(settings.model) else task.fine_tuning
+def fitting(options: dict[str, Any], function: Any, run: Path) -> dict[str, Any]:
+    """The options that were given, all of which the function must know.
+
+    Raises:
+        Mistake: one is of another kind of run.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given.keys() - signature(function).parameters.keys():
+        raise Mistake(f"{option(name)} does not fit the run in {run}")
+    return given
 
 
-def batch_size_of(settings: Settings, task: Task) -> int:
-    return settings.batch_size or usual_for(settings, task).batch_size
-
-
-def in_bfloat16(settings: Settings) -> bool:
-    able = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    return settings.precision == "bfloat16" or (settings.precision == "auto" and able)
-
-
-def figures(task: Task, rows: Dataset, encoded: Dataset, labels: tuple[str, ...]) -> Any:
-    """The Trainer's `compute_metrics`."""
-    return lambda prediction: task.metrics(scores_of(task, prediction, rows, encoded, labels), rows)
-
-
-def logits_only(outputs: Any, labels: Any) -> Any:
-    """Some models give more than logits, all of which the Trainer would keep."""
-    return outputs[0] if isinstance(outputs, tuple) else outputs
-
-
-def cut_notes(encoded: Mapping[str, Dataset], built: Built) -> list[str]:
-    """How many texts were cut, which is never done in silence."""
-    counts = {split: (int(column(rows, "cut").sum()), len(rows)) for split, rows in encoded.items()}
-    told = [f"{cut:,} of {all_:,} {split} texts" for split, (cut, all_) in counts.items() if cut]
-    reader = built.reader
-    most = f"{reader.max_length} tokens (--max-length)"
-    if reader.hierarchy is not None:
-        most = f"{reader.hierarchy[1]} sentences of {reader.hierarchy[0]} words (--hierarchy)"
-    return [f"longer than {most} and cut: {', '.join(told)}"] if told else []
-
-
-def model_note(settings: Settings, built: Built) -> str:
-    count = sum(p.numel() for p in built.model.parameters())
-    return f"model {settings.model}, {count:,} parameters, on {'a GPU' if torch.cuda.is_available() else 'the CPU'}"
+def header() -> str:
+    """The first line of a `run.yaml`."""
+    told = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return f"# headwise train --config THIS does this run again ({told})\n"
 
 
 def versions() -> dict[str, str]:
+    """Of what a run's figures may depend on."""
     return {
         "headwise": headwise.__version__,
         "torch": torch.__version__,
@@ -286,6 +121,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def header() -> str:
-    told = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return f"# headwise train --config THIS does this run again ({told})\n"
+def in_bfloat16(settings: Common) -> bool:
+    """Whether a run computes in bfloat16."""
+    able = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    return settings.precision == "bfloat16" or (settings.precision == "auto" and able)

@@ -5,8 +5,8 @@ from typing import Any
 import yaml
 
 from headwise.tasks import Task
-from headwise.training.building import is_ours
-from headwise.training.settings import Settings
+from headwise.training.texts.building import is_ours
+from headwise.training.texts.settings import Settings
 
 HOW_TO_LOAD = {
     "ours": """\

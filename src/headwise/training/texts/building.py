@@ -22,8 +22,9 @@ from headwise.mistakes import Mistake
 from headwise.models import HeadwiseConfig, build_tokenizer, count_words, initialise_by_name, read_vectors
 from headwise.models.configuration import SCHEMES
 from headwise.tasks import Examples, Task
-from headwise.training.inputs import Reader, longest
-from headwise.training.settings import Settings, default
+from headwise.training.settings import option
+from headwise.training.texts.inputs import Reader, longest
+from headwise.training.texts.settings import Settings
 
 PROBLEMS = {
     "classification": "single_label_classification",
@@ -99,9 +100,10 @@ def from_scratch(settings: Settings, task: Task, examples: Examples) -> Built:
 
 def fine_tuned(settings: Settings, task: Task, examples: Examples) -> Built:
     for name in OURS_ONLY:
-        if getattr(settings, name) != default(name):
-            option = f"--{name.replace('_', '-')}"
-            raise Mistake(f"{option} is for models of ours ({', '.join(SCHEMES)}), not for --model {settings.model}")
+        if getattr(settings, name) != settings.default(name):
+            raise Mistake(
+                f"{option(name)} is for models of ours ({', '.join(SCHEMES)}), not for --model {settings.model}"
+            )
     there = Path(settings.model).exists() or answers(settings.model)
     options = {} if there else {"local_files_only": True}
     try:

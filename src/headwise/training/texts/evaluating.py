@@ -11,8 +11,8 @@ from headwise.mistakes import Mistake
 from headwise.tasks import Task
 from headwise.tasks.labels import numbered
 from headwise.tasks.preparing import from_files, read
-from headwise.training.run import load
-from headwise.training.trained import Trained
+from headwise.training.texts.running import load
+from headwise.training.texts.trained import Trained
 
 #: Rows in memory at a time.
 ROWS = 1000

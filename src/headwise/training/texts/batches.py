@@ -26,7 +26,7 @@ class Batches(Sampler[list[int]]):
         Mistake: more processes than rows in a batch.
 
     Example:
-        >>> from headwise.training.batches import Batches
+        >>> from headwise.training.texts.batches import Batches
         >>> shares = [list(Batches([3, 1, 2, 1, 3], 4, seed=0, process=i, processes=2)) for i in (0, 1)]
         >>> sorted(row for share in shares for batch in share for row in batch)
         [0, 1, 2, 3, 4]

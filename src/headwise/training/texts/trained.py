@@ -16,11 +16,12 @@ from headwise.mistakes import Mistake
 from headwise.tasks.columns import Columns, choose
 from headwise.tasks.formats import Batch
 from headwise.training import folder
-from headwise.training.inputs import Reader
-from headwise.training.predictions import for_words
+from headwise.training.kinds import read_settings
 from headwise.training.progress import quieter
 from headwise.training.run import in_bfloat16
-from headwise.training.settings import Settings
+from headwise.training.texts.inputs import Reader
+from headwise.training.texts.predictions import for_words
+from headwise.training.texts.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,7 @@ class Trained:
         Raises:
             Mistake: the folder holds no finished run.
         """
-        for name in (folder.SETTINGS, folder.METRICS):
-            if not (run / name).is_file():
-                why = "no such folder" if not run.is_dir() else f"{name} is missing"
-                hint = ": the run did not finish; headwise train --resume goes on" if name == folder.METRICS else ""
-                raise Mistake(f"{run}: holds no finished run ({why}){hint}")
+        folder.check_finished(run)
         metrics = json.loads((run / folder.METRICS).read_text(encoding="utf-8"))
         tokens = metrics["kind"] == "tokens"
         auto: Any = AutoModelForTokenClassification if tokens else AutoModelForSequenceClassification
@@ -62,7 +59,8 @@ class Trained:
         inputs = metrics["inputs"]
         hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
         reader = Reader(tokenizer, metrics["kind"], inputs["pair"], inputs["max_length"], hierarchy)
-        return cls(Settings.read(run / folder.SETTINGS), metrics, model.to(device).eval(), reader)
+        settings: Any = read_settings(run / folder.SETTINGS)
+        return cls(settings, metrics, model.to(device).eval(), reader)
 
     def columns(self, first: Batch, *, labelled: bool, **given: str | None) -> Columns:
         """The columns of a file: those that are given, else the run's where they are there, else found by their names.

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from headwise.guidance import GuidedTrainer
 from headwise.tasks.metrics.rows import column
-from headwise.training.batches import Batches, Loader
+from headwise.training.texts.batches import Batches, Loader
 
 
 class RunTrainer(GuidedTrainer):

@@ -11,8 +11,8 @@ from tqdm.auto import tqdm
 from headwise.mistakes import Mistake
 from headwise.tasks.conll import is_word
 from headwise.tasks.formats import ENDINGS, ROWS, Batch, batches, ending, lines
-from headwise.training.predictions import probabilities
-from headwise.training.trained import Trained
+from headwise.training.texts.predictions import probabilities
+from headwise.training.texts.trained import Trained
 from headwise.training.writing import new_file, writer_for
 
 

@@ -1,0 +1,99 @@
+"""All that a run on texts depends on: what `headwise train` asks for, and what `run.yaml` keeps."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from headwise.mistakes import Mistake
+from headwise.training.settings import Common, whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Common):
+    """Of texts with labels: classes, ratings, tags, pairs, rankings."""
+
+    LEAST: ClassVar[dict[str, int]] = Common.LEAST | {
+        "rows": 2,
+        "heads": 1,
+        "head_dim": 1,
+        "layers": 1,
+        "word_dim": 1,
+        "max_length": 1,
+    }
+    POSITIVE: ClassVar[tuple[str, ...]] = (*Common.POSITIVE, "scheme_learning_rate")
+
+    data: tuple[str, ...] = ()
+    """CSV, TSV, JSONL or Parquet: one file (split 80/10/10), several, a folder with train, dev and test; or
+    hub:OWNER/NAME."""
+    train: tuple[str, ...] = ()
+    """The training file or files, instead of --data."""
+    dev: tuple[str, ...] = ()
+    """The file to choose the best epoch by."""
+    test: tuple[str, ...] = ()
+    """The file to be judged by."""
+    text: str | None = None
+    """The column of the text; found by its name otherwise."""
+    pair: str | None = None
+    """The column of the second text, where each row has two."""
+    label: str | None = None
+    """The column of the label."""
+    kind: Literal["classification", "multi-label", "regression", "tokens"] = "classification"
+    """What your own labels are: a class, several (with | between), a number, or a tag for each word (CoNLL)."""
+    rows: int | None = None
+    """Learn from so many training rows only, drawn by the seed."""
+
+    retrofit: Literal["distance-aware", "rpr"] | None = None
+    """Give a Hugging Face model a position scheme, which starts neutral and is learnt."""
+    guides: tuple[str, ...] = ()
+    """What to push heads towards, each with its weight or without one for an automatic one: mdg, pdg=0.01, first,
+    next, previous, delimiter, period, disagreement."""
+    vectors: Path | None = None
+    """Word vectors for a model of ours: GloVe or word2vec text, gzipped or not, or .npz."""
+    heads: int = 16
+    """Heads of a model of ours."""
+    head_dim: int = 16
+    """Width of a head of ours."""
+    layers: int = 1
+    """Layers of a model of ours."""
+    word_dim: int = 300
+    """Width of word vectors that are learnt from nothing."""
+    positions: Literal["sinusoidal", "learned", "none"] | None = None
+    """What a model of ours adds to its input. By default sinusoidal for plain, none for all others."""
+    pooling: Literal["additive", "cls"] = "additive"
+    """How a model of ours makes one vector of a text's."""
+    pairs: Literal["joint", "siamese"] = "siamese"
+    """How a model of ours reads two texts: as one, or each by itself."""
+    hierarchy: tuple[int, int] | None = None
+    """For long texts and a model of ours: most words in a sentence, most sentences in a text."""
+    dropout: float = 0.2
+    """Dropout of a model of ours."""
+
+    scheme_learning_rate: float | None = None
+    """Of what --retrofit added; by default 100 times the model's."""
+    max_length: int | None = None
+    """Longer texts are cut after so many tokens, and counted; by default the task's number."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hierarchy is not None and min(self.hierarchy) < 1:
+            raise Mistake(f"--hierarchy must be at least 1 and 1, got {' and '.join(map(str, self.hierarchy))}")
+        if not 0 <= self.dropout < 1:
+            raise Mistake(f"--dropout must be at least 0 and below 1, got {self.dropout}")
+        if self.scheme_learning_rate is not None and self.retrofit is None:
+            raise Mistake("--scheme-learning-rate is for what --retrofit adds; there is no --retrofit")
+        splits = (*self.train, *self.dev, *self.test)
+        if self.task is not None:
+            for name in ("train", "dev", "test", "text", "pair", "label", "kind"):
+                if getattr(self, name) != self.default(name):
+                    raise Mistake(f"--{name} is for your own data; --task {self.task} reads its own layout from --data")
+        if self.task is None and not self.data and not splits:
+            raise Mistake("what to learn? --data FILE for your own texts, or --task NAME (headwise tasks lists them)")
+
+    def resolved(self) -> Self:
+        return replace(
+            super().resolved(),
+            train=tuple(map(whole, self.train)),
+            dev=tuple(map(whole, self.dev)),
+            test=tuple(map(whole, self.test)),
+            vectors=None if self.vectors is None else self.vectors.absolute(),
+        )
