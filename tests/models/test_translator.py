@@ -142,7 +142,7 @@ def test_the_loss_is_of_real_labels_moved_one_to_the_right() -> None:
 
 def test_presets_are_the_papers() -> None:
     base, big = (HeadwiseTranslatorConfig.preset(name) for name in ("base", "big"))
-    assert (base.dim, base.heads, base.layers, base.feedforward, base.dropout) == (512, 8, 6, 2048, 0.1)
+    assert (base.dim, base.heads, base.layers, base.feedforward, base.dropout) == (512, 8, 6, 1024, 0.1)
     assert (big.dim, big.heads, big.layers, big.feedforward, big.dropout) == (1024, 16, 6, 4096, 0.3)
     assert (base.scheme_options, big.scheme_options) == ({"k": 16, "per_head": True}, {"k": 8, "per_head": False})
     assert base.decoder_scheme_options == base.scheme_options

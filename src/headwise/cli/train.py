@@ -15,6 +15,7 @@ from headwise.mistakes import Mistake
 from headwise.training.kinds import kind_of, read_settings
 from headwise.training.settings import Common
 from headwise.training.texts.settings import Settings
+from headwise.training.translation.settings import Translation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +86,18 @@ class Train(Options, Settings):
     """
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainTranslation(Options, Translation):
+    """Train a translator on pairs of sentences, and leave it in a folder with its figures and its card.
+
+    $ headwise train --task translation --data multi30k --source en --target de --model small --out runs/en-de
+    $ headwise train --task translation --data pairs.tsv --source en --target fr --scheme distance-aware --out runs/fr
+    $ headwise train --task translation --data hub:wmt14:de-en --source en --target de --steps 100000 --out runs/wmt
+    """
+
+
 #: The command for tasks whose runs are of another kind, and ask for other settings.
-OTHERS: dict[str, type[Options]] = {}
+OTHERS: dict[str, type[Options]] = {"translation": TrainTranslation}
 
 
 def command_for(task: str | None) -> type[Options]:

@@ -1,7 +1,7 @@
 """A translator: an encoder and a decoder whose self-attention follows a scheme (Shaw et al. 2018).
 
-B texts, N source and T target tokens; D is the model's width, heads · head_dim. One table of word vectors serves source,
-target and the choice of the next token.
+B texts, N source and T target tokens; D is the model's width, heads · head_dim. One table of word vectors serves
+source, target and the choice of the next token.
 """
 
 import math

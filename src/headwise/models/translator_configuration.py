@@ -19,12 +19,12 @@ from headwise.models.configuration import (
 
 Preset = Literal["small", "base", "big"]
 
-#: Sizes and dropout by name. `base` and `big` are Vaswani et al.'s (2017, table 3), with Shaw et al.'s tables (2018,
-#: section 4.1): k = 16 with vectors of each head's own, and k = 8 with vectors that a layer's heads share. `small` is for
-#: some ten thousand pairs.
+#: Sizes and dropout by name: `base` and `big` are those of Shaw et al. (2018, section 4.1), with tables of k = 16 and
+#: vectors of each head's own, and of k = 8 and vectors that a layer's heads share. `small` is for some ten thousand
+#: pairs.
 PRESETS: dict[str, dict[str, Any]] = {
     "small": {"layers": 3, "heads": 4, "head_dim": 64, "feedforward": 1024, "dropout": 0.3},
-    "base": {"layers": 6, "heads": 8, "head_dim": 64, "feedforward": 2048, "dropout": 0.1},
+    "base": {"layers": 6, "heads": 8, "head_dim": 64, "feedforward": 1024, "dropout": 0.1},
     "big": {"layers": 6, "heads": 16, "head_dim": 64, "feedforward": 4096, "dropout": 0.3},
 }
 TABLES: dict[str, dict[str, Any]] = {
@@ -35,13 +35,13 @@ TABLES: dict[str, dict[str, Any]] = {
 
 
 class HeadwiseTranslatorConfig(PretrainedConfig):
-    """The sizes and choices of a translator; the defaults are the base model of Shaw et al. (2018).
+    """The sizes and choices of a translator; the defaults are near the base model of Shaw et al. (2018).
 
     Args:
         vocab_size: number of subwords, which source and target share.
         layers: of the encoder and of the decoder each.
         heads, head_dim: attention heads, and the width of one; the model's width is their product.
-        feedforward: inner width of the feed-forward networks, by default 4 · heads · head_dim.
+        feedforward: inner width of the feed-forward networks, by default 4 · heads · head_dim (`base`: 1024).
         scheme: how self-attention knows positions, in the encoder: see `HeadwiseConfig`.
         scheme_options: the scheme's own arguments; for `rpr` by default `{"k": 16, "per_head": True}`.
         decoder_scheme, decoder_scheme_options: the same in the decoder; by default as in the encoder.

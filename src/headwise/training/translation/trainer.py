@@ -1,0 +1,96 @@
+"""The Hugging Face Trainer of a translator: its batches, its loss, and dev judged by tokens."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import Trainer
+
+from headwise.training.translation.batches import Batched, Loader, TokenBatches
+from headwise.training.translation.tokens import Tokens
+
+
+class TranslationTrainer(Trainer):
+    """Learns from batches of about so many tokens; dev's loss is the mean over its tokens, without smoothing.
+
+    Processes share each batch, and each share counts by its tokens: together they give the whole batch's gradient.
+
+    Args:
+        tokens: of training and dev; without dev there is no evaluation.
+        batch_size: tokens in a batch, all processes together.
+        smoothing: of labels, in training.
+        judge: further figures of dev, such as BLEU; by name.
+        others: as `Trainer`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        tokens: dict[str, Tokens],
+        batch_size: int,
+        smoothing: float,
+        judge: Callable[[], dict[str, float]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.tokens, self.batch_size, self.smoothing, self.judge = tokens, batch_size, smoothing, judge
+        super().__init__(*args, train_dataset=tokens["train"], eval_dataset=tokens["dev"], **kwargs)
+        self.model_accepts_loss_kwargs = False  # its means are weighed here
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        return self.loader("train", ordered=False)
+
+    def loader(self, split: str, *, ordered: bool) -> Loader:
+        tokens, config = self.tokens[split], self.model.config  # type: ignore[union-attr]
+        batches = TokenBatches(
+            tokens.source.lengths,
+            tokens.target.lengths,
+            self.batch_size,
+            seed=self.args.seed,
+            process=self.args.process_index,
+            processes=self.args.world_size,
+            ordered=ordered,
+        )
+        start, padding = config.decoder_start_token_id, config.pad_token_id
+        return Loader(Batched(tokens, self.args.device, start=start, padding=padding), batches)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        labels = inputs["labels"]
+        outputs = model(**{name: x for name, x in inputs.items() if name != "labels"})
+        loss = F.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), label_smoothing=self.smoothing)
+        if self.args.world_size > 1:
+            own = (labels != -100).sum()
+            loss = loss * (own * self.args.world_size / self.accelerator.reduce(own, "sum"))
+        return (loss, outputs) if return_outputs else loss
+
+    @torch.no_grad()
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Dev's figures, as the Trainer asks for them."""
+        model: Any = self.model
+        was_training, start = model.training, torch.zeros(2, device=self.args.device)
+        model.eval()
+        sums = start
+        for batch in self.loader("dev", ordered=True):
+            labels = batch.pop("labels")
+            with self.compute_loss_context_manager(), self.autocast_smart_context_manager():
+                logits = model(**batch).logits
+            lost = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
+            sums = sums + torch.stack([lost, (labels != -100).sum()])
+        lost, count = self.accelerator.reduce(sums, "sum").tolist()
+        metrics = {f"{metric_key_prefix}_loss": lost / count}
+        if self.judge is not None:
+            metrics |= {f"{metric_key_prefix}_{name}": x for name, x in self.judge().items()}
+        model.train(was_training)
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
