@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro import cli
 from tyro.conf import DisallowNone, FlagCreatePairsOff, arg
@@ -19,8 +19,11 @@ from headwise.training.translation.settings import Translation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Common):
-    """What `headwise train` asks besides a run's settings."""
+class Options:
+    """What `headwise train` asks besides a run's settings, which a class of commands inherits after it."""
+
+    if TYPE_CHECKING:  # no field: it would hide what a kind's settings say about it
+        task: str | None
 
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run's folder: settings, model, tokenizer, figures, predictions and card."""
@@ -35,7 +38,7 @@ class Options(Common):
         if self.out is None:
             raise Mistake("--out FOLDER is missing: where shall the run go?")
         if self.config is None and not self.resume:
-            super().__post_init__()
+            super().__post_init__()  # type: ignore[misc]
 
     def __call__(self, command: str) -> int:
         settings = self.settings(shlex.split(command)[2:])

@@ -214,18 +214,17 @@ def texts_there(rows: Rows) -> Any:
 def divided(splits: Mapping[str, Dataset], seed: int) -> tuple[dict[str, Dataset], str]:
     """Train, dev and tests; what is missing is drawn from train."""
     tests = [name for name in splits if name not in ("train", "dev")]
-    missing = [
-        name for name in ("dev", "test") if (name == "dev" and name not in splits) or (name == "test" and not tests)
-    ]
+    missing = [*([] if "dev" in splits else ["dev"]), *([] if tests else ["test"])]
     train = splits["train"]
     if not missing:
-        order = {name: splits[name] for name in ("train", "dev", *tests)}
-        return order, "split as given"
+        return {name: splits[name] for name in ("train", "dev", *tests)}, "split as given"
     size = min(DRAWN, max(1, round(splitting.DEV * len(train))))
     if size * len(missing) >= len(train):
         raise Mistake(f"{len(train)} pairs are too few to draw {' and '.join(missing)} from")
     drawn = splitting.split(np.zeros(len(train)), dict.fromkeys(missing, size), seed)
-    made = {"train": train.select(drawn["rest"]), **{name: train.select(drawn[name]) for name in missing}}
-    together = {**splits, **made}
+    together = dict(splits)
+    together["train"] = train.select(drawn["rest"])
+    for name in missing:
+        together[name] = train.select(drawn[name])
     order = {name: together[name] for name in ("train", "dev", *(tests or ["test"]))}
     return order, f"{' and '.join(missing)} drawn from train by seed {seed}"

@@ -32,6 +32,11 @@ class Decoder:
     bfloat16: bool = False
     tokens: int = 2**18
 
+    @property
+    def search(self) -> dict[str, Any]:
+        """What `generate` is told; greedy decoding knows no penalty."""
+        return {"num_beams": self.beams} | ({"length_penalty": self.length_penalty} if self.beams > 1 else {})
+
     def translate(self, sources: Sequence[Sequence[int]], *, shown: bool = False) -> list[str]:
         """The translation of each sentence, given as tokens with their end."""
         lengths = np.array([len(ids) for ids in sources], dtype=int)
@@ -59,16 +64,14 @@ class Decoder:
         model, padding = self.model, self.tokenizer.pad_token_id
         longest = max(map(len, sources))
         table = torch.tensor([[*ids, *[padding] * (longest - len(ids))] for ids in sources], device=model.device)
-        penalty = {"length_penalty": self.length_penalty} if self.beams > 1 else {}
         precision: Any = torch.autocast(model.device.type, torch.bfloat16) if self.bfloat16 else nullcontext()
         with torch.inference_mode(), precision:
             found = model.generate(
                 input_ids=table,
                 attention_mask=(table != padding).long(),
-                num_beams=self.beams,
                 do_sample=False,
                 max_new_tokens=longest + BEYOND,
-                **penalty,
+                **self.search,
             )
         texts: list[str] = self.tokenizer.batch_decode(found.tolist(), skip_special_tokens=True)
         return texts

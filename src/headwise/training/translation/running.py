@@ -167,7 +167,7 @@ def fitted(settings: Translation, prepared: Prepared, out: Path, *, resume: bool
     }
     if trainer.is_world_process_zero():
         with folder.staged(out) as stage:
-            model.generation_config.update(num_beams=settings.beams, length_penalty=settings.length_penalty)
+            model.generation_config.update(**decoder(settings, prepared, model, beams=settings.beams).search)
             model.save_pretrained(stage)
             prepared.tokenizer.save_pretrained(stage)
             write_predictions(stage / folder.PREDICTIONS, said, prepared.pairs)

@@ -57,11 +57,11 @@ class Tokens:
     @classmethod
     def open(cls, folder: Path, split: str) -> "Tokens":
         """What `write` left."""
-        sides = [
+        source, target = (
             Ragged(np.load(folder / f"{split}.{side}.ids.npy", mmap_mode="r"), np.load(folder / f"{split}.{side}.npy"))
             for side in SIDES
-        ]
-        return cls(*sides, clipped=int((folder / f"{split}.clipped").read_text()))
+        )
+        return cls(source, target, int((folder / f"{split}.clipped").read_text()))
 
     @classmethod
     def write(
