@@ -3,8 +3,8 @@
     python benchmarks/translation.py --data multi30k --out FOLDER --jobs 12
 
 Every run is a `headwise train --task translation --model small`, and a line of `runs.jsonl` in the end; those that are
-there are not run again. Pairs are tokenised once, for all runs. The report is `translation.md`, with `lengths.png`; what
-was said is in `translations`.
+there are not run again. Pairs are tokenised once, for all runs. The report is `translation.md`, with `lengths.png`;
+what was said is in `translations`.
 """
 
 import argparse
