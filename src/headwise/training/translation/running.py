@@ -150,7 +150,7 @@ def fitted(settings: Translation, prepared: Prepared, out: Path, *, resume: bool
         "figures": {split: metrics.figures(texts, judged[split]) for split, texts in said.items()},
         "standard_error": {split: metrics.standard_error(texts, judged[split]) for split, texts in said.items()},
         "signatures": metrics.signatures(),
-        "dev_loss": trainer.evaluate()["eval_loss"],
+        "dev_loss": trainer.dev_loss(),
         "recipe": prepared.pairs.recipe,
         "notes": notes,
         "model": settings.model,

@@ -88,14 +88,25 @@ class TranslationTrainer(Trainer):
             loss = loss * (own * self.args.world_size / self.accelerator.reduce(own, "sum"))
         return (loss, outputs) if return_outputs else loss
 
-    @torch.no_grad()
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Dev's figures, as the Trainer asks for them."""
         model: Any = self.model
-        was_training, sums = model.training, torch.zeros(2, device=self.args.device)
+        was_training = model.training
         model.eval()
+        found = {"loss": self.dev_loss()} | ({} if self.judge is None else self.judge())
+        model.train(was_training)
+        metrics = {f"{metric_key_prefix}_{name}": figure for name, figure in found.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    @torch.no_grad()
+    def dev_loss(self) -> float:
+        """The mean over all of dev's tokens, of a model that is not training."""
+        model: Any = self.model
+        sums = torch.zeros(2, device=self.args.device)
         for batch in self.loader("dev", ordered=True):
             labels = batch.pop("labels")
             with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16):
@@ -103,10 +114,4 @@ class TranslationTrainer(Trainer):
             lost = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
             sums = sums + torch.stack([lost, (labels != -100).sum()])
         lost, count = self.accelerator.reduce(sums, "sum").tolist()
-        metrics = {f"{metric_key_prefix}_loss": lost / count}
-        if self.judge is not None:
-            metrics |= {f"{metric_key_prefix}_{name}": x for name, x in self.judge().items()}
-        model.train(was_training)
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+        return float(lost / count)
