@@ -141,7 +141,12 @@ def trainer_for(
     for name, value in more.items():
         setattr(args, name, value)
     return RunTrainer(
-        model=built.model, args=args, train_dataset=tokens, data_collator=built.reader.collate, batch_size=size, guides=()
+        model=built.model,
+        args=args,
+        train_dataset=tokens,
+        data_collator=built.reader.collate,
+        batch_size=size,
+        guides=(),
     )
 
 
