@@ -57,7 +57,7 @@ class Viewer:
     """A page to look into models with; in a notebook it displays itself.
 
     Args:
-        title: the page's.
+        title: the page's, in a few words.
         names: the models'.
         examples: the texts.
         statistics: of each model over a data set, if there is one.
@@ -81,7 +81,7 @@ class Viewer:
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{escape(self.title)}</title>\n<style>{LOOK}{asset('viewer.css')}</style>\n</head>\n<body>\n"
+            f"<title>{escape(self.title)}: what heads look at</title>\n<style>{LOOK}{asset('viewer.css')}</style>\n</head>\n<body>\n"
         )
         yield asset("viewer.html")
         yield f'<script type="application/json" id="about-data">{as_json(self.about())}</script>\n'
@@ -168,8 +168,7 @@ def look(
                 raise Mistake(f"{', '.join(names)} have different numbers of layers or heads: show them one by one")
             of = f": {passages[0].title}" if passages[0].title else ""
             examples.append(Example(title + of, labels[number] if labels else None, passages))
-    title = f"What the heads of {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))} look at"
-    return Viewer(title, names, tuple(examples), tuple(statistics))
+    return Viewer(", ".join(names), names, tuple(examples), tuple(statistics))
 
 
 def check(subjects: Sequence[Subject]) -> None:
@@ -235,6 +234,7 @@ def about_statistics(found: Statistics) -> dict[str, Any]:
         "name": found.name,
         "texts": found.texts,
         "tokens": found.tokens,
+        "empty": found.empty,
         "measures": {name: [rounded(row) for row in values] for name, values in found.measures.items()},
         "received": [[rounded(head) for head in layer] for layer in found.received],
         "clusters": found.clusters.tolist(),

@@ -1,6 +1,6 @@
 // Tokens from top to bottom, and arcs from each to what it looks at: the wider an arc, the farther.
 
-const ROW = 19, TOKENS = 132, MOST_ARCS = 3000;
+const ROW = 19, TOKENS = 132, MOST_ARCS = 3000, MOST_KEYS = 24;
 
 function makeArcs() {
   const canvas = document.createElement("canvas"), room = element("div");
@@ -10,7 +10,8 @@ function makeArcs() {
 }
 
 function drawArcs(panel, map, tokens, hovered = null) {
-  const canvas = panel.firstChild, width = panel.clientWidth - 2, height = Math.min(panel.clientHeight, tokens.length * ROW + 8);
+  panel.style.height = `${tokens.length * ROW + 10}px`;
+  const canvas = panel.firstChild, width = panel.clientWidth, height = Math.min(panel.clientHeight, tokens.length * ROW + 8);
   panel.lastChild.style.height = `${Math.max(0, tokens.length * ROW + 8 - height)}px`;
   panel.redraw = () => drawArcs(panel, map, tokens, hovered);
   const context = sized(canvas, Math.max(50, width), Math.max(20, height)), top = panel.scrollTop - 4;
@@ -20,13 +21,15 @@ function drawArcs(panel, map, tokens, hovered = null) {
   let arcs = [];
   const queries = chosen !== null ? [chosen, chosen + 1] : map.size > 1 ? [from, to] : [0, tokens.length];
   for (let query = queries[0]; query < queries[1]; query++) {
-    for (const [key, value] of looks(map, query, Math.max(state.threshold, chosen === null ? most * 0.02 : 0))) arcs.push([query, key, value]);
+    const found = looks(map, query, Math.max(state.threshold, chosen === null ? most * 0.02 : 0));
+    for (const [key, value] of found.slice(0, MOST_KEYS)) arcs.push([query, key, value]);
   }
   arcs = arcs.sort((a, b) => a[2] - b[2]).slice(-MOST_ARCS);
-  const furthest = Math.max(1, ...arcs.map(([query, key]) => Math.abs(query - key)));
+  const furthest = arcs.reduce((most, [query, key]) => Math.max(most, Math.abs(query - key)), 1);
+  const stretch = Math.min(ROW * 0.8, (width - TOKENS - 90) / furthest * 1.3);
   const light = theme() === "light";
   for (const [query, key, value] of arcs) {
-    const wide = 8 + (width - TOKENS - 24) * (0.15 + 0.85 * Math.abs(query - key) / furthest);
+    const wide = 16 + stretch * Math.abs(query - key);
     context.globalAlpha = Math.max(0.05, Math.sqrt(value / most));
     context.strokeStyle = key < query ? (light ? "#0072b2" : "#56b4e9") : key > query ? (light ? "#c65a00" : "#f0a050") : variable("--faint");
     context.lineWidth = Math.max(0.75, 4 * Math.sqrt(value / most));
@@ -45,7 +48,7 @@ function drawArcs(panel, map, tokens, hovered = null) {
     context.fillStyle = token === chosen ? variable("--accent") : chosen !== null && value === undefined ? variable("--faint") : variable("--ink");
     context.textAlign = "right";
     context.fillText(clipped(context, tokens[token], TOKENS - 8), TOKENS, y(token));
-    if (value !== undefined && given.size <= 40) {
+    if (value !== undefined) {
       context.font = "11px system-ui, sans-serif";
       context.fillStyle = variable("--faint");
       context.fillText(weight(value), width - 6, y(token));

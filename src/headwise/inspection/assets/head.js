@@ -15,7 +15,7 @@ async function drawHead() {
   const cards = models.map((model, at) => card(titled(about.models[model].name, model), facts(own[model]), at));
   if (difference) cards.push(card(titled("the difference", -1), "orange: the first gives more; blue: it gives less", null));
   const columns = cards.length;
-  by("cards").className = columns === 1 ? "models one" : "models";
+  by("cards").className = columns === 1 ? "models one" : columns > 2 ? "models many" : "models";
   by("cards").style.setProperty("--columns", columns);
   by("cards").replaceChildren(...cards.map((one) => one.card));
   const most = Math.max(...maps.map((map) => map.largest));

@@ -1,18 +1,22 @@
 // One head's map, with tokens along its sides where there is room for them.
 
 function drawHeatmap(canvas, map, tokens, { colourAt, most }) {
-  const width = Math.min(736, canvas.parentElement.clientWidth || 560), labels = Math.min(110, width * 0.22);
-  const legible = (width - labels) / map.side >= 9;
-  const margin = legible ? labels : 34;
-  const cell = (width - margin - 2) / map.side, size = cell * map.side;
-  const context = sized(canvas, width, margin + size + 2);
+  const width = Math.min(620, canvas.parentElement.clientWidth || 560);
+  const font = (size) => `${size}px system-ui, sans-serif`;
+  const context = canvas.getContext("2d");
+  context.font = font(12);
+  const widest = map.size > 1 ? 0 : tokens.reduce((most, token) => Math.max(most, context.measureText(token).width), 0);
+  const labels = Math.min(widest + 10, 110, width * 0.24), legible = map.size === 1 && (width - labels) / map.side >= 9;
+  const margin = legible ? labels : 36;
+  const cell = Math.min(40, (width - margin - 2) / map.side), size = cell * map.side;
+  sized(canvas, margin + size + 2, margin + size + 2);
   const image = picture(document.createElement("canvas"), map.side, colourAt);
   context.imageSmoothingEnabled = false;
   context.drawImage(image, margin, margin, size, size);
   context.strokeStyle = variable("--line");
   context.strokeRect(margin - 0.5, margin - 0.5, size + 1, size + 1);
   context.fillStyle = variable("--faint");
-  context.font = `${legible ? Math.min(12, cell * 0.95) : 10}px system-ui, sans-serif`;
+  context.font = font(legible ? Math.min(12, cell * 0.95) : 10);
   context.textBaseline = "middle";
   const step = legible ? 1 : Math.max(1, Math.ceil(map.side / 8));
   for (let at = 0; at < map.side; at += step) {
@@ -56,7 +60,8 @@ function scaleOf(most, kind) {
   canvas.height = 1;
   const context = canvas.getContext("2d");
   table(kind).forEach((colour, at) => { context.fillStyle = css(colour); context.fillRect(at, 0, 1, 1); });
-  return element("div", { class: "scale" }, kind === "signed" ? weight(-most) : "0", canvas, weight(most), kind === "signed" ? "(√)" : "(√ scale)");
+  const told = (text) => element("span", {}, text);
+  return element("div", { class: "scale" }, told(kind === "signed" ? weight(-most) : "0"), canvas, told(weight(most)), told("colours grow with the square root"));
 }
 
 const groupName = (tokens, group, size) => {

@@ -14,6 +14,7 @@ function fromAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
   Object.assign(state, first);
   const models = about.models.length;
+  first.b = Math.min(1, models - 1);
   state.text = wholeNumber(given.get("text"), about.texts.length) ?? 0;
   const { layers, heads, tokens } = shape();
   state.layer = wholeNumber(given.get("layer"), layers) ?? 0;
@@ -21,7 +22,7 @@ function fromAddress() {
   state.token = wholeNumber(given.get("token"), tokens);
   state.only = wholeNumber(given.get("only"), layers);
   state.a = wholeNumber(given.get("a"), models) ?? 0;
-  state.b = wholeNumber(given.get("b"), models) ?? Math.min(1, models - 1);
+  state.b = wholeNumber(given.get("b"), models) ?? first.b;
   if (sorts().includes(given.get("sort"))) state.sort = given.get("sort");
   if (given.get("view") === "difference" && models > 1) state.view = "difference";
   const threshold = Number(given.get("threshold"));

@@ -8,6 +8,8 @@ function drawStatistics() {
   by("statistics-title").textContent = `Over ${texts.toLocaleString("en")} texts, ${tokens.toLocaleString("en")} tokens`;
   const columns = found.length > 2 ? 2 : found.length;
   for (const id of ["measures", "matrices"]) by(id).style.setProperty("--columns", columns);
+  const left = found[0].empty ? `; ${found[0].empty.toLocaleString("en")} rows without a text were left out` : "";
+  by("measure-about").textContent = `Of each head, ${about.measures[state.measure]}, on average over all tokens${left}.`;
   drawMeasures();
   drawProfile();
   drawMatrices();

@@ -12,8 +12,9 @@ function element(tag, attributes = {}, ...children) {
 }
 const by = (id) => document.getElementById(id);
 const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`;
-const short = (x) => (Math.abs(x) >= 100 ? x.toFixed(0) : Math.abs(x) >= 10 ? x.toFixed(1) : x.toFixed(2)).replace("-", "−");
-const weight = (x) => x.toFixed(x !== 0 && Math.abs(x) < 0.01 ? 4 : 3).replace("-", "−");
+const signed = (text) => (Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−"));
+const short = (x) => signed(x.toFixed(Math.abs(x) >= 100 ? 0 : Math.abs(x) >= 10 ? 1 : 2));
+const weight = (x) => signed(x.toFixed(x !== 0 && Math.abs(x) < 0.01 ? 4 : 3));
 
 function drawText() {
   const text = about.texts[state.text];
@@ -28,7 +29,8 @@ function drawText() {
     if (tags && tags[at] !== "O") made.append(element("sub", {}, tags[at]));
     return [made, " "];
   }));
-  by("answers").replaceChildren(...about.models.map((model, at) => answer(model.name, text.models[at].prediction, at)));
+  const answers = about.models.map((model, at) => answer(model.name, text.models[at].prediction, at));
+  by("answers").replaceChildren(...(text.models.some((own) => own.prediction) || about.models.length > 1 ? answers : []));
 }
 
 function answer(name, prediction, at) {
