@@ -11,6 +11,7 @@ from tyro.extras import SubcommandApp
 from headwise import __version__
 from headwise.cli import bench, simulate
 from headwise.cli.evaluate import Evaluate
+from headwise.cli.inspect import Inspect
 from headwise.cli.mistakes import in_one_line
 from headwise.cli.predict import Predict
 from headwise.cli.tasks import Tasks
@@ -25,6 +26,7 @@ app = SubcommandApp()
 app.command(name="train")(Train)
 app.command(name="evaluate")(Evaluate)
 app.command(name="predict")(Predict)
+app.command(name="inspect")(Inspect)
 app.command(name="tasks")(Tasks)
 app.command(bench.app, name="bench", help="Time and memory, side by side with what else there is.")
 app.command(simulate.app, name="simulate", help="Data that is made up, with its truth known.")

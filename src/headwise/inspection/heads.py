@@ -8,15 +8,15 @@ from matplotlib.patches import Rectangle
 
 from headwise.inspection import style
 from headwise.inspection.distances import SIGNED_COLOURS
-from headwise.inspection.statistics import MEASURES, Statistics
+from headwise.inspection.collecting import MEASURES, Statistics
 
 
 def draw_measures(models: Sequence[Statistics]) -> Figure:
     """A grid of layers and heads for each measure and model; models share a measure's scale."""
     layers, heads = models[0].shape
     names = list(MEASURES)
-    width, height = max(1.5, 0.16 * heads + 0.5), max(1.1, 0.16 * layers + 0.5)
-    with style.drawing(width * len(names) + 0.9, (height + 0.25) * len(models) + 1.0) as figure:
+    width, height = max(1.3, 0.11 * heads + 0.3), max(0.8, 0.11 * layers + 0.4)
+    with style.drawing(width * len(names) + 0.6, height * len(models) + 1.0) as figure:
         panels = figure.subplots(len(models), len(names), squeeze=False)
         for column, name in enumerate(names):
             values = [found.measures[name] for found in models]
@@ -31,7 +31,7 @@ def draw_measures(models: Sequence[Statistics]) -> Figure:
                     axes.set_title(name)
                 if row == len(models) - 1:
                     axes.set_xlabel("head")
-            bar = figure.colorbar(image, ax=panels[:, column].tolist(), location="bottom", aspect=14, shrink=0.9)
+            bar = figure.colorbar(image, ax=panels[:, column].tolist(), location="bottom", aspect=12, shrink=0.9)
             bar.set_label(UNITS.get(name, "share"), fontsize=8)
         for row, found in enumerate(models):
             panels[row][0].set_ylabel(f"{found.name}\nlayer" if len(models) > 1 else "layer")

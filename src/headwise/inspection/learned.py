@@ -77,7 +77,7 @@ def draw_coefficients(layers: Sequence[DistanceAware], *, tokens: int = 24, most
             axes.set_axis_on()
             image = axes.imshow(matrix, cmap=SIGNED_COLOURS, norm=scale, interpolation="nearest")
             v = layers[layer].v
-            told = "" if v is None else f", v = {signed(float(v[head]))}"
+            told = "" if v is None else f", v = {signed(numbers(v)[head])}"
             axes.set_title(f"layer {layer}, head {head}\nw = {signed(w)}{told}", fontsize=8)
             axes.set_xticks([0, tokens - 1])
             axes.set_yticks([0, tokens - 1])
@@ -119,6 +119,7 @@ def draw_sorted(models: Mapping[str, Sequence[Sequence[DistanceAware]]]) -> Figu
             axes.set_title(title)
             axes.set_xlabel("heads, lowest first")
             axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.set_axisbelow(True)
             axes.grid(True, axis="y")
         if len(models) > 1:
             panels[0].legend()

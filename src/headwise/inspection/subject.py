@@ -1,5 +1,6 @@
 """A model to look into: how it reads texts, and what it makes of them."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,7 @@ class Subject:
         tokenizer: its own.
         max_length: the most tokens it reads; longer texts are cut. By default what model and tokenizer say.
         labels: what its outputs stand for, where its configuration does not tell.
+        reads: how many texts make a row, 1 or 2, where its configuration does not tell; else what is given counts.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -78,6 +80,7 @@ class Subject:
     tokenizer: Any
     max_length: int | None = None
     labels: Sequence[str] | None = None
+    reads: int | None = None
     _known: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -87,6 +90,11 @@ class Subject:
     @property
     def siamese(self) -> bool:
         return getattr(self.config, "pair", None) == "siamese"
+
+    @property
+    def texts(self) -> int | None:
+        ours = getattr(self.config, "model_type", "") == "headwise"
+        return self.reads or ((1 if self.config.pair is None else 2) if ours else None)
 
     @property
     def longest(self) -> int:
@@ -106,10 +114,9 @@ class Subject:
         for texts in rows:
             if not all(text.strip() for text in texts):
                 raise Mistake("an empty text: there is nothing to look at")
-            if len(texts) == 1 and getattr(self.config, "pair", None) is not None:
-                raise Mistake(f"{self.name} reads two texts: give the second one too")
-            if len(texts) == 2 and getattr(self.config, "hierarchy", None) and not self.siamese:
-                raise Mistake(f"{self.name} reads one text, not two")
+            if self.texts is not None and len(texts) != self.texts:
+                reads = "one text, not two" if self.texts == 1 else "two texts: give the second one too"
+                raise Mistake(f"{self.name} reads {reads}")
         if self.siamese:
             first, second = (self.one([(texts[side],) for texts in rows], side) for side in (0, 1))
             pair = {f"pair_{name}": x for name, x in second.inputs.items() if name != "token_type_ids"}
@@ -199,6 +206,4 @@ class Subject:
 
 def accepts(model: Any, name: str) -> bool:
     """Whether a model's forward pass has an argument of this name."""
-    import inspect
-
     return name in inspect.signature(model.forward).parameters

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from headwise.inspection.compact import group_size
 from headwise.inspection.page import LOOK
 from headwise.inspection.reading import Prediction, Reading, read, same_tokens
-from headwise.inspection.statistics import MEASURES, Statistics
+from headwise.inspection.collecting import MEASURES, Statistics
 from headwise.inspection.subject import Subject, Texts
 from headwise.mistakes import Mistake
 
@@ -153,7 +153,7 @@ def look(
         >>> viewer.html().startswith("<!doctype html>")
         True
     """
-    check(subjects)
+    check([subject.name for subject in subjects])
     rows = [(text,) if isinstance(text, str) else text for text in texts]
     if not rows:
         raise Mistake("no text was given: there is nothing to look at")
@@ -171,13 +171,12 @@ def look(
     return Viewer(", ".join(names), names, tuple(examples), tuple(statistics))
 
 
-def check(subjects: Sequence[Subject]) -> None:
+def check(names: Sequence[str]) -> None:
     """So many models of different names can be shown side by side.
 
     Raises:
         Mistake: they cannot.
     """
-    names = [subject.name for subject in subjects]
     if not 1 <= len(names) <= MOST_MODELS:
         raise Mistake(f"up to {MOST_MODELS} models can be looked at side by side, got {len(names)}")
     if len(set(names)) < len(names):
