@@ -54,7 +54,7 @@ def opened(browser: Any) -> Iterator[Opened]:
         page = context.new_page()
         page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda asked: asked.url.startswith("file:") or complaints.append(f"asked for {asked.url}"))
+        page.on("request", lambda asked: None if asked.url.startswith("file:") else complaints.append(asked.url))
         page.goto(path.as_uri() + link)
         page.evaluate("headwise.ready")
         return page

@@ -3,7 +3,8 @@
 import numpy as np
 
 from headwise.inspection.compact import STRONGEST, Layer, group_size
-from headwise.inspection.reading import Prediction, Reading
+from headwise.inspection.reading import Reading
+from headwise.inspection.subject import Prediction
 from headwise.inspection.viewer import Example, Viewer
 
 
@@ -16,12 +17,12 @@ def made_up(tokens: int, *, layers: int, heads: int, seed: int = 0) -> Reading:
     def layer() -> Layer:
         cells = draw.integers(0, 160, (heads, side, side)).astype(np.uint8)
         cells[:, range(side), range(side)] = 255
-        per_head = [draw.random(heads).astype(np.float32) + 0.1 for _ in range(5)]
+        largest, distance, entropy, w, strongest = (draw.random(heads).astype(np.float32) + 0.1 for _ in range(5))
         if size == 1:
-            return Layer(cells, *per_head[:4])
+            return Layer(cells, largest, distance, entropy, w)
         keys = draw.integers(0, tokens, (heads, tokens, STRONGEST)).astype(np.uint16)
         weights = -np.sort(-draw.integers(0, 256, (heads, tokens, STRONGEST)), axis=-1)
-        return Layer(cells, *per_head[:4], keys, weights.astype(np.uint8), per_head[4])
+        return Layer(cells, largest, distance, entropy, w, keys, weights.astype(np.uint8), strongest)
 
     words = tuple(f"word{number % 997}" for number in range(tokens))
     prediction = Prediction(labels=(("praise", 0.75), ("blame", 0.25)))

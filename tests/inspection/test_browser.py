@@ -148,7 +148,9 @@ def test_heads_are_sorted(two: Viewer, path: Path, opened: Opened) -> None:
     ):
         page.locator("#sort").select_option(name)
         page.wait_for_function("document.querySelectorAll('.grid.sorted .head').length === 16")
-        heads = page.eval_on_selector(".grid.sorted", "g => [...g.children].map(b => [+b.dataset.layer, +b.dataset.head])")
+        heads = page.eval_on_selector(
+            ".grid.sorted", "g => [...g.children].map(b => [+b.dataset.layer, +b.dataset.head])"
+        )
         found = [values[layer, head] for layer, head in heads]
         assert found == sorted(found), name
 

@@ -14,7 +14,7 @@ from headwise.inspection.subject import Subject
 from headwise.mistakes import Mistake
 from tests.inspection.small import bert, ours
 
-ROWS = [("a fine film .",), ("dull , dull , dull actors !",), ("the plot is thin",)]
+ROWS: list[tuple[str, ...]] = [("a fine film .",), ("dull , dull , dull actors !",), ("the plot is thin",)]
 
 
 def by_hand(subject: Subject, rows: list[tuple[str, ...]]) -> dict[str, np.ndarray]:

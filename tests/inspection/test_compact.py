@@ -59,7 +59,9 @@ def test_long_texts_keep_groups_and_strongest_keys(length: int, side: int, block
         best = maps[0].topk(min(STRONGEST, length), dim=-1)
         kept = np.square(layer.weights / 255.0) * layer.strongest[:, None, None]
         np.testing.assert_allclose(kept[..., : best.values.shape[-1]], best.values, atol=1 / 255 + 1e-6)
-        at_keys = np.take_along_axis(maps[0].numpy(), layer.keys[..., : best.values.shape[-1]].astype(np.int64), axis=-1)
+        at_keys = np.take_along_axis(
+            maps[0].numpy(), layer.keys[..., : best.values.shape[-1]].astype(np.int64), axis=-1
+        )
         np.testing.assert_allclose(at_keys, best.values)
 
 

@@ -50,7 +50,9 @@ def test_a_joint_pair_is_one_passage() -> None:
 
 def test_a_document_is_its_words_and_its_sentences() -> None:
     words, sentences = read(ours(hierarchy=(4, 3)), ("A fine film! The plot is thin. Dull. Dull.",))
-    assert words.tokens == ("a", "fine", "film", "!", "the", "plot", "is", "thin", ".", "dull", ".")[: len(words.tokens)]
+    assert (
+        words.tokens == ("a", "fine", "film", "!", "the", "plot", "is", "thin", ".", "dull", ".")[: len(words.tokens)]
+    )
     assert sentences.tokens == ("sentence 1", "sentence 2", "sentence 3")
     assert words.cut
     assert not words.layers[0].cells[:, :4, 4:].any()  # sentences do not look at each other

@@ -1,5 +1,7 @@
 """Watching a model changes nothing, and what is seen are the maps that it computes."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -41,12 +43,12 @@ def ours(scheme: str) -> PreTrainedModel:
     return HeadwiseForSequenceClassification(HeadwiseConfig(scheme=scheme, **sizes))  # type: ignore[arg-type]
 
 
-MODELS = {
+MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "bert": bert,
     "retrofitted": retrofitted,
     "gpt2": gpt2,
     "deberta": lambda: DebertaV2Model(DebertaV2Config(**TINY, intermediate_size=8)),
-    **{name: lambda name=name: ours(name) for name in ("none", "rpr", "transformer-xl", "tener", "distance-aware")},
+    **{name: partial(ours, name) for name in ("none", "rpr", "transformer-xl", "tener", "distance-aware")},
 }
 
 

@@ -22,7 +22,8 @@ def run(bert: Path, reviews: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
     folder = tmp_path_factory.mktemp("runs") / "distance"
     train(
-        Settings(data=(str(reviews),), model=str(bert), retrofit="distance-aware", epochs=1, max_length=12, seed=1), folder
+        Settings(data=(str(reviews),), model=str(bert), retrofit="distance-aware", epochs=1, max_length=12, seed=1),
+        folder,
     )
     return folder
 
@@ -51,7 +52,10 @@ def test_a_run_and_a_model_side_by_side_in_a_page(run: Path, plain: Path, headwi
     assert str(page) in out
     told = about(page)
     assert [model["name"] for model in told["models"]] == ["distance", "plain"]
-    assert [text["tokens"] for text in told["texts"]] == [["[CLS]", "good", "film", "[SEP]"], ["[CLS]", "bad", "plot", "[SEP]"]]
+    assert [text["tokens"] for text in told["texts"]] == [
+        ["[CLS]", "good", "film", "[SEP]"],
+        ["[CLS]", "bad", "plot", "[SEP]"],
+    ]
     first, second = told["texts"][0]["models"]
     assert first["w"] is not None
     assert second["w"] is None
@@ -62,15 +66,16 @@ def test_a_run_and_a_model_side_by_side_in_a_page(run: Path, plain: Path, headwi
 
 def test_a_files_statistics_and_chosen_rows(run: Path, reviews: Path, headwise: Headwise, tmp_path: Path) -> None:
     out = tmp_path / "inspected"
-    code, _, err = headwise("inspect", run, "--data", reviews, "--rows", "3", "7-8", "--out", out)
+    code, _, err = headwise("inspect", run, "--data", reviews, "--rows", "7-7", "--out", out)
     assert code == 0, err
-    told = about(out / "page.html")
+    assert {"sigmoids.svg", "sorted.png", "maps.png", "measures.svg"} <= {x.name for x in (out / "figures").iterdir()}
+    with (out / "heads.csv").open(newline="", encoding="utf-8") as file:
+        assert len(list(csv.DictReader(file))) == 8
+    assert headwise("inspect", run, "--data", reviews, "--rows", "3", "7-8", "--out", tmp_path / "page.html")[0] == 0
+    told = about(tmp_path / "page.html")
     assert [text["title"].split(":")[0] for text in told["texts"]] == ["row 3", "row 7", "row 8"]
     assert [text["label"] for text in told["texts"]] == ["negative", "negative", "positive"]
     assert told["statistics"][0]["texts"] == 160
-    assert {"sigmoids.svg", "sorted.png", "maps-1.png", "measures.svg"} <= {x.name for x in (out / "figures").iterdir()}
-    with (out / "heads.csv").open(newline="", encoding="utf-8") as file:
-        assert len(list(csv.DictReader(file))) == 8
 
 
 def test_without_rows_the_first_are_shown_and_empty_ones_counted(run: Path, headwise: Headwise, tmp_path: Path) -> None:
@@ -101,14 +106,21 @@ def test_force_replaces(plain: Path, headwise: Headwise, tmp_path: Path) -> None
 def test_mistakes_are_one_line(plain: Path, run: Path, headwise: Headwise, tmp_path: Path) -> None:
     other = tmp_path / "other"
     tokenizer = build_tokenizer(["a good film"])
-    config: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 8}
+    config: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 8,
+    }
     BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **config)).save_pretrained(other)
     tokenizer.save_pretrained(other)
     deberta = tmp_path / "deberta"
     DebertaV2Model(DebertaV2Config(vocab_size=len(tokenizer), **config)).save_pretrained(deberta)
     build_tokenizer(["a good film"], max_tokens=5000).save_pretrained(deberta)
     config_file = deberta / "config.json"
-    config_file.write_text(config_file.read_text().replace('"max_position_embeddings": 512', '"max_position_embeddings": 0'))
+    config_file.write_text(
+        config_file.read_text().replace('"max_position_embeddings": 512', '"max_position_embeddings": 0')
+    )
     data = write(tmp_path / "data.csv", ("one", "two"), [("good film", "dull plot")])
     empty = write(tmp_path / "empty.csv", ("text", "n"), [("", "1")])
     full = tmp_path / "full"

@@ -11,7 +11,7 @@ from headwise.mistakes import Mistake
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect:
-    """See what the heads of a model look at, or of up to four side by side: one page that opens from disk, figures, tables.
+    """See what the heads of a model look at, or of up to four side by side: a page that opens from disk, figures, tables.
 
     $ headwise inspect runs/reviews --text "A warm and funny film." --out page.html
     $ headwise inspect runs/plain runs/mdg runs/pdg runs/both --data reviews.csv --rows 3 7-9 --out inspected
@@ -27,7 +27,7 @@ class Inspect:
     pair: Annotated[tuple[str, ...], arg(metavar="TEXT [TEXT ...]")] = ()
     """The second text of each, for models that read two."""
     data: Annotated[Path | None, arg(metavar="FILE")] = None
-    """A file of texts (CSV, TSV, JSONL or Parquet, gzipped or not): statistics over all rows, and some rows to look at."""
+    """A file of texts (CSV, TSV, JSONL or Parquet, gzipped or not): statistics over all rows, some rows to look at."""
     columns: Annotated[tuple[str, ...], arg(metavar="NAME [NAME]")] = ()
     """The file's column of the text, and of the second text; by default found by their names."""
     rows: Annotated[tuple[str, ...], arg(metavar="ROW [ROW ...]")] = ()

@@ -11,10 +11,10 @@ from headwise.inspection.maps import draw_maps
 from headwise.inspection.page import Page
 
 if TYPE_CHECKING:
+    from headwise.inspection.collecting import Statistics, statistics
     from headwise.inspection.comparison import draw_averages, draw_components
     from headwise.inspection.heads import draw_measures, draw_received, draw_similarity
     from headwise.inspection.reading import attention_maps
-    from headwise.inspection.collecting import Statistics, statistics
     from headwise.inspection.subject import Subject
     from headwise.inspection.viewer import Viewer, look
     from headwise.inspection.watching import watch

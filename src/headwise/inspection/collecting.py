@@ -26,8 +26,8 @@ from headwise.mistakes import Mistake
 
 #: What is measured of each head, and what it means.
 MEASURES = {
-    "distance": "how far it looks, tokens",
-    "entropy": "how widely it looks, bits",
+    "distance": "how far it looks (tokens)",
+    "entropy": "how widely it looks (bits)",
     "first": "share that goes to [CLS]",
     "separators": "share that goes to [SEP]",
     "punctuation": "share that goes to punctuation",
@@ -292,7 +292,9 @@ def clustered(similarity: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def count(encoded: Encoded) -> int:
-    return int(encoded.inputs["attention_mask"].sum()) + int(encoded.inputs.get("pair_attention_mask", torch.tensor(0)).sum())
+    return int(encoded.inputs["attention_mask"].sum()) + int(
+        encoded.inputs.get("pair_attention_mask", torch.tensor(0)).sum()
+    )
 
 
 def numbers(x: Tensor) -> NDArray[np.float64]:

@@ -83,7 +83,9 @@ def compact(rows: Rows, lengths: Sequence[int]) -> Layer:
         for start, stop in blocks:
             if start >= length:
                 break
-            found = rows.weights(start, stop)[sequence : sequence + 1, :, : length - start, :length].float().clamp(min=0)
+            found = (
+                rows.weights(start, stop)[sequence : sequence + 1, :, : length - start, :length].float().clamp(min=0)
+            )
             around = (int(first), side * size - int(first) - length)
             gathered = F.pad(found[0], around).unflatten(-1, (side, size)).sum(dim=-1)
             groups = (int(first) + torch.arange(start, start + found.shape[2], device=device)) // size

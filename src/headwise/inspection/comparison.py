@@ -85,7 +85,14 @@ def draw_components(models: Mapping[str, Maps], layers: int) -> Figure:
             places = components.transform(maps)
             layer = np.arange(len(maps)) // max(1, len(maps) // layers)
             points = axes.scatter(
-                *places.T, c=layer, cmap="viridis", vmin=-0.5, vmax=layers - 0.5, s=22, linewidths=0.4, edgecolors="white"
+                *places.T,
+                c=layer,
+                cmap="viridis",
+                vmin=-0.5,
+                vmax=layers - 0.5,
+                s=22,
+                linewidths=0.4,
+                edgecolors="white",
             )
             spread = float(np.sqrt(np.square(maps - maps.mean(axis=0)).sum(axis=1).mean()))
             axes.set_title(f"{name}\nspread {spread:.2f}", fontsize=9)

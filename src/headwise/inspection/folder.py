@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from headwise.attention import DistanceAware
 from headwise.inspection import style
-from headwise.inspection.comparison import draw_averages, draw_components
+from headwise.inspection.collecting import MEASURES, Statistics
 from headwise.inspection.compact import group_size
+from headwise.inspection.comparison import draw_averages, draw_components
 from headwise.inspection.heads import draw_measures, draw_received, draw_similarity
 from headwise.inspection.learned import draw_coefficients, draw_sigmoids, draw_sorted
 from headwise.inspection.maps import draw_maps
 from headwise.inspection.reading import Reading
-from headwise.inspection.collecting import MEASURES, Statistics
 from headwise.inspection.subject import Subject
 from headwise.inspection.viewer import Example, Viewer
 
@@ -38,8 +38,9 @@ def write_folder(viewer: Viewer, subjects: Sequence[Subject], folder: Path) -> N
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)
     viewer.write(folder / PAGE)
     for name, figure in figures(viewer, subjects):
-        for ending in ("png", "svg"):
-            style.save(figure, folder / FIGURES / f"{name}.{ending}")
+        style.save(figure, folder / FIGURES / f"{name}.png")
+        figure.set_layout_engine("none")  # it is laid out by now
+        style.save(figure, folder / FIGURES / f"{name}.svg")
     if viewer.statistics:
         write_tables(viewer.statistics, folder)
 
@@ -153,7 +154,9 @@ def as_dict(found: Statistics) -> dict[str, Any]:
         "texts": found.texts,
         "tokens": found.tokens,
         "rows_without_text": found.empty,
-        "measures": {name: {"about": MEASURES[name], "values": x.round(6).tolist()} for name, x in found.measures.items()},
+        "measures": {
+            name: {"about": MEASURES[name], "values": x.round(6).tolist()} for name, x in found.measures.items()
+        },
         "received": found.received.round(6).tolist(),
         "similarity": [[None if np.isnan(x) else round(float(x), 6) for x in row] for row in found.similarity],
         "clusters": found.clusters.tolist(),

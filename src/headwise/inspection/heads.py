@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from headwise.inspection import style
-from headwise.inspection.distances import SIGNED_COLOURS
 from headwise.inspection.collecting import MEASURES, Statistics
+from headwise.inspection.distances import SIGNED_COLOURS
 
 
 def draw_measures(models: Sequence[Statistics]) -> Figure:

@@ -3,6 +3,8 @@
 B sequences, H heads, R rows (queries from `start` on), N keys. Rows of padding are 0 and count for nothing.
 """
 
+from math import log
+
 import torch
 from torch import Tensor
 
@@ -27,7 +29,8 @@ def entropies(weights: Tensor) -> Tensor:
         >>> entropies(torch.tensor([[[[0.5, 0.0, 0.5]]]])).item()
         1.0
     """
-    return torch.special.entr(weights.clamp(min=0)).sum(dim=-1) / torch.log(torch.tensor(2.0))
+    nats: Tensor = torch.special.entr(weights.clamp(min=0)).sum(dim=-1)
+    return nats / log(2.0)
 
 
 def row_blocks(length: int, sequences: int, heads: int, *, most: int = 2**24) -> list[tuple[int, int]]:

@@ -112,7 +112,9 @@ class Passages:
         while tuple(rows.real.shape) != self.shapes[self.at] and self.at + 1 < len(self.shapes):
             self.at, self.ran = self.at + 1, set()
         if tuple(rows.real.shape) != self.shapes[self.at]:
-            raise Mistake(f"a layer looked at {tuple(rows.real.shape)} tokens where {self.shapes[self.at]} were expected")
+            raise Mistake(
+                f"a layer looked at {tuple(rows.real.shape)} tokens where {self.shapes[self.at]} were expected"
+            )
         self.ran.add(layer)
         return self.at
 

@@ -98,12 +98,18 @@ class Subject:
 
     @property
     def longest(self) -> int:
-        limits = [self.max_length, self.tokenizer.model_max_length, getattr(self.config, "max_position_embeddings", None)]
+        limits = [
+            self.max_length,
+            self.tokenizer.model_max_length,
+            getattr(self.config, "max_position_embeddings", None),
+        ]
         if getattr(self.config, "model_type", "") == "headwise" and self.config.positions != "learned":
             limits = limits[:1]  # it reads texts of any length
         found = [int(limit) for limit in limits if limit] or [MOST_TOKENS]
         padded = getattr(self.config, "model_type", "") in {"roberta", "xlm-roberta", "camembert"}
-        return min(*found, MOST_TOKENS) - (2 if padded and self.max_length is None else 0)  # two positions are padding's
+        return min(*found, MOST_TOKENS) - (
+            2 if padded and self.max_length is None else 0
+        )  # two positions are padding's
 
     def encode(self, rows: Sequence[Texts]) -> Encoded:
         """Rows of texts as a batch.
@@ -139,9 +145,9 @@ class Subject:
         if "token_type_ids" in whole and self.config is not None and not accepts(self.model, "token_type_ids"):
             names.remove("token_type_ids")
         inputs = {
-            name: torch.tensor([
-                list(row) + [padding if name == "input_ids" else 0] * (longest - len(row)) for row in whole[name]
-            ])
+            name: torch.tensor(
+                [list(row) + [padding if name == "input_ids" else 0] * (longest - len(row)) for row in whole[name]]
+            )
             for name in names
         }
         inputs["attention_mask"] = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids])
@@ -156,7 +162,9 @@ class Subject:
         found = [document[:sentences] or [[self.tokenizer.unk_token_id]] for document in whole]
         most = max(map(len, found))
         of_words = tuple(
-            tuple(map(self.token, document[at])) if at < len(document) else () for document in found for at in range(most)
+            tuple(map(self.token, document[at])) if at < len(document) else ()
+            for document in found
+            for at in range(most)
         )
         of_sentences = tuple(tuple(f"sentence {at + 1}" for at in range(len(document))) for document in found)
         comma = ", " if title else ""

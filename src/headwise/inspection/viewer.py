@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headwise.inspection.collecting import MEASURES, Statistics
 from headwise.inspection.compact import group_size
 from headwise.inspection.page import LOOK
-from headwise.inspection.reading import Prediction, Reading, read, same_tokens
-from headwise.inspection.collecting import MEASURES, Statistics
-from headwise.inspection.subject import Subject, Texts
+from headwise.inspection.reading import Reading, read, same_tokens
+from headwise.inspection.subject import Prediction, Subject, Texts
 from headwise.mistakes import Mistake
 
 MOST_MODELS = 4
@@ -81,7 +81,8 @@ class Viewer:
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{escape(self.title)}: what heads look at</title>\n<style>{LOOK}{asset('viewer.css')}</style>\n</head>\n<body>\n"
+            f"<title>{escape(self.title)}: what heads look at</title>\n"
+            f"<style>{LOOK}{asset('viewer.css')}</style>\n</head>\n<body>\n"
         )
         yield asset("viewer.html")
         yield f'<script type="application/json" id="about-data">{as_json(self.about())}</script>\n'
@@ -263,4 +264,6 @@ def chunk(name: str, data: NDArray[Any]) -> str:
 def as_json(value: Any) -> str:
     """JSON that cannot end the element it stands in."""
     told = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return told.replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return (
+        told.replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    )

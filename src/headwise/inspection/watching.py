@@ -39,8 +39,8 @@ def watch(model: nn.Module, inputs: Mapping[str, Tensor], watcher: Watcher) -> A
         >>> import torch
         >>> from transformers import BertConfig, BertModel
         >>> model = BertModel(BertConfig(vocab_size=30, hidden_size=8, num_hidden_layers=3, num_attention_heads=2))
-        >>> seen = []
-        >>> output = watch(model, {"input_ids": torch.tensor([[5, 6, 7]])}, lambda _, rows: seen.append(rows.weights(0, 3)))
+        >>> inputs, seen = {"input_ids": torch.tensor([[5, 6, 7]])}, []
+        >>> output = watch(model, inputs, lambda layer, rows: seen.append(rows.weights(0, 3)))
         >>> len(seen), seen[0].shape
         (3, torch.Size([1, 2, 3, 3]))
     """

@@ -19,8 +19,8 @@ from transformers import (
 
 import headwise.models  # noqa: F401, whose models Auto classes load
 from headwise.guidance import from_pretrained
-from headwise.inspection.folder import PAGE, write_folder
 from headwise.inspection.collecting import Statistics, statistics
+from headwise.inspection.folder import PAGE, write_folder
 from headwise.inspection.subject import Subject, Texts
 from headwise.inspection.viewer import Viewer, beginning, check, look
 from headwise.mistakes import Mistake
@@ -54,8 +54,10 @@ def open_subject(path: str, name: str | None = None) -> Subject:
         )
     try:
         with quieter():
-            architecture = next(iter(AutoConfig.from_pretrained(path).architectures or []), "")
-            model: Any = from_pretrained(path, auto_class(architecture))
+            config = AutoConfig.from_pretrained(path)
+            auto = auto_class(next(iter(config.architectures or []), ""))
+            retrofitted = getattr(config, "headwise", None) is not None
+            model: Any = from_pretrained(path, auto) if retrofitted else auto.from_pretrained(path)
             tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
         told = str(error).strip().splitlines()[0]
