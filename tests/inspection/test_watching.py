@@ -100,6 +100,21 @@ def test_maps_are_those_that_the_model_returns_itself(name: str) -> None:
         torch.testing.assert_close(a[1, :, :4], b[1, :, :4])
 
 
+def test_causal_models_without_a_mask() -> None:
+    model, found = gpt2().eval(), []
+
+    def see(_: nn.Module, rows: Rows) -> None:
+        found.append(torch.cat([rows.weights(start, start + 1) for start in range(7)], dim=2))
+
+    inputs = {"input_ids": IDS[:1]}
+    watch(model, inputs, see)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = model(**inputs, output_attentions=True).attentions
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_it_runs_without_dropout_and_gradients_and_leaves_the_mode_as_it_was() -> None:
     model = bert().train()
     first, second = (seen(model, step=7)[0][0] for _ in range(2))

@@ -11,7 +11,7 @@ from headwise.mistakes import Mistake
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect:
-    """See what the heads of a model look at, or of up to four side by side: a page that opens from disk, figures, tables.
+    """See what the heads of up to four models look at: a page that opens from disk, figures and tables.
 
     $ headwise inspect runs/reviews --text "A warm and funny film." --out page.html
     $ headwise inspect runs/plain runs/mdg runs/pdg runs/both --data reviews.csv --rows 3 7-9 --out inspected

@@ -48,7 +48,6 @@ class Statistics:
         name: the model's.
         texts, tokens: how many there were.
         empty: rows that were left out, as they have no text.
-        cut: batches in which a text was too long.
         measures: by their names in `MEASURES`, (L, H).
         received: what a token receives, on average 1, by its place in the text (L, H, PLACES).
         similarity: the correlation of two heads' maps (L · H, L · H); NaN for heads that never see the same tokens.
@@ -60,7 +59,6 @@ class Statistics:
     texts: int
     tokens: int
     empty: int
-    cut: int
     measures: dict[str, NDArray[np.float64]]
     received: NDArray[np.float64]
     similarity: NDArray[np.float64]
@@ -93,7 +91,7 @@ class Collector:
         self.layers: dict[nn.Module, _Sums] = {}
         self.alike: Tensor | None = None
         self.compared: Tensor | None = None
-        self.texts = self.tokens = self.cut = 0
+        self.texts = self.tokens = 0
         self._kinds: dict[str, str] = {}
 
     def add(self, rows: Sequence[Texts]) -> None:
@@ -112,7 +110,6 @@ class Collector:
             self.compare(sampled, [len(sequence) for sequence in passage.sequences])
         self.texts += len(rows)
         self.tokens += count(encoded)
-        self.cut += encoded.cut
 
     def marked(self, sequences: Sequence[Sequence[str]], kind: str) -> Tensor:
         """Which tokens are of a kind, (B, N)."""
@@ -131,7 +128,7 @@ class Collector:
         size = len(self.layers) * heads
         if self.alike is None or self.compared is None:
             self.alike, self.compared = (torch.zeros(size, size, dtype=torch.float64) for _ in range(2))
-        if not sampled or self.alike.shape[0] != size:
+        if not sampled:
             return
         order = list(self.layers)
         x = torch.cat(list(sampled.values()), dim=1)  # (B, heads of all these layers, rows, N)
@@ -156,7 +153,6 @@ class Collector:
             texts=self.texts,
             tokens=self.tokens,
             empty=empty,
-            cut=self.cut,
             measures={
                 name: torch.stack([sums.measures[name] / max(1, sums.queries) for sums in layers]).numpy()
                 for name in MEASURES

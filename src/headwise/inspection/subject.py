@@ -98,18 +98,10 @@ class Subject:
 
     @property
     def longest(self) -> int:
-        limits = [
-            self.max_length,
-            self.tokenizer.model_max_length,
-            getattr(self.config, "max_position_embeddings", None),
-        ]
-        if getattr(self.config, "model_type", "") == "headwise" and self.config.positions != "learned":
-            limits = limits[:1]  # it reads texts of any length
-        found = [int(limit) for limit in limits if limit] or [MOST_TOKENS]
-        padded = getattr(self.config, "model_type", "") in {"roberta", "xlm-roberta", "camembert"}
-        return min(*found, MOST_TOKENS) - (
-            2 if padded and self.max_length is None else 0
-        )  # two positions are padding's
+        limits = [self.max_length]
+        if self.max_length is None:
+            limits = [self.tokenizer.model_max_length, getattr(self.config, "max_position_embeddings", None)]
+        return min(int(limit) for limit in [*limits, MOST_TOKENS] if limit)
 
     def encode(self, rows: Sequence[Texts]) -> Encoded:
         """Rows of texts as a batch.
@@ -142,7 +134,7 @@ class Subject:
         longest = max(map(len, ids))
         padding = self.tokenizer.pad_token_id or 0
         names = [name for name in ("input_ids", "token_type_ids") if name in whole]
-        if "token_type_ids" in whole and self.config is not None and not accepts(self.model, "token_type_ids"):
+        if "token_type_ids" in whole and not accepts(self.model, "token_type_ids"):
             names.remove("token_type_ids")
         inputs = {
             name: torch.tensor(

@@ -27,6 +27,7 @@ from headwise.mistakes import Mistake
 from headwise.tasks.columns import LABELS, Columns, choose, known
 from headwise.tasks.formats import Batch, batches
 from headwise.training import folder
+from headwise.training.inputs import longest
 from headwise.training.predicting import column, real_text
 from headwise.training.progress import quieter
 from headwise.training.trained import Trained
@@ -63,7 +64,7 @@ def open_subject(path: str, name: str | None = None) -> Subject:
         told = str(error).strip().splitlines()[0]
         raise Mistake(f"{path}: no run of headwise, and no Hugging Face model that can be loaded ({told})") from None
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Subject(name=name, model=model.to(device).eval(), tokenizer=tokenizer)
+    return Subject(name=name, model=model.to(device).eval(), tokenizer=tokenizer, max_length=longest(model, tokenizer))
 
 
 def auto_class(architecture: str) -> Any:
@@ -117,7 +118,8 @@ def inspect(
     check(names)
     check_out(out, force)
     subjects = [open_subject(path, name) for path, name in zip(models, names, strict=True)]
-    viewer = look(subjects, texts) if data is None else of_file(subjects, data, columns, wanted)
+    with quieter():
+        viewer = look(subjects, texts) if data is None else of_file(subjects, data, columns, wanted)
     if out.suffix == ".html":
         with folder.whole(out) as part:
             viewer.write(part)
