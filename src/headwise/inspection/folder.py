@@ -16,7 +16,7 @@ from headwise.inspection.collecting import MEASURES, Statistics
 from headwise.inspection.compact import group_size
 from headwise.inspection.comparison import draw_averages, draw_components
 from headwise.inspection.heads import draw_measures, draw_received, draw_similarity
-from headwise.inspection.learned import draw_coefficients, draw_sigmoids, draw_sorted
+from headwise.inspection.learned import draw_coefficients, draw_sigmoids, draw_sorted, signed
 from headwise.inspection.maps import draw_maps
 from headwise.inspection.reading import Reading
 from headwise.inspection.subject import Subject
@@ -87,7 +87,8 @@ def labels(reading: Reading) -> list[str]:
 def of_heads(names: Sequence[str], example: Example) -> Figure:
     """Maps of some heads with their tokens, the same heads of every model (figure 8 of Wu et al.)."""
     few = labels(example.readings[0])[:MOST_TOKENS]
-    chosen = telling_heads(example.readings[0])
+    learned = (reading for reading in example.readings if reading.layers[0].w is not None)
+    chosen = telling_heads(next(learned, example.readings[0]))
     maps = [
         np.stack([reading.layers[layer].map(head)[: len(few), : len(few)] for layer, head in chosen])
         for reading in example.readings
@@ -98,7 +99,7 @@ def of_heads(names: Sequence[str], example: Example) -> Figure:
 
 def titled(reading: Reading, layer: int, head: int) -> str:
     w = reading.layers[layer].w
-    told = "" if w is None else f", w = {w[head]:.2f}".replace("-", "−")
+    told = "" if w is None else f", w = {signed(float(w[head]))}"
     return f"layer {layer}, head {head}{told}"
 
 

@@ -132,7 +132,7 @@ def sorted_values(layers: Sequence[DistanceAware], name: str) -> NDArray[np.floa
 
 def signed(x: float) -> str:
     """
-    >>> signed(-0.5)
-    '−0.50'
+    >>> signed(-0.5), signed(-0.001)
+    ('−0.50', '0.00')
     """
-    return f"{x:.2f}".replace("-", "−")
+    return f"{x:z.2f}".replace("-", "−")
