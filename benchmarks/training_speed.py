@@ -1,6 +1,6 @@
 """One epoch of `headwise train`: our distance-aware model, the paper's formula in its place, torch's own encoder.
 
-    python benchmarks/training_speed.py --task ag-news --data ag_news/ --vectors glove.npz --batch-sizes 64 256 --out OUT
+    python benchmarks/training_speed.py --task ag-news --data ag_news/ --vectors glove.npz --out OUT
 
 The same words, batches, Trainer and model around the one layer that differs. Each trains two epochs; the second is
 timed, and some of its steps are profiled. It writes `training_speed.md`.
