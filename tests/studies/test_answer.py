@@ -155,6 +155,21 @@ def test_without_predictions_there_is_no_bootstrap(tmp_path: Path) -> None:
     assert "Chance in the test examples is not counted" in words(found)
 
 
+def test_few_test_rows_that_differ_by_seed(tmp_path: Path) -> None:
+    """A draw may hold none of a seed's rows; it tells nothing, and is left out."""
+    labels, runs = np.array([0, 1, 1]), []
+    for seed in range(6):
+        for name in ("none", "plain"):
+            scores = np.random.default_rng(seed + len(name)).random((3, 2))
+            rows = list(range(3 * seed, 3 * seed + 3))
+            runs.append(
+                written(tmp_path, "classification", "own", name, seed, {"label": labels}, scores, ["a", "b"], rows)
+            )
+    (one,) = answer(runs, "none").tasks[0].comparisons
+    assert one.over_examples is not None
+    assert np.isfinite([one.over_examples.low, one.over_examples.high, one.over_examples.p]).all()
+
+
 def test_nothing_to_compare(tmp_path: Path) -> None:
     with pytest.raises(Mistake, match="no run has finished"):
         answer([], "none")

@@ -12,10 +12,11 @@ import pytest
 from headwise.cli import main
 from headwise.mistakes import Mistake
 from headwise.models import HeadwiseConfig
+from headwise.studies.answer import answer
 from headwise.studies.papers import published
 from headwise.studies.reproducing.beside import beside
 from headwise.studies.reproducing.library import PICTURES, STUDIES, study
-from headwise.studies.reproducing.reproduce import Asked, plan
+from headwise.studies.reproducing.reproduce import Asked, picture, plan
 from headwise.studies.study import Study
 from headwise.studies.worker import work
 from headwise.training.texts.building import scheme_options
@@ -44,6 +45,7 @@ def test_figures_and_studies_fit_each_other(name: str) -> None:
     methods = declared.methods.keys() | declared.missing.keys()
     assert declared.baseline in declared.methods
     assert {*declared.controls, *declared.controls.values()} <= declared.methods.keys()
+    assert declared.axis is None or declared.axis.places.keys() == declared.methods.keys()
     for task, figures in paper.figures.items():
         assert task in declared.tasks
         assert figures.keys() <= methods
@@ -131,6 +133,16 @@ def test_the_papers_figure_stands_beside_ours(tmp_path: Path) -> None:
 
 def replaced(run: Any, **known: str) -> Any:
     return type(run)(**{**vars(run), **known, "metrics": {**run.metrics, "seconds": 15.0, "epochs": 3.0}})
+
+
+def test_a_figure_of_lines_is_drawn_as_one(tmp_path: Path) -> None:
+    methods = {"unguided": 80, "MDG at layer 1": 82, "MDG at layer 2": 84, "PDG at layer 2": 86}
+    runs = [classified(tmp_path, name, 0, np.arange(100) < right) for name, right in methods.items()]
+    axis = STUDIES["guiding-figure3"].axis
+    assert axis is not None
+    drawn, _ = picture(answer(runs, "unguided").tasks[0], axis)
+    lines = [np.asarray(line.get_xydata()).tolist() for line in drawn.axes[0].get_lines()]
+    assert lines == [[[1, 80], [12, 80]], [[1, 82], [2, 84]], [[2, 86]]]
 
 
 def test_from_the_command_to_the_report(

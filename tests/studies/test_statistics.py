@@ -96,8 +96,11 @@ def test_figures_of_small_test_sets_do_not_mislead(seeds: int) -> None:
     """Accuracies on 50 rows are so coarse that seeds often give equal differences, for which a t-test has no p."""
     draw = np.random.default_rng(seeds)
     right = draw.binomial(50, 0.9, (2, STUDIES, seeds)) / 50
-    found = [statistics.over_seeds(one).p for one in (right[0] - right[1])]
-    assert at_most((np.array(found) < 0.05).mean(), 0.05)
+    x = right[0] - right[1]
+    p = statistics.t_test(x)
+    p = np.where(np.isnan(p), statistics.permutation_test(x), p)
+    assert [statistics.over_seeds(one).p for one in x[:200]] == pytest.approx(p[:200])
+    assert at_most((p < 0.05).mean(), 0.05)
 
 
 def test_several_methods_without_a_difference_are_found_in_five_percent_of_studies_at_most() -> None:
@@ -119,7 +122,7 @@ def test_intervals_hold_the_truth_in_95_percent(seeds: int) -> None:
 @pytest.mark.parametrize(("seed_spread", "row_spread"), [(1.0, 0.0), (0.02, 1.0), (0.1, 1.0)])
 def test_both_sources_together_hold_the_truth(seed_spread: float, row_spread: float) -> None:
     """Differences of seed s on row r are truth + a_s + b_r + noise; other studies have other seeds and other rows."""
-    studies, seeds, rows, samples, truth = 600, 5, 60, 300, 0.3
+    studies, seeds, rows, samples, truth = 500, 5, 60, 200, 0.3
     draw = np.random.default_rng(0)
     held, wrong = [], []
     for _ in range(studies):
@@ -146,7 +149,7 @@ def test_both_sources_are_wider_than_one(values: list[float], spread: float) -> 
 
 
 def test_bootstrap_over_examples_holds_the_truth() -> None:
-    studies, rows, samples, truth = 800, 200, 400, 0.1
+    studies, rows, samples, truth = 400, 100, 400, 0.1
     draw = np.random.default_rng(1)
     held = []
     for _ in range(studies):

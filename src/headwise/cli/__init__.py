@@ -12,6 +12,7 @@ from headwise import __version__
 from headwise.cli import bench, simulate
 from headwise.cli.compare import Compare
 from headwise.cli.evaluate import Evaluate
+from headwise.cli.inspect import Inspect
 from headwise.cli.mistakes import in_one_line
 from headwise.cli.predict import Predict
 from headwise.cli.reproduce import Reproduce, first_task
@@ -34,6 +35,7 @@ def commands(args: Sequence[str]) -> SubcommandApp:
     app.command(name="train")(command_for(task))
     app.command(name="evaluate")(Evaluate)
     app.command(name="predict")(Predict)
+    app.command(name="inspect")(Inspect)
     app.command(name="tasks")(Tasks)
     app.command(name="compare")(asking(Compare, task))
     app.command(name="sweep")(asking(Sweep, task))

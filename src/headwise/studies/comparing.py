@@ -63,6 +63,7 @@ def begin(
         keep_models=keep_models,
         maximise=higher_is_better(bases),
         baseline=baseline or controls.get(given[0], given[0]),
+        controls={} if baseline else controls,
     )
 
 
@@ -92,7 +93,7 @@ def conclude(study: Study) -> "Answer":
     from headwise.studies import report  # which takes seconds
     from headwise.studies.answer import answer
 
-    found = answer(study.results(), study.about["baseline"])
+    found = answer(study.results(), study.about["baseline"], study.about["controls"])
     report.write(found, study.folder.path)
     return found
 

@@ -153,6 +153,7 @@ def compared(results: Sequence[Result], baseline: str, controls: Mapping[str, st
         drawn = None
         if samples is not None:
             drawn = np.mean([samples[own.name, seed] - samples[other.name, seed] for seed in differences], axis=0)
+            drawn = drawn[~np.isnan(drawn)]
         comparisons.append(
             Comparison(
                 method=own.name,

@@ -32,7 +32,8 @@ def resampled(results: Sequence[Result], split: str, *, samples: int = SAMPLES, 
         seed: of the draws.
 
     Returns:
-        (samples, runs), or None: the kind of task has no bootstrap, or a run has no predictions.
+        (samples, runs), NaN where none of a run's rows was drawn; or None: the kind of task has no bootstrap, or a run
+        has no predictions.
     """
     kind = results[0].metrics["kind"]
     if kind not in READ or not all((result.folder / PREDICTIONS).is_file() for result in results):
@@ -51,7 +52,8 @@ def resampled(results: Sequence[Result], split: str, *, samples: int = SAMPLES, 
         rows = random.integers(0, len(units), size=(min(at_a_time, samples - first), len(units)))
         times = np.stack([np.bincount(row, minlength=len(units)) for row in rows])
         sums = (times @ flat).reshape(len(rows), *wide.shape[1:])
-        drawn.append(figure(sums))
+        with np.errstate(invalid="ignore"):  # a seed with few test rows may have none of them drawn
+            drawn.append(figure(sums))
     return np.concatenate(drawn)
 
 

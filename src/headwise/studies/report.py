@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from headwise.inspection import Page, draw_boxes, draw_curves, draw_differences, draw_ranks
 from headwise.studies import tables
 from headwise.studies.answer import Answer
@@ -13,14 +15,28 @@ from headwise.training.folder import write_whole
 REPORT, MARKDOWN, LATEX, CSV = "report.html", "table.md", "table.tex", "table.csv"
 
 
-def write(answer: Answer, folder: Path, *, words: Sequence[str] = (), grids: Sequence[tables.Grid] = ()) -> None:
+#: A picture and its caption.
+Captioned = tuple[Figure, str]
+
+#: Curves of more methods cannot be told apart.
+MOST_CURVES = 8
+
+
+def write(
+    answer: Answer,
+    folder: Path,
+    *,
+    words: Sequence[str] = (),
+    grids: Sequence[tables.Grid] = (),
+    figures: Sequence[Captioned] = (),
+) -> None:
     """report.html, table.md, table.tex and table.csv, each whole or as it was before.
 
     Args:
         answer: what to tell.
         folder: where to.
         words: what to say before it.
-        grids: more tables, behind it.
+        grids, figures: more tables and pictures.
     """
     lines = [*words, *answer.sentences, *(f"Warning: {line}" for task in answer.tasks for line in warnings(task))]
     found = [*answer.grids, *grids]
@@ -29,14 +45,21 @@ def write(answer: Answer, folder: Path, *, words: Sequence[str] = (), grids: Seq
     write_whole(folder / MARKDOWN, "\n".join([text, "", *map(tables.markdown, [*found, *costs]), tables.NOTE, ""]))
     write_whole(folder / LATEX, "\n".join(tables.latex(grid, tables.NOTE) for grid in found))
     write_whole(folder / CSV, tables.comma_separated(answer.tasks))
-    write_whole(folder / REPORT, page(answer, words, grids).html())
+    write_whole(folder / REPORT, page(answer, words, grids, figures).html())
 
 
-def page(answer: Answer, words: Sequence[str] = (), grids: Sequence[tables.Grid] = ()) -> Page:
-    """The report as a page."""
+def page(
+    answer: Answer,
+    words: Sequence[str] = (),
+    grids: Sequence[tables.Grid] = (),
+    figures: Sequence[Captioned] = (),
+) -> Page:
+    """The report as a page; the arguments are those of `write`."""
     found = Page(f"Does it help? {', '.join(task.task for task in answer.tasks)}")
     for line in words:
         found.text(line)
+    for drawn, caption in figures:
+        found.figure(drawn, caption)
     for grid in grids:
         found.section(grid.title)
         add_table(found, grid)
@@ -84,7 +107,7 @@ def add_task(found: Page, task: OnTask) -> None:
     ):
         lines = {method.name: curves(method, name) for method in task.methods}
         lines = {method: drawn for method, drawn in lines.items() if drawn}
-        if lines:
+        if 0 < len(lines) <= MOST_CURVES:
             found.figure(draw_curves(lines, x="epoch", y=what), caption)
     add_table(found, tables.cost(task))
     found.text("Seconds of training, the mean over seeds; memory is the most that any run took.")

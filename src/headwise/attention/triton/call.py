@@ -162,9 +162,10 @@ class Call:
                 "sums": Tile(64, 64, 4, 2),
             }[kind]
         plain = self.w is None and self.relative is None and not self.want_bins
+        drops = self.seed is not None
         return {
-            "forward": Tile(128, 64, 8, 3) if plain else Tile(64, 64, 4, 3),
-            "keys": Tile(64, 64, 4, 2 if wide else 3),
+            "forward": Tile(128, 64, 8, 3) if plain and not drops else Tile(64, 64, 4, 3),
+            "keys": Tile(64, 64, 4, 2 if wide or drops else 3),
             "queries": Tile(128, 64, 8, 3) if plain and not wide and not self.want_received else Tile(64, 64, 4, 3),
             "sums": Tile(64, 64, 4, 3),
         }.get(kind, Tile(64, 64, 4, 1))

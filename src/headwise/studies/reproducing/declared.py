@@ -1,10 +1,23 @@
 """What it takes to reproduce a table or figure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 Overrides = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How a figure's methods lie on lines.
+
+    Args:
+        label: what is along the axis.
+        places: of each method its line, and where on the axis it is; a method without a place of its own has several.
+    """
+
+    label: str
+    places: Mapping[str, tuple[str, Sequence[float]]]
 
 
 @dataclass(frozen=True)
@@ -19,6 +32,7 @@ class Declared:
         controls: what some of them are compared with instead.
         missing: methods that cannot be run, and why.
         seeds: how many, unless the user says otherwise.
+        axis: for a figure of lines.
         notes: where the study differs from the paper, or the paper leaves something open.
     """
 
@@ -29,6 +43,7 @@ class Declared:
     controls: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     seeds: int = 10
+    axis: Axis | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -1,6 +1,6 @@
 """Attention guiding: tables 1 to 4, figures 3 and 6; figures 4 and 5 are pictures of heads."""
 
-from headwise.studies.reproducing.declared import Declared, Overrides, Pictured
+from headwise.studies.reproducing.declared import Axis, Declared, Overrides, Pictured
 
 #: The names are those of the paper's footnotes.
 MODELS: dict[str, Overrides] = {
@@ -92,6 +92,11 @@ STUDIES: dict[str, Declared] = {
             },
         },
         baseline="unguided",
+        axis=Axis(
+            "layer",
+            {"unguided": ("unguided", (LAYERS[0], LAYERS[-1]))}
+            | {f"{name} at layer {layer}": (name, (layer,)) for name in GUIDES for layer in LAYERS},
+        ),
         notes=(WEIGHTS, RUNS, MODEL, "The paper's layers are taken as counted from 1."),
     ),
     "guiding-figure6": Declared(
@@ -104,6 +109,10 @@ STUDIES: dict[str, Declared] = {
         },
         baseline="unguided, 100%",
         controls={f"{name}, {share}%": f"unguided, {share}%" for share in SHARES for name in GUIDES},
+        axis=Axis(
+            "training rows, %",
+            {f"{name}, {share}%": (name, (share,)) for name in ("unguided", *GUIDES) for share in SHARES},
+        ),
         notes=(WEIGHTS, RUNS, MODEL),
     ),
 }

@@ -7,18 +7,21 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
 from rich.console import Console
 
+from headwise.inspection import draw_curves
 from headwise.mistakes import Mistake
 from headwise.studies import report, tables
 from headwise.studies.answer import answer
 from headwise.studies.comparing import told_missing
+from headwise.studies.comparison import OnTask
 from headwise.studies.crew import Machine
 from headwise.studies.methods import Method
 from headwise.studies.papers import published
 from headwise.studies.plan import Run, runs
 from headwise.studies.reproducing.beside import beside
-from headwise.studies.reproducing.declared import Declared, Overrides
+from headwise.studies.reproducing.declared import Axis, Declared, Overrides
 from headwise.studies.reproducing.library import study
 from headwise.studies.study import Study, higher_is_better
 from headwise.training.kinds import kind_of
@@ -165,13 +168,26 @@ def conclude(running: Study) -> None:
     found = answer(running.results(), running.about["baseline"], running.about["controls"])
     grids = beside(running.results(), paper)
     words = [f"{name}: {declared.asks}", f"{paper.paper}, {paper.where}. It says: {paper.says}.", *declared.notes]
-    report.write(found, running.folder.path, words=words, grids=grids)
+    figures = [] if declared.axis is None else [picture(task, declared.axis) for task in found.tasks]
+    report.write(found, running.folder.path, words=words, grids=grids, figures=figures)
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
     for line in words:
         console.print(line, markup=False)
     found.tell(console)
     for grid in grids:
         console.print(tables.rich(grid))
+
+
+def picture(task: OnTask, axis: Axis) -> tuple[Figure, str]:
+    """A line for each kind of method over the figure's axis."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for method in task.methods:
+        name, places = axis.places[method.name]
+        lines.setdefault(name, []).extend((place, method.mean) for place in places)
+    drawn = draw_curves(
+        {name: [sorted(points)] for name, points in lines.items()}, x=axis.label, y=tables.heading(task.measure)
+    )
+    return drawn, f"{task.task}: means over seeds, as the paper's figure shows them."
 
 
 def told(line: str) -> None:

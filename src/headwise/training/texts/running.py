@@ -25,6 +25,7 @@ from headwise.training.memory import forget_peak, peak_memory
 from headwise.training.processes import first_only, first_then_all, on_cpu, state
 from headwise.training.progress import Progress
 from headwise.training.run import header, in_bfloat16, versions
+from headwise.training.settings import Common
 from headwise.training.texts import card
 from headwise.training.texts.building import Built, build, is_ours
 from headwise.training.texts.guides import guides_of
@@ -184,7 +185,7 @@ def fewer(examples: Examples, rows: float, seed: int) -> Examples:
     return Examples(splits, examples.labels, f"{examples.recipe} {rows:,} of the training rows, drawn by seed {seed}.")
 
 
-def arguments(settings: Settings, task: Task, out: Path, *, has_dev: bool) -> TrainingArguments:
+def arguments(settings: Common, task: Task, out: Path, *, has_dev: bool) -> TrainingArguments:
     """The Trainer's."""
     usual = usual_for(settings, task)
     each = -(-batch_size_of(settings, task) // state().num_processes)
@@ -220,12 +221,12 @@ def arguments(settings: Settings, task: Task, out: Path, *, has_dev: bool) -> Tr
     return made
 
 
-def usual_for(settings: Settings, task: Task) -> TaskSettings:
+def usual_for(settings: Common, task: Task) -> TaskSettings:
     """How the task is trained unless the user says otherwise."""
     return task.from_scratch if is_ours(settings.model) else task.fine_tuning
 
 
-def batch_size_of(settings: Settings, task: Task) -> int:
+def batch_size_of(settings: Common, task: Task) -> int:
     return settings.batch_size or usual_for(settings, task).batch_size
 
 
