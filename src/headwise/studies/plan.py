@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from headwise.mistakes import Mistake
-from headwise.studies.methods import SCHEMES, Method
+from headwise.studies.methods import OF_SCHEMES, SCHEMES, Method, placed
 from headwise.training.kinds import kind_of
 from headwise.training.settings import Common
 from headwise.training.texts.settings import OURS_ONLY, Settings
@@ -75,6 +75,7 @@ def runs(bases: Sequence[Common], methods: Sequence[Method], seeds: Iterable[int
 
 def settings_of(base: Common, method: Method, seed: int) -> Common:
     known = {field.name for field in fields(base)}
+    method = placed(method, known)
     for name in method.settings.keys() - known:
         if method.settings[name]:
             raise Mistake(f"--methods {method.name}: {name} is no setting of {name_of(base)}")
@@ -87,11 +88,14 @@ def settings_of(base: Common, method: Method, seed: int) -> Common:
 
 def unneeded(base: Common, own: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that all methods share but that mean nothing to this one, such as word vectors to a trained model."""
-    if not isinstance(base, Settings):
-        return {}
-    names = () if own.get("model", base.model) in SCHEMES else OURS_ONLY
-    tied = ("scheme_learning_rate",) if own.get("retrofit", base.retrofit) is None else ()
-    return {name: base.default(name) for name in (*names, *tied) if name not in own}
+    settings = vars(base) | own
+    names: list[str] = []
+    if "none" in (settings.get("scheme"), settings["model"]):
+        names += OF_SCHEMES
+    if isinstance(base, Settings):
+        names += () if settings["model"] in SCHEMES else OURS_ONLY
+        names += () if settings["retrofit"] else ("scheme_learning_rate",)
+    return {name: base.default(name) for name in names if name in settings and name not in own}
 
 
 def name_of(settings: Common) -> str:
