@@ -88,7 +88,7 @@ def settings_of(base: Common, method: Method, seed: int) -> Common:
 
 def unneeded(base: Common, own: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that all methods share but that mean nothing to this one, such as word vectors to a trained model."""
-    settings = vars(base) | own
+    settings = {**vars(base), **own}
     names: list[str] = []
     if "none" in (settings.get("scheme"), settings["model"]):
         names += OF_SCHEMES
