@@ -97,7 +97,7 @@ def moved(**options: Any) -> float:
     torch.manual_seed(0)
     model = recommender(**options)
     clicked, real = torch.randn(1, 4, 8), torch.ones(1, 4, dtype=torch.bool)
-    return float((model.users(clicked, real) - model.users(clicked.flip(1), real)).abs().max())
+    return (model.users(clicked, real) - model.users(clicked.flip(1), real)).abs().max().item()
 
 
 def test_distance_without_order_cannot_see_which_end_is_recent() -> None:

@@ -40,14 +40,11 @@ def by_model(model: Any, split: Split, titles: Titles, *, history: int, precisio
 def news_vectors(model: Any, titles: Titles) -> Tensor:
     """(news, width), titles of about one length encoded together."""
     order = np.argsort(titles.lengths, kind="stable")
-    found = None
+    found = torch.empty(len(order), model.config.dim, device=model.device)
     for first in range(0, len(order), NEWS):
         chosen = order[first : first + NEWS]
         tokens, real = (torch.from_numpy(x.astype(np.int64)).to(model.device) for x in titles.take(chosen))
-        vectors = model.news(tokens, real).float()
-        found = vectors.new_empty(len(order), vectors.shape[1]) if found is None else found
-        found[torch.from_numpy(chosen).to(found.device)] = vectors
-    assert found is not None
+        found[torch.from_numpy(chosen).to(found.device)] = model.news(tokens, real).float()
     return found
 
 
