@@ -112,27 +112,28 @@ def attend(
         >>> hw.attend(texts, texts, texts, scheme=hw.Plain(), packed=[0, 3, 10]).shape
         torch.Size([1, 4, 10, 16])
     """
-    problem = _problem(
-        q,
-        k,
-        v,
-        scheme=scheme,
-        key_padding=key_padding,
-        query_padding=query_padding,
-        causal=causal,
-        mask=mask,
-        position_bias=position_bias,
-        offset=offset,
-        dropout=dropout,
-        scale=scale,
-        packed=packed,
-        return_received=return_received,
-        return_squares=return_squares,
-        return_log_sums=return_log_sums,
-        return_weights=return_weights,
-    )
-    chosen = choose(problem, backend).backend
+    q, k, v = check_tensors(q, k, v)
     with _without_autocast(q.device.type):
+        problem = _problem(
+            q,
+            k,
+            v,
+            scheme=scheme,
+            key_padding=key_padding,
+            query_padding=query_padding,
+            causal=causal,
+            mask=mask,
+            position_bias=position_bias,
+            offset=offset,
+            dropout=dropout,
+            scale=scale,
+            packed=packed,
+            return_received=return_received,
+            return_squares=return_squares,
+            return_log_sums=return_log_sums,
+            return_weights=return_weights,
+        )
+        chosen = choose(problem, backend).backend
         if problem.packed is None or chosen == "triton":
             attended = BACKENDS[chosen](problem)
         else:
@@ -151,7 +152,9 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, backend: Backend = "auto", **opt
         >>> print(hw.explain(x, x, x, scheme=hw.DistanceAware(heads=4)).backend)
         blockwise
     """
-    return choose(_problem(q, k, v, **options), backend)
+    q, k, v = check_tensors(q, k, v)
+    with _without_autocast(q.device.type):
+        return choose(_problem(q, k, v, **options), backend)
 
 
 def choose(problem: Problem, backend: Backend) -> Choice:
@@ -199,7 +202,6 @@ def _problem(
     return_log_sums: bool = False,
     return_weights: bool = False,
 ) -> Problem:
-    q, k, v = check_tensors(q, k, v)
     check_scheme(scheme, q)
     batch, heads, n, head_dim = q.shape
     m = k.shape[2]
@@ -221,8 +223,7 @@ def _problem(
             "return_weights": return_weights,
         }
         packed = cumulative_lengths(packed, q, k, [name for name, given in others.items() if given])
-    with _without_autocast(q.device.type):
-        terms = scheme(q, k, offset=offset)
+    terms = scheme(q, k, offset=offset)
     return Problem(
         terms=terms,
         v=v,

@@ -26,10 +26,19 @@ SchemeName = Literal["distance-aware", "plain", "rpr", "tener", "transformer-xl"
 
 BASELINE = "sdpa"
 OURS = {f"headwise-{backend}": backend for backend in BACKENDS}
-RIVALS = (BASELINE, *OURS, "naive", "naive-compiled", "flex")
+RIVALS = (BASELINE, *OURS, "naive", "naive-compiled", "flex", "flex-frozen")
 
 #: What some rivals leave out.
-NOTES = {("rpr", "flex"): "keys' table only"}
+NOTES = {
+    ("rpr", "flex"): "keys' table only",
+    ("rpr", "flex-frozen"): "keys' table only, not trained",
+    ("distance-aware", "flex-frozen"): "w and v not trained",
+    ("transformer-xl", "flex-frozen"): "not trained",
+    ("tener", "flex-frozen"): "not trained",
+}
+
+#: A rival that takes more seconds a call is not run at greater lengths.
+PATIENCE = 0.25
 
 #: Errors above these, relative to the largest value, mean a wrong formula: it is not timed. Naive formulas in half
 #: precision come close to that (rpr at N = 2048 in bfloat16: 0.35).
@@ -116,7 +125,11 @@ class Case:
     @property
     def own_scheme(self) -> bool:
         """Whether it computes something else than the other rivals."""
-        return self.rival == BASELINE or (self.scheme, self.rival) in NOTES
+        return self.rival == BASELINE or (self.scheme == "rpr" and self.by_flex)
+
+    @property
+    def by_flex(self) -> bool:
+        return self.rival.startswith("flex")
 
 
 def bench(settings: Settings, out: Path | None, command: str) -> bool:
@@ -140,9 +153,10 @@ def describe(settings: Settings) -> str:
 def run(settings: Settings, progress: Callable[[str], None]) -> Iterator[Row]:
     """Measure everything; the rows of a scheme and length come together. `progress` hears of every step."""
     for scheme in settings.schemes:
+        slow: dict[str, str] = {}
         for length in settings.lengths:
             rivals = dict.fromkeys((BASELINE, *settings.rivals))
-            yield from compare([Case(settings, scheme, rival, length) for rival in rivals], progress)
+            yield from compare([Case(settings, scheme, rival, length) for rival in rivals], progress, slow)
 
 
 def steps(settings: Settings) -> int:
@@ -150,8 +164,8 @@ def steps(settings: Settings) -> int:
     return len(settings.schemes) * len(settings.lengths) * (2 * len({BASELINE, *settings.rivals}) + 1)
 
 
-def compare(cases: Sequence[Case], progress: Callable[[str], None]) -> list[Row]:
-    """The rows of one scheme and length, the baseline first."""
+def compare(cases: Sequence[Case], progress: Callable[[str], None], slow: dict[str, str]) -> list[Row]:
+    """The rows of one scheme and length, the baseline first; `slow` says which rivals have had their time, and why."""
     torch.compiler.reset()  # else, after a few lengths, compiled rivals would be refused
     settings, device = cases[0].settings, cases[0].settings.place
     rows = {case.rival: Row(scheme=case.scheme, rival=case.rival, length=case.length) for case in cases}
@@ -160,6 +174,8 @@ def compare(cases: Sequence[Case], progress: Callable[[str], None]) -> list[Row]
         row, where = rows[case.rival], f"{case.scheme}, N = {case.length}: {case.rival}"
         try:
             progress(f"{where}, memory")
+            if case.rival in slow:
+                raise CannotRun(slow[case.rival])
             if device.type == "cpu":
                 row.mib = measure.peak_on_cpu(prepare, case)
             progress(f"{where}, numbers")
@@ -178,6 +194,8 @@ def compare(cases: Sequence[Case], progress: Callable[[str], None]) -> list[Row]
         samples = measure.take_turns(works, settings.repeats, device)
         for rival, times in samples.items():
             rows[rival].timed(times, samples[BASELINE], absolute=device.type == "cuda")
+            if min(times) > PATIENCE:
+                slow[rival] = f"not run: {min(times):.1f} s at N = {cases[0].length}"
     return list(rows.values())
 
 
@@ -205,7 +223,7 @@ def check(case: Case, found: Sequence[Tensor]) -> tuple[float | None, float | No
     """
     if case.settings.batch * case.settings.heads * case.length**2 > CHECKED_PAIRS:
         return None, None
-    expected = exact(case if case.own_scheme else replace(case, rival=next(iter(OURS))))
+    expected = exact(case if case.own_scheme else replace(case, rival=next(iter(OURS))))[: len(found)]
     errors = [float((x - y).abs().max()) for x, y in zip(found, expected, strict=True)]
     relative = [error / float(y.abs().max()) for error, y in zip(errors, expected, strict=True)]
     if not max(relative) <= WRONG[case.settings.dtype]:
@@ -220,7 +238,7 @@ def whole_run(
     q, k, v, *output_gradients = tensors
     if case.settings.forward_only:
         return torch.no_grad()(lambda: list(forward(q, k, v)))
-    leaves = [x.requires_grad_() for x in (q, k, v)] + list(scheme.parameters())
+    leaves = [x.requires_grad_() for x in (q, k, v)] + [p for p in scheme.parameters() if p.requires_grad]
 
     def forward_and_backward() -> list[Tensor]:
         outputs = forward(q, k, v)
@@ -238,7 +256,7 @@ def forward_of(case: Case, scheme: Scheme) -> formulas.Attention:
         return ours(case, scheme, OURS[case.rival])
     width = scheme.dim if isinstance(scheme, TransformerXL) else settings.head_dim
     waves = formulas.sinusoids(case.length, width).to(device, settings.parameter_dtype)
-    if case.rival == "flex":
+    if case.by_flex:
         if settings.received:
             raise CannotRun("gives no received attention")
         if device.type == "cpu" and not settings.forward_only:
@@ -300,13 +318,14 @@ def scheme_of(case: Case) -> Scheme:
     if case.rival == BASELINE or case.scheme == "plain":
         scheme = Plain()
     elif case.scheme == "rpr":
-        scheme = RelativePositions(heads, head_dim, case.settings.clip, values=case.rival != "flex")
+        scheme = RelativePositions(heads, head_dim, case.settings.clip, values=not case.by_flex)
     elif case.scheme == "tener":
         scheme = Tener(heads, head_dim)
     elif case.scheme == "transformer-xl":
         scheme = TransformerXL(heads, head_dim)
     else:
         scheme = DistanceAware(heads, v_spread=1.0)
+    scheme.requires_grad_(case.rival != "flex-frozen")
     return scheme.to(case.settings.place, case.settings.parameter_dtype)
 
 

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro import cli
 from tyro.conf import DisallowNone, FlagCreatePairsOff, arg
@@ -16,11 +16,15 @@ from headwise.training.kinds import kind_of, read_settings
 from headwise.training.recommendation.settings import Recommendation
 from headwise.training.settings import Common
 from headwise.training.texts.settings import Settings
+from headwise.training.translation.settings import Translation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Common):
-    """What `headwise train` asks besides a run's settings."""
+class Options:
+    """What `headwise train` asks besides a run's settings, which a class of commands inherits after it."""
+
+    if TYPE_CHECKING:  # no field: it would hide what a kind's settings say about it
+        task: str | None
 
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run's folder: settings, model, tokenizer, figures, predictions and card."""
@@ -35,7 +39,7 @@ class Options(Common):
         if self.out is None:
             raise Mistake("--out FOLDER is missing: where shall the run go?")
         if self.config is None and not self.resume:
-            super().__post_init__()
+            super().__post_init__()  # type: ignore[misc]
 
     def __call__(self, command: str) -> int:
         settings = self.settings(shlex.split(command)[2:])
@@ -96,8 +100,18 @@ class TrainMind(Options, Recommendation):
     """
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainTranslation(Options, Translation):
+    """Train a translator on pairs of sentences, and leave it in a folder with its figures and its card.
+
+    $ headwise train --task translation --data multi30k --source en --target de --model small --out runs/en-de
+    $ headwise train --task translation --data pairs.tsv --source en --target fr --scheme distance-aware --out runs/fr
+    $ headwise train --task translation --data hub:wmt14:de-en --source en --target de --steps 100000 --out runs/wmt
+    """
+
+
 #: The command for tasks whose runs are of another kind, and ask for other settings.
-OTHERS: dict[str, type[Options]] = {"mind": TrainMind}
+OTHERS: dict[str, type[Options]] = {"mind": TrainMind, "translation": TrainTranslation}
 
 
 def command_for(task: str | None) -> type[Options]:

@@ -1,7 +1,7 @@
 """What every guide is: a term of the loss, read off what heads do."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -16,15 +16,34 @@ Reduction = Literal["mean", "paper", "released"]
 
 @dataclass(frozen=True)
 class Observed:
-    """One forward pass, as guides see it."""
+    """One forward pass, as guides see it; what several of them need is computed once."""
 
     layers: list[Heard]
     inputs: dict[str, Any]  # what the model was given: input_ids, labels, …
+    _similar: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
     def real(self) -> Tensor:
         """Which tokens are no padding, (B, N)."""
         return self.layers[0].real
+
+    def similarity(self, heads: Sequence[int] | None) -> tuple[Tensor, Tensor]:
+        """M of eq. 9 and M Mᵀ: a row for every layer and head, what each token receives, scaled to length 1.
+
+        Args:
+            heads: which of each layer; None for all.
+
+        Returns:
+            (B, rows, N) and (B, rows, rows).
+        """
+        chosen = None if heads is None else tuple(heads)
+        if chosen not in self._similar:
+            rows = full(torch.cat([some(layer.received, heads) for layer in self.layers], dim=1))
+            if self.layers[0].padding is not None:
+                rows = rows * self.real[:, None]
+            rows = torch.nn.functional.normalize(rows, dim=-1)
+            self._similar[chosen] = rows, rows @ rows.mT
+        return self._similar[chosen]
 
 
 class Options(TypedDict, total=False):
@@ -88,15 +107,14 @@ class Guide:
 
     def __call__(self, observed: Observed) -> Tensor:
         """The term for the layers that this guide is about."""
-        count = len(observed.layers)
-        chosen = range(count) if self.layers is None else [within("layers", i, count) for i in self.layers]
-        return self.term(replace(observed, layers=[observed.layers[i] for i in chosen]))
+        if self.layers is not None:
+            chosen = [within("layers", i, len(observed.layers)) for i in self.layers]
+            observed = Observed([observed.layers[i] for i in chosen], observed.inputs)
+        return self.term(observed)
 
     def of_heads(self, x: Tensor) -> Tensor:
         """Of (B, H, …) the heads that this guide is about."""
-        if self.heads is None:
-            return x
-        return x[:, [within("heads", i, x.shape[1]) for i in self.heads]]
+        return some(x, self.heads)
 
     def weight_at(self, progress: float) -> float:
         """The weight after a share of training, 0 to 1."""
@@ -117,10 +135,9 @@ def within(argument: str, index: int, count: int) -> int:
     return index % count
 
 
-def received_vectors(guide: Guide, observed: Observed) -> Tensor:
-    """M of eq. 9: a row for every layer and head, what each token receives, scaled to length 1, (B, rows, N)."""
-    rows = torch.cat([guide.of_heads(layer.received) for layer in observed.layers], dim=1)
-    return torch.nn.functional.normalize(full(rows) * observed.real[:, None], dim=-1)
+def some(x: Tensor, heads: Sequence[int] | None) -> Tensor:
+    """Of (B, H, …) some heads; None for all."""
+    return x if heads is None else x[:, [within("heads", i, x.shape[1]) for i in heads]]
 
 
 def full(x: Tensor) -> Tensor:

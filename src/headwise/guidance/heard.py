@@ -1,6 +1,7 @@
 """What one layer did in one forward pass, as guides read it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -25,7 +26,7 @@ class Heard:
         log_sums: the logarithm of the sum of the exponentials of each token's scores, (B, H, N), if somebody needs
             neighbours and a score is scale · q·k and nothing else.
         weights: the maps (B, H, N, N), if somebody needs them, or neighbours that log-sums do not give.
-        real: which tokens are no padding, (B, N).
+        padding: which tokens are real, (B, N); None if all are.
         scale: what q·k is multiplied by.
         causal: whether tokens see none that come after them.
         mask: which pairs may attend, broadcastable to (B, H, N, N); None if all real ones may.
@@ -36,13 +37,20 @@ class Heard:
     v: Tensor
     output: Tensor
     received: Tensor
-    real: Tensor
     scale: float
     causal: bool = False
+    padding: Tensor | None = None
     mask: Tensor | None = None
     squares: Tensor | None = None
     log_sums: Tensor | None = None
     weights: Tensor | None = None
+
+    @cached_property
+    def real(self) -> Tensor:
+        """Which tokens are no padding, (B, N)."""
+        if self.padding is not None:
+            return self.padding
+        return torch.ones(self.q.shape[0], self.q.shape[2], dtype=torch.bool, device=self.q.device)
 
     def sees(self, places: int) -> Tensor:
         """Whether each real token may look at a real one so many places after it, (B, H or 1, N)."""

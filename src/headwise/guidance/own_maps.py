@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
@@ -47,16 +46,16 @@ def own_maps(model: PreTrainedModel, listener: Listener) -> Iterator[None]:
 
 def heard(weights: Tensor, mask: Tensor | None) -> Heard:
     """What a map (B, H, N, N) tells. Where task and guides meet is the map itself, in place of queries."""
-    batch, _, n, _ = weights.shape
-    real = torch.ones(batch, n, dtype=torch.bool, device=weights.device) if mask is None else mask.bool()
-    given, weights = weights, weights * (real[:, None, :, None] & real[:, None, None, :])
+    given, real = weights, None if mask is None else mask.bool()
+    if real is not None:
+        weights = weights * (real[:, None, :, None] & real[:, None, None, :])
     return Heard(
         q=given,
         k=given,
         v=given,
         output=given,
         received=weights.sum(dim=2),
-        real=real,
+        padding=real,
         scale=1.0,
         squares=weights.square().sum(dim=3),
         weights=weights,

@@ -3,7 +3,13 @@
 Importing this room makes them known to transformers' Auto classes.
 """
 
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 
 from headwise.models.classification import HeadwiseForSequenceClassification, HeadwiseForTokenClassification
 from headwise.models.configuration import HeadwiseConfig
@@ -12,6 +18,9 @@ from headwise.models.encoder import HeadwiseModel
 from headwise.models.initialisation import initialise_by_name
 from headwise.models.pooling import AdditivePooling
 from headwise.models.recommendation import HeadwiseForRecommendation, RecommenderConfig
+from headwise.models.subwords import build_subwords
+from headwise.models.translator import HeadwiseForTranslation
+from headwise.models.translator_configuration import HeadwiseTranslatorConfig
 from headwise.models.vectors import Coverage, read_vectors
 from headwise.models.words import build_tokenizer, count_words
 
@@ -21,6 +30,8 @@ AutoModelForSequenceClassification.register(HeadwiseConfig, HeadwiseForSequenceC
 AutoModelForTokenClassification.register(HeadwiseConfig, HeadwiseForTokenClassification)
 AutoConfig.register("headwise-recommender", RecommenderConfig)
 AutoModel.register(RecommenderConfig, HeadwiseForRecommendation)
+AutoConfig.register("headwise-translator", HeadwiseTranslatorConfig)
+AutoModelForSeq2SeqLM.register(HeadwiseTranslatorConfig, HeadwiseForTranslation)
 
 __all__ = [
     "AdditivePooling",
@@ -29,8 +40,11 @@ __all__ = [
     "HeadwiseForRecommendation",
     "HeadwiseForSequenceClassification",
     "HeadwiseForTokenClassification",
+    "HeadwiseForTranslation",
     "HeadwiseModel",
+    "HeadwiseTranslatorConfig",
     "RecommenderConfig",
+    "build_subwords",
     "build_tokenizer",
     "count_words",
     "encode_document",

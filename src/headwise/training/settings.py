@@ -61,7 +61,7 @@ class Common:
 
     def written(self) -> str:
         """As YAML: what differs from the defaults, and what is always good to see."""
-        always = {"model", "seed"}
+        always = {"model", "seed"} if self.task is None else {"task", "model", "seed"}
         given = {name: plain(x) for name, x in asdict(self).items() if name in always or x != self.default(name)}
         text: str = yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
         return text

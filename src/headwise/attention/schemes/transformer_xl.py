@@ -9,8 +9,9 @@ recurrence.
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
-from headwise.attention.problem import Terms
+from headwise.attention.problem import Terms, compute_dtype
 from headwise.attention.schemes.scheme import Scheme, positive
 from headwise.attention.sinusoids import sinusoids
 
@@ -56,11 +57,13 @@ class TransformerXL(Scheme):
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
         first = 1 - q.shape[2] - offset  # of the relative positions j − i; r takes i − j, their negation
         differences = -torch.arange(first, k.shape[2] - offset, device=q.device)
-        table = self.projection(sinusoids(differences, self.dim).to(self.projection.weight.dtype))
+        dtype = q.dtype if q.is_cuda else compute_dtype(q.dtype)  # a GPU's kernels take the inputs' precision
+        u, v = (bias.to(dtype)[:, None] for bias in (self.u, self.v))
+        table = linear(sinusoids(differences, self.dim).to(dtype), self.projection.weight.to(dtype))
         return Terms(
-            q=q + self.u[:, None],
+            q=q + u,
             k=k,
-            relative_q=q + self.v[:, None],
+            relative_q=q + v,
             key_table=table.unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1),
             first=first,
             covers=True,

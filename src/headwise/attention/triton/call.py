@@ -162,9 +162,10 @@ class Call:
                 "sums": Tile(64, 64, 4, 2),
             }[kind]
         plain = self.w is None and self.relative is None and not self.want_bins
+        drops = self.seed is not None
         return {
-            "forward": Tile(128, 64, 8, 3) if plain else Tile(64, 64, 4, 3),
-            "keys": Tile(64, 64, 4, 2 if wide else 3),
+            "forward": Tile(128, 64, 8, 3) if plain and not drops else Tile(64, 64, 4, 3),
+            "keys": Tile(64, 64, 4, 2 if wide or drops else 3),
             "queries": Tile(128, 64, 8, 3) if plain and not wide and not self.want_received else Tile(64, 64, 4, 3),
             "sums": Tile(64, 64, 4, 3),
         }.get(kind, Tile(64, 64, 4, 1))
@@ -257,15 +258,20 @@ def edges(table: Tensor) -> Tensor:
 
 def beside(x: Tensor, width: int) -> Tensor:
     """A new tensor of x's shape but for its width, that lies in memory as x does: heads or rows next to each other."""
-    return x.new_empty_strided((*x.shape[:3], width), (*lain("", "bhn", x, width).values(), 1))
+    batch, heads, rows, _ = x.shape
+    return x.new_empty_strided((batch, heads, rows, width), (*beside_strides(x, width), 1))
+
+
+def beside_strides(x: Tensor, width: int) -> tuple[int, int, int]:
+    _, heads, rows, _ = x.shape
+    _, by_head, by_row, _ = x.stride()
+    whole = heads * rows * width
+    return (whole, width, heads * width) if by_head < by_row else (whole, rows * width, width)
 
 
 def lain(name: str, axes: str, x: Tensor, width: int) -> dict[str, Any]:
     """The strides of `beside`, by name."""
-    _, heads, rows, _ = x.shape
-    across = x.stride(1) < x.stride(2)
-    of_axes = (heads * rows * width, width if across else rows * width, heads * width if across else width)
-    return {f"{name}_{axis}": stride for axis, stride in zip(axes, of_axes, strict=True)}
+    return {f"{name}_{axis}": stride for axis, stride in zip(axes, beside_strides(x, width), strict=True)}
 
 
 def strides(name: str, axes: str, x: Tensor | None) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Launch:
             return
         values = self.values.copy()
         for place, name in self.tensors:
-            values[place] = tensors[name]
+            values[place] = tensors[name].data_ptr()  # which Triton would look up, and check, itself
         self.compiled(*values)
 
 

@@ -11,7 +11,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from headwise.guidance.guide import Guide, Observed, Options, Reduction, Weight, check_reduction, received_vectors
+from headwise.guidance.guide import Guide, Observed, Options, Reduction, Weight, check_reduction
 
 
 class MapDiscrimination(Guide):
@@ -44,8 +44,7 @@ class MapDiscrimination(Guide):
             raise ValueError(f"temperature must be above 0, got {temperature}")
 
     def term(self, observed: Observed) -> Tensor:
-        rows = received_vectors(self, observed)
-        similar = rows @ rows.mT / self.temperature
+        similar = observed.similarity(self.heads)[1] / self.temperature
         per_head = torch.logsumexp(similar, dim=-1) - similar.diagonal(dim1=-2, dim2=-1)
         per_text = per_head.sum(dim=-1) if self.reduction == "paper" else per_head.mean(dim=-1)
         return per_text.mean()

@@ -10,7 +10,7 @@ from typing import Unpack
 
 from torch import Tensor
 
-from headwise.guidance.guide import Guide, Observed, Options, Reduction, Weight, check_reduction, received_vectors
+from headwise.guidance.guide import Guide, Observed, Options, Reduction, Weight, check_reduction
 
 
 class PatternDecorrelation(Guide):
@@ -32,9 +32,9 @@ class PatternDecorrelation(Guide):
         self.reduction = check_reduction(reduction)
 
     def term(self, observed: Observed) -> Tensor:
-        rows = received_vectors(self, observed)
+        rows, similar = observed.similarity(self.heads)
         length = observed.real.sum(dim=1)
-        squares = (rows @ rows.mT).square().sum(dim=(1, 2)) - 2 * rows.square().sum(dim=(1, 2)) + length
+        squares = similar.square().sum(dim=(1, 2)) - 2 * rows.square().sum(dim=(1, 2)) + length
         if self.reduction == "mean":
             squares = squares / rows.shape[1] ** 2
         elif self.reduction == "released":

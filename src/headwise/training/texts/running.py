@@ -21,12 +21,14 @@ from headwise.tasks import Settings as TaskSettings
 from headwise.tasks.metrics.rows import column
 from headwise.tasks.splitting import shuffled
 from headwise.training import folder
+from headwise.training.memory import forget_peak, peak_memory
 from headwise.training.processes import first_only, first_then_all, on_cpu, state
 from headwise.training.progress import Progress
 from headwise.training.run import header, in_bfloat16, versions
 from headwise.training.settings import Common
 from headwise.training.texts import card
-from headwise.training.texts.building import Built, build, guides_of, is_ours
+from headwise.training.texts.building import Built, build, is_ours
+from headwise.training.texts.guides import guides_of
 from headwise.training.texts.predictions import scores_of, write_predictions
 from headwise.training.texts.settings import Settings
 from headwise.training.texts.trainer import RunTrainer
@@ -97,6 +99,7 @@ def fitted(
         example=built.reader.example(examples.splits["train"]),
     )
     Progress.replace_in(trainer)
+    forget_peak()
     start = time.perf_counter()
     with Progress.ended_in(trainer):
         done = trainer.train(resume_from_checkpoint=folder.last_checkpoint(out) if resume else None)
@@ -128,6 +131,7 @@ def fitted(
         "parameters": sum(p.numel() for p in built.model.parameters()),
         "epochs": done.metrics.get("epoch"),
         "seconds": round(seconds, 2),
+        "memory": peak_memory(),
         "examples_per_second": round(done.metrics["train_samples_per_second"], 1),
         "history": [log for log in trainer.state.log_history if "loss" in log or f"eval_{task.primary}" in log],
         "versions": versions(),
@@ -170,9 +174,10 @@ def load(settings: Settings) -> tuple[Task, Examples]:
     return task, examples if settings.rows is None else fewer(examples, settings.rows, settings.seed)
 
 
-def fewer(examples: Examples, rows: int, seed: int) -> Examples:
-    """The same with some of the training rows only."""
+def fewer(examples: Examples, rows: float, seed: int) -> Examples:
+    """The same with some of the training rows only: so many, or a share."""
     train = examples.splits["train"]
+    rows = round(rows * len(train)) if rows < 1 else int(rows)
     if rows >= len(train):
         return examples
     drawn = np.sort(shuffled(len(train), seed)[:rows])
