@@ -59,7 +59,7 @@ def by_vectors(
         for first in range(0, len(first_of), USERS):
             rows = first_of[first : first + USERS]
             part = split.take(rows)
-            clicked = torch.from_numpy(latest(part.history, part.history_offsets, history)).to(news.device)
+            clicked = torch.from_numpy(latest(part.history, part.history_offsets, history)).to(news.device, torch.int64)
             with precision():
                 found = users(news[clicked.clamp(min=0)], clicked >= 0)
             vectors[first : first + USERS] = found.float().cpu().numpy()
@@ -67,7 +67,7 @@ def by_vectors(
         for part in split.parts():
             sizes = np.diff(part.offsets)
             own = torch.from_numpy(vectors[user_of[first : first + len(sizes)]]).to(news.device)
-            candidates = torch.tensor(part.candidates, device=news.device)
+            candidates = torch.tensor(part.candidates, dtype=torch.int64, device=news.device)
             repeated = own.repeat_interleave(torch.from_numpy(sizes.astype(np.int64)).to(news.device), dim=0)
             yield part, (repeated * news[candidates]).sum(dim=-1).cpu().numpy()
             first += len(sizes)
