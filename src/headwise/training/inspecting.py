@@ -60,7 +60,7 @@ def open_subject(path: str, name: str | None = None) -> Subject:
             retrofitted = getattr(config, "headwise", None) is not None
             model: Any = from_pretrained(path, auto) if retrofitted else auto.from_pretrained(path)
             tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         told = str(error).strip().splitlines()[0]
         raise Mistake(f"{path}: no run of headwise, and no Hugging Face model that can be loaded ({told})") from None
     device = "cuda" if torch.cuda.is_available() else "cpu"
