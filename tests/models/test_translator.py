@@ -115,7 +115,7 @@ def test_saved_and_loaded_by_the_auto_class(case: str, tmp_path: Path) -> None:
     model = translator(case)
     model.save_pretrained(tmp_path)
     loaded: Any = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
-    assert loaded.__class__ == HeadwiseForTranslation
+    assert [type(loaded)] == [HeadwiseForTranslation]
     assert loaded.config.scheme_options == model.config.scheme_options
     ids, mask = sources(5, 3)
     assert torch.equal(loaded(ids, mask, labels=ids).logits, model(ids, mask, labels=ids).logits)
