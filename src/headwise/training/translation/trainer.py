@@ -1,6 +1,6 @@
 """The Hugging Face Trainer of a translator: its batches, its loss, and dev judged by tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,22 +28,24 @@ class TranslationTrainer(Trainer):
 
     def __init__(
         self,
-        *args: Any,
-        tokens: dict[str, Tokens],
+        *,
+        tokens: Mapping[str, Tokens],
         batch_size: int,
         smoothing: float,
         judge: Callable[[], dict[str, float]] | None = None,
         **kwargs: Any,
     ) -> None:
         self.tokens, self.batch_size, self.smoothing, self.judge = tokens, batch_size, smoothing, judge
-        super().__init__(*args, train_dataset=tokens["train"], eval_dataset=tokens["dev"], **kwargs)
+        data: dict[str, Any] = {"train_dataset": tokens["train"], "eval_dataset": tokens["dev"]}
+        super().__init__(**data, **kwargs)
         self.model_accepts_loss_kwargs = False  # its means are weighed here
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         return self.loader("train", ordered=False)
 
     def loader(self, split: str, *, ordered: bool) -> Loader:
-        tokens, config = self.tokens[split], self.model.config  # type: ignore[union-attr]
+        model: Any = self.model
+        tokens, config = self.tokens[split], model.config
         batches = TokenBatches(
             tokens.source.lengths,
             tokens.target.lengths,
