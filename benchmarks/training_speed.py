@@ -73,7 +73,7 @@ class Torch(nn.Module):
         return encoded
 
 
-def as_it_is(model: Any) -> None:
+def unchanged(model: Any) -> None:
     pass
 
 
@@ -88,7 +88,7 @@ def by_torch(model: Any) -> None:
 
 
 RIVALS: dict[str, Callable[[Any], None]] = {
-    "headwise, distance-aware": as_it_is,
+    "headwise, distance-aware": unchanged,
     "the formula, distance-aware": by_the_formula,
     "nn.TransformerEncoder, no distances": by_torch,
 }
