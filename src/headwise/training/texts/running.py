@@ -21,8 +21,8 @@ from headwise.tasks import Settings as TaskSettings
 from headwise.tasks.metrics.rows import column
 from headwise.tasks.splitting import shuffled
 from headwise.training import folder
+from headwise.training.fitting import fit
 from headwise.training.processes import first_only, first_then_all, on_cpu, state
-from headwise.training.progress import Progress
 from headwise.training.run import header, in_bfloat16, versions
 from headwise.training.texts import card
 from headwise.training.texts.building import Built, build, guides_of, is_ours
@@ -91,14 +91,13 @@ def fitted(
         preprocess_logits_for_metrics=logits_only,
         callbacks=[] if dev is None else [EarlyStoppingCallback(settings.patience)],
         batch_size=batch_size_of(settings, task),
+        numbers=column(examples.splits["train"], "row"),
         guides=guides,
         scheme_learning_rate=settings.scheme_learning_rate,
         example=built.reader.example(examples.splits["train"]),
     )
-    Progress.replace_in(trainer)
     start = time.perf_counter()
-    with Progress.ended_in(trainer):
-        done = trainer.train(resume_from_checkpoint=folder.last_checkpoint(out) if resume else None)
+    done = fit(trainer, out, resume=resume)
     seconds = time.perf_counter() - start
     trainer.compute_metrics = None  # which judges dev only
 
@@ -205,7 +204,9 @@ def arguments(settings: Settings, task: Task, out: Path, *, has_dev: bool) -> Tr
         remove_unused_columns=False,
         save_strategy="epoch",
         save_total_limit=2,
+        restore_callback_states_from_checkpoint=True,  # else patience would begin anew
         logging_steps=0.05,
+        logging_nan_inf_filter=False,  # which would hide what broke
         disable_tqdm=False,  # which quieter libraries would mean
         report_to=["tensorboard"] if is_tensorboard_available() else [],
         dataloader_pin_memory=torch.cuda.is_available(),

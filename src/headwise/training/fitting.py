@@ -1,0 +1,61 @@
+"""A Trainer that goes on where it was cut off, and ends where one that was never cut off does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+from transformers.trainer_utils import TrainOutput
+
+from headwise.training import folder, processes
+from headwise.training.processes import first_only
+from headwise.training.progress import Progress
+
+
+def fit(trainer: Any, out: Path, *, resume: bool) -> TrainOutput:
+    """Train in a run's folder.
+
+    Args:
+        trainer: a Hugging Face Trainer.
+        out: the run's folder.
+        resume: go on from the last whole checkpoint, if there is one.
+    """
+    Progress.replace_in(trainer)
+    trainer.add_callback(Checkpoints)
+    checkpoint = None
+    if resume:
+        first_only(lambda: folder.remove_broken_checkpoints(out))
+        checkpoint = folder.last_checkpoint(out)
+    if checkpoint is not None and (steps := stopped_after(Path(checkpoint))):
+        trainer.args.max_steps = steps  # else the Trainer, asked to go on, would train another epoch
+    with Progress.ended_in(trainer):
+        done: TrainOutput = trainer.train(resume_from_checkpoint=checkpoint)
+    return done
+
+
+def stopped_after(checkpoint: Path) -> int:
+    """The steps after which training had stopped early when the checkpoint was written, or 0."""
+    found = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    control = found["stateful_callbacks"]["TrainerControl"]["args"]
+    return int(found["global_step"]) if control["should_training_stop"] else 0
+
+
+class Checkpoints(TrainerCallback):
+    """Makes checkpoints whole, and the best one found wherever the folder is now."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.best_global_step:
+            state.best_model_checkpoint = str(Path(args.output_dir, f"checkpoint-{state.best_global_step}"))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # A loss that is logged is a mean since the last log: with one at each checkpoint, none goes across it.
+        control.should_log = control.should_log or control.should_save
+
+    on_epoch_end = on_step_end
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        processes.state().wait_for_everyone()
+        if state.is_world_process_zero:
+            written = Path(args.output_dir, f"checkpoint-{state.global_step}")
+            (written / "training_args.bin").unlink(missing_ok=True)  # a pickle, and run.yaml says it all
+            folder.complete(written)
