@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import Trainer
 
 from headwise.mistakes import Mistake
@@ -73,7 +74,7 @@ class Watched(Trainer):
         steps = [(step, name) for step, terms in seen.items() for name in terms]
         if not steps:
             return
-        values = torch.stack([x.detach().float().reshape(()) for terms in seen.values() for x in terms.values()])
+        values = torch.stack([number(x) for terms in seen.values() for x in terms.values()])
         finite = values.isfinite()
         if self.args.world_size > 1:
             broken = self.accelerator.reduce((~finite).sum(), "sum")
@@ -127,6 +128,11 @@ class Watched(Trainer):
             return [torch.empty_like(p) for p in model.parameters() for _ in range(2) if p.requires_grad]
         except RuntimeError:
             return []
+
+
+def number(x: Tensor) -> Tensor:
+    """A loss or norm, of which each process may have a part (FSDP)."""
+    return (x.full_tensor() if isinstance(x, DTensor) else x).detach().float().reshape(())
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -33,6 +33,17 @@ def fit(trainer: Any, out: Path, *, resume: bool) -> TrainOutput:
     return done
 
 
+def whole_weights(trainer: Any) -> dict[str, Any] | None:
+    """All weights of a model that is in parts, one in each process (FSDP); None of one that is not.
+
+    Every process must ask, together.
+    """
+    if not trainer.is_fsdp_enabled:
+        return None
+    weights: dict[str, Any] = trainer.accelerator.get_state_dict(trainer.model_wrapped)
+    return weights
+
+
 def stopped_after(checkpoint: Path) -> int:
     """The steps after which training had stopped early when the checkpoint was written, or 0."""
     found = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))

@@ -21,7 +21,7 @@ from headwise.tasks import Settings as TaskSettings
 from headwise.tasks.metrics.rows import column
 from headwise.tasks.splitting import shuffled
 from headwise.training import folder
-from headwise.training.fitting import fit
+from headwise.training.fitting import fit, whole_weights
 from headwise.training.processes import first_only, first_then_all, on_cpu, state
 from headwise.training.run import header, in_bfloat16, versions
 from headwise.training.texts import card
@@ -130,11 +130,11 @@ def fitted(
         "history": [log for log in trainer.state.log_history if "loss" in log or f"eval_{task.primary}" in log],
         "versions": versions(),
     }
+    weights = whole_weights(trainer)
     if trainer.is_world_process_zero():
         with folder.staged(out) as stage:
-            trainer.save_model(str(stage))
+            built.model.save_pretrained(stage, state_dict=weights)
             built.reader.tokenizer.save_pretrained(stage)
-            (stage / "training_args.bin").unlink(missing_ok=True)  # a pickle, and run.yaml says it all
             write_predictions(stage / folder.PREDICTIONS, task, scores, examples)
             (stage / "README.md").write_text(card.text(settings, task, metrics), encoding="utf-8")
             (stage / folder.METRICS).write_text(folder.as_json(metrics), encoding="utf-8")
