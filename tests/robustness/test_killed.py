@@ -6,7 +6,7 @@ A handful of kills each; `make torture` does hundreds.
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,6 @@ class Job:
     def command(self, out: Path) -> tuple[Any, ...]:
         there = self.again is not None and (out / self.begun).exists()
         return (*(self.again if there and self.again else self.start), "--out", out)
-
-
-@pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    launcher = Launcher(tmp_path_factory.mktemp("launcher"))
-    yield launcher
-    launcher.close()
 
 
 @pytest.fixture(scope="module")
