@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy import stats
 from torch import nn
 from transformers import (
     AutoModelForSequenceClassification,
@@ -34,6 +33,7 @@ from transformers import (
 
 import headwise as hw
 from headwise.guidance.attaching import Heard, attached, evaluating, listened
+from headwise.studies.statistics import t_test
 
 #: Of each set: files of training and test, columns of text, rows to train and to test on.
 SETS: dict[str, tuple[str, str, tuple[str, ...], int, int]] = {
@@ -235,8 +235,7 @@ def order(method: str) -> int:
 def paired(difference: torch.Tensor, method: str, baseline: str) -> str:
     if method == baseline:
         return ""
-    p = stats.ttest_1samp(difference.numpy(), 0.0).pvalue
-    return f"{difference.mean():+.2f}, {p:.3f}"
+    return f"{difference.mean():+.2f}, {t_test(difference.numpy()):.3f}"
 
 
 def main() -> None:

@@ -31,8 +31,9 @@ FAST = [
         (["bench", "attention", "--help"], ["--lengths", "--out", "$ headwise bench attention --out bench"]),
         (["bench", "guiding", "--help"], ["--shapes", "--out", "$ headwise bench guiding"]),
         (["simulate", "mind", "--help"], ["--titles", "--drift", "--out", "$ headwise simulate mind"]),
+        (["inspect", "--help"], ["MODEL", "--data", "--rows", "--out", "$ headwise inspect runs/reviews"]),
     ],
-    ids=["headwise", "bench", "attention", "guiding", "simulate"],
+    ids=["headwise", "bench", "attention", "guiding", "simulate", "inspect"],
 )
 def test_help_tells_what_there_is(args: list[str], told: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.inspection import draw_curves, draw_differences, draw_distances
+from headwise.inspection import draw_boxes, draw_curves, draw_differences, draw_distances, draw_ranks
 
 
 def test_a_line_for_each_run_and_a_colour_for_each_method() -> None:
@@ -57,3 +57,26 @@ def test_mappings_without_v_have_no_picture_of_it(mapping: str) -> None:
     w, curves, *_ = draw_distances([hw.DistanceAware(heads=2, mapping=mapping)]).axes  # type: ignore[arg-type]
     assert w.get_title().startswith("w")
     assert curves.get_title().startswith("f")
+
+
+def test_an_interval_is_drawn_whole() -> None:
+    (axes,) = draw_differences({"guided": [1.0, 2.0]}, x="points", intervals={"guided": (-4.0, 7.0)}).axes
+    assert [-4.0, 7.0] in [np.asarray(line.get_xdata()).tolist() for line in axes.get_lines()]
+    assert axes.get_xlim()[1] > 7.0
+
+
+def test_a_box_and_all_points_for_each_method() -> None:
+    (axes,) = draw_boxes({"none": [1.0, 2.0, 4.0], "plain": [3.0]}, x="accuracy").axes
+    drawn = [np.asarray(line.get_xdata()).tolist() for line in axes.get_lines()]
+    assert [1.0, 2.0, 4.0] in drawn
+    assert [2.0, 2.0] in drawn, "the median"
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["none", "plain"]
+
+
+def test_methods_that_are_alike_are_joined() -> None:
+    (axes,) = draw_ranks({"a": 1.0, "b": 2.5, "c": 2.5, "d": 4.0}, critical=1.6).axes
+    texts = [text.get_text().strip() for text in axes.texts]
+    assert "a  1.00" in texts
+    assert "4.00  d" in texts
+    bars = [np.asarray(line.get_xdata()).round(2).tolist() for line in axes.get_lines() if line.get_linewidth() > 3]
+    assert bars == [[0.96, 2.54], [2.46, 4.04]]

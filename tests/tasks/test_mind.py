@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -131,9 +132,10 @@ def test_one_id_is_one_news(data: Path) -> None:
 def test_mistakes_about_folders(data: Path) -> None:
     with pytest.raises(Mistake, match=r"nowhere: no such folder"):
         read(data / "nowhere")
+    (data / "dev" / "empty").mkdir(parents=True)
     with pytest.raises(Mistake, match=r"expected folders train, dev and test, .*; folders there: none"):
-        read(data / "MINDsmall_train")
-    (data / "dev").mkdir()
+        read(data / "dev" / "empty")
+    (data / "dev" / "empty").rmdir()
     with pytest.raises(Mistake, match=r"dev: news.tsv is missing"):
         read(data)
     folder(data / "dev", news_lines(*NEWS), [])
@@ -142,3 +144,33 @@ def test_mistakes_about_folders(data: Path) -> None:
     folder(data / "MINDlarge_train", [], [])
     with pytest.raises(Mistake, match=r"which folder is train\? MINDlarge_train or MINDsmall_train"):
         read(data)
+
+
+def test_any_rows_can_be_taken(tmp_path: Path) -> None:
+    lines = [f"{number}\tU\tt\t{'N1 ' * (number % 3)}\tN2-1 {'N3-0 ' * (number % 4)}" for number in range(2500)]
+    folder(tmp_path / "log" / "train", news_lines(*NEWS), lines)
+    split = read(tmp_path / "log").splits["train"]
+    rows = np.array([2499, 3, 3, 1024, 0, 1023])
+    taken, stored = split.take(rows), split.rows.data
+    assert taken.clicked is not None
+    for name, values, offsets in (
+        ("candidates", taken.candidates, taken.offsets),
+        ("clicked", taken.clicked, taken.offsets),
+        ("history", taken.history, taken.history_offsets),
+    ):
+        expected = [stored[int(row)][name] for row in rows]
+        assert [values[a:b].tolist() for a, b in pairwise(offsets)] == expected
+    assert len(split.take([]).candidates) == 0
+
+
+def test_a_split_by_itself_can_be_read(data: Path) -> None:
+    assert list(read(data / "MINDsmall_train").splits) == ["train"]
+    other = folder(data / "MINDlarge_x", news_lines(*NEWS), TRAIN)
+    assert list(read(other).splits) == ["test"]
+
+
+def test_no_oracle_without_a_simulation(data: Path) -> None:
+    assert mind.oracle(data) == {}
+    (data / "truth.json").write_text("[]")
+    with pytest.raises(Mistake, match=r"truth.json: holds no figures of an oracle"):
+        mind.oracle(data)

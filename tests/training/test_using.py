@@ -98,7 +98,7 @@ def test_rows_without_a_text_get_no_label(run: Finished, tmp_path: Path, headwis
     data = write(tmp_path / "new.csv", ("text",), [("a good film",), ("  ",), ("a dull film",)])
     code, _, err = headwise("predict", run.folder, data, "--out", tmp_path / "out.csv")
     assert code == 0
-    assert "1 rows have no text, and got no label" in err
+    assert "1 rows have no text, and got no answer" in err
     assert [bool(x) for x in load(tmp_path / "out.csv")["predicted"]] == [True, False, True]
 
 

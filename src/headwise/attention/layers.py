@@ -149,7 +149,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        encoded: Tensor,
+        encoded: Tensor | tuple[Tensor, Tensor],
         *,
         key_padding: Tensor | None = None,
         encoded_padding: Tensor | None = None,
@@ -158,6 +158,7 @@ class DecoderLayer(nn.Module):
         """(B, N, dim) and the encoder's states (B, M, dim) → (B, N, dim).
 
         Args:
+            encoded: the encoder's states, or what `encoded_once` made of them.
             key_padding: real target tokens, (B, all so far) boolean or (B,) lengths.
             encoded_padding: real source tokens, (B, M) boolean or (B,) lengths.
             cache: given x's keys and values, returns all so far: x then holds only the new tokens.
@@ -172,7 +173,12 @@ class DecoderLayer(nn.Module):
         x = self.around_attention.after(x, attended)
 
         y = self.around_cross_attention.before(x)
-        real = padding("encoded_padding", encoded_padding, encoded.shape[0], encoded.shape[1], encoded.device)
-        attended = self.cross_attention(y, encoded, encoded, None if real is None else ~real, need_weights=False)[0]
+        k, v = self.encoded_once(encoded) if isinstance(encoded, Tensor) else encoded
+        real = padding("encoded_padding", encoded_padding, k.shape[0], k.shape[2], k.device)
+        attended = self.cross_attention(y, k, v, None if real is None else ~real, need_weights=False)[0]
         x = self.around_cross_attention.after(x, attended)
         return self.around_feedforward.after(x, self.feedforward(self.around_feedforward.before(x)))
+
+    def encoded_once(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
+        """An encoder's states (B, M, dim) as this layer's keys and values, which serve every token that is decoded."""
+        return self.cross_attention.keys_and_values(encoded, encoded)

@@ -105,6 +105,7 @@ class MultiheadAttention(nn.Module):
         """Attend from query (B, N, dim) to key (B, M, kdim) and value (B, M, vdim); or all without the batch.
 
         Args:
+            key, value: also (B, key_heads, M, head_dim) as `keys_and_values` returned them, to be used again.
             key_padding_mask: (B, M), True where a key is padding.
             need_weights: also return the weights, before dropout; they cost N × M memory, so say False in training.
             attn_mask: (N, M) or (B·heads, N, M); boolean, True where attention is not allowed, or added to the scores.
@@ -136,13 +137,11 @@ class MultiheadAttention(nn.Module):
                 need_received=need_received,
             )
             return tuple(None if x is None else x[0] for x in single)  # type: ignore[return-value]
-        for name, x in (("query", query), ("key", key), ("value", value)):
-            if x.dim() != 3:
-                raise ValueError(f"{name} must be (batch, length, width), got shape {tuple(x.shape)}")
+        if query.dim() != 3:
+            raise ValueError(f"query must be (batch, length, width), got shape {tuple(query.shape)}")
 
         q = self._split(self.q_proj(query), self.heads)
-        k = self._split(key if self.k_proj is None else self.k_proj(key), self.key_heads)
-        v = self._split(self.v_proj(value), self.key_heads)
+        k, v = (key, value) if key.dim() == value.dim() == 4 else self.keys_and_values(key, value)
         if cache is not None:
             new = k.shape[2]
             k, v = cache(k, v)
@@ -173,6 +172,14 @@ class MultiheadAttention(nn.Module):
         if weights is not None and average_attn_weights:
             weights = weights.mean(dim=1)
         return (output, weights, extras[0]) if need_received else (output, weights)
+
+    def keys_and_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs (B, M, width) as this layer's keys and values, (B, key_heads, M, head_dim) each."""
+        for name, x in (("key", key), ("value", value)):
+            if x.dim() != 3:
+                raise ValueError(f"{name} must be (batch, length, width), got shape {tuple(x.shape)}")
+        k = self._split(key if self.k_proj is None else self.k_proj(key), self.key_heads)
+        return k, self._split(self.v_proj(value), self.key_heads)
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
         """(B, N, heads · d) → (B, heads, N, d)."""

@@ -10,9 +10,15 @@ from tyro.extras import SubcommandApp
 
 from headwise import __version__
 from headwise.cli import bench, simulate
+from headwise.cli.compare import Compare
 from headwise.cli.evaluate import Evaluate
+from headwise.cli.inspect import Inspect
 from headwise.cli.mistakes import in_one_line
 from headwise.cli.predict import Predict
+from headwise.cli.reproduce import Reproduce, first_task
+from headwise.cli.studies import Studies
+from headwise.cli.studying import asking
+from headwise.cli.sweep import Sweep
 from headwise.cli.tasks import Tasks
 from headwise.cli.train import command_for, task_in
 from headwise.mistakes import Mistake
@@ -23,12 +29,18 @@ headwise COMMAND --help tells more about a command, headwise --version the versi
 
 
 def commands(args: Sequence[str]) -> SubcommandApp:
-    """All commands. What `train` asks for depends on the task."""
+    """All commands. What those that train ask for depends on the task."""
     app = SubcommandApp()
-    app.command(name="train")(command_for(task_in(args) if args[:1] == ["train"] else None))
+    task = task_in(args) if args[:1] in (["train"], ["compare"], ["sweep"]) else None
+    app.command(name="train")(command_for(task))
     app.command(name="evaluate")(Evaluate)
     app.command(name="predict")(Predict)
+    app.command(name="inspect")(Inspect)
     app.command(name="tasks")(Tasks)
+    app.command(name="compare")(asking(Compare, task))
+    app.command(name="sweep")(asking(Sweep, task))
+    app.command(name="reproduce")(asking(Reproduce, first_task(args) if args[:1] == ["reproduce"] else None))
+    app.command(name="studies")(Studies)
     app.command(bench.app, name="bench", help="Time and memory, side by side with what else there is.")
     app.command(simulate.app, name="simulate", help="Data that is made up, with its truth known.")
     return app

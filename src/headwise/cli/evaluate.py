@@ -18,13 +18,19 @@ class Evaluate:
     run: Positional[Path]
     """The run's folder."""
     data: Annotated[Path | None, arg(metavar="FILE")] = None
-    """A file with labels; by default the run's own test split."""
+    """A file with labels, or pairs for a translator; by default the run's own test split."""
     text: str | None = None
     """The file's column of the text; by default the run's, or found by its name."""
     pair: str | None = None
     """Its column of the second text."""
     label: str | None = None
     """Its column of the label."""
+    source: str | None = None
+    """The language to translate from, if you want it checked."""
+    target: str | None = None
+    """The language to translate to, if you want it checked."""
+    clip: bool = False
+    """Cut sentences that are too long for a translator; otherwise they are an error."""
     out: Annotated[Path | None, arg(metavar="FILE")] = None
     """Where to write the figures as JSON too."""
 
@@ -33,7 +39,8 @@ class Evaluate:
         from headwise.training.folder import as_json, write_whole
         from headwise.training.shown import judged
 
-        found = evaluate(self.run, self.data, text=self.text, pair=self.pair, label=self.label)
+        options = {name: getattr(self, name) for name in ("text", "pair", "label", "source", "target")}
+        found = evaluate(self.run, self.data, **options, clip=self.clip or None)
         judged(found)
         if self.out is not None:
             write_whole(self.out, as_json(found))

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro import cli
 from tyro.conf import DisallowNone, FlagCreatePairsOff, arg
@@ -13,13 +13,18 @@ from tyro.conf import DisallowNone, FlagCreatePairsOff, arg
 from headwise.cli.mistakes import in_one_line
 from headwise.mistakes import Mistake
 from headwise.training.kinds import kind_of, read_settings
+from headwise.training.recommendation.settings import Recommendation
 from headwise.training.settings import Common
 from headwise.training.texts.settings import Settings
+from headwise.training.translation.settings import Translation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Common):
-    """What `headwise train` asks besides a run's settings."""
+class Options:
+    """What `headwise train` asks besides a run's settings, which a class of commands inherits after it."""
+
+    if TYPE_CHECKING:  # no field: it would hide what a kind's settings say about it
+        task: str | None
 
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run's folder: settings, model, tokenizer, figures, predictions and card."""
@@ -34,7 +39,7 @@ class Options(Common):
         if self.out is None:
             raise Mistake("--out FOLDER is missing: where shall the run go?")
         if self.config is None and not self.resume:
-            super().__post_init__()
+            super().__post_init__()  # type: ignore[misc]
 
     def __call__(self, command: str) -> int:
         settings = self.settings(shlex.split(command)[2:])
@@ -85,8 +90,28 @@ class Train(Options, Settings):
     """
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainMind(Options, Recommendation):
+    """Train a recommender of news on a click log in MIND's layout, and leave it in a folder with its figures.
+
+    $ headwise train --task mind --data MINDsmall --vectors glove.6B.300d.txt --out runs/mind
+    $ headwise train --task mind --data MINDsmall --model none --news-scheme rpr --out runs/rpr
+    $ headwise train --task mind --data MINDlarge --model bert-base-uncased --pooling recent --out runs/bert
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainTranslation(Options, Translation):
+    """Train a translator on pairs of sentences, and leave it in a folder with its figures and its card.
+
+    $ headwise train --task translation --data multi30k --source en --target de --model small --out runs/en-de
+    $ headwise train --task translation --data pairs.tsv --source en --target fr --scheme distance-aware --out runs/fr
+    $ headwise train --task translation --data hub:wmt14:de-en --source en --target de --steps 100000 --out runs/wmt
+    """
+
+
 #: The command for tasks whose runs are of another kind, and ask for other settings.
-OTHERS: dict[str, type[Options]] = {}
+OTHERS: dict[str, type[Options]] = {"mind": TrainMind, "translation": TrainTranslation}
 
 
 def command_for(task: str | None) -> type[Options]:

@@ -3,10 +3,10 @@
 `AttentionInterface` hands every layer's queries, keys and values to the function registered here, and
 `AttentionMaskInterface` lets us say in which form the mask comes. A layer may have a scheme of its own
 (`headwise.retrofit`) and a listener, which is told what its tokens receive (`headwise.guiding`); one with neither runs
-by torch's kernels, as before.
+by torch's kernels, as before. A watcher (`headwise.inspection`) may look at its maps, row by row, and changes nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -18,11 +18,12 @@ from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
 from headwise.attention import Plain, attend
 from headwise.guidance.heard import Heard, Need
+from headwise.guidance.rows import Rows, Watcher
 
 NAME = "headwise"
 
-#: A layer's attributes: its position scheme, a submodule, and who listens to it, which is none.
-SCHEME, LISTENER = "headwise_scheme", "_headwise_listener"
+#: A layer's attributes: its position scheme, a submodule, and who listens to it and who watches it, which are none.
+SCHEME, LISTENER, WATCHER = "headwise_scheme", "_headwise_listener", "_headwise_watcher"
 
 
 PLAIN = Plain()
@@ -54,10 +55,14 @@ def attention(
     scheme = getattr(module, SCHEME, None)
     listener: Listener | None = getattr(module, LISTENER, None)
     n, m = query.shape[2], key.shape[2]
+    watcher: Watcher | None = getattr(module, WATCHER, None) if n == m else None
     listens = listener is not None and listener.listening and n == m
+    by_torch = None
     if scheme is None and not listens:
-        options |= {"scaling": scaling, "dropout": dropout, "is_causal": is_causal, "position_bias": position_bias}
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        known = {"scaling": scaling, "dropout": dropout, "is_causal": is_causal, "position_bias": position_bias}
+        by_torch = sdpa_attention_forward(module, query, key, value, attention_mask, **options | known)
+        if watcher is None:
+            return by_torch
     for option, what in (("softcap", "caps its scores"), ("s_aux", "has attention sinks")):
         if options.get(option) is not None:
             raise ValueError(f"{type(module).__name__} {what} ({option}), which headwise's attention cannot do")
@@ -86,6 +91,11 @@ def attention(
         "dropout": dropout,
         "scale": scaling,
     }
+    if watcher is not None:
+        real = real_tokens(key_padding, mask, query)
+        watcher(module, Rows(query.shape[1], real, scheme, rows_of(query, key, value, real, arguments)))
+    if by_torch is not None:
+        return by_torch
     if not listens:
         output = attend(query, key, value, **arguments)
     else:
@@ -98,6 +108,32 @@ def attention(
         tensors = {"q": query, "k": key, "v": value, "output": output, **dict(zip(asked, results, strict=True))}
         listener.hear(module, Heard(**tensors, padding=real, scale=scale, causal=causal, mask=mask))
     return output.transpose(1, 2).contiguous(), None
+
+
+def rows_of(
+    q: Tensor, k: Tensor, v: Tensor, real: Tensor, arguments: Mapping[str, Any]
+) -> Callable[[int, int], Tensor]:
+    """What gives the weights of some queries, from one to another, (B, H, queries, N)."""
+
+    def weights(start: int, stop: int) -> Tensor:
+        of_rows = {
+            name: x if x is None or x.shape[2] == 1 else x[:, :, start:stop]
+            for name, x in arguments.items()
+            if name in ("mask", "position_bias")
+        }
+        _, found = attend(
+            q[:, :, start:stop],
+            k,
+            v,
+            **{**arguments, **of_rows, "offset": arguments["offset"] + start, "dropout": 0.0},
+            query_padding=real[:, start:stop],
+            return_weights=True,
+            backend="reference",
+        )
+        weights: Tensor = found
+        return weights
+
+    return weights
 
 
 def asked_for(wants: frozenset[Need], *, simple: bool) -> list[str]:
@@ -202,6 +238,19 @@ def listened(model: PreTrainedModel, listener: Listener) -> Iterator[None]:
     finally:
         for module in modules:
             module.__dict__.pop(LISTENER, None)
+
+
+@contextmanager
+def watched(model: PreTrainedModel, watcher: Watcher) -> Iterator[None]:
+    """Let somebody look at the maps of a model's self-attention, which runs as it would."""
+    modules = self_attention(model)
+    for module in modules:
+        module.__dict__[WATCHER] = watcher
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.__dict__.pop(WATCHER, None)
 
 
 class NotThroughTheInterface(ValueError):  # noqa: N818

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
 
@@ -10,28 +11,8 @@ from matplotlib.figure import Figure
 
 from headwise.inspection import style
 
-LOOK = """
-:root { color-scheme: light dark }
-:root { --ink: #1b1f24; --faint: #5b6470; --paper: #fdfdfc; --line: #d9dde2; --block: #f1f3f5 }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e7eb; --faint: #a0a8b3; --paper: #15181c; --line: #363c44; --block: #20252b }
-}
-body { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 5rem; background: var(--paper); color: var(--ink);
-       font: 1rem/1.6 system-ui, sans-serif }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 1rem }
-h2 { font-size: 1.25rem; margin: 3rem 0 .5rem }
-p, figcaption { max-width: 44rem }
-.wide { overflow-x: auto }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
-th, td { padding: .4rem 1.1rem .4rem 0; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
-th:first-child, td:first-child { text-align: left }
-th { color: var(--faint); font-weight: 600 }
-figure { margin: 1.25rem 0 }
-img { display: block; max-width: 100%; box-sizing: border-box; padding: .75rem; background: #fff;
-      border: 1px solid var(--line); border-radius: 8px }
-figcaption { color: var(--faint); font-size: .9rem; margin-top: .5rem }
-pre { background: var(--block); padding: .8rem 1rem; border-radius: 8px; overflow-x: auto; font-size: .9rem }
-"""
+#: What every page of headwise shares.
+LOOK = (files("headwise.inspection") / "assets" / "look.css").read_text(encoding="utf-8")
 
 #: The browser itself sees to it that nothing is fetched.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

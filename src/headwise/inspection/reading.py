@@ -1,6 +1,7 @@
-"""Attention maps of a Hugging Face model, read off its layers as they run."""
+"""Attention maps, read off a model's layers as they run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,6 +10,11 @@ from torch import Tensor, nn
 from headwise.guidance import NotThroughTheInterface
 from headwise.guidance.attaching import attached, evaluating, listened, unwrapped
 from headwise.guidance.heard import Heard, Need
+from headwise.guidance.rows import Rows
+from headwise.inspection.compact import Layer, compact
+from headwise.inspection.subject import Encoded, Prediction, Subject, Texts
+from headwise.inspection.watching import watch
+from headwise.mistakes import Mistake
 
 
 class _Keeper:
@@ -47,3 +53,82 @@ def attention_maps(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
     if not keeper.maps:
         raise NotThroughTheInterface(inner)
     return torch.stack(keeper.maps)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model's heads look at in one passage of a text, and what it says about the text.
+
+    Args:
+        title: which passage; empty where there is only one.
+        tokens: the passage's.
+        layers: its maps.
+        prediction: the model's answer, if it gives one.
+        cut: whether the text was too long for the model.
+    """
+
+    title: str
+    tokens: tuple[str, ...]
+    layers: tuple[Layer, ...]
+    prediction: Prediction | None
+    cut: bool
+
+
+def read(subject: Subject, texts: Texts) -> list[Reading]:
+    """A text, or a pair, as a model's heads look at it: layer by layer, so that never more than some rows are held.
+
+    Raises:
+        Mistake: the model's attention cannot be seen, or the text is empty.
+    """
+    encoded = subject.encode([texts])
+    passages = Passages(encoded)
+    layers: list[list[Layer]] = [[] for _ in encoded.passages]
+
+    def see(layer: nn.Module, rows: Rows) -> None:
+        at = passages.of(layer, rows)
+        layers[at].append(compact(rows, [len(sequence) for sequence in encoded.passages[at].sequences]))
+
+    output = watch(subject.model, encoded.inputs, see)
+    for own in layers:
+        if len({layer.cells.shape[0] for layer in own}) != 1:
+            raise Mistake(f"{subject.name}: its layers have different numbers of heads, or none could be seen")
+    prediction = subject.predicted(output)
+    return [
+        Reading(passage.title, passage.tokens, tuple(own), prediction, encoded.cut)
+        for passage, own in zip(encoded.passages, layers, strict=True)
+    ]
+
+
+class Passages:
+    """Tells which passage a layer is looking at: the next one begins where a layer runs again, or sizes change."""
+
+    def __init__(self, encoded: Encoded) -> None:
+        self.shapes = [(len(x.sequences), max(map(len, x.sequences))) for x in encoded.passages]
+        self.at, self.ran = 0, set[nn.Module]()
+
+    def of(self, layer: nn.Module, rows: Rows) -> int:
+        if layer in self.ran and len(self.shapes) > self.at + 1:
+            self.at, self.ran = self.at + 1, set()
+        while tuple(rows.real.shape) != self.shapes[self.at] and self.at + 1 < len(self.shapes):
+            self.at, self.ran = self.at + 1, set()
+        if tuple(rows.real.shape) != self.shapes[self.at]:
+            raise Mistake(
+                f"a layer looked at {tuple(rows.real.shape)} tokens where {self.shapes[self.at]} were expected"
+            )
+        self.ran.add(layer)
+        return self.at
+
+
+def same_tokens(names: Sequence[str], readings: Sequence[Sequence[Reading]]) -> None:
+    """Models are shown side by side if they read the same tokens.
+
+    Raises:
+        Mistake: they do not.
+    """
+    for name, other in zip(names[1:], readings[1:], strict=True):
+        mine, theirs = ([reading.tokens for reading in own] for own in (readings[0], other))
+        if mine != theirs:
+            raise Mistake(
+                f"{names[0]} and {name} cut the text into different tokens ({sum(map(len, mine))} and "
+                f"{sum(map(len, theirs))}): models side by side need the same tokenizer and length"
+            )

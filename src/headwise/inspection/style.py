@@ -34,6 +34,7 @@ SIZES: dict[Any, Any] = {
     "lines.markersize": 5,
     "legend.frameon": False,
     "figure.constrained_layout.h_pad": 0.06,
+    "figure.constrained_layout.w_pad": 0.06,
     "savefig.dpi": 160,
 }
 

@@ -3,7 +3,13 @@
 Importing this room makes them known to transformers' Auto classes.
 """
 
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 
 from headwise.models.classification import HeadwiseForSequenceClassification, HeadwiseForTokenClassification
 from headwise.models.configuration import HeadwiseConfig
@@ -11,6 +17,10 @@ from headwise.models.documents import encode_document, pad_documents
 from headwise.models.encoder import HeadwiseModel
 from headwise.models.initialisation import initialise_by_name
 from headwise.models.pooling import AdditivePooling
+from headwise.models.recommendation import HeadwiseForRecommendation, RecommenderConfig
+from headwise.models.subwords import build_subwords
+from headwise.models.translator import HeadwiseForTranslation
+from headwise.models.translator_configuration import HeadwiseTranslatorConfig
 from headwise.models.vectors import Coverage, read_vectors
 from headwise.models.words import build_tokenizer, count_words
 
@@ -18,14 +28,23 @@ AutoConfig.register("headwise", HeadwiseConfig)
 AutoModel.register(HeadwiseConfig, HeadwiseModel)
 AutoModelForSequenceClassification.register(HeadwiseConfig, HeadwiseForSequenceClassification)
 AutoModelForTokenClassification.register(HeadwiseConfig, HeadwiseForTokenClassification)
+AutoConfig.register("headwise-recommender", RecommenderConfig)
+AutoModel.register(RecommenderConfig, HeadwiseForRecommendation)
+AutoConfig.register("headwise-translator", HeadwiseTranslatorConfig)
+AutoModelForSeq2SeqLM.register(HeadwiseTranslatorConfig, HeadwiseForTranslation)
 
 __all__ = [
     "AdditivePooling",
     "Coverage",
     "HeadwiseConfig",
+    "HeadwiseForRecommendation",
     "HeadwiseForSequenceClassification",
     "HeadwiseForTokenClassification",
+    "HeadwiseForTranslation",
     "HeadwiseModel",
+    "HeadwiseTranslatorConfig",
+    "RecommenderConfig",
+    "build_subwords",
     "build_tokenizer",
     "count_words",
     "encode_document",

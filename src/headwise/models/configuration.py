@@ -1,6 +1,7 @@
 """What a headwise model is made of."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import torch
@@ -91,19 +92,19 @@ class HeadwiseConfig(PretrainedConfig):
         pad_token_id: int = 0,
         **kwargs: Any,
     ) -> None:
-        self.vocab_size = _count("vocab_size", vocab_size)
-        self.word_dim = _count("word_dim", word_dim)
-        self.heads, self.head_dim = _count("heads", heads), _count("head_dim", head_dim)
-        self.layers = _count("layers", layers)
-        self.feedforward = _count("feedforward", 4 * self.dim if feedforward is None else feedforward)
-        self.scheme = _one_of("scheme", scheme, tuple(SCHEMES))
+        self.vocab_size = count("vocab_size", vocab_size)
+        self.word_dim = count("word_dim", word_dim)
+        self.heads, self.head_dim = count("heads", heads), count("head_dim", head_dim)
+        self.layers = count("layers", layers)
+        self.feedforward = count("feedforward", 4 * self.dim if feedforward is None else feedforward)
+        self.scheme = one_of("scheme", scheme, tuple(SCHEMES))
         self.scheme_options = ({"k": 16} if scheme == "rpr" else {}) | dict(scheme_options or {})
         default = "sinusoidal" if scheme == "plain" else "none"
-        self.positions = default if positions is None else _one_of("positions", positions, get_args(InputPositions))
-        self.dropout = _share("dropout", dropout)
-        self.pooling = _one_of("pooling", pooling, get_args(Pooling))
-        self.max_tokens = _count("max_tokens", max_tokens)
-        self.pair = None if pair is None else _one_of("pair", pair, get_args(Pair))
+        self.positions = default if positions is None else one_of("positions", positions, get_args(InputPositions))
+        self.dropout = share("dropout", dropout)
+        self.pooling = one_of("pooling", pooling, get_args(Pooling))
+        self.max_tokens = count("max_tokens", max_tokens)
+        self.pair = None if pair is None else one_of("pair", pair, get_args(Pair))
         self.hierarchy = None if hierarchy is None else _sizes("hierarchy", hierarchy)
         self.pad_token_id = pad_token_id
         self._check_together()
@@ -116,20 +117,10 @@ class HeadwiseConfig(PretrainedConfig):
 
     def make_scheme(self) -> Scheme:
         """A new scheme, for one layer."""
-        kind = SCHEMES[self.scheme]
-        sizes = {name: getattr(self, name) for name in SIZES if name in _arguments(kind)}
-        return kind(**sizes, **self.scheme_options)
+        return make_scheme(self.scheme, self.scheme_options, heads=self.heads, head_dim=self.head_dim)
 
     def _check_together(self) -> None:
-        options = [name for name in _arguments(SCHEMES[self.scheme]) if name not in SIZES]
-        for name in self.scheme_options:
-            if name not in options:
-                raise Mistake(f"scheme_options: {self.scheme} has {', '.join(options) or 'no options'}; got {name!r}")
-        try:
-            with torch.device("meta"):
-                self.make_scheme()
-        except (TypeError, ValueError) as error:
-            raise Mistake(f"scheme {self.scheme}: {error}") from None
+        check_scheme(self.scheme, self.scheme_options, heads=self.heads, head_dim=self.head_dim)
         if self.scheme == "none" and self.positions != "none":
             raise Mistake(f"scheme none knows no positions, got positions={self.positions!r}; scheme plain takes them")
         if self.positions == "sinusoidal" and self.dim % 2:
@@ -142,25 +133,48 @@ class HeadwiseConfig(PretrainedConfig):
             raise Mistake("a hierarchy pools by additive attention: a document has no [CLS] sentence")
 
 
+def make_scheme(name: str, options: Mapping[str, Any], **sizes: int) -> Scheme:
+    """A new scheme by its name; of the model's sizes it gets those that it takes."""
+    kind = SCHEMES[name]
+    return kind(**{size: value for size, value in sizes.items() if size in _arguments(kind)}, **options)
+
+
+def check_scheme(name: str, options: Mapping[str, Any], **sizes: int) -> None:
+    """Make sure that a scheme can be made.
+
+    Raises:
+        Mistake: an option that the scheme does not have, or sizes that it cannot have.
+    """
+    known = [argument for argument in _arguments(SCHEMES[name]) if argument not in SIZES]
+    for option in options:
+        if option not in known:
+            raise Mistake(f"scheme_options: {name} has {', '.join(known) or 'no options'}; got {option!r}")
+    try:
+        with torch.device("meta"):
+            make_scheme(name, options, **sizes)
+    except (TypeError, ValueError) as error:
+        raise Mistake(f"scheme {name}: {error}") from None
+
+
 def _arguments(kind: type[Scheme]) -> list[str]:
     """The names of a scheme's arguments; one without parameters has its base's *args and **kwargs only."""
     found = inspect.signature(kind).parameters.values()
     return [argument.name for argument in found if argument.kind not in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD)]
 
 
-def _count(name: str, value: Any) -> int:
+def count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise Mistake(f"{name} must be a whole number of at least 1, got {value!r}")
     return value
 
 
-def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise Mistake(f"{name} must be one of {', '.join(choices)}; got {value!r}")
     return str(value)
 
 
-def _share(name: str, value: Any) -> float:
+def share(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise Mistake(f"{name} must be at least 0 and below 1, got {value!r}")
     return float(value)
@@ -169,4 +183,4 @@ def _share(name: str, value: Any) -> float:
 def _sizes(name: str, value: Any) -> tuple[int, int]:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise Mistake(f"{name} must be (words in a sentence, sentences in a document), got {value!r}")
-    return _count(f"{name}'s words", value[0]), _count(f"{name}'s sentences", value[1])
+    return count(f"{name}'s words", value[0]), count(f"{name}'s sentences", value[1])

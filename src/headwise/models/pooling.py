@@ -29,9 +29,14 @@ class AdditivePooling(nn.Module):
         self.projection = nn.Linear(dim, dim)
         self.query = nn.Linear(dim, 1, bias=False)
 
+    def scores(self, states: Tensor, real: Tensor) -> Tensor:
+        """How much each state (B, N, dim) draws the look, (B, N)."""
+        drawn: Tensor = self.query(self.projection(states).tanh()).squeeze(-1)
+        return drawn
+
     def weights(self, states: Tensor, real: Tensor) -> Tensor:
         """α (B, N) of states (B, N, dim): 0 where a token is not real, and everywhere in a text without any."""
-        scores: Tensor = self.query(self.projection(states).tanh()).squeeze(-1)
+        scores = self.scores(states, real)
         lowest = torch.finfo(scores.dtype).min
         return scores.masked_fill(~real, lowest).softmax(dim=-1) * real
 

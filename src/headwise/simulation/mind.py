@@ -15,8 +15,7 @@ from headwise.simulation.readers import Pages, Readers
 from headwise.simulation.settings import Settings
 from headwise.simulation.writing import Writer, new_folder
 from headwise.tasks.metrics.clicks import Tally
-
-TRUTH = "truth.json"
+from headwise.tasks.mind.truth import TRUTH
 
 
 def simulate(settings: Settings, out: Path) -> dict[str, Any]:

@@ -75,6 +75,11 @@ class Rows:
         row = self.data[int(index)]
         return place(self.files[row["file"]], row["line"])
 
+    @property
+    def file(self) -> Path:
+        """Where the rows are stored."""
+        return Path(self.data.cache_files[0]["filename"])
+
     def column(self, name: str) -> pa.ChunkedArray:
         return self.data.data.column(name)
 

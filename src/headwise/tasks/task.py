@@ -10,7 +10,7 @@ from datasets import Dataset
 from headwise.mistakes import Mistake
 from headwise.tasks import metrics
 
-Kind = Literal["classification", "multi-label", "regression", "tokens", "ranking"]
+Kind = Literal["classification", "multi-label", "regression", "tokens", "ranking", "clicks"]
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ class Watched(Trainer):
     suffice. It comes before the Trainer whose steps it watches among a class's bases.
     """
 
+    counted: str = "rows"  # what --batch-size counts
     _losses: dict[str, Tensor] | None = None  # of the step, by term, where there are several
     _seen: dict[int, dict[str, Tensor]] | None = None  # by step, those that were not looked at yet
 
@@ -31,15 +32,21 @@ class Watched(Trainer):
         raise NotImplementedError
 
     def largest(self, size: int) -> tuple[int, dict[str, Any]]:
-        """A batch of the given size, of the rows that take most memory; and its true size."""
+        """The size of a batch, at most the one given and the run's own; and such a batch of what takes most memory."""
         raise NotImplementedError
+
+    def step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """A step's forward and backward pass."""
+        return super().training_step(model, inputs, num_items_in_batch)
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         self._losses, fault = None, ""
         try:
-            loss = super().training_step(model, inputs, num_items_in_batch)
+            loss = self.step(model, inputs, num_items_in_batch)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -96,7 +103,7 @@ class Watched(Trainer):
     def too_large(self, model: nn.Module, fault: str) -> str:
         """What to do where a batch does not fit in memory: the half of it that does is tried out."""
         size, _ = self.largest(2**62)
-        what = f"step {self.state.global_step + 1}: out of memory with batches of {size} rows"
+        what = f"step {self.state.global_step + 1}: out of memory with batches of {size} {self.counted}"
         if self.args.world_size > 1:  # a process cannot try out by itself what all do together
             return f"{what} a process; try half of --batch-size ({fault})"
         reserve = self.optimizer_memory(model)
@@ -104,7 +111,7 @@ class Watched(Trainer):
             size, inputs = self.largest(size // 2)
             if self.fits(model, inputs):
                 del reserve
-                return f"{what}; --batch-size {size} fits, tried out with the longest rows"
+                return f"{what}; --batch-size {size} fits, tried out with what is longest"
         return f"{what}, and of 1: a smaller model or shorter texts are needed ({fault})"
 
     def fits(self, model: nn.Module, inputs: dict[str, Any]) -> bool:
@@ -113,7 +120,7 @@ class Watched(Trainer):
         torch.cuda.empty_cache()
         model.zero_grad()
         try:
-            super().training_step(model, inputs)
+            self.step(model, self._prepare_inputs(inputs))
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

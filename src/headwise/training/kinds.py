@@ -11,8 +11,10 @@ from typing import Any
 import yaml
 
 from headwise.mistakes import Mistake
+from headwise.training.recommendation.settings import Recommendation
 from headwise.training.settings import Common
 from headwise.training.texts.settings import Settings
+from headwise.training.translation.settings import Translation
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,10 @@ class Kind:
 TEXTS = Kind(Settings, "headwise.training.texts")
 
 #: Tasks that are of another kind.
-OTHERS: dict[str, Kind] = {}
+OTHERS: dict[str, Kind] = {
+    "mind": Kind(Recommendation, "headwise.training.recommendation"),
+    "translation": Kind(Translation, "headwise.training.translation"),
+}
 
 
 def kind_of(task: str | None) -> Kind:

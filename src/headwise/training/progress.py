@@ -4,10 +4,23 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
+
+WATCHERS: ContextVar[tuple[TrainerCallback, ...]] = ContextVar("WATCHERS", default=())
+
+
+@contextmanager
+def watched(*watchers: TrainerCallback) -> Iterator[None]:
+    """While it lasts, runs have these callbacks too: a study looks on."""
+    before = WATCHERS.set(watchers)
+    try:
+        yield
+    finally:
+        WATCHERS.reset(before)
 
 
 class Progress(ProgressCallback):
@@ -19,6 +32,8 @@ class Progress(ProgressCallback):
         trainer.pop_callback(PrinterCallback)
         if shown is not None:
             trainer.add_callback(cls)
+        for watcher in WATCHERS.get():
+            trainer.add_callback(watcher)
 
     @classmethod
     @contextmanager

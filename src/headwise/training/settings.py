@@ -61,7 +61,7 @@ class Common:
 
     def written(self) -> str:
         """As YAML: what differs from the defaults, and what is always good to see."""
-        always = {"model", "seed"}
+        always = {"model", "seed"} if self.task is None else {"task", "model", "seed"}
         given = {name: plain(x) for name, x in asdict(self).items() if name in always or x != self.default(name)}
         text: str = yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
         return text
@@ -127,6 +127,6 @@ def as_type(wanted: Any, value: Any) -> Any:
         types = parts[:1] * len(value) if isinstance(value, list) and parts[-1] is ... else parts
         if isinstance(value, list) and len(types) == len(value):
             return tuple(as_type(part, x) for part, x in zip(types, value, strict=True))
-    elif isinstance(value, TAKEN.get(wanted, wanted)) and not isinstance(value, bool):
+    elif isinstance(value, TAKEN.get(wanted, wanted)) and isinstance(value, bool) == (wanted is bool):
         return Path(value) if wanted is Path else value
     raise ValueError(f"cannot be {value!r}")

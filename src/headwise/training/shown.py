@@ -7,7 +7,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from headwise import tasks
+from headwise.tasks.mind import MIND
 from headwise.training.run import Finished
+
+#: What `headwise predict` takes, where it is not a file of rows.
+USE = {"clicks": "FOLDER --out prediction.zip"}
 
 
 def told(run: Finished) -> None:
@@ -15,30 +19,39 @@ def told(run: Finished) -> None:
     metrics = run.metrics
     for split, figures in metrics["figures"].items():
         print(line(split, figures, metrics["primary"], metrics["standard_error"][split]))
+        beside(metrics.get("beside", {}).get(split, {}), metrics["primary"])
     print(f"The model, its card and predictions are in {run.folder}")
-    print(f"  headwise predict {run.folder} FILE --out LABELLED")
+    print(f"  headwise predict {run.folder} {USE.get(metrics['kind'], 'FILE --out LABELLED')}")
 
 
 def judged(found: dict[str, Any]) -> None:
     """The figures of an evaluation."""
     print(f"{found['on']} ({found['rows']:,} rows)")
     print(line("figures", found["figures"], found["primary"], found["standard_error"]))
+    beside(found.get("beside", {}), found["primary"])
 
 
-def line(name: str, figures: dict[str, float], primary: str, error: float) -> str:
-    """The primary figure with its error bar first.
+def beside(others: dict[str, dict[str, float]], primary: str) -> None:
+    """The figures of what a model is compared with."""
+    for name, figures in others.items():
+        print(f"  beside {line(name, figures, primary)}")
+
+
+def line(name: str, figures: dict[str, float], primary: str, error: float | None = None) -> str:
+    """The primary figure with its error bar, where it has one, first.
 
     >>> line("test", {"macro_f1": 0.8, "accuracy": 0.9}, "accuracy", 0.01)
     'test: accuracy 0.9000 ± 0.0100, macro_f1 0.8000'
     """
     rest = [f"{other} {value:.4f}" for other, value in figures.items() if other != primary]
-    return f"{name}: {', '.join([f'{primary} {figures[primary]:.4f} ± {error:.4f}', *rest])}"
+    first = f"{primary} {figures[primary]:.4f}" + ("" if error is None else f" ± {error:.4f}")
+    return f"{name}: {', '.join([first, *rest])}"
 
 
 def tasks_told() -> None:
     """The named tasks: what each asks, which paper has it, where its data comes from."""
     console = Console()
-    for task in tasks.listed():
+    for task in (*tasks.listed(), MIND):
         console.print(f"[bold]{task.name}[/] ({task.primary})", highlight=False)
         for what, text in (("", task.about), ("paper: ", task.paper), ("data: ", task.source)):
             if text:

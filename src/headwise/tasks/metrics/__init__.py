@@ -7,7 +7,7 @@ logs, whose candidates are flat arrays instead of rows.
 
 from typing import Any, Protocol, cast
 
-from headwise.tasks.metrics import classification, multi_label, ranking, regression, tokens
+from headwise.tasks.metrics import classification, clicks, multi_label, ranking, regression, tokens
 from headwise.tasks.metrics.bootstrap import standard_error
 
 __all__ = ["Metrics", "of", "standard_error"]
@@ -27,6 +27,7 @@ KINDS = {
     "regression": regression,
     "tokens": tokens,
     "ranking": ranking,
+    "clicks": clicks,
 }
 
 

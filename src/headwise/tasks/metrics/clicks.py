@@ -51,6 +51,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.sums = dict.fromkeys(METRICS, 0.0)
+        self.squares = dict.fromkeys(METRICS, 0.0)
         self.counts = dict.fromkeys(METRICS, 0)
         self.kinds = {"impressions": 0, "only_clicks": 0, "only_non_clicks": 0}
 
@@ -62,6 +63,7 @@ class Tally:
             starts = offsets[first : last + 1] - offsets[first]
             for name, values in each(scores[inside], clicked[inside], starts).items():
                 self.sums[name] += float(np.nansum(values))
+                self.squares[name] += float(np.nansum(values**2))
                 self.counts[name] += int((~np.isnan(values)).sum())
             clicks, sizes = per_impression(clicked[inside], starts), np.diff(starts)
             self.kinds["impressions"] += len(sizes)
@@ -72,6 +74,15 @@ class Tally:
         """What `figures` gives, of all that was added."""
         means = {name: self.sums[name] / count if (count := self.counts[name]) else np.nan for name in METRICS}
         return {**means, **self.kinds}
+
+    def standard_error(self) -> float:
+        """Of the primary metric: of a mean over impressions, as they might have been others of the same kind."""
+        count = self.counts[PRIMARY]
+        if count < 2:
+            return np.nan
+        mean = self.sums[PRIMARY] / count
+        variance = max(self.squares[PRIMARY] / count - mean**2, 0.0)
+        return float(np.sqrt(variance / (count - 1)))
 
 
 def each(scores: Any, clicked: Any, offsets: Any) -> dict[str, Any]:

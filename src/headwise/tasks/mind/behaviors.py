@@ -13,6 +13,7 @@ from headwise.mistakes import Mistake
 from headwise.tasks.formats import Batch
 from headwise.tasks.metrics.clicks import per_impression
 from headwise.tasks.mind.layout import BEHAVIORS, rows
+from headwise.tasks.mind.lists import Lists, mapped
 from headwise.tasks.mind.news import News
 from headwise.tasks.reading import Field, Rows, Source, store
 
@@ -55,12 +56,25 @@ class Split:
 
     def parts(self) -> Iterator[Impressions]:
         """All impressions in order, some at a time, without copies."""
-        names = ("candidates", "clicked", "history") if self.labelled else ("candidates", "history")
+        names = self.columns
         for chunks in zip(*(self.rows.column(name).chunks for name in names), strict=True):
-            found = dict(zip(names, map(flat, chunks), strict=True))
-            candidates, offsets = found["candidates"]
-            clicked = found["clicked"][0] if self.labelled else None
-            yield Impressions(candidates, offsets, clicked, *found["history"])
+            yield self.impressions(dict(zip(names, map(flat, chunks), strict=True)))
+
+    def take(self, rows: Any) -> Impressions:
+        """Any impressions, by their numbers, in the order of these; what is not asked for is not read."""
+        return self.impressions({name: lists.take(rows) for name, lists in self.lists.items()})
+
+    def impressions(self, found: Mapping[str, tuple[Any, Any]]) -> Impressions:
+        candidates, offsets = found["candidates"]
+        return Impressions(candidates, offsets, found["clicked"][0] if self.labelled else None, *found["history"])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("candidates", "clicked", "history") if self.labelled else ("candidates", "history")
+
+    @cached_property
+    def lists(self) -> dict[str, Lists]:
+        return mapped(self.rows.file, self.columns)
 
     @cached_property
     def counts(self) -> dict[str, int]:

@@ -23,13 +23,16 @@ def find(data: Path) -> dict[str, Files]:
 
     Args:
         data: a folder with one folder for each split: `train`, `dev`, `test`, or MIND's own names, such as
-            `MINDsmall_train`; in each a `news.tsv` and a `behaviors.tsv`, gzipped or not.
+            `MINDsmall_train`; in each a `news.tsv` and a `behaviors.tsv`, gzipped or not. Or such a split's folder
+            itself; it is test's if its name does not tell.
 
     Raises:
         Mistake: there is none, two of the same split, or one without its files.
     """
     if not data.is_dir():
         raise Mistake(f"{data}: no such folder")
+    if any((data / f"behaviors.tsv{packed}").is_file() for packed in ("", ".gz")):
+        return {split_in(data.resolve().name) or "test": Files(file(data, "news.tsv"), file(data, "behaviors.tsv"))}
     folders = [path for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
     by_split: dict[str, list[Path]] = {split: [] for split in WORDS}
     for folder in folders:

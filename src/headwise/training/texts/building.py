@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from datasets import Dataset
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -17,14 +18,13 @@ from transformers import (
 )
 
 from headwise import guidance
-from headwise.guidance import Guide
 from headwise.mistakes import Mistake
 from headwise.models import HeadwiseConfig, build_tokenizer, count_words, initialise_by_name, read_vectors
 from headwise.models.configuration import SCHEMES
 from headwise.tasks import Examples, Task
 from headwise.training.settings import option
 from headwise.training.texts.inputs import Reader, longest
-from headwise.training.texts.settings import Settings
+from headwise.training.texts.settings import OURS_ONLY, Settings
 
 PROBLEMS = {
     "classification": "single_label_classification",
@@ -32,8 +32,6 @@ PROBLEMS = {
     "regression": "regression",
     "ranking": "single_label_classification",
 }
-#: Settings that say how a model of ours is made; one that is trained already is made.
-OURS_ONLY = ("vectors", "heads", "head_dim", "layers", "word_dim", "positions", "pooling", "hierarchy", "dropout")
 RETROFITS = {"distance-aware": "DistanceAware", "rpr": "RelativePositions"}
 
 
@@ -81,6 +79,7 @@ def from_scratch(settings: Settings, task: Task, examples: Examples) -> Built:
         head_dim=settings.head_dim,
         layers=settings.layers,
         scheme=settings.model,  # type: ignore[arg-type]
+        scheme_options=scheme_options(settings.scheme_options),
         positions=settings.positions,
         dropout=settings.dropout,
         pooling=settings.pooling,
@@ -96,6 +95,25 @@ def from_scratch(settings: Settings, task: Task, examples: Examples) -> Built:
     if vectors is not None:
         model.get_input_embeddings().weight.data.copy_(vectors)
     return Built(model, Reader(tokenizer, task.kind, pair, max_length, hierarchy), notes)
+
+
+def scheme_options(given: tuple[str, ...]) -> dict[str, Any]:
+    """What `--scheme-options mapping=sigmoid k=8 values=false` says.
+
+    Raises:
+        Mistake: no name and value.
+
+    Example:
+        >>> scheme_options(("mapping=sigmoid", "k=8", "values=false"))
+        {'mapping': 'sigmoid', 'k': 8, 'values': False}
+    """
+    found = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not (name and equals and value):
+            raise Mistake(f"--scheme-options {one}: expected NAME=VALUE, such as mapping=sigmoid")
+        found[name.replace("-", "_")] = yaml.safe_load(value)
+    return found
 
 
 def fine_tuned(settings: Settings, task: Task, examples: Examples) -> Built:
@@ -194,40 +212,3 @@ def texts(rows: Dataset) -> Iterable[str]:
         return (" ".join(words) for part in rows.select_columns(["words"]).iter(1000) for words in part["words"])
     names = [name for name in ("text", "pair") if name in rows.column_names]
     return (text for part in rows.select_columns(names).iter(1000) for name in names for text in part[name])
-
-
-def guides_of(settings: Settings, built: Built, examples: Examples) -> list[Guide]:
-    """The guides that `--guides mdg pdg=0.01` names.
-
-    Raises:
-        Mistake: an unknown guide, a weight that is no number, or a model that cannot be guided.
-    """
-    if settings.guides and is_ours(settings.model):
-        raise Mistake("--guides are for Hugging Face models; one of ours cannot be guided yet")
-    tokenizer = built.reader.tokenizer
-    made: dict[str, Any] = {
-        "mdg": guidance.MapDiscrimination,
-        "pdg": guidance.PatternDecorrelation,
-        "first": guidance.First,
-        "next": guidance.Next,
-        "previous": guidance.Previous,
-        "delimiter": lambda weight: guidance.Delimiter(weight, tokens=[tokenizer.sep_token_id]),
-        "period": lambda weight: guidance.Period(weight, tokens=[tokenizer.convert_tokens_to_ids(".")]),
-        "disagreement": guidance.Disagreement,
-    }
-    found = []
-    for given in settings.guides:
-        name, _, weight = given.partition("=")
-        if name not in made:
-            raise Mistake(f"--guides {given}: no guide {name!r}; there: {', '.join(made)}")
-        try:
-            found.append(made[name](float(weight) if weight not in ("", "auto") else "auto"))
-        except ValueError:
-            raise Mistake(f"--guides {given}: the weight must be a number of 0 or more, or auto") from None
-    if found:
-        try:
-            with guidance.guiding(built.model, found, example=built.reader.example(examples.splits["train"])):
-                pass
-        except ValueError as error:
-            raise Mistake(f"--guides {' '.join(settings.guides)}: {error}") from None
-    return found

@@ -22,10 +22,13 @@ from headwise.tasks.metrics.rows import column
 from headwise.tasks.splitting import shuffled
 from headwise.training import folder
 from headwise.training.fitting import fit, whole_weights
+from headwise.training.memory import forget_peak, peak_memory
 from headwise.training.processes import first_only, first_then_all, on_cpu, state
 from headwise.training.run import header, in_bfloat16, versions
+from headwise.training.settings import Common
 from headwise.training.texts import card
-from headwise.training.texts.building import Built, build, guides_of, is_ours
+from headwise.training.texts.building import Built, build, is_ours
+from headwise.training.texts.guides import guides_of
 from headwise.training.texts.predictions import scores_of, write_predictions
 from headwise.training.texts.settings import Settings
 from headwise.training.texts.trainer import RunTrainer
@@ -96,6 +99,7 @@ def fitted(
         scheme_learning_rate=settings.scheme_learning_rate,
         example=built.reader.example(examples.splits["train"]),
     )
+    forget_peak()
     start = time.perf_counter()
     done = fit(trainer, out, resume=resume)
     seconds = time.perf_counter() - start
@@ -126,6 +130,7 @@ def fitted(
         "parameters": sum(p.numel() for p in built.model.parameters()),
         "epochs": done.metrics.get("epoch"),
         "seconds": round(seconds, 2),
+        "memory": peak_memory(),
         "examples_per_second": round(done.metrics["train_samples_per_second"], 1),
         "history": [log for log in trainer.state.log_history if "loss" in log or f"eval_{task.primary}" in log],
         "versions": versions(),
@@ -168,9 +173,10 @@ def load(settings: Settings) -> tuple[Task, Examples]:
     return task, examples if settings.rows is None else fewer(examples, settings.rows, settings.seed)
 
 
-def fewer(examples: Examples, rows: int, seed: int) -> Examples:
-    """The same with some of the training rows only."""
+def fewer(examples: Examples, rows: float, seed: int) -> Examples:
+    """The same with some of the training rows only: so many, or a share."""
     train = examples.splits["train"]
+    rows = round(rows * len(train)) if rows < 1 else int(rows)
     if rows >= len(train):
         return examples
     drawn = np.sort(shuffled(len(train), seed)[:rows])
@@ -178,7 +184,7 @@ def fewer(examples: Examples, rows: int, seed: int) -> Examples:
     return Examples(splits, examples.labels, f"{examples.recipe} {rows:,} of the training rows, drawn by seed {seed}.")
 
 
-def arguments(settings: Settings, task: Task, out: Path, *, has_dev: bool) -> TrainingArguments:
+def arguments(settings: Common, task: Task, out: Path, *, has_dev: bool) -> TrainingArguments:
     """The Trainer's."""
     usual = usual_for(settings, task)
     each = -(-batch_size_of(settings, task) // state().num_processes)
@@ -216,12 +222,12 @@ def arguments(settings: Settings, task: Task, out: Path, *, has_dev: bool) -> Tr
     return made
 
 
-def usual_for(settings: Settings, task: Task) -> TaskSettings:
+def usual_for(settings: Common, task: Task) -> TaskSettings:
     """How the task is trained unless the user says otherwise."""
     return task.from_scratch if is_ours(settings.model) else task.fine_tuning
 
 
-def batch_size_of(settings: Settings, task: Task) -> int:
+def batch_size_of(settings: Common, task: Task) -> int:
     return settings.batch_size or usual_for(settings, task).batch_size
 
 

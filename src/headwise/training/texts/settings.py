@@ -7,13 +7,26 @@ from typing import ClassVar, Literal, Self
 from headwise.mistakes import Mistake
 from headwise.training.settings import Common, whole
 
+#: Settings that say how a model of ours is made; one that is trained already is made.
+OURS_ONLY = (
+    "vectors",
+    "scheme_options",
+    "heads",
+    "head_dim",
+    "layers",
+    "word_dim",
+    "positions",
+    "pooling",
+    "hierarchy",
+    "dropout",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Common):
     """Of texts with labels: classes, ratings, tags, pairs, rankings."""
 
     LEAST: ClassVar[dict[str, int]] = Common.LEAST | {
-        "rows": 2,
         "heads": 1,
         "head_dim": 1,
         "layers": 1,
@@ -39,16 +52,18 @@ class Settings(Common):
     """The column of the label."""
     kind: Literal["classification", "multi-label", "regression", "tokens"] = "classification"
     """What your own labels are: a class, several (with | between), a number, or a tag for each word (CoNLL)."""
-    rows: int | None = None
-    """Learn from so many training rows only, drawn by the seed."""
+    rows: float | None = None
+    """Learn from so many training rows only, drawn by the seed; below 1 it is a share of them."""
 
     retrofit: Literal["distance-aware", "rpr"] | None = None
     """Give a Hugging Face model a position scheme, which starts neutral and is learnt."""
     guides: tuple[str, ...] = ()
     """What to push heads towards, each with its weight or without one for an automatic one: mdg, pdg=0.01, first,
-    next, previous, delimiter, period, disagreement."""
+    next, previous, delimiter, period, disagreement, pmi, word-similarity. mdg@6=0.01 guides layer 6 only, from 0."""
     vectors: Path | None = None
     """Word vectors for a model of ours: GloVe or word2vec text, gzipped or not, or .npz."""
+    scheme_options: tuple[str, ...] = ()
+    """What a model of ours has its scheme made with, such as mapping=sigmoid, adjust=late-add, k=8 or values=false."""
     heads: int = 16
     """Heads of a model of ours."""
     head_dim: int = 16
@@ -81,6 +96,8 @@ class Settings(Common):
             raise Mistake(f"--dropout must be at least 0 and below 1, got {self.dropout}")
         if self.scheme_learning_rate is not None and self.retrofit is None:
             raise Mistake("--scheme-learning-rate is for what --retrofit adds; there is no --retrofit")
+        if self.rows is not None and not (0 < self.rows < 1 or (self.rows >= 2 and self.rows == int(self.rows))):
+            raise Mistake(f"--rows must be a whole number of at least 2, or a share below 1; got {self.rows:g}")
         splits = (*self.train, *self.dev, *self.test)
         if self.task is not None:
             for name in ("train", "dev", "test", "text", "pair", "label", "kind"):

@@ -31,18 +31,25 @@ class RunTrainer(Watched, GuidedTrainer):
         self.batch_size, self.numbers = batch_size, numbers
         self.model_accepts_loss_kwargs = False  # its means are weighed here, for every kind of loss
 
+    def row_lengths(self) -> Any:
+        """Of the training rows."""
+        rows: Any = self.train_dataset
+        return column(rows, "length")
+
+    def batch_of(self, rows: Sequence[int]) -> dict[str, Any]:
+        """Some training rows as a batch."""
+        data: Any = self.train_dataset
+        batch: dict[str, Any] = self.data_collator([data[row] for row in rows])
+        return batch
+
     def batches(self) -> Batches:
         return Batches(
-            self.lengths(),
+            self.row_lengths(),
             self.batch_size,
             seed=self.args.seed,
             process=self.args.process_index,
             processes=self.args.world_size,
         )
-
-    def lengths(self) -> Any:
-        rows: Any = self.train_dataset
-        return column(rows, "length")
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         rows: Any = self.train_dataset
@@ -60,9 +67,9 @@ class RunTrainer(Watched, GuidedTrainer):
         return chosen if self.numbers is None else [int(self.numbers[row]) for row in chosen]
 
     def largest(self, size: int) -> tuple[int, dict[str, Any]]:
-        rows: Any = self.train_dataset
-        chosen = np.argsort(self.lengths())[::-1][: min(size, -(-self.batch_size // self.args.world_size))].tolist()
-        return len(chosen), self.data_collator([rows[row] for row in chosen])
+        longest = np.argsort(self.row_lengths(), kind="stable")[::-1]
+        chosen = longest[: min(size, -(-self.batch_size // self.args.world_size))].tolist()
+        return len(chosen), self.batch_of(chosen)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         # With several processes, accelerate deals out the rows in order, and puts the answers back in order.

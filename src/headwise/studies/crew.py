@@ -1,0 +1,176 @@
+"""The workers of one machine: started, replaced when they die, stopped by Ctrl-C."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from headwise.mistakes import Mistake
+from headwise.studies.folder import LOGS, STORAGE, Folder
+from headwise.studies.ledger import Entry, Ledger
+from headwise.studies.progress import Progress, tail
+
+#: What starts a worker; the study's folder and the worker's name are added.
+WORKER = (sys.executable, "-m", "headwise.studies.worker")
+
+#: Seconds between two looks at how the study stands.
+LOOK = 0.5
+
+#: Seconds that workers get to end by themselves.
+GOODBYE = 30.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How much of this machine a study gets.
+
+    Args:
+        jobs: so many runs at once, each in a process of its own.
+        gpus: which GPUs; workers take them in turn, several on one where there are more workers.
+    """
+
+    jobs: int = 1
+    gpus: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise Mistake(f"--jobs must be at least 1, got {self.jobs}")
+
+    def environment(self, place: int) -> dict[str, str]:
+        """What the worker at a place finds in its environment: its GPU, and its share of the cores."""
+        found = dict(os.environ)
+        if self.gpus:
+            found["CUDA_VISIBLE_DEVICES"] = self.gpus[place % len(self.gpus)]
+        found.setdefault("OMP_NUM_THREADS", str(max(1, cores() // self.jobs)))
+        found.setdefault("TOKENIZERS_PARALLELISM", "false" if self.jobs > 1 else "true")
+        return found
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass
+class Worker:
+    """A process that does runs, and where in the crew it is."""
+
+    name: str
+    place: int
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+@dataclass
+class Crew:
+    """The workers of a study on this machine. Leaving the `with` block ends them all.
+
+    Args:
+        folder: the study's.
+        ledger: its runs.
+        machine: how many workers, where.
+        url: the database's address.
+        command: what starts a worker.
+    """
+
+    folder: Folder
+    ledger: Ledger
+    machine: Machine
+    url: str
+    command: Sequence[str]
+    workers: list[Worker] = field(default_factory=list)
+    started: int = 0
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def start(self, place: int) -> None:
+        self.started += 1
+        name = f"{socket.gethostname()}-{os.getpid()}-{self.started}"
+        log = self.folder.path / LOGS / f"worker-{self.started}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as said:
+            process = subprocess.Popen(
+                [*self.command, str(self.folder.path), name],
+                env=self.machine.environment(place) | {STORAGE: self.url},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,  # Ctrl-C is ours; we tell them
+            )
+        self.workers.append(Worker(name, place, process, log))
+
+    def tend(self, entries: Sequence[Entry]) -> None:
+        """Replace who died, as long as there is work.
+
+        Raises:
+            RuntimeError: a worker died before it had begun anything.
+        """
+        for worker in [worker for worker in self.workers if worker.process.poll() is not None]:
+            self.workers.remove(worker)
+            if worker.process.returncode == 0:
+                continue
+            self.ledger.lost(worker.name)
+            if not any(entry.trial.user_attrs.get("worker") == worker.name for entry in self.ledger.entries()):
+                why = f"ended with {worker.process.returncode}: {tail(worker.log, 1)}"
+                raise RuntimeError(f"a worker {why} ({worker.log})")
+        free = sorted(set(range(self.machine.jobs)) - {worker.place for worker in self.workers})
+        for place in free[: self.ledger.to_begin(entries)]:
+            self.start(place)
+
+    def end(self) -> None:
+        """Tell all workers to stop, wait, and end those that do not."""
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + GOODBYE
+        for worker in self.workers:
+            try:
+                worker.process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+            if worker.process.returncode != 0:
+                self.ledger.lost(worker.name, interrupted=True)
+        self.workers.clear()
+
+
+def conduct(folder: Folder, ledger: Ledger, machine: Machine, url: str, command: Sequence[str] = WORKER) -> None:
+    """Do all that waits in a study, on this machine and wherever else it has workers, and show how it goes.
+
+    Args:
+        folder, ledger, machine, url, command: as `Crew` has them.
+
+    Raises:
+        KeyboardInterrupt: stopped; the study can be resumed.
+    """
+    with stopped_by(signal.SIGTERM), Crew(folder, ledger, machine, url, command) as crew, Progress(folder) as shown:
+        while True:
+            entries = ledger.entries()
+            shown.update(entries, more=ledger.to_begin(entries))
+            if ledger.over(entries):
+                return
+            crew.tend(entries)
+            time.sleep(LOOK)
+
+
+@contextmanager
+def stopped_by(number: signal.Signals) -> Iterator[None]:
+    """While it lasts, a signal does what Ctrl-C does."""
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

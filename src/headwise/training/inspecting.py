@@ -1,0 +1,256 @@
+"""Looking into models: runs of ours, and any Hugging Face model in a folder or on the hub."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
+
+import headwise.models  # noqa: F401, whose models Auto classes load
+from headwise.guidance import from_pretrained
+from headwise.inspection.collecting import Statistics, statistics
+from headwise.inspection.folder import PAGE, write_folder
+from headwise.inspection.subject import Subject, Texts
+from headwise.inspection.viewer import Viewer, beginning, check, look
+from headwise.mistakes import Mistake
+from headwise.tasks.columns import LABELS, Columns, choose, known
+from headwise.tasks.formats import Batch, batches
+from headwise.training import folder
+from headwise.training.inputs import longest
+from headwise.training.predicting import column, real_text
+from headwise.training.progress import quieter
+from headwise.training.trained import Trained
+
+SHOWN = 4  # rows of a file, if nobody says which
+
+
+def open_subject(path: str, name: str | None = None) -> Subject:
+    """A model to look into: a run's folder, or a Hugging Face model's folder or name.
+
+    Raises:
+        Mistake: there is no such model, or it cannot be loaded.
+    """
+    name = name or Path(path).name
+    if (Path(path) / folder.SETTINGS).is_file():
+        trained = Trained.load(Path(path))
+        inputs = trained.metrics["inputs"]
+        return Subject(
+            name=name,
+            model=trained.model,
+            tokenizer=trained.reader.tokenizer,
+            max_length=inputs["max_length"],
+            labels=trained.metrics["labels"] or None,
+            reads=1 if inputs["pair"] is None else 2,
+        )
+    try:
+        with quieter():
+            config = AutoConfig.from_pretrained(path)
+            auto = auto_class(next(iter(config.architectures or []), ""))
+            retrofitted = getattr(config, "headwise", None) is not None
+            model: Any = from_pretrained(path, auto) if retrofitted else auto.from_pretrained(path)
+            tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        told = str(error).strip().splitlines()[0]
+        raise Mistake(f"{path}: no run of headwise, and no Hugging Face model that can be loaded ({told})") from None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Subject(name=name, model=model.to(device).eval(), tokenizer=tokenizer, max_length=longest(model, tokenizer))
+
+
+def auto_class(architecture: str) -> Any:
+    """With its classifier, if the model was saved with one."""
+    if architecture.endswith("ForSequenceClassification"):
+        return AutoModelForSequenceClassification
+    if architecture.endswith("ForTokenClassification"):
+        return AutoModelForTokenClassification
+    return AutoModel
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What was looked into, and where the page is."""
+
+    viewer: Viewer
+    page: Path
+
+
+def inspect(
+    models: Sequence[str],
+    out: Path,
+    *,
+    texts: Sequence[Texts] = (),
+    data: Path | None = None,
+    columns: Sequence[str] = (),
+    rows: Sequence[str] = (),
+    force: bool = False,
+) -> Inspected:
+    """Write a page, or a folder of a page, figures and tables, about what models' heads look at.
+
+    Args:
+        models: up to four, each a run's folder, or a Hugging Face model's folder or name.
+        out: a page to write, `….html`, or a folder.
+        texts: what to look at, or
+        data: a file of texts: statistics are about all of it, and some rows are shown.
+        columns: the file's column of the text, and of the second text; by default found by their names.
+        rows: which rows are shown, from 1, such as `3` and `7-9`; by default the first four.
+        force: whether to replace what is there.
+
+    Raises:
+        Mistake: models, texts or `out` are not what they should be; the message says which.
+    """
+    if bool(texts) == (data is not None):
+        raise Mistake("say what to look at: --text TEXT, or --data FILE, and not both")
+    if data is None and (rows or columns):
+        raise Mistake("--rows and --columns are about a file: they go with --data")
+    if len(models) != len(set(models)):
+        raise Mistake(f"the same model is named twice: {', '.join(models)}")
+    names, wanted = short_names(models), numbers(rows)
+    check(names)
+    check_out(out, force)
+    subjects = [open_subject(path, name) for path, name in zip(models, names, strict=True)]
+    with quieter():
+        viewer = look(subjects, texts) if data is None else of_file(subjects, data, columns, wanted)
+    if out.suffix == ".html":
+        with folder.whole(out) as part:
+            viewer.write(part)
+        return Inspected(viewer, out)
+    with folder.staged(out) as stage:
+        write_folder(viewer, subjects, stage)
+    return Inspected(viewer, out / PAGE)
+
+
+def check_out(out: Path, force: bool) -> None:
+    if out.suffix == ".html":
+        if out.is_dir():
+            raise Mistake(f"--out {out}: a folder of that name is in the way")
+        if out.exists() and not force:
+            raise Mistake(f"--out {out}: is there already; --force replaces it")
+        return
+    if out.exists() and not out.is_dir():
+        raise Mistake(f"--out {out}: a file of that name is in the way; a page's name ends with .html")
+    if out.is_dir() and any(out.iterdir()):
+        if not (out / PAGE).is_file():
+            raise Mistake(f"--out {out}: holds files that headwise inspect did not write; name a new folder")
+        if not force:
+            raise Mistake(f"--out {out}: holds a page already; --force replaces it")
+
+
+def short_names(models: Sequence[str]) -> list[str]:
+    """Folders' own names; where these are the same, the whole of them.
+
+    >>> short_names(["runs/plain", "runs/guided/"]), short_names(["a/0", "b/0"])
+    (['plain', 'guided'], ['a/0', 'b/0'])
+    """
+    names = [Path(model).name or model for model in models]
+    return names if len(set(names)) == len(names) else list(models)
+
+
+def of_file(subjects: Sequence[Subject], data: Path, columns: Sequence[str], wanted: Sequence[int]) -> Viewer:
+    """Some rows of a file, and statistics about all of it."""
+    if len(columns) > 2:
+        raise Mistake(f"--columns takes the text's column, and the second text's; got {len(columns)}")
+    shown = chosen_rows(data, columns, wanted)
+    found: list[Statistics] = []
+    texts, labels = [row.texts for row in shown], [row.label for row in shown]
+    viewer = look(subjects, texts, titles=[row.title for row in shown], labels=labels)
+    for subject in subjects:
+        with tqdm(desc=subject.name, unit=" rows", leave=False, delay=1) as bar:
+            found.append(statistics(subject, counted(bar, (row.texts for row in rows_of(data, columns)))))
+    return Viewer(viewer.title, viewer.names, viewer.examples, tuple(found))
+
+
+def counted(bar: Any, rows: Iterator[Texts]) -> Iterator[Texts]:
+    for row in rows:
+        yield row
+        bar.update()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a file, its number from 1."""
+
+    number: int
+    texts: Texts
+    label: str | None
+
+    @property
+    def title(self) -> str:
+        return f"row {self.number}: {beginning(' / '.join(self.texts))}"
+
+
+def rows_of(data: Path, columns: Sequence[str]) -> Iterator[Row]:
+    found: Columns | None = None
+    for batch in batches(data):
+        found = found or columns_of(batch, columns)
+        names = [found.text] if found.pair is None else [found.text, found.pair]
+        labels = [None] * len(batch.rows) if found.label is None else column(batch, found.label)
+        for number, label, *texts in zip(batch.rows, labels, *(column(batch, name) for name in names), strict=True):
+            words = tuple(real_text(" ".join(map(str, text)) if isinstance(text, list) else text) for text in texts)
+            yield Row(number + 1, words, None if label is None else str(label))
+    if found is None:
+        raise Mistake(f"{data}: holds no rows")
+
+
+def columns_of(first: Batch, given: Sequence[str]) -> Columns:
+    """The columns that are named, or else found by their names; a label only where there is no doubt."""
+    text, pair = [*given, None, None][:2]
+    try:
+        found = choose(first, text=text, pair=pair, labelled=False)
+    except Mistake as mistake:
+        raise Mistake(re.sub(r"Say --\w+ NAME", "Say --columns NAME", str(mistake))) from None
+    try:
+        label = known(first, [name for name in first.columns if name not in (found.text, found.pair)], LABELS, "label")
+    except Mistake:
+        label = None
+    return Columns(found.text, found.pair, label)
+
+
+def chosen_rows(data: Path, columns: Sequence[str], wanted: Sequence[int]) -> list[Row]:
+    """The rows to show, in the order in which they stand in the file.
+
+    Raises:
+        Mistake: a row that is not there, or that has no text.
+    """
+    if not wanted:
+        shown = list(islice((row for row in rows_of(data, columns) if all(row.texts)), SHOWN))
+        if not shown:
+            raise Mistake(f"{data}: no row has a text")
+        return shown
+    last = max(wanted)
+    found = [row for row in islice(rows_of(data, columns), last) if row.number in set(wanted)]
+    missing = sorted(set(wanted) - {row.number for row in found})
+    if missing:
+        raise Mistake(f"--rows {missing[0]}: {data} has no such row")
+    empty = next((row for row in found if not all(row.texts)), None)
+    if empty is not None:
+        raise Mistake(f"--rows {empty.number}: this row of {data} has no text")
+    return found
+
+
+def numbers(rows: Sequence[str]) -> list[int]:
+    """
+    >>> numbers(["3", "7-9"])
+    [3, 7, 8, 9]
+    """
+    found: list[int] = []
+    for told in rows:
+        ends = re.fullmatch(r"(\d+)(?:-(\d+))?", told)
+        if ends is None or not 1 <= int(ends[1]) <= int(ends[2] or ends[1]):
+            raise Mistake(f"--rows takes numbers from 1, such as 3 or 7-9; got {told!r}")
+        found += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+    if len(found) > MOST_SHOWN:
+        raise Mistake(f"--rows: at most {MOST_SHOWN} rows can be shown, got {len(found)}")
+    return found
+
+
+MOST_SHOWN = 100

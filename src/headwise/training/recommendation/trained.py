@@ -1,0 +1,64 @@
+"""A finished run on a click log, ready to be used."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from headwise.mistakes import Mistake
+from headwise.models import HeadwiseForRecommendation
+from headwise.tasks.mind import News, Split
+from headwise.training import folder
+from headwise.training.kinds import read_settings
+from headwise.training.progress import quieter
+from headwise.training.recommendation.ranking import Scored, by_model
+from headwise.training.recommendation.running import in_precision
+from headwise.training.recommendation.settings import Recommendation
+from headwise.training.recommendation.titles import Titles, tokenised
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run's settings, figures and model.
+
+    Example:
+        trained = Trained.load(Path("runs/mind"))
+        log = mind.read("MINDsmall")
+        for part, scores in trained.scores(log.splits["dev"], trained.titles(log.news)): ...
+    """
+
+    settings: Recommendation
+    metrics: dict[str, Any]
+    model: HeadwiseForRecommendation
+    tokenizer: Any
+
+    @classmethod
+    def load(cls, run: Path, device: str | torch.device | None = None) -> "Trained":
+        """A run's model from its folder.
+
+        Raises:
+            Mistake: the folder holds no finished run, or a model that cannot be loaded.
+        """
+        folder.check_finished(run)
+        metrics = json.loads((run / folder.METRICS).read_text(encoding="utf-8"))
+        try:
+            with quieter():
+                model: Any = HeadwiseForRecommendation.from_pretrained(run, use_safetensors=True)
+                tokenizer = AutoTokenizer.from_pretrained(run)
+        except (OSError, ValueError) as error:
+            raise Mistake(f"{run}: its model cannot be loaded ({str(error).splitlines()[0]})") from None
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        settings: Any = read_settings(run / folder.SETTINGS)
+        return cls(settings, metrics, model.to(device).eval(), tokenizer)
+
+    def titles(self, news: News) -> Titles:
+        """All titles of a log as the model takes them."""
+        return tokenised(self.tokenizer, news.data, self.settings.title_length)
+
+    def scores(self, split: Split, titles: Titles) -> Scored:
+        """The scores of all candidates, in the log's order, some impressions at a time."""
+        precision = in_precision(self.settings, self.model.device.type)
+        return by_model(self.model, split, titles, history=self.settings.history, precision=precision)

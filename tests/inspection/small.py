@@ -1,0 +1,44 @@
+"""Small models with tokenizers, for pictures and pages."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import BertConfig, BertForSequenceClassification
+
+import headwise as hw
+from headwise.inspection import Subject
+from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification, build_tokenizer
+
+WORDS = "a fine warm and funny film with dull actors , though the plot is thin . ! < > / script"
+TEXT = "a warm and funny film , though the plot is thin ."
+
+
+def bert(name: str = "tiny", *, seed: int = 0, distance: bool = False, layers: int = 2, heads: int = 4) -> Subject:
+    torch.manual_seed(seed)
+    tokenizer = build_tokenizer([WORDS], framed=True)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=8 * heads,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=16,
+        initializer_range=0.5,
+        pad_token_id=tokenizer.pad_token_id,
+        id2label={0: "blame", 1: "praise"},
+        label2id={"blame": 0, "praise": 1},
+    )
+    model = BertForSequenceClassification(config).eval()
+    if distance:
+        hw.retrofit(model, hw.DistanceAware)
+        for parameter in hw.scheme_parameters(model):
+            nn.init.normal_(parameter, std=0.5)
+    return Subject(name=name, model=model, tokenizer=tokenizer)
+
+
+def ours(name: str = "ours", **options: Any) -> Subject:
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer([WORDS])
+    sizes: dict[str, Any] = {"word_dim": 8, "heads": 2, "head_dim": 4, "layers": 2, "num_labels": 2}
+    config = HeadwiseConfig(vocab_size=len(tokenizer), **({"scheme": "distance-aware"} | sizes | options))
+    return Subject(name=name, model=HeadwiseForSequenceClassification(config).eval(), tokenizer=tokenizer)

@@ -1,0 +1,100 @@
+"""What is compared, and the controls that come with it."""
+
+from pathlib import Path
+
+import pytest
+
+from headwise.cli.compare import as_method
+from headwise.mistakes import Mistake
+from headwise.models.configuration import SCHEMES as MODELS
+from headwise.studies.methods import SCHEMES, Method, method, with_controls
+from headwise.studies.plan import runs
+from headwise.training import Settings
+
+BASE = Settings(data=("reviews.csv",))
+
+
+def shared(**settings: object) -> dict[str, object]:
+    return {"model": "distance-aware", "guides": (), "retrofit": None, **settings}
+
+
+def test_schemes_are_those_of_the_models() -> None:
+    assert tuple(MODELS) == SCHEMES
+
+
+@pytest.mark.parametrize(
+    ("texts", "names", "controls"),
+    [
+        (["plain", "rpr"], ["none", "plain", "rpr"], {"plain": "none", "rpr": "none"}),
+        (["rpr", "none"], ["rpr", "none"], {"rpr": "none"}),
+        (["bert+mdg", "bert+pdg"], ["bert", "bert+mdg", "bert+pdg"], {"bert+mdg": "bert", "bert+pdg": "bert"}),
+        (["bert+mdg", "bert"], ["bert+mdg", "bert"], {"bert+mdg": "bert"}),
+        (["bert+retrofit:rpr"], ["bert", "bert+retrofit:rpr"], {"bert+retrofit:rpr": "bert"}),
+        (["a+mdg", "b+mdg"], ["a", "b", "a+mdg", "b+mdg"], {"a+mdg": "a", "b+mdg": "b"}),
+        (["a", "b"], ["a", "b"], {}),
+    ],
+)
+def test_controls_are_added_where_missing(texts: list[str], names: list[str], controls: dict[str, str]) -> None:
+    found, their = with_controls([method(text) for text in texts], shared())
+    assert [one.name for one in found] == names
+    assert their == controls
+
+
+def test_a_control_is_the_same_but_for_what_is_to_help() -> None:
+    wide = Method("wide", {"model": "rpr", "heads": 32, "positions": "learned"})
+    guided = Method("guided", {"model": "bert", "guides": ("mdg",), "retrofit": "rpr", "scheme_learning_rate": 0.1})
+    found, their = with_controls([wide, guided], shared())
+    assert their == {"wide": "none", "guided": "unchanged"}
+    by_name = {one.name: one.settings for one in found}
+    assert by_name["none"] == {"model": "none", "heads": 32}
+    assert by_name["unchanged"] == {"model": "bert", "guides": (), "retrofit": None}
+
+
+def test_guides_that_all_methods_share_have_a_control_too() -> None:
+    found, _ = with_controls([method("bert")], shared(guides=("mdg",)))
+    assert [one.name for one in found] == ["unchanged", "bert"]
+    assert found[0].settings == {"model": "bert", "guides": ()}
+
+
+@pytest.mark.parametrize("text", ["", "+mdg", "bert+", "bert+retrofit:", "bert+retrofit:rpr+retrofit:rpr"])
+def test_methods_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(Mistake, match="expected MODEL"):
+        method(text)
+
+
+def test_a_name_is_there_once() -> None:
+    with pytest.raises(Mistake, match="'rpr' is there twice"):
+        with_controls([method("rpr"), method("rpr")], shared())
+
+
+def test_a_method_of_options() -> None:
+    found = as_method('wide="--model rpr --heads 32"'.replace('"', ""), BASE)
+    assert found == Method("wide", {"model": "rpr", "heads": 32})
+    assert as_method("bert+pdg=0.1", BASE) == method("bert+pdg=0.1")
+    assert as_method("usual=", BASE) == Method("usual", {})
+    with pytest.raises(Mistake, match=r"--methods wide: .*--hats"):
+        as_method("wide=--hats 3", BASE)
+
+
+def test_runs_are_methods_by_seeds_with_their_settings() -> None:
+    base = Settings(data=("reviews.csv",), vectors=Path("glove.txt"), dropout=0.5, epochs=2)
+    found = runs([base], [method("plain"), method("bert+mdg")], [3, 4])
+    assert [run.key for run in found] == [
+        ("reviews.csv", "plain", 3),
+        ("reviews.csv", "bert+mdg", 3),
+        ("reviews.csv", "plain", 4),
+        ("reviews.csv", "bert+mdg", 4),
+    ]
+    plain, bert = found[0].settings, found[1].settings
+    assert isinstance(plain, Settings)
+    assert isinstance(bert, Settings)
+    assert (plain.dropout, plain.epochs, plain.seed, plain.vectors) == (0.5, 2, 3, Path("glove.txt").absolute())
+    assert (bert.guides, bert.epochs, bert.vectors, bert.dropout) == (("mdg",), 2, None, 0.2), "what is not its concern"
+    assert len({run.place for run in found}) == 4
+
+
+def test_a_method_that_a_task_cannot_have() -> None:
+    with pytest.raises(Mistake, match="--methods odd: hats is no setting"):
+        runs([BASE], [Method("odd", {"hats": 3})], [0])
+    with pytest.raises(Mistake, match="--methods odd: --heads must be at least 1, got 0"):
+        runs([BASE], [Method("odd", {"heads": 0})], [0])

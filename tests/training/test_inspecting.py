@@ -1,0 +1,160 @@
+"""`headwise inspect` as a user meets it: from runs, folders and files to a page, and one line for a mistake."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, DebertaV2Config, DebertaV2Model
+
+from headwise.models import build_tokenizer
+from tests.training.conftest import Headwise, write
+
+TEXT = "a good film with a dull plot"
+
+
+@pytest.fixture(scope="module")
+def run(bert: Path, reviews: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of BERT with distance."""
+    from headwise.training import Settings, train
+
+    folder = tmp_path_factory.mktemp("runs") / "distance"
+    train(
+        Settings(data=(str(reviews),), model=str(bert), retrofit="distance-aware", epochs=1, max_length=12, seed=1),
+        folder,
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same BERT with a classifier, as transformers saves it."""
+    folder = tmp_path_factory.mktemp("models") / "plain"
+    config = BertConfig.from_pretrained(bert, id2label={0: "negative", 1: "positive"}, label2id={"negative": 0})
+    BertForSequenceClassification(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(bert).save_pretrained(folder)
+    return folder
+
+
+def about(page: Path) -> Any:
+    html = page.read_text(encoding="utf-8")
+    (found,) = re.findall(r'id="about-data">(.*?)</script>', html, re.DOTALL)
+    return json.loads(found)
+
+
+def test_a_run_and_a_model_side_by_side_in_a_page(run: Path, plain: Path, headwise: Headwise, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    short = "good film"
+    code, out, err = headwise("inspect", run, plain, "--text", short, "bad plot", "--out", page)
+    assert (code, err) == (0, "")
+    assert str(page) in out
+    told = about(page)
+    assert [model["name"] for model in told["models"]] == ["distance", "plain"]
+    assert [text["tokens"] for text in told["texts"]] == [
+        ["[CLS]", "good", "film", "[SEP]"],
+        ["[CLS]", "bad", "plot", "[SEP]"],
+    ]
+    first, second = told["texts"][0]["models"]
+    assert first["w"] is not None
+    assert second["w"] is None
+    for own in (first, second):
+        assert {label for label, _ in own["prediction"]["labels"]} == {"negative", "positive"}
+    assert list(tmp_path.iterdir()) == [page]
+
+
+def test_a_files_statistics_and_chosen_rows(run: Path, reviews: Path, headwise: Headwise, tmp_path: Path) -> None:
+    out = tmp_path / "inspected"
+    code, _, err = headwise("inspect", run, "--data", reviews, "--rows", "7-7", "--out", out)
+    assert code == 0, err
+    assert {"sigmoids.svg", "sorted.png", "maps.png", "measures.svg"} <= {x.name for x in (out / "figures").iterdir()}
+    with (out / "heads.csv").open(newline="", encoding="utf-8") as file:
+        assert len(list(csv.DictReader(file))) == 8
+    assert headwise("inspect", run, "--data", reviews, "--rows", "3", "7-8", "--out", tmp_path / "page.html")[0] == 0
+    told = about(tmp_path / "page.html")
+    assert [text["title"].split(":")[0] for text in told["texts"]] == ["row 3", "row 7", "row 8"]
+    assert [text["label"] for text in told["texts"]] == ["negative", "negative", "positive"]
+    assert told["statistics"][0]["texts"] == 160
+
+
+def test_without_rows_the_first_are_shown_and_empty_ones_counted(run: Path, headwise: Headwise, tmp_path: Path) -> None:
+    data = write(tmp_path / "few.csv", ("body", "n"), [("good film", "1"), ("", "2"), ("dull plot", "3")])
+    code, _, err = headwise("inspect", run, "--data", data, "--columns", "body", "--out", tmp_path / "page.html")
+    assert code == 0, err
+    told = about(tmp_path / "page.html")
+    assert [text["title"] for text in told["texts"]] == ["row 1: good film", "row 3: dull plot"]
+    assert (told["statistics"][0]["texts"], told["statistics"][0]["empty"]) == (2, 1)
+
+
+def test_long_texts_are_cut_where_the_run_cut_them(run: Path, headwise: Headwise, tmp_path: Path) -> None:
+    assert headwise("inspect", run, "--text", "good film " * 20, "--out", tmp_path / "page.html")[0] == 0
+    (text,) = about(tmp_path / "page.html")["texts"]
+    assert (len(text["tokens"]), text["cut"]) == (12, True)
+
+
+def test_force_replaces(plain: Path, headwise: Headwise, tmp_path: Path) -> None:
+    for out in (tmp_path / "page.html", tmp_path / "folder"):
+        arguments = ["inspect", plain, "--text", "good film", "--out", out]
+        assert headwise(*arguments)[0] == 0
+        code, _, err = headwise(*arguments)
+        assert code == 2
+        assert "--force replaces it" in err
+        assert headwise(*arguments, "--force")[0] == 0
+
+
+def test_mistakes_are_one_line(plain: Path, run: Path, headwise: Headwise, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    tokenizer = build_tokenizer(["a good film"])
+    config: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 8,
+    }
+    BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **config)).save_pretrained(other)
+    tokenizer.save_pretrained(other)
+    deberta = tmp_path / "deberta"
+    DebertaV2Model(DebertaV2Config(vocab_size=len(tokenizer), **config)).save_pretrained(deberta)
+    build_tokenizer(["a good film"], max_tokens=5000).save_pretrained(deberta)
+    config_file = deberta / "config.json"
+    config_file.write_text(
+        config_file.read_text().replace('"max_position_embeddings": 512', '"max_position_embeddings": 0')
+    )
+    data = write(tmp_path / "data.csv", ("one", "two"), [("good film", "dull plot")])
+    empty = write(tmp_path / "empty.csv", ("text", "n"), [("", "1")])
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine.txt").write_text("mine")
+    page = ["--out", tmp_path / "page.html"]
+    text = ["--text", "good film"]
+    for arguments, told in (
+        ([plain, *page], "say what to look at: --text TEXT, or --data FILE"),
+        ([plain, *text, "--data", data, *page], "and not both"),
+        ([plain, "--text", " ", *page], "an empty text"),
+        ([plain, plain, *text, *page], "the same model is named twice"),
+        ([*(f"m{number}" for number in range(5)), *text, *page], "up to 4 models can be looked at side by side, got 5"),
+        ([*text, *page], "got 0"),
+        ([plain, other, *text, *page], "plain and other cut the text into different tokens (4 and 2)"),
+        ([deberta, "--text", "film " * 1100, *page], "at most 1024 tokens"),
+        ([tmp_path / "nowhere", *text, *page], "nowhere: no run of headwise, and no Hugging Face model"),
+        ([run, *text, "--pair", "dull plot", *page], "distance reads one text, not two"),
+        ([plain, *text, "--pair", "a", "b", *page], "--pair: 2 second texts for 1 first ones"),
+        ([plain, *text, "--rows", "3", *page], "they go with --data"),
+        ([plain, "--data", data, *page], "Say --columns NAME"),
+        ([plain, "--data", data, "--columns", "three", *page], "no column 'three'"),
+        ([plain, "--data", data, "--columns", "one", "--rows", "0", *page], "--rows takes numbers from 1"),
+        ([plain, "--data", data, "--columns", "one", "--rows", "2", *page], "--rows 2: "),
+        ([plain, "--data", empty, *page], "no row has a text"),
+        ([plain, "--data", empty, "--rows", "1", *page], "has no text"),
+        ([plain, "--data", tmp_path / "none.csv", *page], "no such file"),
+        ([plain, *text, "--out", full], "holds files that headwise inspect did not write"),
+        ([plain, *text, "--out", data], "a page's name ends with .html"),
+    ):
+        code, out, err = headwise("inspect", *arguments)
+        assert code == 2, (arguments, err)
+        assert told in err, arguments
+        assert err.count("\n") == 1, err
+        assert out == ""
+    assert not (tmp_path / "page.html").exists()
+    assert (full / "mine.txt").read_text() == "mine"

@@ -1,0 +1,69 @@
+"""A language to translate that is learnt in seconds: each word has one translation, and none comes twice."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwise.training import Finished, train
+from headwise.training.translation.settings import Translation
+
+WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
+SMALL: dict[str, Any] = {
+    "source": "en",
+    "target": "de",
+    "model": "small",
+    "layers": 1,
+    "heads": 2,
+    "head_dim": 32,
+    "feedforward": 64,
+    "dropout": 0.0,
+    "vocabulary": 300,
+    "batch_size": 800,
+    "warmup": 40,
+    "max_length": 16,
+    "patience": 99,
+    "beams": 2,
+}
+
+
+#: What it takes to learn all of it.
+LEARNT: dict[str, Any] = {"steps": 240, "learning_rate": 5e-3, "scheme": "plain"}
+
+
+def translated(text: str) -> str:
+    return " ".join(WORDS[word] for word in text.split())
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.sample(list(WORDS), k=draw.randint(1, 4))) for _ in range(count)]
+
+
+def write(folder: Path, split: str, texts: Sequence[str]) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{split}.en").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    (folder / f"{split}.de").write_text("".join(f"{translated(text)}\n" for text in texts), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pairs")
+    for seed, (split, count) in enumerate({"train": 400, "dev": 40, "test": 40}.items()):
+        write(folder, split, sentences(count, seed))
+    return folder
+
+
+def settings(pairs: Path, **others: Any) -> Translation:
+    return Translation(data=(str(pairs),), **(SMALL | others))
+
+
+@pytest.fixture(scope="session")
+def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A translator that has learnt its language."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headwise.training.translation.running.LOOKS", 3)
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "cache")
+        return train(settings(pairs, **LEARNT), tmp_path_factory.mktemp("runs") / "run")
