@@ -52,7 +52,7 @@ def stopped_after(checkpoint: Path) -> int:
 
 
 class Checkpoints(TrainerCallback):
-    """Makes checkpoints whole, and the best one found wherever the folder is now."""
+    """Makes checkpoints whole, and the best one known: wherever the folder is now, and to every process."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.best_global_step:
@@ -66,6 +66,7 @@ class Checkpoints(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         processes.state().wait_for_everyone()
+        self.on_train_begin(args, state, control)  # the Trainer looks for it too early where processes write parts
         if state.is_world_process_zero:
             written = Path(args.output_dir, f"checkpoint-{state.global_step}")
             (written / "training_args.bin").unlink(missing_ok=True)  # a pickle, and run.yaml says it all

@@ -57,6 +57,27 @@ def check_finished(run: Path) -> None:
             raise Mistake(f"{run}: holds no finished run ({why}){hint}")
 
 
+def read_metrics(run: Path, *needed: str) -> dict[str, Any]:
+    """What a finished run's `metrics.json` holds.
+
+    Args:
+        run: the folder.
+        needed: what it must hold.
+
+    Raises:
+        Mistake: the folder holds no finished run, or the file is not as it was written.
+    """
+    check_finished(run)
+    try:
+        found = json.loads((run / METRICS).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        found = None
+    missing = [name for name in needed if not isinstance(found, dict) or name not in found]
+    if missing or not isinstance(found, dict):
+        raise Mistake(f"{run / METRICS}: not as headwise wrote it" + (f" ({missing[0]!r} is missing)" if found else ""))
+    return found
+
+
 def begin(folder: Path, settings: str, *, resume: bool) -> None:
     """Make the folder a run's, with these settings; an old run goes, unless it is resumed.
 

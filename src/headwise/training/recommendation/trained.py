@@ -1,6 +1,5 @@
 """A finished run on a click log, ready to be used."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +41,7 @@ class Trained:
         Raises:
             Mistake: the folder holds no finished run, or a model that cannot be loaded.
         """
-        folder.check_finished(run)
-        metrics = json.loads((run / folder.METRICS).read_text(encoding="utf-8"))
+        metrics = folder.read_metrics(run)
         try:
             with quieter():
                 model: Any = HeadwiseForRecommendation.from_pretrained(run, use_safetensors=True)

@@ -1,6 +1,5 @@
 """A finished run, ready to be used: its model, and what turns rows into its inputs."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -45,8 +44,7 @@ class Trained:
         Raises:
             Mistake: the folder holds no finished run.
         """
-        folder.check_finished(run)
-        metrics = json.loads((run / folder.METRICS).read_text(encoding="utf-8"))
+        metrics = folder.read_metrics(run, "kind", "task", "labels", "inputs")
         tokens = metrics["kind"] == "tokens"
         auto: Any = AutoModelForTokenClassification if tokens else AutoModelForSequenceClassification
         try:
@@ -56,9 +54,12 @@ class Trained:
         except (OSError, ValueError) as error:
             raise Mistake(f"{run}: its model cannot be loaded ({str(error).splitlines()[0]})") from None
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        inputs = metrics["inputs"]
-        hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
-        reader = Reader(tokenizer, metrics["kind"], inputs["pair"], inputs["max_length"], hierarchy)
+        try:
+            inputs = metrics["inputs"]
+            hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
+            reader = Reader(tokenizer, metrics["kind"], inputs["pair"], inputs["max_length"], hierarchy)
+        except (KeyError, TypeError):
+            raise Mistake(f"{run / folder.METRICS}: its inputs are not as headwise wrote them") from None
         settings: Any = read_settings(run / folder.SETTINGS)
         return cls(settings, metrics, model.to(device).eval(), reader)
 
