@@ -1,12 +1,15 @@
 """Inputs that nobody meant well with, and everything of ours that reads files."""
 
+import atexit
 import gzip
 import io
 import json
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,9 +25,9 @@ from headwise.models import read_vectors
 from headwise.simulation import titles
 from headwise.tasks import mind, own
 from headwise.tasks.translation import read_pairs
-from headwise.training import folder
+from headwise.training import Settings, Trained, folder, train
 from headwise.training.kinds import read_settings
-from headwise.training.texts.trained import Trained
+from tests.training.conftest import rows, write
 
 #: What breaks readers.
 NASTY = [
@@ -126,6 +129,32 @@ def checkpoints(data: bytes, place: Path) -> None:
     assert found is None or all((kept / name).exists() for name in json.loads(data))
 
 
+def part_of_a_run(name: str) -> Callable[[bytes, Path], None]:
+    """A finished run of which one file is anything."""
+
+    def load(data: bytes, place: Path) -> None:
+        if not (place / "run.yaml").exists():
+            shutil.copytree(a_run(), place, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints"))
+        (place / name).write_bytes(data)
+        Trained.load(place)
+
+    return load
+
+
+@cache
+def a_run() -> Path:
+    place = Path(tempfile.mkdtemp())
+    data = write(place / "reviews.csv", ("text", "label"), list(rows(40)))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return train(Settings(data=(str(data),), heads=2, head_dim=4, word_dim=8, epochs=1), place / "run").folder
+
+
+def valid(name: str) -> bytes:
+    """A sound input."""
+    found = TARGETS[name][0]
+    return (a_run() / name).read_bytes() if found is None else found
+
+
 class Tags(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -178,7 +207,7 @@ METRICS = json.dumps(
 ).encode()  # fmt: skip
 
 #: Of everything that reads: a sound input, what reads it.
-TARGETS: dict[str, tuple[bytes, Callable[[bytes, Path], None]]] = {
+TARGETS: dict[str, tuple[bytes | None, Callable[[bytes, Path], None]]] = {
     "csv": (CSV, table(".csv")),
     "tsv": (CSV.replace(b",", b"\t"), table(".tsv")),
     "jsonl": (JSONL, table(".jsonl")),
@@ -195,6 +224,9 @@ TARGETS: dict[str, tuple[bytes, Callable[[bytes, Path], None]]] = {
     "run.yaml": (YAML, settings),
     "metrics.json": (METRICS, figures),
     "checkpoint": (b'{"model.safetensors": 10, "trainer_state.json": 3}', checkpoints),
+    "config.json": (None, part_of_a_run("config.json")),
+    "tokenizer.json": (None, part_of_a_run("tokenizer.json")),
+    "model.safetensors": (None, part_of_a_run("model.safetensors")),
     "page": (b"<b>bold</b> text", page),
 }
 

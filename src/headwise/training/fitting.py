@@ -1,12 +1,16 @@
 """A Trainer that goes on where it was cut off, and ends where one that was never cut off does."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
+from headwise.mistakes import Mistake
 from headwise.training import folder, processes
 from headwise.training.processes import first_only
 from headwise.training.progress import Progress
@@ -26,11 +30,33 @@ def fit(trainer: Any, out: Path, *, resume: bool) -> TrainOutput:
     if resume:
         first_only(lambda: folder.remove_broken_checkpoints(out))
         checkpoint = folder.last_checkpoint(out)
-    if checkpoint is not None and (steps := stopped_after(Path(checkpoint))):
+    with readable(trainer, checkpoint):
+        steps = stopped_after(checkpoint)
+    if steps:
         trainer.args.max_steps = steps  # else the Trainer, asked to go on, would train another epoch
-    with Progress.ended_in(trainer):
+    with Progress.ended_in(trainer), readable(trainer, checkpoint):
         done: TrainOutput = trainer.train(resume_from_checkpoint=checkpoint)
     return done
+
+
+@contextmanager
+def readable(trainer: Any, checkpoint: str | None) -> Iterator[None]:
+    """A checkpoint that cannot be gone on from is a mistake: where it was damaged, or is not what headwise wrote."""
+    before = trainer.state.global_step
+    try:
+        yield
+    except Mistake:
+        raise
+    except Exception as error:
+        begun = trainer.state.global_step > max(before, steps_of(checkpoint))
+        if checkpoint is None or begun or isinstance(error, OSError | torch.OutOfMemoryError):
+            raise
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise Mistake(f"{checkpoint}: cannot be gone on from ({why}); without it the one before is taken") from error
+
+
+def steps_of(checkpoint: str | None) -> int:
+    return 0 if checkpoint is None else int(Path(checkpoint).name.removeprefix("checkpoint-"))
 
 
 def whole_weights(trainer: Any) -> dict[str, Any] | None:
@@ -44,9 +70,11 @@ def whole_weights(trainer: Any) -> dict[str, Any] | None:
     return weights
 
 
-def stopped_after(checkpoint: Path) -> int:
-    """The steps after which training had stopped early when the checkpoint was written, or 0."""
-    found = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+def stopped_after(checkpoint: str | None) -> int:
+    """The steps after which training had stopped when the checkpoint was written, or 0."""
+    if checkpoint is None:
+        return 0
+    found = json.loads(Path(checkpoint, "trainer_state.json").read_text(encoding="utf-8"))
     control = found["stateful_callbacks"]["TrainerControl"]["args"]
     return int(found["global_step"]) if control["should_training_stop"] else 0
 

@@ -16,7 +16,7 @@ from headwise.tasks.columns import Columns, choose
 from headwise.tasks.formats import Batch
 from headwise.training import folder
 from headwise.training.kinds import read_settings
-from headwise.training.progress import quieter
+from headwise.training.loading import loadable
 from headwise.training.run import in_bfloat16
 from headwise.training.texts.inputs import Reader
 from headwise.training.texts.predictions import for_words
@@ -47,19 +47,14 @@ class Trained:
         metrics = folder.read_metrics(run, "kind", "task", "labels", "inputs")
         tokens = metrics["kind"] == "tokens"
         auto: Any = AutoModelForTokenClassification if tokens else AutoModelForSequenceClassification
-        try:
-            with quieter():
-                model: Any = from_pretrained(run, auto, use_safetensors=True)
-                tokenizer = AutoTokenizer.from_pretrained(run)
-        except (OSError, ValueError) as error:
-            raise Mistake(f"{run}: its model cannot be loaded ({str(error).splitlines()[0]})") from None
+        with loadable(run):
+            model: Any = from_pretrained(run, auto, use_safetensors=True)
+            tokenizer = AutoTokenizer.from_pretrained(run)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        try:
+        with loadable(run / folder.METRICS, "not as headwise wrote it"):
             inputs = metrics["inputs"]
             hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
             reader = Reader(tokenizer, metrics["kind"], inputs["pair"], inputs["max_length"], hierarchy)
-        except (KeyError, TypeError):
-            raise Mistake(f"{run / folder.METRICS}: its inputs are not as headwise wrote them") from None
         settings: Any = read_settings(run / folder.SETTINGS)
         return cls(settings, metrics, model.to(device).eval(), reader)
 
