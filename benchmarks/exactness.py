@@ -176,7 +176,10 @@ def told(errors: dict[str, Errors], command: str, device: str) -> str:
         if found.cases:
             cells = [f"{found.worst[kind]:.1e}" if kind in found.worst else "–" for kind in kinds]
             lines.append(f"| `{backend}` | {found.cases:,} | {' | '.join(cells)} |")
-    middle = ["| backend | " + " | ".join(kind.replace("_", "-") for kind in kinds) + " |", "|---|" + "---|" * len(kinds)]
+    middle = [
+        "| backend | " + " | ".join(kind.replace("_", "-") for kind in kinds) + " |",
+        "|---|" + "---|" * len(kinds),
+    ]
     for backend, found in errors.items():
         if found.cases:
             medians = {kind: sorted(x)[len(x) // 2] for kind, x in found.every.items()}

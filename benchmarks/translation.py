@@ -250,8 +250,8 @@ def report(lines: list[Job], data: Path, out: Path) -> str:
         one = runs[-1]
         recipe = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in one["recipe"].items())
         parts.append(
-            f"Model small ({one['parameters']:,} parameters with relative tables or without, give or take), 8,192 "
-            f"subwords, {recipe}; beam 4, length penalty 0.6. BLEU of test 2016 by sacrebleu (`{one['signature']}`), "
+            f"Model small (about {one['parameters'] / 1e6:.1f} million parameters), 8,192 subwords, {recipe}; beam 4, "
+            f"length penalty 0.6. BLEU of test 2016 by sacrebleu (`{one['signature']}`), "
             "mean ± standard deviation over seeds.\n"
         )
     parts += [

@@ -18,14 +18,14 @@ CANDIDATES = torch.tensor([[2, 5], [0, 1], [3, -1], [1, 2]])
 USER = torch.tensor([0, 0, 1, 2])
 
 
-def recommender(titles: Any = None, **options: Any) -> HeadwiseForRecommendation:
+def recommender(titles: Any = None, **options: Any) -> Any:
     sizes = {"heads": 2, "head_dim": 4, "history": 4, "dropout": 0.0}
     titles = titles or config("distance-aware", dropout=0.0)
     model = HeadwiseForRecommendation(RecommenderConfig(titles=titles, **(sizes | options)))
     initialise_by_name(model, 1)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
+            parameter.add_(0.05 * torch.randn_like(parameter))
     return model.eval()
 
 
@@ -97,7 +97,7 @@ def moved(**options: Any) -> float:
     torch.manual_seed(0)
     model = recommender(**options)
     clicked, real = torch.randn(1, 4, 8), torch.ones(1, 4, dtype=torch.bool)
-    return float((model.users(clicked, real) - model.users(clicked.flip(1), real)).abs().max())
+    return float((model.users(clicked, real) - model.users(clicked.flip(1), real)).abs().max().item())
 
 
 def test_distance_without_order_cannot_see_which_end_is_recent() -> None:

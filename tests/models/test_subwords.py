@@ -1,11 +1,12 @@
 """Subwords: every text comes back as it was."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from headwise.mistakes import Mistake
 from headwise.models import build_subwords
@@ -14,7 +15,7 @@ TEXTS = ["Two young, White males are outside.", "Zwei junge weiße Männer sind 
 TOKENIZER = build_subwords(TEXTS, size=320, max_tokens=16)
 
 
-def told_again(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
+def told_again(tokenizer: Any, text: str) -> str:
     decoded = tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True)
     assert isinstance(decoded, str)
     return decoded

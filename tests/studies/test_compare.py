@@ -134,17 +134,11 @@ def test_several_tasks_have_a_base_each(tmp_path: Path, headwise: Headwise, monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr(comparing, "begin", begin)
-    command = (
-        "compare",
-        "--task",
-        "sst2=a",
-        "--task",
-        "ag-news=b",
-        "--methods",
-        "plain",
-        "wide=--model rpr --heads 32",
-    )
-    assert headwise(*command, "--epochs", 3, "--out", tmp_path / "study")[0] == 130
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+    tasks, methods = ("--task", "sst2=a", "--task", "ag-news=b"), ("plain", "wide=--model rpr --heads 32")
+    assert headwise("compare", *tasks, "--methods", *methods, "--epochs", 3, "--out", "study")[0] == 130
     found = [(base.task, base.data, base.epochs) for base in seen["bases"]]
     assert found == [("sst2", ("a",), 3), ("ag-news", ("b",), 3)]
     assert seen["methods"] == [method("plain"), Method("wide", {"model": "rpr", "heads": 32})]
@@ -167,6 +161,7 @@ def test_several_tasks_have_a_base_each(tmp_path: Path, headwise: Headwise, monk
             "--data is of one task",
         ),
         (["--out", "study", "--resume"], "holds no study"),
+        (["--out", "study", "--data", "b.csv", "--methods", "plain"], "b.csv: no such file or folder"),
         (["--out", "study", "--data", "a.csv", "--methods", "plain", "--storage", "ftp://x/y"], "not in ftp"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -175,13 +170,14 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     args: list[str], told: str, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("a.csv").touch()
     code, _, complained = headwise("compare", *args)
     assert code == 2, complained
     lines = [line for line in complained.splitlines() if not line.startswith("Control added")]
     assert len(lines) == 1
     assert lines[0].startswith("headwise: ")
     assert told in lines[0]
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == ["a.csv"]
 
 
 def test_who_stops_a_study_is_told_how_it_goes_on(

@@ -1,6 +1,8 @@
 """What is compared, and the controls that come with it."""
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,8 @@ from headwise.models.configuration import SCHEMES as MODELS
 from headwise.studies.methods import SCHEMES, Method, method, with_controls
 from headwise.studies.plan import runs
 from headwise.training import Settings
+from headwise.training.recommendation.settings import Recommendation
+from headwise.training.translation.settings import Translation
 
 BASE = Settings(data=("reviews.csv",))
 
@@ -91,6 +95,25 @@ def test_runs_are_methods_by_seeds_with_their_settings() -> None:
     assert (plain.dropout, plain.epochs, plain.seed, plain.vectors) == (0.5, 2, 3, Path("glove.txt").absolute())
     assert (bert.guides, bert.epochs, bert.vectors, bert.dropout) == (("mdg",), 2, None, 0.2), "what is not its concern"
     assert len({run.place for run in found}) == 4
+
+
+def test_schemes_of_tasks_that_have_them_apart_from_models() -> None:
+    base = Translation(data=("pairs",), source="en", target="de", model="small", k=4)
+    found, their = with_controls([method("rpr"), Method("keys", {"relative": "keys"})], asdict(base))
+    assert their == {"rpr": "none", "keys": "none"}
+    made: list[Any] = [run.settings for run in runs([base], found, [1])]
+    assert [(one.model, one.scheme, one.k, one.relative) for one in made] == [
+        ("small", "none", None, "both"),
+        ("small", "rpr", 4, "both"),
+        ("small", "rpr", 4, "keys"),
+    ]
+
+
+def test_click_logs_have_their_control() -> None:
+    base = Recommendation(task="mind", data=("log",), news_scheme="rpr")
+    found, _ = with_controls([method("tener")], asdict(base))
+    made: list[Any] = [run.settings for run in runs([base], found, [1])]
+    assert [(one.model, one.news_scheme) for one in made] == [("none", None), ("tener", "rpr")]
 
 
 def test_a_method_that_a_task_cannot_have() -> None:

@@ -71,7 +71,7 @@ def test_trials_and_samplers_go_together(tmp_path: Path) -> None:
         ({"sampler": "tpe", "trials": 3, "seeds": 2}, "a sampler tries each setting once"),
     ):
         with pytest.raises(Mistake, match=told):
-            sweeping.begin(OWN, axes, tmp_path / "sweep", **options)  # type: ignore[arg-type]
+            sweeping.begin(OWN, axes, tmp_path / "sweep", **options)
     with pytest.raises(Mistake, match="needs two values"):
         sweeping.begin(OWN, [Axis("heads", (1,))], tmp_path / "sweep", sampler="tpe", trials=3)
     assert not (tmp_path / "sweep").exists()
@@ -146,20 +146,12 @@ def test_the_command_line_of_a_sweep(tmp_path: Path, headwise: Headwise, monkeyp
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sweeping, "begin", begin)
-    given = (
-        "sweep",
-        "--data",
-        "a.csv",
-        "--model",
-        "bert",
-        "--guides",
-        "mdg",
-        "--seeds",
-        3,
-        "--out",
-        tmp_path / "sweep",
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").touch()
+    given = ("--data", "a.csv", "--model", "bert", "--guides", "mdg", "--seeds", 3, "--out", "sweep")
+    assert (
+        headwise("sweep", *given, "--over", "learning_rate", "1e-3", "1e-4", "--over", "mdg", "0.5", "0.25")[0] == 130
     )
-    assert headwise(*given, "--over", "learning_rate", "1e-3", "1e-4", "--over", "mdg", "0.5", "0.25")[0] == 130
     assert seen["axes"] == (Axis("mdg", (0.5, 0.25), True), Axis("learning_rate", (0.001, 0.0001)))
     assert (seen["base"].model, seen["seeds"], seen["sampler"], seen["trials"]) == ("bert", 3, "grid", None)
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +116,13 @@ def test_mistakes_are_one_line(plain: Path, run: Path, headwise: Headwise, tmp_p
     BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **config)).save_pretrained(other)
     tokenizer.save_pretrained(other)
     deberta = tmp_path / "deberta"
-    DebertaV2Model(DebertaV2Config(vocab_size=len(tokenizer), **config)).save_pretrained(deberta)
+    long = DebertaV2Config(vocab_size=len(tokenizer), max_position_embeddings=2048, **config)
+    DebertaV2Model(long).save_pretrained(deberta)
     build_tokenizer(["a good film"], max_tokens=5000).save_pretrained(deberta)
-    config_file = deberta / "config.json"
-    config_file.write_text(
-        config_file.read_text().replace('"max_position_embeddings": 512', '"max_position_embeddings": 0')
-    )
+    broken = tmp_path / "broken"
+    shutil.copytree(other, broken)
+    settings = broken / "config.json"
+    settings.write_text(settings.read_text().replace('"intermediate_size": 8', '"intermediate_size": 9'))
     data = write(tmp_path / "data.csv", ("one", "two"), [("good film", "dull plot")])
     empty = write(tmp_path / "empty.csv", ("text", "n"), [("", "1")])
     full = tmp_path / "full"
@@ -137,6 +139,7 @@ def test_mistakes_are_one_line(plain: Path, run: Path, headwise: Headwise, tmp_p
         ([*text, *page], "got 0"),
         ([plain, other, *text, *page], "plain and other cut the text into different tokens (4 and 2)"),
         ([deberta, "--text", "film " * 1100, *page], "at most 1024 tokens"),
+        ([broken, *text, *page], "broken: no run of headwise, and no Hugging Face model that can be loaded"),
         ([tmp_path / "nowhere", *text, *page], "nowhere: no run of headwise, and no Hugging Face model"),
         ([run, *text, "--pair", "dull plot", *page], "distance reads one text, not two"),
         ([plain, *text, "--pair", "a", "b", *page], "--pair: 2 second texts for 1 first ones"),

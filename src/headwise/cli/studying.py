@@ -45,9 +45,13 @@ class Studied:
 
     def base(self, task: str | None, data: str | None = None) -> Common:
         """The settings that all runs of a task share."""
+        from headwise.studies.plan import check_data
+
         made = kind_of(task).settings
         given = {field.name: getattr(self, field.name) for field in fields(made) if hasattr(self, field.name)}
-        return made(**{**given, "task": task, **({} if data is None else {"data": (data,)})})
+        found = made(**{**given, "task": task, **({} if data is None else {"data": (data,)})})
+        check_data(found)
+        return found
 
 
 T = TypeVar("T", bound=Studied)

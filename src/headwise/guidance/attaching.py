@@ -92,7 +92,9 @@ def attention(
         "scale": scaling,
     }
     if watcher is not None:
-        real = real_tokens(key_padding, mask, query)
+        real = real_tokens(key_padding, mask, query.shape[0])
+        if real is None:
+            real = torch.ones(query.shape[0], n, dtype=torch.bool, device=query.device)
         watcher(module, Rows(query.shape[1], real, scheme, rows_of(query, key, value, real, arguments)))
     if by_torch is not None:
         return by_torch

@@ -69,7 +69,10 @@ class Guided:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep: the weights of `auto` guides, and how often they were used."""
-        return {"step": self._balance.step, "weights": {guide.name: guide.weight for guide in self.guides if guide.auto}}
+        return {
+            "step": self._balance.step,
+            "weights": {guide.name: guide.weight for guide in self.guides if guide.auto},
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state`."""

@@ -48,6 +48,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: HeadwiseTranslatorConfig) -> None:
         super().__init__()
+        self.padding = config.pad_token_id
         self.words = nn.Embedding(config.vocab_size, config.dim, padding_idx=config.pad_token_id)
         self.positions = Positions(config)
         self.dropout = nn.Dropout(config.dropout)
@@ -72,7 +73,8 @@ class Encoder(nn.Module):
         return BaseModelOutput(last_hidden_state=self.norm(x))
 
     def real_tokens(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        return input_ids != self.words.padding_idx if attention_mask is None else attention_mask.bool()
+        """Which tokens are no padding, (B, N) boolean."""
+        return input_ids.ne(self.padding) if attention_mask is None else attention_mask.bool()
 
 
 class Decoder(nn.Module):

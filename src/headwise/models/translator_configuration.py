@@ -96,6 +96,7 @@ class HeadwiseTranslatorConfig(PretrainedConfig):
         eos_token_id: int = 2,
         **kwargs: Any,
     ) -> None:
+        self.pad_token_id = pad_token_id
         self.vocab_size = count("vocab_size", vocab_size)
         self.layers, self.heads, self.head_dim = (
             count("layers", layers),
@@ -118,15 +119,15 @@ class HeadwiseTranslatorConfig(PretrainedConfig):
             check_scheme(of, options, heads=self.heads, head_dim=self.head_dim)
         if self.positions == "sinusoidal" and self.dim % 2:
             raise Mistake(f"sinusoidal positions need an even width, got heads · head_dim = {self.dim}")
-        super().__init__(
-            pad_token_id=pad_token_id,
-            bos_token_id=bos_token_id,
-            eos_token_id=eos_token_id,
-            decoder_start_token_id=kwargs.pop("decoder_start_token_id", bos_token_id),
-            is_encoder_decoder=kwargs.pop("is_encoder_decoder", True),
-            tie_word_embeddings=kwargs.pop("tie_word_embeddings", False),  # there is one table, and nothing to tie
-            **kwargs,
-        )
+        told = {
+            "pad_token_id": pad_token_id,
+            "bos_token_id": bos_token_id,
+            "eos_token_id": eos_token_id,
+            "decoder_start_token_id": bos_token_id,
+            "is_encoder_decoder": True,
+            "tie_word_embeddings": False,  # there is one table, and nothing to tie
+        }
+        super().__init__(**(told | kwargs))
 
     @classmethod
     def preset(cls, name: Preset, **options: Any) -> "HeadwiseTranslatorConfig":

@@ -1,6 +1,6 @@
 """What a study compares: methods, each a name and the settings that set it apart, and the controls they need."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,9 @@ from headwise.mistakes import Mistake
 
 #: Models of ours, as `headwise.models` has them; it takes seconds to import. `none` knows no positions at all.
 SCHEMES = ("none", "plain", "rpr", "transformer-xl", "tener", "distance-aware")
+
+#: Settings that say more about a scheme, and mean nothing without it.
+OF_SCHEMES = ("positions", "scheme_options", "decoder_scheme", "news_scheme", "k", "tables", "relative")
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ def with_controls(methods: Sequence[Method], shared: Mapping[str, Any]) -> tuple
     for name in names:
         if names.count(name) > 1:
             raise Mistake(f'--methods: {name!r} is there twice; NAME="…" gives a method another name')
+    methods = [placed(one, shared) for one in methods]
     found, controls = list(methods), {}
     for one in methods:
         wanted = control_of(one, shared)
@@ -89,10 +93,24 @@ def control_of(method: Method, shared: Mapping[str, Any]) -> Method | None:
         own.pop("scheme_learning_rate", None)
         plain = "+" in method.name and method.name.startswith(f"{settings.get('model')}+")
         return Method(str(settings["model"]) if plain else "unchanged", own)
-    if settings.get("model") in SCHEMES and settings.get("model") != "none":
-        own.pop("positions", None)
-        return Method("none", own | {"model": "none"})
+    where = "scheme" if "scheme" in settings else "model"
+    if settings.get(where) in SCHEMES and settings.get(where) != "none":
+        kept = {name: value for name, value in own.items() if name not in OF_SCHEMES}
+        return Method("none", kept | {where: "none"})
     return None
+
+
+def placed(method: Method, known: Container[str]) -> Method:
+    """The same for a task that has schemes apart from models, as translation does.
+
+    Args:
+        method: whose model may be the name of a scheme.
+        known: the task's settings.
+    """
+    own = dict(method.settings)
+    if "scheme" in known and own.get("model") in SCHEMES:
+        own["scheme"] = own.pop("model")
+    return Method(method.name, own)
 
 
 def same(one: Method, other: Method, shared: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from headwise.mistakes import Mistake
-from headwise.studies.methods import SCHEMES, Method
+from headwise.studies.methods import OF_SCHEMES, SCHEMES, Method, placed
 from headwise.training.kinds import kind_of
 from headwise.training.settings import Common
 from headwise.training.texts.settings import OURS_ONLY, Settings
@@ -75,6 +75,7 @@ def runs(bases: Sequence[Common], methods: Sequence[Method], seeds: Iterable[int
 
 def settings_of(base: Common, method: Method, seed: int) -> Common:
     known = {field.name for field in fields(base)}
+    method = placed(method, known)
     for name in method.settings.keys() - known:
         if method.settings[name]:
             raise Mistake(f"--methods {method.name}: {name} is no setting of {name_of(base)}")
@@ -87,11 +88,14 @@ def settings_of(base: Common, method: Method, seed: int) -> Common:
 
 def unneeded(base: Common, own: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that all methods share but that mean nothing to this one, such as word vectors to a trained model."""
-    if not isinstance(base, Settings):
-        return {}
-    names = () if own.get("model", base.model) in SCHEMES else OURS_ONLY
-    tied = ("scheme_learning_rate",) if own.get("retrofit", base.retrofit) is None else ()
-    return {name: base.default(name) for name in (*names, *tied) if name not in own}
+    settings = {**vars(base), **own}
+    names: list[str] = []
+    if "none" in (settings.get("scheme"), settings["model"]):
+        names += OF_SCHEMES
+    if isinstance(base, Settings):
+        names += () if settings["model"] in SCHEMES else OURS_ONLY
+        names += () if settings["retrofit"] else ("scheme_learning_rate",)
+    return {name: base.default(name) for name in names if name in settings and name not in own}
 
 
 def name_of(settings: Common) -> str:
@@ -100,6 +104,18 @@ def name_of(settings: Common) -> str:
         return settings.task
     files: Sequence[str] = settings.data or getattr(settings, "train", ())
     return Path(files[0]).name
+
+
+def check_data(settings: Common) -> None:
+    """Make sure that files are there before many runs look for them.
+
+    Raises:
+        Mistake: one is not.
+    """
+    for option in ("data", "train", "dev", "test"):
+        for name in getattr(settings, option, ()):
+            if not name.startswith("hub:") and not Path(name).exists():
+                raise Mistake(f"{name}: no such file or folder")
 
 
 def more_seeds(known: Iterable[Run], seeds: Iterable[int]) -> list[Run]:
@@ -118,7 +134,7 @@ def file_name(name: str) -> str:
     """A name that any file system takes, another one for every name.
 
     >>> file_name("bert-base-uncased+mdg=0.1"), file_name("BAAI/bge small")
-    ('bert-base-uncased+mdg=0.1', 'BAAI-bge-small-d29ad0')
+    ('bert-base-uncased+mdg=0.1', 'BAAI-bge-small-d3df9e')
     """
     safe = re.sub(r"[^\w.+=-]+", "-", name).strip(".-")[:80]
     return safe if safe == name else f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

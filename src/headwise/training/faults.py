@@ -35,9 +35,7 @@ class Watched(Trainer):
         """The size of a batch, at most the one given and the run's own; and such a batch of what takes most memory."""
         raise NotImplementedError
 
-    def step(
-        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
-    ) -> Tensor:
+    def step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """A step's forward and backward pass."""
         return super().training_step(model, inputs, num_items_in_batch)
 
@@ -148,8 +146,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     >>> is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory")), is_out_of_memory(RuntimeError("shapes differ"))
     (True, False)
     """
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error) or (
-        "DefaultCPUAllocator" in str(error) and "allocate" in str(error)
+    return (
+        isinstance(error, torch.OutOfMemoryError)
+        or "not enough memory" in str(error)
+        or ("DefaultCPUAllocator" in str(error) and "allocate" in str(error))
     )
 
 

@@ -178,7 +178,14 @@ def write_whole(path: Path, text: str) -> None:
 
 
 #: What libraries say when the disk is full, where it is no OSError.
-FULL = ("No space left", "quota exceeded", "File too large", "PytorchStreamWriter failed", "iostream error", "unexpected pos")
+FULL = (
+    "No space left",
+    "quota exceeded",
+    "File too large",
+    "PytorchStreamWriter failed",
+    "iostream error",
+    "unexpected pos",
+)
 
 
 @contextmanager

@@ -27,10 +27,10 @@ from headwise.mistakes import Mistake
 from headwise.tasks.columns import LABELS, Columns, choose, known
 from headwise.tasks.formats import Batch, batches
 from headwise.training import folder
-from headwise.training.inputs import longest
-from headwise.training.predicting import column, real_text
-from headwise.training.progress import quieter
-from headwise.training.trained import Trained
+from headwise.training.loading import loadable
+from headwise.training.texts.inputs import longest
+from headwise.training.texts.predicting import column, real_text
+from headwise.training.texts.trained import Trained
 
 SHOWN = 4  # rows of a file, if nobody says which
 

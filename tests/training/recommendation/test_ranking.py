@@ -1,6 +1,7 @@
 """The fast way to score a log gives what scoring every pair gives."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ HISTORY = 7
 
 
 @pytest.mark.parametrize("scheme", ["rpr", "distance-aware"])
-def test_it_equals_scoring_every_pair(read: mind.Log, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_equals_scoring_every_pair(read: mind.Log, scheme: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranking, "NEWS", 7)
     monkeypatch.setattr(ranking, "USERS", 5)
     tokenizer = build_tokenizer(read.news.data["title"][:])
@@ -29,17 +30,18 @@ def test_it_equals_scoring_every_pair(read: mind.Log, scheme: str, monkeypatch: 
     scored = ranking.by_model(model, split, titles, history=HISTORY)
     fast = [(scores, part.clicked, part.offsets) for part, scores in scored]
     slow = []
-    for row in split.rows.data:
+    rows = list(split.rows.data)[-25:]  # among them one without a history
+    for row in rows:
         history, candidates = row["history"][-HISTORY:], row["candidates"]
         tokens = torch.from_numpy(titles.tokens.astype(np.int64))
         for candidate in candidates:
-            clicked = torch.tensor([history]) if history else torch.tensor([[-1]])
+            before = torch.tensor([history]) if history else torch.tensor([[-1]])
             with torch.no_grad():
-                slow.append(model(tokens, history=clicked, candidates=torch.tensor([[candidate]])).logits.item())
-    scores = np.concatenate([scores for scores, *_ in fast])
+                slow.append(model(tokens, history=before, candidates=torch.tensor([[candidate]])).logits.item())
+    scores = np.concatenate([scores for scores, *_ in fast])[-len(slow) :]
     np.testing.assert_allclose(scores, slow, rtol=1e-3, atol=1e-4)
-    offsets = np.cumsum([0, *(len(row["candidates"]) for row in split.rows.data)])
-    clicked = np.concatenate([row["clicked"] for row in split.rows.data])
+    offsets = np.cumsum([0, *(len(row["candidates"]) for row in rows)])
+    clicked = np.concatenate([row["clicked"] for row in rows])
     assert figures(np.array(slow), clicked, offsets)["auc"] == pytest.approx(
         figures(scores, clicked, offsets)["auc"], abs=1e-3
     )

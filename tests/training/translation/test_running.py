@@ -135,7 +135,8 @@ def test_a_sentence_that_is_too_long_is_named_or_clipped(pairs: Path, tmp_path: 
     with pytest.raises(Mistake, match=r"train\.en, line 5, source: \d+ tokens, where at most 16 are taken") as told:
         train(settings(tmp_path / "data", epochs=1), tmp_path / "run")
     assert "--clip" in str(told.value)
-    done = train(settings(tmp_path / "data", epochs=1, clip=True, beams=1), tmp_path / "run", force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"], "nothing is begun"
+    done = train(settings(tmp_path / "data", epochs=1, clip=True, beams=1), tmp_path / "run")
     assert any("clipped: 1 train, 1 dev, 1 test pairs" in note for note in done.metrics["notes"])
 
 
@@ -160,6 +161,7 @@ def test_settings_that_cannot_be(options: dict[str, Any], told: str, pairs: Path
 def test_a_batch_without_room(pairs: Path, tmp_path: Path) -> None:
     with pytest.raises(Mistake, match="--batch-size 3 has no room"):
         train(settings(pairs, batch_size=3, epochs=1), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_line(pairs: Path, tmp_path: Path, headwise: Headwise) -> None:

@@ -54,7 +54,12 @@ def test_lines_of_a_stream_are_taken_when_they_come() -> None:
         other.write("first\n")
         other.flush()
         assert next(found) == ["first"], "nobody waits for more"
-        threading.Timer(0.05, lambda: (other.write("second\nthird\n"), other.close())).start()
+
+        def later() -> None:
+            other.write("second\nthird\n")
+            other.close()
+
+        threading.Timer(0.05, later).start()
         rest = [line for chunk in found for line in chunk]
     assert rest == ["second", "third"]
 

@@ -5,6 +5,7 @@ Transformers: words of a title attend to each other and are pooled; clicked news
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,9 +26,10 @@ class Titles(nn.Module):
 
     def __init__(self, config: RecommenderConfig) -> None:
         super().__init__()
-        ours = isinstance(config.titles, HeadwiseConfig)
-        self.encoder = HeadwiseModel(config.titles) if ours else AutoModel.from_config(config.titles)
-        width = config.titles.hidden_size
+        titles: Any = config.titles
+        ours = isinstance(titles, HeadwiseConfig)
+        self.encoder: Any = HeadwiseModel(titles) if ours else AutoModel.from_config(titles)
+        width = titles.hidden_size
         self.pooling = AdditivePooling(width)
         self.projection = nn.Identity() if width == config.dim else nn.Linear(width, config.dim)
 
@@ -76,7 +78,7 @@ class HeadwiseForRecommendation(HeadwisePreTrainedModel):
         (torch.Size([2, 2]), torch.Size([]))
     """
 
-    config_class = RecommenderConfig
+    config_class = RecommenderConfig  # type: ignore[assignment]
     config: RecommenderConfig  # type: ignore[assignment]
     supports_gradient_checkpointing = False
 
@@ -132,9 +134,10 @@ class HeadwiseForRecommendation(HeadwisePreTrainedModel):
         users = self.users(F.embedding(history.clamp(min=0), news), history >= 0)
         shown = F.embedding(candidates.clamp(min=0), news)
         users = users if user is None else F.embedding(user, users)
-        logits = (shown @ users[..., None]).squeeze(-1).float()
+        logits: Any = (shown @ users[..., None]).squeeze(-1).float()
         logits = logits.masked_fill(candidates < 0, torch.finfo(logits.dtype).min)
-        return SequenceClassifierOutput(loss=None if labels is None else F.cross_entropy(logits, labels), logits=logits)
+        loss: Any = None if labels is None else F.cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)

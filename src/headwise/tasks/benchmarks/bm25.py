@@ -1,8 +1,9 @@
 """Candidates for a query by the words it shares with documents."""
 
+import os
 from collections.abc import Sequence
+from typing import Any
 
-import bm25s
 import numpy as np
 
 
@@ -11,6 +12,7 @@ def candidates(queries: Sequence[str], documents: Sequence[str], count: int) -> 
 
     Of equal scores the earlier document comes first.
     """
+    bm25s = imported()
     index = bm25s.BM25()
     index.index(
         bm25s.tokenize(list(documents), stopwords="en", return_ids=False, show_progress=False), show_progress=False
@@ -20,3 +22,11 @@ def candidates(queries: Sequence[str], documents: Sequence[str], count: int) -> 
         scores = index.get_scores(words) if words else np.zeros(len(documents))
         found.append(np.argsort(-scores, kind="stable")[:count].tolist())
     return found
+
+
+def imported() -> Any:
+    """bm25s, when it is needed: where JAX is installed, importing it would take three quarters of a GPU's memory."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import bm25s
+
+    return bm25s

@@ -40,14 +40,11 @@ def by_model(model: Any, split: Split, titles: Titles, *, history: int, precisio
 def news_vectors(model: Any, titles: Titles) -> Tensor:
     """(news, width), titles of about one length encoded together."""
     order = np.argsort(titles.lengths, kind="stable")
-    found = None
+    found = torch.empty(len(order), model.config.dim, device=model.device)
     for first in range(0, len(order), NEWS):
         chosen = order[first : first + NEWS]
         tokens, real = (torch.from_numpy(x.astype(np.int64)).to(model.device) for x in titles.take(chosen))
-        vectors = model.news(tokens, real).float()
-        found = vectors.new_empty(len(order), vectors.shape[1]) if found is None else found
-        found[torch.from_numpy(chosen).to(found.device)] = vectors
-    assert found is not None
+        found[torch.from_numpy(chosen).to(found.device)] = model.news(tokens, real).float()
     return found
 
 
@@ -62,7 +59,7 @@ def by_vectors(
         for first in range(0, len(first_of), USERS):
             rows = first_of[first : first + USERS]
             part = split.take(rows)
-            clicked = torch.from_numpy(latest(part.history, part.history_offsets, history)).to(news.device)
+            clicked = torch.from_numpy(latest(part.history, part.history_offsets, history)).to(news.device, torch.int64)
             with precision():
                 found = users(news[clicked.clamp(min=0)], clicked >= 0)
             vectors[first : first + USERS] = found.float().cpu().numpy()
@@ -70,7 +67,7 @@ def by_vectors(
         for part in split.parts():
             sizes = np.diff(part.offsets)
             own = torch.from_numpy(vectors[user_of[first : first + len(sizes)]]).to(news.device)
-            candidates = torch.tensor(part.candidates, device=news.device)
+            candidates = torch.tensor(part.candidates, dtype=torch.int64, device=news.device)
             repeated = own.repeat_interleave(torch.from_numpy(sizes.astype(np.int64)).to(news.device), dim=0)
             yield part, (repeated * news[candidates]).sum(dim=-1).cpu().numpy()
             first += len(sizes)

@@ -42,12 +42,13 @@ class ClicksTrainer(RunTrainer):
             processes=self.args.world_size,
         )
         # With a GPU, another process makes the batches: a fork, which shares what is mapped.
+        beside: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"}
         return Loader(
             clicks,
             batch_sampler=batches,
             collate_fn=only,
             pin_memory=self.args.dataloader_pin_memory,
-            **({"num_workers": 1, "multiprocessing_context": "fork"} if torch.cuda.is_available() else {}),
+            **(beside if torch.cuda.is_available() else {}),
         )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:

@@ -24,6 +24,7 @@ from headwise.training.processes import first_only, first_then_all, on_cpu, stat
 from headwise.training.run import header, in_bfloat16, versions
 from headwise.training.translation import card
 from headwise.training.translation.averaging import average
+from headwise.training.translation.batches import TokenBatches
 from headwise.training.translation.building import build, subwords
 from headwise.training.translation.decoding import Decoder
 from headwise.training.translation.settings import Translation
@@ -62,12 +63,14 @@ def run(settings: Translation, out: Path, *, resume: bool) -> dict[str, Any]:
         Mistake: what the user should do differently; nothing that was there is lost.
     """
     pairs = first_then_all(lambda: load(settings))
-    kept = out / folder.TOKENS
+    kept = out.with_name(f".{out.name}{folder.TOKENS}")  # beside the run, which begins when nothing is wrong
     with folder.enough_room(out):
-        first_only(lambda: folder.begin(out, header() + settings.written(), resume=resume))
         try:
             first_only(lambda: prepare(settings, pairs, kept))
-            return fitted(settings, opened(pairs, kept), out, resume=resume)
+            prepared = opened(pairs, kept)
+            check_room(settings, prepared)
+            first_only(lambda: folder.begin(out, header() + settings.written(), resume=resume))
+            return fitted(settings, prepared, out, resume=resume)
         finally:
             if state().is_main_process:
                 shutil.rmtree(kept, ignore_errors=True)
@@ -108,6 +111,22 @@ def opened(pairs: Pairs, kept: Path) -> Prepared:
     return Prepared(pairs, tokenizer, {split: Tokens.open(kept, split) for split in pairs.splits})
 
 
+def check_room(settings: Translation, prepared: Prepared) -> None:
+    """Make sure that batches have room for all sentences.
+
+    Raises:
+        Mistake: they have not.
+    """
+    for split in ("train", "dev"):
+        tokens = prepared.tokens[split]
+        lengths = tokens.source.lengths, tokens.target.lengths
+        TokenBatches(*lengths, batch_size_of(settings), processes=state().num_processes)
+
+
+def batch_size_of(settings: Translation) -> int:
+    return settings.batch_size or USUAL[settings.model].batch_size
+
+
 def fitted(settings: Translation, prepared: Prepared, out: Path, *, resume: bool) -> dict[str, Any]:
     """A translator trained, judged and written."""
     set_seed(settings.seed)
@@ -123,7 +142,7 @@ def fitted(settings: Translation, prepared: Prepared, out: Path, *, resume: bool
         args=arguments(settings, model, out),
         tokens=prepared.tokens,
         numbers=prepared.pairs.splits["train"]["row"],
-        batch_size=settings.batch_size or USUAL[settings.model].batch_size,
+        batch_size=batch_size_of(settings),
         smoothing=settings.smoothing,
         judge=(lambda: dev_bleu(settings, prepared, model)) if settings.choose == "bleu" else None,
         callbacks=[EarlyStoppingCallback(settings.patience)],
@@ -247,7 +266,10 @@ def translations(settings: Translation, prepared: Prepared, model: Any) -> dict[
     """Dev and all test sets, translated. Each process does all of it: it is over soon."""
     model.eval()
     how = decoder(settings, prepared, model, beams=settings.beams)
-    return {split: how.translate(sources(prepared, split), shown=True) for split in ("dev", *prepared.pairs.tests)}
+    return {
+        split: how.translate(sources(prepared, split), shown=state().is_main_process)
+        for split in ("dev", *prepared.pairs.tests)
+    }
 
 
 def sources(prepared: Prepared, split: str) -> list[Any]:

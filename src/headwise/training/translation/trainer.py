@@ -1,6 +1,6 @@
 """The Hugging Face Trainer of a translator: its batches, its loss, and dev judged by tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,8 @@ class TranslationTrainer(Watched):
 
     def __init__(
         self,
-        *args: Any,
-        tokens: dict[str, Tokens],
+        *,
+        tokens: Mapping[str, Tokens],
         numbers: Sequence[int],
         batch_size: int,
         smoothing: float,
@@ -40,7 +40,8 @@ class TranslationTrainer(Watched):
     ) -> None:
         self.numbers, self.counted = numbers, "tokens"
         self.tokens, self.batch_size, self.smoothing, self.judge = tokens, batch_size, smoothing, judge
-        super().__init__(*args, train_dataset=tokens["train"], eval_dataset=tokens["dev"], **kwargs)
+        data: dict[str, Any] = {"train_dataset": tokens["train"], "eval_dataset": tokens["dev"]}
+        super().__init__(**data, **kwargs)
         self.model_accepts_loss_kwargs = False  # its means are weighed here
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -59,7 +60,8 @@ class TranslationTrainer(Watched):
         return size, made.__getitems__(longest[: max(1, size // int(widths.max()))])
 
     def loader(self, split: str, *, ordered: bool) -> Loader:
-        tokens, config = self.tokens[split], self.model.config  # type: ignore[union-attr]
+        model: Any = self.model
+        tokens, config = self.tokens[split], model.config
         batches = TokenBatches(
             tokens.source.lengths,
             tokens.target.lengths,
@@ -72,9 +74,7 @@ class TranslationTrainer(Watched):
         start, padding = config.decoder_start_token_id, config.pad_token_id
         return Loader(Batched(tokens, self.args.device, start=start, padding=padding), batches)
 
-    def step(
-        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
-    ) -> Tensor:
+    def step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The Trainer's, less what takes the host longer than a layer and does nothing here."""
         if not model.training:
             model.train()
