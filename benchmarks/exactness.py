@@ -185,14 +185,14 @@ def told(errors: dict[str, Errors], command: str, device: str) -> str:
             medians = {kind: sorted(x)[len(x) // 2] for kind, x in found.every.items()}
             cells = [f"{medians[kind]:.1e}" if kind in medians else "–" for kind in kinds]
             middle.append(f"| `{backend}` | {' | '.join(cells)} |")
-    where = "Triton's kernels ran in its interpreter" if device == "cpu" else "on a GPU"
+    where = "Triton's kernels ran in its interpreter" if device == "cpu" else "All ran on a GPU"
     return f"""# Numbers: how exact float32 is
 
-Every backend in float32 against the form in float64, on random problems: a scheme with random parameters, up to 40 queries
-and keys, widths from 2 to 32, grouped heads, paddings, masks, biases, offsets, and scores from almost nothing to ±50.
+Every backend in float32 against the form in float64, on random problems: a scheme with random parameters, up to 40
+queries and keys, widths from 2 to 32, grouped heads, paddings, masks, biases, offsets, and scores from almost nothing to ±50.
 Compared are all results that a backend returns and the gradients of a random weighting of them, for queries, keys,
-values, biases and the scheme's parameters. An error is the largest difference, divided by the largest value where that is
-above 1. Promised is less than {TOLERANCE["results"]:.0e} for results and {TOLERANCE["gradients"]:.0e} for gradients.
+values, biases and the scheme's parameters. An error is the largest difference, divided by the largest value where that
+is above 1. Promised is less than {TOLERANCE["results"]:.0e} for results and {TOLERANCE["gradients"]:.0e} for gradients.
 
 The worst errors:
 
@@ -202,8 +202,8 @@ The median errors:
 
 {chr(10).join(middle)}
 
-`sdpa` solves plain attention and TENER alone, without the extra results. {where[0].upper()}{where[1:]} ({platform.machine()},
-torch {torch.__version__}).
+`sdpa` solves plain attention and TENER alone, without the extra results. {where}
+({platform.machine()}, torch {torch.__version__}).
 
 Made by `{command}`; it fails where an error is larger than promised.
 """

@@ -113,7 +113,7 @@ def check(launcher: Launcher, job: Job, folder: Path, kills: int, seed: int = 0)
         done = (out / job.ends).stat().st_mtime_ns
         assert launcher.run(*job.command(out)) == 2, "what is finished is not done again"
         assert (out / job.ends).stat().st_mtime_ns == done
-        assert not [path for path in out.parent.rglob("*.part")], "nothing half written is left"
+        assert not list(out.parent.rglob("*.part")), "nothing half written is left"
     return hit
 
 

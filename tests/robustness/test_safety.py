@@ -112,7 +112,7 @@ def test_no_pickle_of_a_run_is_obeyed(run: Path, tmp_path: Path) -> None:
         torch.save(Trap(sprung), path)
         sizes = json.loads(Path(checkpoint, "whole.json").read_text())
         Path(checkpoint, "whole.json").write_text(json.dumps(sizes | {name: path.stat().st_size}))
-        with pytest.raises(Mistake, match="cannot be gone on from .*Weights only load failed"):
+        with pytest.raises(Mistake, match=r"cannot be gone on from .*Weights only load failed"):
             train(read_settings(run / "run.yaml"), run, resume=True)
         path.write_bytes(sound)
         Path(checkpoint, "whole.json").write_text(json.dumps(sizes))

@@ -1,4 +1,4 @@
-"""What may break while a model trains, told so that it helps: a loss that is no number, memory that does not suffice."""
+"""What may break while a model trains, told so that it helps: a loss that is no number, too little memory."""
 
 import gc
 from collections.abc import Sequence

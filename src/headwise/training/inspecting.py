@@ -28,6 +28,7 @@ from headwise.tasks.columns import LABELS, Columns, choose, known
 from headwise.tasks.formats import Batch, batches
 from headwise.training import folder
 from headwise.training.loading import loadable
+from headwise.training.progress import quieter
 from headwise.training.texts.inputs import longest
 from headwise.training.texts.predicting import column, real_text
 from headwise.training.texts.trained import Trained
