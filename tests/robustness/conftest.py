@@ -4,8 +4,9 @@ import pytest
 
 from tests.robustness.launcher import Launcher
 from tests.training.conftest import bert, headwise, own_cache, reviews
+from tests.training.recommendation.conftest import log
 
-__all__ = ["bert", "headwise", "own_cache", "reviews"]
+__all__ = ["bert", "headwise", "log", "own_cache", "reviews"]
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ import torch
 torch.set_num_threads(1)
 from headwise.cli import main
 import headwise.training.run, headwise.training.texts.running, headwise.simulation.mind, tqdm
+import headwise.training.recommendation.running, headwise.training.translation.running
 
 DOES = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
 

@@ -16,6 +16,9 @@ import pytest
 
 from tests.robustness.launcher import KILLED, Launcher
 from tests.training.conftest import rows, write
+from tests.training.translation.conftest import SMALL as SMALL_TRANSLATOR
+from tests.training.translation.conftest import sentences
+from tests.training.translation.conftest import write as write_pairs
 
 SMALL = ("--heads", "2", "--head-dim", "4", "--word-dim", "8", "--batch-size", "16", "--learning-rate", "0.01")
 
@@ -76,6 +79,18 @@ def guided(data: Path, bert: Path) -> Job:
     return Job(("train", *options), ("train", "--resume"), "run.yaml", "metrics.json", trained)
 
 
+def recommender(log: Path) -> Job:
+    options = ("--task", "mind", "--data", log, "--heads", "2", "--head-dim", "4", "--word-dim", "8", "--epochs", "3")
+    return Job(("train", *options, "--batch-size", "16"), ("train", "--resume"), "run.yaml", "metrics.json", trained)
+
+
+def translator(pairs: Path) -> Job:
+    """Of checkpoints that are averaged."""
+    options = [part for name, x in SMALL_TRANSLATOR.items() for part in (f"--{name.replace('_', '-')}", x)]
+    options += ["--task", "translation", "--data", pairs, "--steps", "30", "--average", "3", "--scheme", "rpr"]
+    return Job(("train", *options), ("train", "--resume"), "run.yaml", "metrics.json", trained)
+
+
 def simulated(data: Path) -> Job:
     options = ("--titles", data, "--impressions", "3000", "--users", "300", "--candidates", "10", "--past", "3")
     return Job(("simulate", "mind", *options), None, "", "truth.json", everything)
@@ -129,6 +144,16 @@ def test_a_run(launcher: Launcher, data: Path, tmp_path: Path, many: int) -> Non
 
 def test_a_guided_run(launcher: Launcher, data: Path, bert: Path, tmp_path: Path, many: int) -> None:
     check(launcher, guided(data, bert), tmp_path, kills=2 * many)
+
+
+def test_a_recommender(launcher: Launcher, log: Path, tmp_path: Path, many: int) -> None:
+    check(launcher, recommender(log), tmp_path, kills=many)
+
+
+def test_a_translator(launcher: Launcher, tmp_path: Path, many: int) -> None:
+    for split, count in (("train", 120), ("dev", 10), ("test", 10)):
+        write_pairs(tmp_path / "pairs", split, sentences(count, seed=count))
+    check(launcher, translator(tmp_path / "pairs"), tmp_path, kills=many)
 
 
 def test_a_simulation(launcher: Launcher, data: Path, tmp_path: Path, many: int) -> None:
