@@ -26,7 +26,7 @@ if not torch.cuda.is_available():
 import headwise as hw
 
 #: In float32 errors stay below these on every backend; an error is relative where values are above 1.
-TOLERANCE = {"results": 2e-5, "gradients": 2e-4}
+TOLERANCE = {"results": 2e-5, "gradients": 5e-4}
 RETURNED = ("received", "squares", "log_sums", "weights")
 BACKENDS = ("reference", "blockwise", "sdpa", "triton")
 
@@ -189,7 +189,8 @@ def told(errors: dict[str, Errors], command: str, device: str) -> str:
     return f"""# Numbers: how exact float32 is
 
 Every backend in float32 against the form in float64, on random problems: a scheme with random parameters, up to 40
-queries and keys, widths from 2 to 32, grouped heads, paddings, masks, biases, offsets, and scores from almost nothing to ±50.
+queries and keys, widths from 2 to 32, grouped heads, paddings, masks, biases, offsets, and scores from almost
+nothing to ±50.
 Compared are all results that a backend returns and the gradients of a random weighting of them, for queries, keys,
 values, biases and the scheme's parameters. An error is the largest difference, divided by the largest value where that
 is above 1. Promised is less than {TOLERANCE["results"]:.0e} for results and {TOLERANCE["gradients"]:.0e} for gradients.

@@ -33,7 +33,7 @@ from tests.training.conftest import rows, write
 NASTY = [
     *"\0\t\n\r\v\f\x1a\x1c\x85\u2028\ufeff\ufffd \"',;|[]{}<>&\\/:=#-_.0123456789eE+ab",
     "\r\n", '""', "nan", "inf", "-1", "1e999", "9" * 400, "null", "true", "N1-1", "N1", "U1", "label", "text", "O",
-    "B-X", "-DOCSTART-", "é", "漢", "𝔘", "\u202e", "{}", "[]", '{"text": "a", "label": 1}', 
+    "B-X", "-DOCSTART-", "é", "漢", "𝔘", "\u202e", "{}", "[]", '{"text": "a", "label": 1}',
     "!!python/object/apply:os.system [id]",
     "<script>alert(1)</script>", "&#x3c;", "]]>", "-->", "../../etc/passwd", "model: plain", "data: [a]", "a,b\n1,2\n",
 ]  # fmt: skip

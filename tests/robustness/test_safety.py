@@ -21,6 +21,7 @@ from headwise.mistakes import Mistake
 from headwise.training import Settings, Trained, train
 from headwise.training.folder import last_checkpoint
 from headwise.training.kinds import read_settings
+from tests.training.conftest import Headwise
 
 ROOT = Path(package.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))
@@ -120,15 +121,37 @@ def test_no_pickle_of_a_run_is_obeyed(run: Path, tmp_path: Path) -> None:
     assert not sprung.exists()
 
 
+def names_of_the_machine(*places: Path) -> set[str]:
+    names = {*map(str, places), str(Path.home()), socket.gethostname(), os.uname().nodename, getpass.getuser()}
+    return names - {"", "/", "root", "/root", "localhost"}
+
+
 def test_what_may_be_shared_tells_nothing_of_the_machine(run: Path) -> None:
     """`run.yaml` holds where the data is, by design: it does the run again. All else may be given away."""
-    names = {"secret-place", str(run), str(Path.home()), socket.gethostname(), os.uname().nodename, getpass.getuser()}
-    names -= {"", "/", "root", "localhost"}
+    names = names_of_the_machine(run, run.parent) | {"secret-place"}
     shared = [path for path in run.iterdir() if path.suffix in (".md", ".json") or path.name == "run.yaml"]
     assert {"README.md", "config.json", "metrics.json", "run.yaml"} <= {path.name for path in shared}
     for path in shared:
         text = path.read_text(encoding="utf-8")
         if path.name == "run.yaml":
             text = "\n".join(line for line in text.splitlines() if line.startswith("#"))
-        assert not [name for name in names if name in text], path
+        assert not [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)], path
     assert load_file(run / "model.safetensors")
+
+
+def test_a_model_from_a_folder_and_pages_about_it(
+    bert: Path, reviews: Path, tmp_path: Path, headwise: Headwise
+) -> None:
+    out, page = tmp_path / "run", tmp_path / "page.html"
+    options = ("--data", reviews, "--model", bert, "--epochs", 1, "--batch-size", 16)
+    assert headwise("train", *options, "--out", out)[0] == 0
+    assert headwise("inspect", out, bert, "--text", "a good film", "--out", page)[0] == 0
+    study = ("compare", *options[:2], "--methods", bert, f"{bert}+mdg", "--seeds", 1, "--epochs", 1, "--batch-size", 16)
+    assert headwise(*study, "--out", tmp_path / "study")[0] == 0
+    names = names_of_the_machine(bert.parent, reviews.parent, tmp_path)
+    shared = [out / "README.md", out / "config.json", page, *(tmp_path / "study").glob("*.html")]
+    shared += (tmp_path / "study").glob("*.md")
+    assert len(shared) >= 4
+    for path in shared:
+        text = path.read_text(encoding="utf-8")
+        assert not [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)], path
