@@ -19,6 +19,7 @@ from headwise.training.folder import last_checkpoint
 from tests.robustness.launcher import Launcher
 from tests.training.conftest import rows, write
 
+CREWS = [(2, False), (4, False), (2, True)]
 SMALL = ("--heads", "2", "--head-dim", "8", "--word-dim", "16", "--batch-size", "16", "--dropout", "0")
 
 
@@ -40,7 +41,7 @@ def predictions(run: Path) -> dict[str, list[Any]]:
     return found
 
 
-@pytest.mark.parametrize(("processes", "sharded"), [(4, False), (2, True)], ids=["four", "two-by-FSDP"])
+@pytest.mark.parametrize(("processes", "sharded"), CREWS, ids=["two", "four", "two-by-FSDP"])
 def test_they_do_the_work_of_one(
     launcher: Launcher, data: Path, alone: Path, tmp_path: Path, processes: int, sharded: bool
 ) -> None:

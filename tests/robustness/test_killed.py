@@ -135,15 +135,15 @@ def check(launcher: Launcher, job: Job, folder: Path, kills: int, seed: int = 0)
 @pytest.fixture
 def many(request: pytest.FixtureRequest) -> int:
     """How many times more kills there are in the full form."""
-    return 20 if request.config.getoption("--slow") else 1
+    return 40 if request.config.getoption("--slow") else 1
 
 
 def test_a_run(launcher: Launcher, data: Path, tmp_path: Path, many: int) -> None:
-    check(launcher, runs(data), tmp_path, kills=4 * many)
+    check(launcher, runs(data), tmp_path, kills=3 * many)
 
 
 def test_a_guided_run(launcher: Launcher, data: Path, bert: Path, tmp_path: Path, many: int) -> None:
-    check(launcher, guided(data, bert), tmp_path, kills=2 * many)
+    check(launcher, guided(data, bert), tmp_path, kills=many)
 
 
 def test_a_recommender(launcher: Launcher, log: Path, tmp_path: Path, many: int) -> None:
