@@ -26,6 +26,7 @@ from headwise.training import Settings
 from headwise.training.progress import quieter
 from headwise.training.run import versions
 from headwise.training.texts.building import Built, build
+from headwise.training.texts.encoded import as_it_is
 from headwise.training.texts.running import arguments, load, tokenised
 from headwise.training.texts.trainer import RunTrainer
 
@@ -72,7 +73,7 @@ class Torch(nn.Module):
         return encoded
 
 
-def as_it_is(model: Any) -> None:
+def unchanged(model: Any) -> None:
     pass
 
 
@@ -87,7 +88,7 @@ def by_torch(model: Any) -> None:
 
 
 RIVALS: dict[str, Callable[[Any], None]] = {
-    "headwise, distance-aware": as_it_is,
+    "headwise, distance-aware": unchanged,
     "the formula, distance-aware": by_the_formula,
     "nn.TransformerEncoder, no distances": by_torch,
 }
@@ -143,8 +144,8 @@ def trainer_for(
     return RunTrainer(
         model=built.model,
         args=args,
-        train_dataset=tokens,
-        data_collator=built.reader.collate,
+        train_dataset=built.reader.batches(tokens),
+        data_collator=as_it_is,
         batch_size=size,
         guides=(),
     )

@@ -28,10 +28,8 @@ def main() -> int:
             f"audit: {len(unknown)} of {len(known)} packages could not be looked up ({few}, …); it needs a network",
             file=sys.stderr,
         )
-    vulnerable = any(package.get("vulns") for package in known)
-    print(
-        f"audit: {len(known) - len(unknown)} packages looked up, {'some' if vulnerable else 'none'} with vulnerabilities"
-    )
+    vulnerable = sum(bool(package.get("vulns")) for package in known)
+    print(f"audit: {len(known) - len(unknown)} packages looked up, {vulnerable} with known vulnerabilities")
     return 1 if vulnerable or unknown else 0
 
 

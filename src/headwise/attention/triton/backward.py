@@ -23,6 +23,7 @@ from headwise.attention.triton.tiles import (
     looked_up,
     query_blocks,
     scores,
+    text_and_head,
 )
 
 
@@ -84,7 +85,7 @@ def received_terms(
     BE: tl.constexpr = OPT.block_e
     BD: tl.constexpr = OPT.block_d
     first = tl.program_id(0) * BN
-    bh = tl.program_id(1).to(tl.int64)
+    bh = text_and_head()
     b, h = bh // H, bh % H
     rows = first + tl.arange(0, BN)
     i = rows[:, None]
@@ -152,7 +153,7 @@ def query_gradients(
     BE: tl.constexpr = OPT.block_e
     BD: tl.constexpr = OPT.block_d
     first = start + tl.program_id(0) * BN
-    bh = tl.program_id(1).to(tl.int64)
+    bh = text_and_head()
     b, h = bh // H, bh % H
     rows = first + tl.arange(0, BN)
     i = rows[:, None]
@@ -286,7 +287,7 @@ def key_gradients(
     BE: tl.constexpr = OPT.block_e
     BD: tl.constexpr = OPT.block_d
     first = tl.program_id(0) * BM
-    bg = tl.program_id(1).to(tl.int64)
+    bg = text_and_head()
     G = H // GROUP
     b, g_head = bg // G, bg % G
     columns = first + tl.arange(0, BM)

@@ -110,9 +110,11 @@ class Call:
         return self.q.new_empty(programs, SLOTS, length + 1, length)
 
     def launch(
-        self, name: str, kind: str, programs: int, *, per_key: bool = False, queries: int = 0, **more: Any
+        self, name: str, kind: str, heads: int, *, per_key: bool = False, queries: int = 0, **more: Any
     ) -> Launch:
-        """A kernel's launch: programs for each block of (some) queries or of keys, or, given their number, for all."""
+        """A kernel's launch: programs for each head and block of (some) queries or of keys, or, given their number, of
+        all. The bias's kernel has programs for each block of pairs; `heads` are those of all its texts.
+        """
         tile = self.tile(kind)
         whole = (self.batch, self.heads, self.n, self.m)
         arguments: dict[str, Any] = {
@@ -143,7 +145,7 @@ class Call:
         }
         rows, keys = -(-(queries or self.n) // tile.rows), -(-self.m // tile.columns)
         blocks = 1 if "blocks" in more else keys if per_key else rows
-        grid = (blocks, programs, keys if kind == "bias" else 1)
+        grid = (blocks, heads, keys if kind == "bias" else self.batch)
         return Launch(kernels()[name], grid, tile, arguments)
 
     def tile(self, kind: str) -> Tile:

@@ -22,6 +22,7 @@ from headwise.attention.triton.tiles import (
     looked_up,
     query_blocks,
     scores,
+    text_and_head,
 )
 
 
@@ -40,7 +41,7 @@ def forward(
     BE: tl.constexpr = OPT.block_e
     BD: tl.constexpr = OPT.block_d
     first = tl.program_id(0) * BN
-    bh = tl.program_id(1).to(tl.int64)
+    bh = text_and_head()
     b, h = bh // H, bh % H
     rows = first + tl.arange(0, BN)
     i = rows[:, None]
@@ -164,7 +165,7 @@ def block_sums(v_ptr, sums_ptr, key_padding, v_b, v_h, v_m, G, m, OPT: tl.conste
     BM: tl.constexpr = OPT.block_m
     BD: tl.constexpr = OPT.block_d
     step = tl.program_id(0)
-    bg = tl.program_id(1).to(tl.int64)
+    bg = text_and_head()
     b, g = bg // G, bg % G
     columns = step * BM + tl.arange(0, BM)
     d = tl.arange(0, BD)
@@ -182,7 +183,7 @@ def running_sums(sums_ptr, blocks, OPT: tl.constexpr):
     """Sums of blocks to sums of all blocks so far, in place and in a fixed order: one program a head of a text."""
     BD: tl.constexpr = 2 * OPT.block_d
     d = tl.arange(0, BD)
-    at = sums_ptr + tl.program_id(1).to(tl.int64) * (blocks + 1) * (OPT.value_width + 1) + d
+    at = sums_ptr + text_and_head() * (blocks + 1) * (OPT.value_width + 1) + d
     total = tl.zeros([BD], tl.float32)
     for step in range(1, blocks + 1):
         here = at + step * (OPT.value_width + 1)
@@ -224,7 +225,7 @@ def column_sums(
     BM: tl.constexpr = OPT.block_m
     BE: tl.constexpr = OPT.block_e
     first = tl.program_id(0) * BM
-    bh = tl.program_id(1).to(tl.int64)
+    bh = text_and_head()
     b, h = bh // H, bh % H
     columns = first + tl.arange(0, BM)
     j = columns[:, None]

@@ -20,6 +20,7 @@ ARGUMENTS = (
     "float dropout, bool want_received, bool want_squares"
 )
 WIDEST = 256
+MOST = 65_535  # CUDA's limit for all but the first number of a grid
 
 
 @cache
@@ -65,6 +66,8 @@ def obstacle(problem: Problem) -> str | None:
         return "the kernels' tables reach as far forward as back"
     if problem.want_weights:
         return "whole maps are what the kernels avoid"
+    if max(problem.shape[:2]) > MOST:
+        return f"the kernels take at most {MOST:,} texts of at most {MOST:,} heads at a time"
     if max(terms.q.shape[3], problem.v.shape[3]) > WIDEST:
         return f"the kernels' heads are at most {WIDEST} wide"
     return None
@@ -151,14 +154,13 @@ def _forward(*arguments: Any) -> tuple[Tensor | None, ...]:
 
 
 def _forward_launches(call: Call) -> dict[str, Launch]:
-    by_key_head = call.batch * call.groups
     return {
-        "block_sums": call.launch("block_sums", "forward", by_key_head, per_key=True),
+        "block_sums": call.launch("block_sums", "forward", call.groups, per_key=True),
         "running_sums": call.launch(
-            "running_sums", "forward", by_key_head, blocks=-(-call.m // call.tile("forward").columns)
+            "running_sums", "forward", call.groups, blocks=-(-call.m // call.tile("forward").columns)
         ),
-        "forward": call.launch("forward", "forward", call.batch * call.heads),
-        "column_sums": call.launch("column_sums", "sums", call.batch * call.heads, per_key=True),
+        "forward": call.launch("forward", "forward", call.heads),
+        "column_sums": call.launch("column_sums", "sums", call.heads, per_key=True),
     }
 
 
@@ -227,13 +229,13 @@ def _backward(*arguments: Any) -> tuple[Tensor | None, ...]:
 
 def _backward_launches(call: Call, d_output: Tensor, d_bias: Tensor | None, _: bool) -> dict[str, Launch]:
     of_output = strides("do", "bhn", d_output)
-    by_head, by_key_head = call.batch * call.heads, call.batch * call.groups
     of_pairs = strides("d_pairs", "bhn", d_bias if call.d_pairs else None)
+    blocks = -(-call.n // call.tile("queries").rows)
     found = {
-        "received_terms": call.launch("received_terms", "sums", by_head, **of_output),
-        "query_gradients": call.launch("query_gradients", "queries", by_head, **of_output, **of_pairs),
-        "running_sums": call.launch("running_sums", "queries", by_head, blocks=-(-call.n // call.tile("queries").rows)),
-        "key_gradients": call.launch("key_gradients", "keys", by_key_head, per_key=True, **of_output),
+        "received_terms": call.launch("received_terms", "sums", call.heads, **of_output),
+        "query_gradients": call.launch("query_gradients", "queries", call.heads, **of_output, **of_pairs),
+        "running_sums": call.launch("running_sums", "queries", call.heads, blocks=blocks),
+        "key_gradients": call.launch("key_gradients", "keys", call.groups, per_key=True, **of_output),
     }
     if d_bias is not None and not call.d_pairs:
         shared: dict[str, Any] = {"BIAS_B": d_bias.shape[0], "BIAS_H": d_bias.shape[1]}
@@ -244,9 +246,7 @@ def _backward_launches(call: Call, d_output: Tensor, d_bias: Tensor | None, _: b
 
 def _strip_launches(call: Call, d_output: Tensor, d_pairs: Tensor, start: int, _: bool) -> dict[str, Launch]:
     more = {**strides("do", "bhn", d_output), **strides("d_pairs", "bhn", d_pairs)}
-    launch = call.launch(
-        "query_gradients", "queries", call.batch * call.heads, queries=d_pairs.shape[2], start=start, **more
-    )
+    launch = call.launch("query_gradients", "queries", call.heads, queries=d_pairs.shape[2], start=start, **more)
     return {"query_gradients": launch}
 
 

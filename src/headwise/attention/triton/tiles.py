@@ -31,6 +31,12 @@ SIDES = tl.constexpr(5)
 
 
 @triton.jit
+def text_and_head():
+    """The number of a program's head among the heads of all texts."""
+    return tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
+
+
+@triton.jit
 def block(base, stride, rows, columns, n_rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Load a (rows × columns) block of a matrix with n_rows rows and WIDTH columns, zero outside."""
     pointers = base + rows[:, None] * stride + columns[None, :]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from headwise.mistakes import Mistake
 from headwise.models import encode_document
+from headwise.training.texts.encoded import NOTES, Encoded
 
 #: So many rows take long enough for a bar.
 MANY = 50_000
@@ -137,8 +138,12 @@ class Reader:
 
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Encoded rows as a batch, padded to the longest."""
-        names = [name for name in rows[0] if name not in ("length", "places", "cut")]
+        names = [name for name in rows[0] if name not in NOTES]
         return {name: padded([row[name] for row in rows], self.filling(name)) for name in names}
+
+    def batches(self, rows: Dataset) -> Encoded:
+        """Encoded rows, of which batches are taken as `collate` would put them together."""
+        return Encoded(rows, self.filling)
 
     def example(self, rows: Dataset) -> dict[str, Tensor]:
         """A small batch: the first rows."""

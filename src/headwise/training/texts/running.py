@@ -28,6 +28,7 @@ from headwise.training.run import header, in_bfloat16, versions
 from headwise.training.settings import Common
 from headwise.training.texts import card
 from headwise.training.texts.building import Built, build, is_ours
+from headwise.training.texts.encoded import as_it_is
 from headwise.training.texts.guides import guides_of
 from headwise.training.texts.predictions import scores_of, write_predictions
 from headwise.training.texts.settings import Settings
@@ -84,12 +85,13 @@ def fitted(
             print(f"  {note}", file=sys.stderr)
 
     dev = encoded.get("dev")
+    batches = {split: built.reader.batches(rows) for split, rows in encoded.items()}
     trainer = RunTrainer(
         model=built.model,
         args=arguments(settings, task, out, has_dev=dev is not None),
-        train_dataset=encoded["train"],
-        eval_dataset=dev,
-        data_collator=built.reader.collate,
+        train_dataset=batches["train"],
+        eval_dataset=batches.get("dev"),
+        data_collator=as_it_is,
         compute_metrics=None if dev is None else figures(task, examples.splits["dev"], dev, examples.labels),
         preprocess_logits_for_metrics=logits_only,
         callbacks=[] if dev is None else [EarlyStoppingCallback(settings.patience)],
@@ -106,7 +108,7 @@ def fitted(
     trainer.compute_metrics = None  # which judges dev only
 
     scores: dict[str, Any] = {
-        split: scores_of(task, trainer.predict(rows), examples.splits[split], rows, examples.labels)
+        split: scores_of(task, trainer.predict(batches[split]), examples.splits[split], rows, examples.labels)
         for split, rows in encoded.items()
         if split != "train"
     }
