@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: test demo bench lint format clean
+.PHONY: test demo bench lint format clean torture fuzz numbers audit test-oldest
 
 test: lint  ## lint, types, tests
 	$(BIN)/pytest -n 2 -q
@@ -14,6 +14,23 @@ demo: $(READY)  ## the main job on a small true example, offline: real model, re
 
 bench: $(READY)  ## time and memory of attention on this machine, side by side
 	$(BIN)/headwise bench attention --out benchmarks/results/local
+
+torture: $(READY)  ## hundreds of kills, of runs, studies and simulations
+	$(BIN)/pytest -q --slow tests/robustness/test_killed.py tests/robustness/test_killed_study.py
+
+fuzz: $(READY)  ## more than 100,000 hostile inputs
+	$(BIN)/pytest -q --slow tests/robustness/test_hostile.py
+
+numbers: $(READY)  ## how exact float32 is, into docs/numbers.md
+	$(BIN)/python benchmarks/exactness.py --cases 10000 --out docs/numbers.md
+
+audit: $(READY)  ## no package with a known vulnerability; needs a network
+	$(BIN)/python tools/audit.py
+
+test-oldest: $(READY)  ## the tests with the oldest versions that pyproject.toml allows, before a release
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)-oldest
+	$(BIN)/uv pip install --quiet --python $(VENV)-oldest/bin/python --resolution lowest-direct --editable '.[dev]'
+	$(VENV)-oldest/bin/python -m pytest -n 2 -q
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -25,7 +42,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo artefacts .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest demo artefacts .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -57,7 +57,7 @@ def test_methods_differ_in_nothing_but_the_method(file: Path, bert: Path, tmp_pa
 
     work(study.ledger, study.folder, spied, name="worker")
     found = study.results()
-    assert [one.method for one in found] == ["none", str(bert), "plain", "rpr", *(one.name for one in methods[2:])]
+    assert [one.method for one in found] == ["none", bert.name, "plain", "rpr", *(one.name for one in methods[2:])]
     first = pq.read_table(found[0].folder / "predictions.parquet").select(["split", "row", "label"])
     for one in found[1:]:
         table = pq.read_table(one.folder / "predictions.parquet")

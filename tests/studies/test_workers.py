@@ -18,6 +18,7 @@ from headwise.mistakes import Mistake
 from headwise.studies.crew import Crew, Machine, conduct
 from headwise.studies.study import Study
 from headwise.studies.worker import TAKEN_OVER, work
+from headwise.training.folder import complete
 from headwise.training.settings import Common
 from tests.studies.conftest import begun, planned
 from tests.studies.fakes import fake
@@ -123,6 +124,7 @@ def test_what_has_a_checkpoint_is_resumed_and_what_has_not_begins_anew(tmp_path:
         (out / "run.yaml").write_text(settings.written())
         if run is not second:
             (checkpoint / "trainer_state.json").write_text('{"global_step": 5}')
+            complete(checkpoint)
     resumed = {}
 
     def train(settings: Common, out: Path, resume: bool) -> dict[str, Any]:

@@ -67,6 +67,20 @@ class Guided:
         if self._open:  # else a checkpointed layer is computed again, in the backward pass
             self._layers.append(heard)
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must keep: the weights of `auto` guides, and how often they were used."""
+        return {
+            "step": self._balance.step,
+            "weights": {guide.name: guide.weight for guide in self.guides if guide.auto},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state`."""
+        self._balance.step = state["step"]
+        for guide in self.guides:
+            if guide.auto:
+                guide.weight = state["weights"][guide.name]
+
     def loss(self, task: Tensor | None = None, *, progress: float = 0.0) -> Tensor:
         """The sum of all weighted terms for the last forward pass; add it to the task's loss. See `losses`."""
         terms = self.losses(task, progress=progress)

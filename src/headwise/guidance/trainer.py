@@ -1,6 +1,8 @@
 """A transformers Trainer with guides."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -10,6 +12,8 @@ from transformers import Trainer
 from headwise.guidance.guide import Guide
 from headwise.guidance.guided import Guided, guiding
 from headwise.guidance.retrofit import scheme_parameters
+
+GUIDES = "guides.json"  # in a checkpoint
 
 
 class GuidedTrainer(Trainer):
@@ -37,6 +41,7 @@ class GuidedTrainer(Trainer):
         self.guides, self.scheme_learning_rate = tuple(guides), scheme_learning_rate
         self.guided: Guided | None = None
         self._heard: dict[str, list[Tensor]] = {}
+        self._losses: dict[str, Tensor] | None = None  # of the last step, by term
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         if not self.guides:
@@ -44,10 +49,20 @@ class GuidedTrainer(Trainer):
         if self.args.n_gpu > 1:
             raise ValueError("on several GPUs start one process each (torchrun, accelerate launch): guides need DDP")
         with guiding(cast(nn.Module, self.model), self.guides, example=self.example) as self.guided:
+            kept = Path(kwargs.get("resume_from_checkpoint") or "", GUIDES)
+            if kept.is_file():
+                self.guided.restore(json.loads(kept.read_text(encoding="utf-8")))
             try:
                 return super()._inner_training_loop(*args, **kwargs)
             finally:
                 self.guided = None
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if self.guided is not None and self.args.should_save:
+            folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / GUIDES).write_text(json.dumps(self.guided.state()), encoding="utf-8")
+        super()._save_checkpoint(model, trial)
 
     def compute_loss(
         self,
@@ -61,8 +76,11 @@ class GuidedTrainer(Trainer):
             divided = self.model_accepts_loss_kwargs and num_items_in_batch is not None
             steps = self.current_gradient_accumulation_steps if divided or self.compute_loss_func is not None else 1
             # Where the Trainer does not divide the loss by the steps, the task's is divided already.
-            guide = self.guided.loss(loss * steps, progress=self.state.global_step / max(1, self.state.max_steps))
-            loss = loss + guide / steps
+            terms = self.guided.losses(loss * steps, progress=self.state.global_step / max(1, self.state.max_steps))
+            self._losses = {"the task's loss": loss.detach()} | {
+                f"the guide {name}": term.detach() for name, term in terms.items()
+            }
+            loss = loss + torch.stack(list(terms.values())).sum() / steps
             for name, term in self.guided.terms.items():
                 self._heard.setdefault(name, []).append(term)
             for one in self.guides:

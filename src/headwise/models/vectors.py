@@ -180,7 +180,7 @@ def _archived(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, Vector
             words, vectors = archive["words"], archive["vectors"]
     except KeyError as error:
         raise Mistake(f"{path}: arrays called words and vectors are expected; {error.args[0]}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise Mistake(f"{path}: not readable as .npz: {error}") from None
     names = _names(path, words)
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or len(vectors) != len(names):

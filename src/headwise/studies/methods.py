@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headwise.mistakes import Mistake
@@ -50,7 +51,16 @@ def method(text: str) -> Method:
         settings["retrofit"] = retrofits[0]
     if guides:
         settings["guides"] = guides
-    return Method(text, settings)
+    return Method("+".join([called(model), *parts]), settings)
+
+
+def called(model: str) -> str:
+    """What tables and pages call a model: of one in a folder the folder's name, since paths are nobody else's business.
+
+    >>> called("bert-base-uncased"), called(__file__.rpartition("/")[0])
+    ('bert-base-uncased', 'studies')
+    """
+    return Path(model).name if Path(model).is_dir() else model
 
 
 def with_controls(methods: Sequence[Method], shared: Mapping[str, Any]) -> tuple[list[Method], dict[str, str]]:
@@ -91,8 +101,8 @@ def control_of(method: Method, shared: Mapping[str, Any]) -> Method | None:
     if settings.get("guides") or settings.get("retrofit"):
         own |= {name: empty for name, empty in (("guides", ()), ("retrofit", None)) if settings.get(name)}
         own.pop("scheme_learning_rate", None)
-        plain = "+" in method.name and method.name.startswith(f"{settings.get('model')}+")
-        return Method(str(settings["model"]) if plain else "unchanged", own)
+        plain = "+" in method.name and method.name.startswith(f"{called(str(settings.get('model')))}+")
+        return Method(called(str(settings["model"])) if plain else "unchanged", own)
     where = "scheme" if "scheme" in settings else "model"
     if settings.get(where) in SCHEMES and settings.get(where) != "none":
         kept = {name: value for name, value in own.items() if name not in OF_SCHEMES}

@@ -1,4 +1,9 @@
-"""A run's folder. A finished run is written whole or not at all: staged, flushed, renamed, `metrics.json` last."""
+"""A run's folder. What is in it is whole or not taken for it.
+
+A finished run is staged, flushed and renamed, `metrics.json` last. A checkpoint, which the Trainer writes file by file,
+gets a list of its files and their sizes when all of them are on the disk; without it, or with a file that is not as
+listed, it is passed over.
+"""
 
 import errno
 import json
@@ -14,7 +19,7 @@ from safetensors import SafetensorError
 from headwise.mistakes import Mistake
 
 SETTINGS, METRICS, PREDICTIONS, CHECKPOINTS = "run.yaml", "metrics.json", "predictions.parquet", "checkpoints"
-STAGE, TOKENS = ".unfinished", ".tokens"
+STAGE, TOKENS, WHOLE = ".unfinished", ".tokens", "whole.json"
 
 
 def check(folder: Path, *, force: bool, resume: bool) -> None:
@@ -25,7 +30,7 @@ def check(folder: Path, *, force: bool, resume: bool) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise Mistake(f"--out {folder}: a file of that name is in the way")
-    there = folder.is_dir() and any(folder.iterdir())
+    there = folder.is_dir() and any(path.name != part_of(folder / SETTINGS).name for path in folder.iterdir())
     if resume:
         if not (folder / SETTINGS).is_file():
             raise Mistake(f"--resume: {folder} holds no run ({SETTINGS} is missing)")
@@ -52,22 +57,79 @@ def check_finished(run: Path) -> None:
             raise Mistake(f"{run}: holds no finished run ({why}){hint}")
 
 
+def read_metrics(run: Path, *needed: str) -> dict[str, Any]:
+    """What a finished run's `metrics.json` holds.
+
+    Args:
+        run: the folder.
+        needed: what it must hold.
+
+    Raises:
+        Mistake: the folder holds no finished run, or the file is not as it was written.
+    """
+    check_finished(run)
+    try:
+        found = json.loads((run / METRICS).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        found = None
+    missing = [name for name in needed if not isinstance(found, dict) or name not in found]
+    if missing or not isinstance(found, dict):
+        raise Mistake(f"{run / METRICS}: not as headwise wrote it" + (f" ({missing[0]!r} is missing)" if found else ""))
+    return found
+
+
 def begin(folder: Path, settings: str, *, resume: bool) -> None:
-    """Make the folder a run's, with these settings; an old run goes, unless it is resumed."""
+    """Make the folder a run's, with these settings; an old run goes, unless it is resumed.
+
+    First it is no longer finished, last it has other settings: whenever that is cut off, what is left is a run that can
+    be resumed or replaced.
+    """
     if not resume and folder.is_dir():
-        shutil.rmtree(folder)
+        (folder / METRICS).unlink(missing_ok=True)
+        flush(folder)
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != SETTINGS:
+                path.unlink()
     write_whole(folder / SETTINGS, settings)
 
 
+def complete(checkpoint: Path) -> None:
+    """Say that a checkpoint is whole: all of its files are on the disk, and are listed with their sizes."""
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != WHOLE)
+    for path in files:
+        flush(path)
+    write_whole(checkpoint / WHOLE, as_json({str(path.relative_to(checkpoint)): path.stat().st_size for path in files}))
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint was completed, and nothing of it is missing or cut."""
+    try:
+        sizes = json.loads((checkpoint / WHOLE).read_text(encoding="utf-8"))
+        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def last_checkpoint(folder: Path) -> str | None:
-    """The newest checkpoint that was written whole."""
-    found = []
-    for path in (folder / CHECKPOINTS).glob("checkpoint-*"):
-        try:
-            found.append((json.loads((path / "trainer_state.json").read_text())["global_step"], path))
-        except (OSError, ValueError, KeyError):
-            continue  # cut off in the middle
+    """The newest checkpoint that is whole."""
+    found = [(int(number), path) for number, path in checkpoints(folder) if is_whole(path)]
     return str(max(found)[1]) if found else None
+
+
+def remove_broken_checkpoints(folder: Path) -> None:
+    """Those that are not whole go: the Trainer would count them among those that it keeps."""
+    for _, path in checkpoints(folder):
+        if not is_whole(path):
+            shutil.rmtree(path)
+
+
+def checkpoints(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted((folder / CHECKPOINTS).glob("checkpoint-*")):
+        number = path.name.removeprefix("checkpoint-")
+        if number.isdecimal() and path.is_dir():
+            yield number, path
 
 
 @contextmanager
@@ -94,13 +156,19 @@ def staged(folder: Path) -> Iterator[Path]:
 def whole(path: Path) -> Iterator[Path]:
     """A path to write to; in the end the file moves to its place, or is gone."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
+    part = part_of(path)
     try:
         yield part
         flush(part)
         part.replace(path)
+        flush(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def part_of(path: Path) -> Path:
+    """What a file is called while it is being written."""
+    return path.with_name(f".{path.name}.part")
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -110,7 +178,14 @@ def write_whole(path: Path, text: str) -> None:
 
 
 #: What libraries say when the disk is full, where it is no OSError.
-FULL = ("No space left", "quota exceeded", "File too large", "PytorchStreamWriter failed", "iostream error")
+FULL = (
+    "No space left",
+    "quota exceeded",
+    "File too large",
+    "PytorchStreamWriter failed",
+    "iostream error",
+    "unexpected pos",
+)
 
 
 @contextmanager

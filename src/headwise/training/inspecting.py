@@ -27,6 +27,7 @@ from headwise.mistakes import Mistake
 from headwise.tasks.columns import LABELS, Columns, choose, known
 from headwise.tasks.formats import Batch, batches
 from headwise.training import folder
+from headwise.training.loading import loadable
 from headwise.training.progress import quieter
 from headwise.training.texts.inputs import longest
 from headwise.training.texts.predicting import column, real_text
@@ -53,16 +54,16 @@ def open_subject(path: str, name: str | None = None) -> Subject:
             labels=trained.metrics["labels"] or None,
             reads=1 if inputs["pair"] is None else 2,
         )
-    try:
-        with quieter():
-            config = AutoConfig.from_pretrained(path)
-            auto = auto_class(next(iter(config.architectures or []), ""))
-            retrofitted = getattr(config, "headwise", None) is not None
-            model: Any = from_pretrained(path, auto) if retrofitted else auto.from_pretrained(path)
-            tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, RuntimeError) as error:
-        told = str(error).strip().splitlines()[0]
-        raise Mistake(f"{path}: no run of headwise, and no Hugging Face model that can be loaded ({told})") from None
+    with loadable(path, "no run of headwise, and no Hugging Face model that can be loaded"):
+        config = AutoConfig.from_pretrained(path)
+        auto = auto_class(next(iter(config.architectures or []), ""))
+        retrofitted = getattr(config, "headwise", None) is not None
+        model: Any = (
+            from_pretrained(path, auto, use_safetensors=True)
+            if retrofitted
+            else auto.from_pretrained(path, use_safetensors=True)
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Subject(name=name, model=model.to(device).eval(), tokenizer=tokenizer, max_length=longest(model, tokenizer))
 

@@ -1,6 +1,9 @@
 """One run, of any kind: trained, judged, used."""
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -38,10 +41,29 @@ def train(settings: Common, out: Path, *, force: bool = False, resume: bool = Fa
     Raises:
         Mistake: what the user should do differently; nothing that was there is lost.
     """
-    with quieter():
+    with quieter(), repeatable(settings.deterministic):
         first_only(lambda: folder.check(out, force=force, resume=resume))
         metrics = kind_of(settings.task).part("running").run(settings.resolved(), out, resume=resume)
         return Finished(out, metrics)
+
+
+@contextmanager
+def repeatable(wanted: bool) -> Iterator[None]:
+    """While it lasts, torch takes algorithms that give the same bits each time, and fails where it has none."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the GPU is used first
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    except RuntimeError as error:
+        if not wanted or "deterministic" not in str(error):
+            raise
+        raise Mistake(f"--deterministic: {str(error).splitlines()[0]}") from None
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.benchmark = before[1]
 
 
 def evaluate(run: Path, data: Path | None = None, **options: Any) -> dict[str, Any]:

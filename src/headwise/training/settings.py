@@ -39,6 +39,8 @@ class Common:
     """What to compute in; auto takes bfloat16 on a GPU that has it."""
     seed: int = 0
     """Of splits, initial values, batches and dropout."""
+    deterministic: bool = False
+    """Compute only by what gives the same bits each time, on a GPU too, where that is slower. A CPU always does."""
 
     def __post_init__(self) -> None:
         for name, low in self.LEAST.items():

@@ -21,8 +21,8 @@ from headwise.tasks.metrics import clicks as metrics_of_clicks
 from headwise.tasks.metrics.clicks import METRICS, PRIMARY, Tally
 from headwise.tasks.mind import MIND, Log, Split
 from headwise.training import folder
+from headwise.training.fitting import fit, whole_weights
 from headwise.training.processes import first_only, first_then_all, state
-from headwise.training.progress import Progress
 from headwise.training.recommendation import card
 from headwise.training.recommendation.building import Built, build
 from headwise.training.recommendation.clicks import Clicks
@@ -96,13 +96,12 @@ def fitted(
         eval_dataset=judged.get("dev"),
         callbacks=[EarlyStoppingCallback(settings.patience)] if "dev" in judged else [],
         batch_size=batch_size_of(settings, MIND),
+        numbers=seen.rows,
         lengths=np.minimum(seen.lengths, settings.history),
         judge=(lambda model: figures(tallied(rank(model, judged["dev"])))) if "dev" in judged else None,
     )
-    Progress.replace_in(trainer)
     start = time.perf_counter()
-    with Progress.ended_in(trainer):
-        done = trainer.train(resume_from_checkpoint=folder.last_checkpoint(out) if resume else None)
+    done = fit(trainer, out, resume=resume)
     seconds = time.perf_counter() - start
     metrics: dict[str, Any] = {
         "task": MIND.name,
@@ -122,13 +121,13 @@ def fitted(
         "history": [log for log in trainer.state.log_history if "loss" in log or f"eval_{PRIMARY}" in log],
         "versions": versions(),
     }
+    weights = whole_weights(trainer)
     if trainer.is_world_process_zero():
         with folder.staged(out) as stage:
             judge(metrics, judged, rank, trainer.model, stage / folder.PREDICTIONS)
             beside(metrics, judged, seen.clicks, begun.to(built.model.device), titles, settings)
-            trainer.save_model(str(stage))
+            built.model.save_pretrained(stage, state_dict=weights)
             built.tokenizer.save_pretrained(stage)
-            (stage / "training_args.bin").unlink(missing_ok=True)  # a pickle, and run.yaml says it all
             (stage / "README.md").write_text(card.text(settings, metrics), encoding="utf-8")
             (stage / folder.METRICS).write_text(folder.as_json(metrics), encoding="utf-8")
     state().wait_for_everyone()

@@ -1,6 +1,5 @@
 """A finished run on a click log, ready to be used."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,12 +7,11 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from headwise.mistakes import Mistake
 from headwise.models import HeadwiseForRecommendation
 from headwise.tasks.mind import News, Split
 from headwise.training import folder
 from headwise.training.kinds import read_settings
-from headwise.training.progress import quieter
+from headwise.training.loading import loadable
 from headwise.training.recommendation.ranking import Scored, by_model
 from headwise.training.recommendation.running import in_precision
 from headwise.training.recommendation.settings import Recommendation
@@ -42,14 +40,10 @@ class Trained:
         Raises:
             Mistake: the folder holds no finished run, or a model that cannot be loaded.
         """
-        folder.check_finished(run)
-        metrics = json.loads((run / folder.METRICS).read_text(encoding="utf-8"))
-        try:
-            with quieter():
-                model: Any = HeadwiseForRecommendation.from_pretrained(run, use_safetensors=True)
-                tokenizer = AutoTokenizer.from_pretrained(run)
-        except (OSError, ValueError) as error:
-            raise Mistake(f"{run}: its model cannot be loaded ({str(error).splitlines()[0]})") from None
+        metrics = folder.read_metrics(run)
+        with loadable(run):
+            model: Any = HeadwiseForRecommendation.from_pretrained(run, use_safetensors=True)
+            tokenizer = AutoTokenizer.from_pretrained(run)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         settings: Any = read_settings(run / folder.SETTINGS)
         return cls(settings, metrics, model.to(device).eval(), tokenizer)

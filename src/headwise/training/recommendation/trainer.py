@@ -1,6 +1,6 @@
 """The Hugging Face Trainer of a run on a click log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,14 @@ class ClicksTrainer(RunTrainer):
     def __init__(self, *args: Any, lengths: Any, judge: Callable[[Any], dict[str, float]] | None, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.lengths, self.judge = lengths, judge
+
+    def row_lengths(self) -> Any:
+        return self.lengths
+
+    def batch_of(self, rows: Sequence[int]) -> dict[str, Any]:
+        clicks: Any = self.train_dataset
+        batch: dict[str, Any] = clicks[0, rows]
+        return batch
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         clicks: Any = self.train_dataset

@@ -41,6 +41,10 @@ class Batches(Sampler[list[int]]):
         self.count = min(-(-len(self.lengths) // size), len(self.lengths) // processes)
         self.epoch = 0
 
+    def set_epoch(self, epoch: int) -> None:
+        """The Trainer tells it, also where it goes on in the middle of an epoch and has a loader of its own."""
+        self.epoch = epoch
+
     def __len__(self) -> int:
         return self.count
 
@@ -58,4 +62,4 @@ class Loader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         assert isinstance(self.batch_sampler, Batches)
-        self.batch_sampler.epoch = epoch
+        self.batch_sampler.set_epoch(epoch)

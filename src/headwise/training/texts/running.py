@@ -21,9 +21,9 @@ from headwise.tasks import Settings as TaskSettings
 from headwise.tasks.metrics.rows import column
 from headwise.tasks.splitting import shuffled
 from headwise.training import folder
+from headwise.training.fitting import fit, whole_weights
 from headwise.training.memory import forget_peak, peak_memory
 from headwise.training.processes import first_only, first_then_all, on_cpu, state
-from headwise.training.progress import Progress
 from headwise.training.run import header, in_bfloat16, versions
 from headwise.training.settings import Common
 from headwise.training.texts import card
@@ -96,15 +96,14 @@ def fitted(
         preprocess_logits_for_metrics=logits_only,
         callbacks=[] if dev is None else [EarlyStoppingCallback(settings.patience)],
         batch_size=batch_size_of(settings, task),
+        numbers=column(examples.splits["train"], "row"),
         guides=guides,
         scheme_learning_rate=settings.scheme_learning_rate,
         example=built.reader.example(examples.splits["train"]),
     )
-    Progress.replace_in(trainer)
     forget_peak()
     start = time.perf_counter()
-    with Progress.ended_in(trainer):
-        done = trainer.train(resume_from_checkpoint=folder.last_checkpoint(out) if resume else None)
+    done = fit(trainer, out, resume=resume)
     seconds = time.perf_counter() - start
     trainer.compute_metrics = None  # which judges dev only
 
@@ -138,11 +137,11 @@ def fitted(
         "history": [log for log in trainer.state.log_history if "loss" in log or f"eval_{task.primary}" in log],
         "versions": versions(),
     }
+    weights = whole_weights(trainer)
     if trainer.is_world_process_zero():
         with folder.staged(out) as stage:
-            trainer.save_model(str(stage))
+            built.model.save_pretrained(stage, state_dict=weights)
             built.reader.tokenizer.save_pretrained(stage)
-            (stage / "training_args.bin").unlink(missing_ok=True)  # a pickle, and run.yaml says it all
             write_predictions(stage / folder.PREDICTIONS, task, scores, examples)
             (stage / "README.md").write_text(card.text(settings, task, metrics), encoding="utf-8")
             (stage / folder.METRICS).write_text(folder.as_json(metrics), encoding="utf-8")
@@ -213,7 +212,9 @@ def arguments(settings: Common, task: Task, out: Path, *, has_dev: bool) -> Trai
         remove_unused_columns=False,
         save_strategy="epoch",
         save_total_limit=2,
+        restore_callback_states_from_checkpoint=True,  # else patience would begin anew
         logging_steps=0.05,
+        logging_nan_inf_filter=False,  # which would hide what broke
         disable_tqdm=False,  # which quieter libraries would mean
         report_to=["tensorboard"] if is_tensorboard_available() else [],
         dataloader_pin_memory=torch.cuda.is_available(),

@@ -1,6 +1,5 @@
 """A finished run, ready to be used: its model, and what turns rows into its inputs."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from headwise.tasks.columns import Columns, choose
 from headwise.tasks.formats import Batch
 from headwise.training import folder
 from headwise.training.kinds import read_settings
-from headwise.training.progress import quieter
+from headwise.training.loading import loadable
 from headwise.training.run import in_bfloat16
 from headwise.training.texts.inputs import Reader
 from headwise.training.texts.predictions import for_words
@@ -45,20 +44,17 @@ class Trained:
         Raises:
             Mistake: the folder holds no finished run.
         """
-        folder.check_finished(run)
-        metrics = json.loads((run / folder.METRICS).read_text(encoding="utf-8"))
+        metrics = folder.read_metrics(run, "kind", "task", "labels", "inputs")
         tokens = metrics["kind"] == "tokens"
         auto: Any = AutoModelForTokenClassification if tokens else AutoModelForSequenceClassification
-        try:
-            with quieter():
-                model: Any = from_pretrained(run, auto, use_safetensors=True)
-                tokenizer = AutoTokenizer.from_pretrained(run)
-        except (OSError, ValueError) as error:
-            raise Mistake(f"{run}: its model cannot be loaded ({str(error).splitlines()[0]})") from None
+        with loadable(run):
+            model: Any = from_pretrained(run, auto, use_safetensors=True)
+            tokenizer = AutoTokenizer.from_pretrained(run)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        inputs = metrics["inputs"]
-        hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
-        reader = Reader(tokenizer, metrics["kind"], inputs["pair"], inputs["max_length"], hierarchy)
+        with loadable(run / folder.METRICS, "not as headwise wrote it"):
+            inputs = metrics["inputs"]
+            hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
+            reader = Reader(tokenizer, metrics["kind"], inputs["pair"], inputs["max_length"], hierarchy)
         settings: Any = read_settings(run / folder.SETTINGS)
         return cls(settings, metrics, model.to(device).eval(), reader)
 

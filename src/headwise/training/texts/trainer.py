@@ -1,16 +1,19 @@
 """The Hugging Face Trainer of a run: its batches, and the same figures from any number of processes."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
 from headwise.guidance import GuidedTrainer
+from headwise.training.faults import Watched
 from headwise.training.texts.batches import Batches, Loader
 
 
-class RunTrainer(GuidedTrainer):
+class RunTrainer(Watched, GuidedTrainer):
     """Learns from batches of texts of about one length, and is judged by rows in their order.
 
     Processes share each batch. A share's loss is a mean over its rows, so it counts by their number: all shares
@@ -18,26 +21,54 @@ class RunTrainer(GuidedTrainer):
 
     Args:
         batch_size: rows in a batch, all processes together.
+        numbers: of the training rows in the user's file; by default they are counted.
         others: as `GuidedTrainer`.
     """
 
-    def __init__(self, *args: Any, batch_size: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, batch_size: int, numbers: Sequence[int] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.batch_size = batch_size
+        self.batch_size, self.numbers = batch_size, numbers
         self.model_accepts_loss_kwargs = False  # its means are weighed here, for every kind of loss
 
-    def get_train_dataloader(self) -> DataLoader[Any]:
+    def row_lengths(self) -> Any:
+        """Of the training rows."""
         rows: Any = self.train_dataset
-        batches = Batches(
-            rows.lengths,
+        return rows.lengths
+
+    def batch_of(self, rows: Sequence[int]) -> dict[str, Any]:
+        """Some training rows as a batch."""
+        data: Any = self.train_dataset
+        batch: dict[str, Any] = self.data_collator(data.__getitems__(list(rows)))
+        return batch
+
+    def batches(self) -> Batches:
+        return Batches(
+            self.row_lengths(),
             self.batch_size,
             seed=self.args.seed,
             process=self.args.process_index,
             processes=self.args.world_size,
         )
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        rows: Any = self.train_dataset
         return Loader(
-            rows, batch_sampler=batches, collate_fn=self.data_collator, pin_memory=self.args.dataloader_pin_memory
+            rows,
+            batch_sampler=self.batches(),
+            collate_fn=self.data_collator,
+            pin_memory=self.args.dataloader_pin_memory,
         )
+
+    def rows_at(self, step: int) -> Sequence[int]:
+        batches = self.batches()
+        batches.epoch, place = divmod(step, len(batches))
+        chosen = list(batches)[place]
+        return chosen if self.numbers is None else [int(self.numbers[row]) for row in chosen]
+
+    def largest(self, size: int) -> tuple[int, dict[str, Any]]:
+        longest = np.argsort(self.row_lengths(), kind="stable")[::-1]
+        chosen = longest[: min(size, -(-self.batch_size // self.args.world_size))].tolist()
+        return len(chosen), self.batch_of(chosen)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         # With several processes, accelerate deals out the rows in order, and puts the answers back in order.

@@ -58,6 +58,10 @@ class TokenBatches(Sampler[Any]):
         self.widths = np.maximum(source, target)
         self.cuts = cuts(np.sort(self.widths), size, processes)
 
+    def set_epoch(self, epoch: int) -> None:
+        """The Trainer tells it, also where it goes on in the middle of an epoch and has a loader of its own."""
+        self.epoch = epoch
+
     def __len__(self) -> int:
         return len(self.cuts) + 1
 
@@ -126,7 +130,7 @@ class Loader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         assert isinstance(self.batch_sampler, TokenBatches)
-        self.batch_sampler.epoch = epoch
+        self.batch_sampler.set_epoch(epoch)
 
 
 def as_it_is(batch: Any) -> Any:

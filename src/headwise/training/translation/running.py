@@ -19,8 +19,8 @@ from transformers.integrations.integration_utils import is_tensorboard_available
 from headwise.tasks.splitting import shuffled
 from headwise.tasks.translation import Pairs, metrics, read_pairs
 from headwise.training import folder
+from headwise.training.fitting import fit, whole_weights
 from headwise.training.processes import first_only, first_then_all, on_cpu, state
-from headwise.training.progress import Progress
 from headwise.training.run import header, in_bfloat16, versions
 from headwise.training.translation import card
 from headwise.training.translation.averaging import average
@@ -141,15 +141,14 @@ def fitted(settings: Translation, prepared: Prepared, out: Path, *, resume: bool
         model=model,
         args=arguments(settings, model, out),
         tokens=prepared.tokens,
+        numbers=prepared.pairs.splits["train"]["row"],
         batch_size=batch_size_of(settings),
         smoothing=settings.smoothing,
         judge=(lambda: dev_bleu(settings, prepared, model)) if settings.choose == "bleu" else None,
         callbacks=[EarlyStoppingCallback(settings.patience)],
     )
-    Progress.replace_in(trainer)
     start = time.perf_counter()
-    with Progress.ended_in(trainer):
-        done = trainer.train(resume_from_checkpoint=folder.last_checkpoint(out) if resume else None)
+    done = fit(trainer, out, resume=resume)
     seconds = time.perf_counter() - start
     if settings.average > 1:
         state().wait_for_everyone()
@@ -184,10 +183,11 @@ def fitted(settings: Translation, prepared: Prepared, out: Path, *, resume: bool
         "history": [log for log in trainer.state.log_history if "loss" in log or "eval_loss" in log],
         "versions": versions(),
     }
+    weights = whole_weights(trainer)
     if trainer.is_world_process_zero():
         with folder.staged(out) as stage:
             model.generation_config.update(**decoder(settings, prepared, model, beams=settings.beams).search)
-            model.save_pretrained(stage)
+            model.save_pretrained(stage, state_dict=weights)
             prepared.tokenizer.save_pretrained(stage)
             write_predictions(stage / folder.PREDICTIONS, said, prepared.pairs)
             (stage / "README.md").write_text(card.text(settings, found), encoding="utf-8")
@@ -221,6 +221,7 @@ def arguments(settings: Translation, model: Any, out: Path) -> TrainingArguments
         seed=settings.seed,
         remove_unused_columns=False,
         save_total_limit=max(2, settings.average),
+        restore_callback_states_from_checkpoint=True,  # else patience would begin anew
         load_best_model_at_end=settings.average == 1,
         metric_for_best_model=f"eval_{settings.choose}",
         greater_is_better=settings.choose == "bleu",

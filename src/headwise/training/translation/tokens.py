@@ -58,7 +58,10 @@ class Tokens:
     def open(cls, folder: Path, split: str) -> "Tokens":
         """What `write` left."""
         source, target = (
-            Ragged(np.load(folder / f"{split}.{side}.ids.npy", mmap_mode="r"), np.load(folder / f"{split}.{side}.npy"))
+            Ragged(
+                np.load(folder / f"{split}.{side}.ids.npy", mmap_mode="r", allow_pickle=False),
+                np.load(folder / f"{split}.{side}.npy", allow_pickle=False),
+            )
             for side in SIDES
         )
         return cls(source, target, int((folder / f"{split}.clipped").read_text()))

@@ -12,7 +12,7 @@ import headwise.models  # noqa: F401, whose models Auto classes load
 from headwise.mistakes import Mistake
 from headwise.training import folder
 from headwise.training.kinds import read_settings
-from headwise.training.progress import quieter
+from headwise.training.loading import loadable
 from headwise.training.run import in_bfloat16
 from headwise.training.translation.decoding import Decoder
 from headwise.training.translation.settings import Translation
@@ -50,12 +50,9 @@ class TrainedTranslator:
             raise Mistake(
                 f"{run}: translates from {settings.source} to {settings.target}, not from {asked[0]} to {asked[1]}"
             )
-        try:
-            with quieter():
-                model: Any = AutoModelForSeq2SeqLM.from_pretrained(run, use_safetensors=True)
-                tokenizer = AutoTokenizer.from_pretrained(run)
-        except (OSError, ValueError) as error:
-            raise Mistake(f"{run}: its model cannot be loaded ({str(error).splitlines()[0]})") from None
+        with loadable(run):
+            model: Any = AutoModelForSeq2SeqLM.from_pretrained(run, use_safetensors=True)
+            tokenizer = AutoTokenizer.from_pretrained(run)
         model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         how = Decoder(model, tokenizer, settings.beams, settings.length_penalty, in_bfloat16(settings))
         return cls(settings, how)

@@ -1,25 +1,27 @@
 """The Hugging Face Trainer of a translator: its batches, its loss, and dev judged by tokens."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer
 
+from headwise.training.faults import Watched
 from headwise.training.translation.batches import Batched, Loader, TokenBatches
 from headwise.training.translation.tokens import Tokens
 
 
-class TranslationTrainer(Trainer):
+class TranslationTrainer(Watched):
     """Learns from batches of about so many tokens; dev's loss is the mean over its tokens, without smoothing.
 
     Processes share each batch, and each share counts by its tokens: together they give the whole batch's gradient.
 
     Args:
         tokens: of training and dev; without dev there is no evaluation.
+        numbers: of the training pairs in the user's file.
         batch_size: tokens in a batch, all processes together.
         smoothing: of labels, in training.
         judge: further figures of dev, such as BLEU; by name.
@@ -30,11 +32,13 @@ class TranslationTrainer(Trainer):
         self,
         *,
         tokens: Mapping[str, Tokens],
+        numbers: Sequence[int],
         batch_size: int,
         smoothing: float,
         judge: Callable[[], dict[str, float]] | None = None,
         **kwargs: Any,
     ) -> None:
+        self.numbers, self.counted = numbers, "tokens"
         self.tokens, self.batch_size, self.smoothing, self.judge = tokens, batch_size, smoothing, judge
         data: dict[str, Any] = {"train_dataset": tokens["train"], "eval_dataset": tokens["dev"]}
         super().__init__(**data, **kwargs)
@@ -42,6 +46,18 @@ class TranslationTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         return self.loader("train", ordered=False)
+
+    def rows_at(self, step: int) -> Sequence[int]:
+        batches: Any = self.loader("train", ordered=False).batch_sampler
+        batches.epoch, place = divmod(step, len(batches))
+        return [int(self.numbers[row]) for row in list(batches)[place]]
+
+    def largest(self, size: int) -> tuple[int, dict[str, Any]]:
+        tokens, size = self.tokens["train"], min(size, -(-self.batch_size // self.args.world_size))
+        widths = np.maximum(tokens.source.lengths, tokens.target.lengths)
+        longest = np.argsort(widths, kind="stable")[::-1]
+        made: Any = self.loader("train", ordered=False).dataset
+        return size, made.__getitems__(longest[: max(1, size // int(widths.max()))])
 
     def loader(self, split: str, *, ordered: bool) -> Loader:
         model: Any = self.model
@@ -58,9 +74,7 @@ class TranslationTrainer(Trainer):
         start, padding = config.decoder_start_token_id, config.pad_token_id
         return Loader(Batched(tokens, self.args.device, start=start, padding=padding), batches)
 
-    def training_step(
-        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
-    ) -> Tensor:
+    def step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The Trainer's, less what takes the host longer than a layer and does nothing here."""
         if not model.training:
             model.train()

@@ -1,0 +1,16 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.robustness.launcher import Launcher
+from tests.training.conftest import bert, headwise, own_cache, reviews
+from tests.training.recommendation.conftest import log
+
+__all__ = ["bert", "headwise", "log", "own_cache", "reviews"]
+
+
+@pytest.fixture(scope="session")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path_factory.mktemp("launcher"))
+    yield launcher
+    launcher.close()

@@ -1,0 +1,94 @@
+"""Processes that share a run: any number of them, whole models or parts of one, and one that dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from transformers import AutoModelForSequenceClassification
+
+import headwise
+from headwise.training import Trained
+from headwise.training.folder import last_checkpoint
+from tests.robustness.launcher import Launcher
+from tests.training.conftest import rows, write
+
+CREWS = [(2, False), (4, False), (2, True)]
+SMALL = ("--heads", "2", "--head-dim", "8", "--word-dim", "16", "--batch-size", "16", "--dropout", "0")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of 137 training rows no batch is even; 17 of dev, and 17 of test, are no multiple of processes either."""
+    return write(tmp_path_factory.mktemp("data") / "reviews.csv", ("text", "label"), list(rows(171)))
+
+
+@pytest.fixture(scope="module")
+def alone(launcher: Launcher, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("alone") / "run"
+    assert launcher.run("train", "--data", data, "--out", out, "--epochs", 2, *SMALL) == 0, launcher.said()
+    return out
+
+
+def predictions(run: Path) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = pq.read_table(run / "predictions.parquet").to_pydict()
+    return found
+
+
+@pytest.mark.parametrize(("processes", "sharded"), CREWS, ids=["two", "four", "two-by-FSDP"])
+def test_they_do_the_work_of_one(
+    launcher: Launcher, data: Path, alone: Path, tmp_path: Path, processes: int, sharded: bool
+) -> None:
+    out = tmp_path / "run"
+    arguments = ("train", "--data", data, "--out", out, "--epochs", 2, *SMALL)
+    assert launcher.run(*arguments, processes=processes, sharded=sharded) == 0, launcher.said()
+    assert launcher.said().count("train/dev/test 137/17/17") == 1, "one process speaks"
+    expected, found = predictions(alone), predictions(out)
+    assert found["split"] == ["dev"] * 17 + ["test"] * 17, "every row is judged once"
+    assert found["row"] == expected["row"]
+    np.testing.assert_allclose(found["scores"], expected["scores"], atol=1e-4)
+    whole, parts = (AutoModelForSequenceClassification.from_pretrained(run) for run in (alone, out))
+    for name, value in whole.state_dict().items():
+        np.testing.assert_allclose(parts.state_dict()[name], value, atol=1e-4, err_msg=name)
+    assert len(Trained.load(out).scores({"text": ["a good film"]})) == 1
+    if sharded:
+        kept = last_checkpoint(out)
+        assert kept is not None
+        assert Path(kept, "pytorch_model_fsdp_0").is_dir(), "it was FSDP"
+        (out / "metrics.json").unlink()
+        assert launcher.run("train", "--resume", "--out", out, processes=2, sharded=True) == 0, launcher.said()
+        np.testing.assert_allclose(predictions(out)["scores"], found["scores"], atol=1e-5)
+
+
+def test_a_process_that_dies_is_reported_and_not_waited_for(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(headwise.__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+        "HF_DATASETS_CACHE": str(tmp_path / "cache"),
+    }
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "headwise"]
+    arguments = ["train", "--data", str(data), "--out", str(out), "--epochs", "400", "--patience", "400", *SMALL]
+    with subprocess.Popen([*command, *arguments], env=environment, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while last_checkpoint(out) is None:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(children(process.pid)[-1], signal.SIGKILL)
+        began = time.monotonic()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "SIGKILL" in said, "it says who died, and how"
+    assert time.monotonic() - began < 60
+    assert last_checkpoint(out) is not None, "there is something to go on with"
+
+
+def children(parent: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
