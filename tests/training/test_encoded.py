@@ -20,7 +20,7 @@ def rows_of(kind: str, count: int) -> dict[str, list[Any]]:
     def ids(most: int) -> list[int]:
         return [int(x) for x in drawn.integers(0, 50, drawn.integers(1, most))]
 
-    length = {"length": list(range(count)), "cut": [False] * count}
+    length: dict[str, list[Any]] = {"length": list(range(count)), "cut": [False] * count}
     if kind == "documents":
         return {"input_ids": [[ids(9) for _ in range(drawn.integers(1, 5))] for _ in range(count)], **length}
     labels: dict[str, list[Any]] = {

@@ -8,6 +8,7 @@ import pyarrow as pa
 import torch
 from datasets import Dataset
 from torch import Tensor
+from torch.utils import data
 
 from headwise.tasks.metrics.rows import column
 
@@ -15,7 +16,7 @@ from headwise.tasks.metrics.rows import column
 NOTES = ("length", "places", "cut")
 
 
-class Encoded:
+class Encoded(data.Dataset[dict[str, Tensor]]):
     """The rows of a split, of which a DataLoader takes a batch at a time.
 
     Args:
