@@ -146,6 +146,7 @@ def test_a_guided_run(launcher: Launcher, data: Path, bert: Path, tmp_path: Path
     check(launcher, guided(data, bert), tmp_path, kills=many)
 
 
+@pytest.mark.slow
 def test_a_recommender(launcher: Launcher, log: Path, tmp_path: Path, many: int) -> None:
     check(launcher, recommender(log), tmp_path, kills=many)
 
