@@ -195,9 +195,9 @@ Compared are all results that a backend returns and the gradients of a random we
 values, biases and the scheme's parameters. An error is the largest difference, divided by the largest value where that
 is above 1. Promised is less than {TOLERANCE["results"]:.0e} for results and {TOLERANCE["gradients"]:.0e} for gradients.
 
-Scores and distance weights are kept in a range that models have: it was narrowed after a trial of 400 cases with scores in
-the hundreds, where gradients were off by up to 1.9e-03 (`blockwise`, the exponent mapping added late). The promise for
-gradients was 2e-04 before the 10,000 cases broke it, with the exponent mapping again (3.5e-04).
+Scores and distance weights are kept in a range that models have: it was narrowed after a trial of 400 cases with scores
+in the hundreds, where gradients were off by up to 1.9e-03 (`blockwise`, the exponent mapping added late). The promise
+for gradients was 2e-04 before the 10,000 cases broke it, with the exponent mapping again (3.5e-04).
 
 The worst errors:
 

@@ -205,6 +205,8 @@ def attached(model: PreTrainedModel) -> Iterator[None]:
     """Let a model's attention go through ours, and undo it in the end."""
     before = {id(part): (part, part.config._attn_implementation) for part in parts(model)}
     model.set_attn_implementation(NAME)
+    for part, _ in before.values():  # some hold a copy of the configuration, which older transformers pass over
+        part.config._attn_implementation_internal = NAME
     try:
         yield
     finally:
