@@ -1,6 +1,5 @@
 """Every Python block in the documentation runs, those of a page in their order and together."""
 
-import ast
 import os
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,6 @@ def test_python_runs(page: Path, folder: Path, tmp_path: Path, monkeypatch: pyte
     space: dict[str, Any] = scene.names(page.name)
     for block in blocks(page):
         if block.language == "python":
-            code = compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            code = compile(block.text, str(block), "exec")
             if block.reason is None:
                 exec(code, space)
