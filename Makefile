@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: test demo bench lint format clean
+.PHONY: test demo bench docs release-check lint format clean
 
 test: lint  ## lint, types, tests
 	$(BIN)/pytest -n 2 -q
@@ -14,6 +14,12 @@ demo: $(READY)  ## the main job on a small true example, offline: real model, re
 
 bench: $(READY)  ## time and memory of attention on this machine, side by side
 	$(BIN)/headwise bench attention --out benchmarks/results/local
+
+docs: $(READY)  ## the site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+release-check: $(READY)  ## what a release would be: wheel and sdist, and the demo from the wheel in an empty environment
+	$(BIN)/python tools/release_check.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -25,7 +31,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo artefacts .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo artefacts dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -3,6 +3,8 @@
 import logging
 import re
 from html import unescape
+from importlib import import_module
+from inspect import isclass, isroutine
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -56,7 +58,11 @@ def test_nothing_is_asked_of_others(site: Path) -> None:
         assert not re.findall(r'<link[^>]* rel="(?:stylesheet|preconnect)"[^>]* href="(?:https?:)?//[^"]*"', text), page
 
 
-def test_docstrings_are_there(site: Path) -> None:
-    text = (site / "api" / "attention.html").read_text(encoding="utf-8")
-    assert "Attend by a position scheme." in text
-    assert 'id="headwise.attention.attend"' in text
+@pytest.mark.parametrize("room", ["attention", "guidance", "inspection", "models", "tasks", "training"])
+def test_what_is_public_is_in_the_reference(site: Path, room: str) -> None:
+    text = (site / "api" / f"{room}.html").read_text(encoding="utf-8")
+    found = {name.rpartition(".")[2] for name in re.findall(r'id="headwise\.([\w.]+)"', text)}
+    module = import_module(f"headwise.{room}")
+    public = {name for name in module.__all__ if isclass(getattr(module, name)) or isroutine(getattr(module, name))}
+    assert public
+    assert public <= found, public - found
