@@ -2,8 +2,8 @@
 
     make release-check
 
-The wheel is installed with its extra `demo` into an empty virtual environment, and the demo runs from there in its short
-form. Nothing is uploaded.
+The wheel is installed with its extra `demo` into an empty virtual environment, and the demo runs from there in its
+short form. Nothing is uploaded.
 """
 
 import argparse
@@ -66,8 +66,8 @@ def live_with(wheel: Path, folder: Path) -> None:
     run(python, "-m", "headwise", "--version", cwd=folder, env=alone)
     run(python, "demo.py", "--short", "--out", "demo", cwd=folder, env=alone)
     assert (folder / "demo" / "report.html").is_file()
-    run(python, "-m", "headwise", "inspect", "demo/runs/as-it-is-0", "--text", "A fine film.", "--out", "page.html",
-        cwd=folder, env=alone)  # fmt: skip
+    inspect = ["inspect", "demo/runs/as-it-is-0", "--text", "A fine film.", "--out", "page.html"]
+    run(python, "-m", "headwise", *inspect, cwd=folder, env=alone)
     assert (folder / "page.html").is_file()
 
 

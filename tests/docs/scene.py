@@ -15,7 +15,8 @@ from headwise.simulation.mind import simulate
 from headwise.simulation.settings import Settings
 from tests.studies.simulated import classified
 
-WORDS = "a the film plot actor scene music story good fine great lovely bad poor awful dull end start is and".split()
+NOUNS = ["film", "plot", "actor", "scene", "music", "story", "end", "start"]
+WORDS = [*NOUNS, "a", "the", "is", "and", "good", "fine", "great", "lovely", "bad", "poor", "awful", "dull"]
 
 
 def lay_out(folder: Path) -> None:
@@ -31,7 +32,9 @@ def lay_out(folder: Path) -> None:
     translations(folder / "multi30k", draw)
     (folder / "new.en").write_text("a good film\nthe plot is dull\n")
 
-    simulate(Settings(titles=folder / "news.csv", text="title", label="topic", impressions=60, users=10), folder / "log")
+    simulate(
+        Settings(titles=folder / "news.csv", text="title", label="topic", impressions=60, users=10), folder / "log"
+    )
     (folder / "log").rename(folder / "MINDsmall")
     word_vectors(folder)
     study(folder / "study" / "runs" / "sst2")
