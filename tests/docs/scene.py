@@ -37,7 +37,6 @@ def lay_out(folder: Path) -> None:
     )
     (folder / "log").rename(folder / "MINDsmall")
     word_vectors(folder)
-    study(folder / "study" / "runs" / "sst2")
     bert(folder / "bert-base-uncased")
 
 
@@ -98,7 +97,9 @@ def bert(folder: Path) -> None:
 
 
 def names(page: str) -> dict[str, Any]:
-    """What a page's blocks take for granted."""
+    """What a page's blocks take for granted; what they take from the folder that we are in is put there."""
+    if page == "studies.md":
+        study(Path("study", "runs", "sst2"))
     return learning() if page in ("README.md", "guiding.md") else {}
 
 
