@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: test demo bench lint format clean torture fuzz numbers audit test-oldest
+.PHONY: test demo bench docs release-check lint format clean torture fuzz numbers audit test-oldest
 
 test: lint  ## lint, types, tests
 	$(BIN)/pytest -n 2 -q
@@ -32,6 +32,12 @@ test-oldest: $(READY)  ## the tests with the oldest versions that pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(VENV)-oldest/bin/python --resolution lowest-direct --editable '.[dev]'
 	$(VENV)-oldest/bin/python -m pytest -n 2 -q
 
+docs: $(READY)  ## the site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+release-check: $(READY)  ## what a release would be: wheel and sdist, and the demo from the wheel in an empty environment
+	$(BIN)/python tools/release_check.py
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -42,7 +48,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest demo artefacts .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest demo artefacts dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

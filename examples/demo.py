@@ -224,7 +224,11 @@ def next_steps(model: str, out: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the runs and report.html")
-    out: Path = parser.parse_args().out
+    parser.add_argument("--short", action="store_true", help="a tenth of the sentences: to see that everything works")
+    options = parser.parse_args()
+    out: Path = options.out
+    if options.short:
+        SIZES.update({split: size // 10 for split, size in SIZES.items()})
 
     write_reviews(out / "reviews")
     runs = learn(out / "reviews", out)

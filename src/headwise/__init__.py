@@ -1,6 +1,7 @@
 """Self-attention that knows how far apart tokens are, and that can be told what to look at."""
 
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from headwise import attention as _attention
@@ -10,7 +11,10 @@ if TYPE_CHECKING:
     from headwise.guidance import *  # noqa: F403
     from headwise.models import *  # noqa: F403
 
-__version__ = "0.1.0"
+try:
+    __version__ = version("headwise")  # the tag's, as it was installed
+except PackageNotFoundError:
+    __version__ = "0+not-installed"
 
 __all__ = [*_attention.__all__]
 

@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from tyro.conf import DisallowNone, FlagCreatePairsOff
 from tyro.extras import SubcommandApp
@@ -46,6 +47,18 @@ def commands(args: Sequence[str]) -> SubcommandApp:
     return app
 
 
+def parsed(args: Sequence[str]) -> Any:
+    """The command that arguments ask for, with its options, to be called with the line as it was typed.
+
+    Raises:
+        Mistake: what is asked for does not exist.
+    """
+    with in_one_line():
+        return commands(args).cli(
+            prog="headwise", description=ABOUT, args=args, config=(FlagCreatePairsOff, DisallowNone)
+        )
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command.
 
@@ -57,11 +70,7 @@ def main(args: Sequence[str] | None = None) -> int:
         print(f"headwise {__version__}")
         return 0
     try:
-        with in_one_line():
-            command = commands(args).cli(
-                prog="headwise", description=ABOUT, args=args, config=(FlagCreatePairsOff, DisallowNone)
-            )
-        return int(command(shlex.join(["headwise", *args])))
+        return int(parsed(args)(shlex.join(["headwise", *args])))
     except Mistake as mistake:
         return told(str(mistake))
     except BrokenPipeError:  # whoever read our output has seen enough
