@@ -7,7 +7,7 @@ READY := $(VENV)/.installed
 .PHONY: test demo bench docs release-check lint format clean torture fuzz numbers audit test-oldest
 
 test: lint  ## lint, types, tests
-	$(BIN)/pytest -n 2 -q
+	$(BIN)/pytest -n 2 --dist loadgroup -q
 
 demo: $(READY)  ## the main job on a small true example, offline: real model, real sentences
 	HF_HUB_OFFLINE=1 $(BIN)/python examples/demo.py --out demo

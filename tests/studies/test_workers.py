@@ -27,8 +27,9 @@ ROOT = Path(package.__file__).parents[1]
 
 #: A worker of its own process, whose runs write down that they began, and of which some take their time.
 SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {tests!r})
 from headwise.studies import storage
 storage.HEARTBEAT, storage.GRACE = 1, 2
@@ -190,7 +191,7 @@ def test_models_of_the_first_seed_are_kept(tmp_path: Path) -> None:
 def test_a_crew_replaces_who_dies_and_stops_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = begun(tmp_path / "study", seeds=4)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = script(tmp_path / "worker.py", seconds=20)
+    command = script(tmp_path / "worker.py", seconds=300)
     with Crew(study.folder, study.ledger, Machine(2), study.url, command) as crew:
         crew.tend(study.ledger.entries())
         assert len(crew.workers) == 2

@@ -156,7 +156,11 @@ def conduct(folder: Folder, ledger: Ledger, machine: Machine, url: str, command:
     Raises:
         KeyboardInterrupt: stopped; the study can be resumed.
     """
-    with stopped_by(signal.SIGTERM), Crew(folder, ledger, machine, url, command) as crew, Progress(folder) as shown:
+    with (
+        stopped_by(signal.SIGINT, signal.SIGTERM),
+        Crew(folder, ledger, machine, url, command) as crew,
+        Progress(folder) as shown,
+    ):
         while True:
             entries = ledger.entries()
             shown.update(entries, more=ledger.to_begin(entries))
@@ -167,10 +171,11 @@ def conduct(folder: Folder, ledger: Ledger, machine: Machine, url: str, command:
 
 
 @contextmanager
-def stopped_by(number: signal.Signals) -> Iterator[None]:
-    """While it lasts, a signal does what Ctrl-C does."""
-    before = signal.signal(number, signal.default_int_handler)
+def stopped_by(*numbers: signal.Signals) -> Iterator[None]:
+    """While it lasts, signals do what Ctrl-C does, also where a shell started us in the background, deaf to them."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(number, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
