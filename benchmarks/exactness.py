@@ -24,11 +24,12 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 import headwise as hw
+from headwise.attention.attend import Backend
 
 #: In float32 errors stay below these on every backend; an error is relative where values are above 1.
 TOLERANCE = {"results": 2e-5, "gradients": 5e-4}
 RETURNED = ("received", "squares", "log_sums", "weights")
-BACKENDS = ("reference", "blockwise", "sdpa", "triton")
+BACKENDS: tuple[Backend, ...] = ("reference", "blockwise", "sdpa", "triton")
 
 Make = Callable[[int, int], Any]
 
@@ -60,7 +61,17 @@ class Case:
     tensors: list[Tensor]
     options: dict[str, Any]
 
-    def solved(self, backend: str, dtype: torch.dtype, device: str, wanted: Sequence[str]) -> dict[str, Tensor]:
+    def solvable(self, backend: Backend, wanted: Sequence[str]) -> bool:
+        """Whether a backend says that it can do it."""
+        options = self.options | {f"return_{name}": True for name in wanted}
+        q, k, v = (x.float() for x in self.tensors)
+        try:
+            hw.explain(q, k, v, scheme=self.made, backend=backend, **options)
+        except ValueError:
+            return False
+        return True
+
+    def solved(self, backend: Backend, dtype: torch.dtype, device: str, wanted: Sequence[str]) -> dict[str, Tensor]:
         """All results and gradients, of a weighting of the results that is the same for all backends."""
         scheme = deepcopy(self.made).to(device=device, dtype=dtype)
         leaves = [x.to(device=device, dtype=dtype).requires_grad_() for x in self.tensors]
@@ -68,8 +79,9 @@ class Case:
         if "position_bias" in options:
             options["position_bias"] = options["position_bias"].to(dtype).requires_grad_()
             leaves.append(options["position_bias"])
-        asked = {f"return_{name}": True for name in wanted}
-        found = hw.attend(*leaves[:3], scheme=scheme, backend=backend, **asked, **options)  # type: ignore[arg-type]
+        options |= {f"return_{name}": True for name in wanted}
+        q, k, v = leaves[:3]
+        found = hw.attend(q, k, v, scheme=scheme, backend=backend, **options)
         outputs = list(found) if isinstance(found, tuple) else [found]
         names = ["output", *wanted]
         leaves += list(scheme.parameters())
@@ -157,10 +169,9 @@ def measured(cases: int, triton_cases: int, device: str) -> dict[str, Errors]:
             if backend == "triton" and seed % max(1, cases // (4 * triton_cases)):
                 continue
             for wanted in (RETURNED, ("received", "squares", "log_sums"), ()):
-                try:
-                    found = case.solved(backend, torch.float32, device, wanted)
-                except (ValueError, NotImplementedError):
-                    continue  # this backend cannot do it
+                if not case.solvable(backend, wanted):
+                    continue
+                found = case.solved(backend, torch.float32, device, wanted)
                 known = exact if wanted == RETURNED else case.solved("reference", torch.float64, "cpu", wanted)
                 errors[backend].add(seed, found, known)
                 break

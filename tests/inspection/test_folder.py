@@ -24,8 +24,10 @@ from headwise.inspection import (
     look,
     statistics,
 )
-from headwise.inspection.folder import telling_heads, write_folder
+from headwise.inspection.folder import learned_figures, schemes, telling_heads, write_folder
 from headwise.inspection.reading import read
+from headwise.inspection.subject import Subject
+from headwise.models import HeadwiseConfig, HeadwiseForRecommendation, RecommenderConfig
 from tests.inspection.small import TEXT, bert
 
 
@@ -142,3 +144,16 @@ def test_heads_that_are_shown_differ_in_w() -> None:
     assert len(chosen) == 4
     assert values == sorted(values)
     assert (values[0], values[-1]) == (w.min(), w.max())
+
+
+def test_the_parts_of_a_recommender_are_drawn_apart() -> None:
+    words = HeadwiseConfig(vocab_size=9, word_dim=4, scheme="distance-aware", heads=2, head_dim=4)
+    model = HeadwiseForRecommendation(RecommenderConfig(titles=words, scheme="distance-aware", heads=3, head_dim=4))
+    subject = Subject(name="mind", model=model.titles.encoder, tokenizer=None, part_of=model)
+    found = schemes(subject)
+    assert {part: [layer.w.numel() for layer in layers] for part, layers in found.items()} == {
+        "titles": [2],
+        "clicks": [3],
+    }
+    names = [name for name, _ in learned_figures({"mind": [subject]})]
+    assert names == ["sigmoids-1", "coefficients-1", "sigmoids-2", "coefficients-2", "sorted"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, DebertaV2Config, DebertaV2Model
 
+from headwise.inspection import draw_sorted
 from headwise.models import build_tokenizer
 from tests.training.conftest import Headwise, write
 
@@ -131,7 +132,8 @@ def test_mistakes_are_one_line(plain: Path, run: Path, headwise: Headwise, tmp_p
     page = ["--out", tmp_path / "page.html"]
     text = ["--text", "good film"]
     for arguments, told in (
-        ([plain, *page], "say what to look at: --text TEXT, or --data FILE"),
+        ([plain, *page], "a page is about texts: say --text TEXT or --data FILE"),
+        ([plain, "--out", tmp_path / "learned"], "no head of plain has learned a distance"),
         ([plain, *text, "--data", data, *page], "and not both"),
         ([plain, "--text", " ", *page], "an empty text"),
         ([plain, plain, *text, *page], "the same model is named twice"),
@@ -161,3 +163,31 @@ def test_mistakes_are_one_line(plain: Path, run: Path, headwise: Headwise, tmp_p
         assert out == ""
     assert not (tmp_path / "page.html").exists()
     assert (full / "mine.txt").read_text() == "mine"
+
+
+def test_without_a_text_what_heads_have_learned_is_drawn(run: Path, headwise: Headwise, tmp_path: Path) -> None:
+    code, said, _ = headwise("inspect", run, "--out", tmp_path / "learned")
+    assert code == 0
+    assert f"written to {tmp_path / 'learned' / 'figures'}" in said
+    names = {"sigmoids", "coefficients", "sorted"}
+    found = {path.name for path in (tmp_path / "learned" / "figures").iterdir()}
+    assert found == {f"{name}.{ending}" for name in names for ending in ("png", "svg")}
+
+
+def test_runs_that_differ_in_their_seed_share_a_line(
+    run: Path, headwise: Headwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "headwise.inspection.folder.draw_sorted", lambda models: drawn.update(models) or draw_sorted(models)
+    )
+    for name, old, new in (("other-seed", "seed: 1", "seed: 2"), ("shorter", "max_length: 12", "max_length: 11")):
+        shutil.copytree(run, tmp_path / name)
+        settings = tmp_path / name / "run.yaml"
+        assert old in settings.read_text()
+        settings.write_text(settings.read_text().replace(old, new))
+    code, _, err = headwise(
+        "inspect", run, tmp_path / "other-seed", tmp_path / "shorter", "--out", tmp_path / "learned"
+    )
+    assert (code, err) == (0, "")
+    assert {name: len(runs) for name, runs in drawn.items()} == {"distance (2 seeds)": 2, "shorter": 1}

@@ -15,6 +15,7 @@ class Inspect:
 
     $ headwise inspect runs/reviews --text "A warm and funny film." --out page.html
     $ headwise inspect runs/plain runs/mdg runs/pdg runs/both --data reviews.csv --rows 3 7-9 --out inspected
+    $ headwise inspect runs/seed-0 runs/seed-1 runs/seed-2 --out learned
     $ headwise inspect bert-base-uncased --text "The cat sat." "It slept." --out page.html
     """
 
@@ -23,7 +24,8 @@ class Inspect:
     out: Annotated[Path, arg(metavar="FOLDER|PAGE.html")]
     """A folder for the page, figures (PNG and SVG) and tables; or a page alone."""
     text: Annotated[tuple[str, ...], arg(metavar="TEXT [TEXT ...]")] = ()
-    """What to look at."""
+    """What to look at. Without a text or a file: figures of what distance-aware heads have learned, of any number of
+    runs; those that differ in their seed alone share their line."""
     pair: Annotated[tuple[str, ...], arg(metavar="TEXT [TEXT ...]")] = ()
     """The second text of each, for models that read two."""
     data: Annotated[Path | None, arg(metavar="FILE")] = None
@@ -50,5 +52,5 @@ class Inspect:
             rows=self.rows,
             force=self.force,
         )
-        print(f"written to {self.out}; open {done.page} in a browser")
+        print(f"written to {self.out}; open {done.page} in a browser" if done.viewer else f"written to {done.page}")
         return 0

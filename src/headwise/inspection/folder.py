@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,27 +35,24 @@ def write_folder(viewer: Viewer, subjects: Sequence[Subject], folder: Path) -> N
         subjects: its models.
         folder: where to write; it is made if it is not there.
     """
-    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    write_figures(figures(viewer, subjects), folder)
     viewer.write(folder / PAGE)
-    for name, figure in figures(viewer, subjects):
-        style.save(figure, folder / FIGURES / f"{name}.png")
-        figure.set_layout_engine("none")  # it is laid out by now
-        style.save(figure, folder / FIGURES / f"{name}.svg")
     if viewer.statistics:
         write_tables(viewer.statistics, folder)
 
 
+def write_figures(drawn: Iterable[tuple[str, Figure]], folder: Path) -> None:
+    """Figures by their names, as PNG and SVG."""
+    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    for name, figure in drawn:
+        style.save(figure, folder / FIGURES / f"{name}.png")
+        figure.set_layout_engine("none")  # it is laid out by now
+        style.save(figure, folder / FIGURES / f"{name}.svg")
+
+
 def figures(viewer: Viewer, subjects: Sequence[Subject]) -> Iterator[tuple[str, Figure]]:
     """Every figure that there is something to draw for, and its name."""
-    learned = {subject.name: schemes(subject) for subject in subjects}
-    learned = {name: layers for name, layers in learned.items() if layers}
-    for number, layers in enumerate(learned.values(), 1):
-        which = f"-{number}" if len(learned) > 1 else ""
-        if all(layer.v is not None for layer in layers):
-            yield f"sigmoids{which}", draw_sigmoids(layers)
-        yield f"coefficients{which}", draw_coefficients(layers)
-    if learned:
-        yield "sorted", draw_sorted({name: [layers] for name, layers in learned.items()})
+    yield from learned_figures({subject.name: [subject] for subject in subjects})
     for number, example in enumerate(viewer.examples, 1):
         which = f"-{number}" if len(viewer.examples) > 1 else ""
         yield f"maps{which}", of_heads(viewer.names, example)
@@ -69,8 +66,34 @@ def figures(viewer: Viewer, subjects: Sequence[Subject]) -> Iterator[tuple[str, 
         yield "similarity", draw_similarity(viewer.statistics)
 
 
-def schemes(subject: Subject) -> list[DistanceAware]:
-    return [module for module in subject.model.modules() if isinstance(module, DistanceAware)]
+def learned_figures(models: Mapping[str, Sequence[Subject]]) -> Iterator[tuple[str, Figure]]:
+    """Figures of what distance-aware heads have learned, which need no text; none of models without such heads.
+
+    Args:
+        models: one or more runs of each, such as one for each seed; sorted values are means over them.
+    """
+    learned: dict[str, list[list[DistanceAware]]] = {}
+    for name, runs in models.items():
+        for subject in runs:
+            for part, layers in schemes(subject).items():
+                learned.setdefault(f"{name}, {part}" if part else name, []).append(layers)
+    single = [layers for runs in learned.values() for layers in runs]
+    for number, layers in enumerate(single, 1):
+        which = f"-{number}" if len(single) > 1 else ""
+        if all(layer.v is not None for layer in layers):
+            yield f"sigmoids{which}", draw_sigmoids(layers)
+        yield f"coefficients{which}", draw_coefficients(layers)
+    if learned:
+        yield "sorted", draw_sorted(learned)
+
+
+def schemes(subject: Subject) -> dict[str, list[DistanceAware]]:
+    """A model's distance-aware layers by the part that they are in, such as a translator's encoder; "" is all of it."""
+    found: dict[str, list[DistanceAware]] = {}
+    for place, module in (subject.part_of or subject.model).named_modules():
+        if isinstance(module, DistanceAware):
+            found.setdefault(place.partition(".")[0], []).append(module)
+    return found if len(found) > 1 else dict(zip([""], found.values(), strict=False))
 
 
 def all_maps(reading: Reading) -> NDArray[np.float32]:

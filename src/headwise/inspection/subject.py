@@ -64,6 +64,7 @@ class Subject:
         max_length: the most tokens it reads; longer texts are cut. By default what model and tokenizer say.
         labels: what its outputs stand for, where its configuration does not tell.
         reads: how many texts make a row, 1 or 2, where its configuration does not tell; else what is given counts.
+        part_of: what it is the reading part of, such as a translator; what heads learned is drawn of all of that.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -81,6 +82,7 @@ class Subject:
     max_length: int | None = None
     labels: Sequence[str] | None = None
     reads: int | None = None
+    part_of: nn.Module | None = None
     _known: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,23 @@ from transformers import (
 import headwise.models  # noqa: F401, whose models Auto classes load
 from headwise.guidance import from_pretrained
 from headwise.inspection.collecting import Statistics, statistics
-from headwise.inspection.folder import PAGE, write_folder
+from headwise.inspection.folder import FIGURES, PAGE, learned_figures, schemes, write_figures, write_folder
 from headwise.inspection.subject import Subject, Texts
 from headwise.inspection.viewer import Viewer, beginning, check, look
 from headwise.mistakes import Mistake
 from headwise.tasks.columns import LABELS, Columns, choose, known
 from headwise.tasks.formats import Batch, batches
 from headwise.training import folder
+from headwise.training.kinds import read_settings
 from headwise.training.loading import loadable
 from headwise.training.progress import quieter
+from headwise.training.recommendation.settings import Recommendation
+from headwise.training.recommendation.trained import Trained as TrainedRecommender
 from headwise.training.texts.inputs import longest
 from headwise.training.texts.predicting import column, real_text
 from headwise.training.texts.trained import Trained
+from headwise.training.translation.settings import Translation
+from headwise.training.translation.trained import TrainedTranslator
 
 SHOWN = 4  # rows of a file, if nobody says which
 
@@ -44,16 +49,7 @@ def open_subject(path: str, name: str | None = None) -> Subject:
     """
     name = name or Path(path).name
     if (Path(path) / folder.SETTINGS).is_file():
-        trained = Trained.load(Path(path))
-        inputs = trained.metrics["inputs"]
-        return Subject(
-            name=name,
-            model=trained.model,
-            tokenizer=trained.reader.tokenizer,
-            max_length=inputs["max_length"],
-            labels=trained.metrics["labels"] or None,
-            reads=1 if inputs["pair"] is None else 2,
-        )
+        return open_run(Path(path), name)
     with loadable(path, "no run of headwise, and no Hugging Face model that can be loaded"):
         config = AutoConfig.from_pretrained(path)
         auto = auto_class(next(iter(config.architectures or []), ""))
@@ -68,6 +64,41 @@ def open_subject(path: str, name: str | None = None) -> Subject:
     return Subject(name=name, model=model.to(device).eval(), tokenizer=tokenizer, max_length=longest(model, tokenizer))
 
 
+def open_run(path: Path, name: str) -> Subject:
+    """A run of any kind; a translator and a recommender by what reads their sentences and titles."""
+    settings = read_settings(path / folder.SETTINGS)
+    if isinstance(settings, Translation):
+        translator = TrainedTranslator.load(path).decoder
+        return Subject(
+            name=name,
+            model=translator.model.get_encoder(),
+            tokenizer=translator.tokenizer,
+            max_length=settings.max_length,
+            reads=1,
+            part_of=translator.model,
+        )
+    if isinstance(settings, Recommendation):
+        recommender = TrainedRecommender.load(path)
+        return Subject(
+            name=name,
+            model=recommender.model.titles.encoder,
+            tokenizer=recommender.tokenizer,
+            max_length=settings.title_length,
+            reads=1,
+            part_of=recommender.model,
+        )
+    trained = Trained.load(path)
+    inputs = trained.metrics["inputs"]
+    return Subject(
+        name=name,
+        model=trained.model,
+        tokenizer=trained.reader.tokenizer,
+        max_length=inputs["max_length"],
+        labels=trained.metrics["labels"] or None,
+        reads=1 if inputs["pair"] is None else 2,
+    )
+
+
 def auto_class(architecture: str) -> Any:
     """With its classifier, if the model was saved with one."""
     if architecture.endswith("ForSequenceClassification"):
@@ -79,9 +110,9 @@ def auto_class(architecture: str) -> Any:
 
 @dataclass(frozen=True)
 class Inspected:
-    """What was looked into, and where the page is."""
+    """What was looked into, and where the page is, or the figures where there was no text to make a page of."""
 
-    viewer: Viewer
+    viewer: Viewer | None
     page: Path
 
 
@@ -98,10 +129,11 @@ def inspect(
     """Write a page, or a folder of a page, figures and tables, about what models' heads look at.
 
     Args:
-        models: up to four, each a run's folder, or a Hugging Face model's folder or name.
+        models: up to four, each a run's folder, or a Hugging Face model's folder or name; more without texts and data.
         out: a page to write, `….html`, or a folder.
         texts: what to look at, or
-        data: a file of texts: statistics are about all of it, and some rows are shown.
+        data: a file of texts: statistics are about all of it, and some rows are shown. With neither, what heads have
+            learned about distance is drawn, of runs of every kind.
         columns: the file's column of the text, and of the second text; by default found by their names.
         rows: which rows are shown, from 1, such as `3` and `7-9`; by default the first four.
         force: whether to replace what is there.
@@ -109,15 +141,17 @@ def inspect(
     Raises:
         Mistake: models, texts or `out` are not what they should be; the message says which.
     """
-    if bool(texts) == (data is not None):
+    if texts and data is not None:
         raise Mistake("say what to look at: --text TEXT, or --data FILE, and not both")
     if data is None and (rows or columns):
         raise Mistake("--rows and --columns are about a file: they go with --data")
     if len(models) != len(set(models)):
         raise Mistake(f"the same model is named twice: {', '.join(models)}")
     names, wanted = short_names(models), numbers(rows)
-    check(names)
     check_out(out, force)
+    if not texts and data is None:
+        return learned(models, names, out)
+    check(names)
     subjects = [open_subject(path, name) for path, name in zip(models, names, strict=True)]
     with quieter():
         viewer = look(subjects, texts) if data is None else of_file(subjects, data, columns, wanted)
@@ -130,6 +164,31 @@ def inspect(
     return Inspected(viewer, out / PAGE)
 
 
+def learned(paths: Sequence[str], names: Sequence[str], out: Path) -> Inspected:
+    """Figures of what heads have learned about distance, which need no text. Runs that differ in their seed are one.
+
+    Raises:
+        Mistake: no head of them has.
+    """
+    if out.suffix == ".html":
+        raise Mistake("a page is about texts: say --text TEXT or --data FILE")
+    alike: dict[Any, list[Subject]] = {}
+    for path, name in zip(paths, names, strict=True):
+        alike.setdefault(but_for_the_seed(path), []).append(open_subject(path, name))
+    if not any(schemes(subject) for runs in alike.values() for subject in runs):
+        raise Mistake(f"no head of {', '.join(names)} has learned a distance: say what to look at, --text or --data")
+    with folder.staged(out) as stage:
+        models = {runs[0].name + (f" ({len(runs)} seeds)" if len(runs) > 1 else ""): runs for runs in alike.values()}
+        write_figures(learned_figures(models), stage)
+    return Inspected(None, out / FIGURES)
+
+
+def but_for_the_seed(path: str) -> str:
+    """What is the same of two runs if only their seeds differ."""
+    file = Path(path, folder.SETTINGS)
+    return str(replace(read_settings(file), seed=0)) if file.is_file() else path
+
+
 def check_out(out: Path, force: bool) -> None:
     if out.suffix == ".html":
         if out.is_dir():
@@ -140,7 +199,7 @@ def check_out(out: Path, force: bool) -> None:
     if out.exists() and not out.is_dir():
         raise Mistake(f"--out {out}: a file of that name is in the way; a page's name ends with .html")
     if out.is_dir() and any(out.iterdir()):
-        if not (out / PAGE).is_file():
+        if not (out / PAGE).is_file() and not (out / FIGURES).is_dir():
             raise Mistake(f"--out {out}: holds files that headwise inspect did not write; name a new folder")
         if not force:
             raise Mistake(f"--out {out}: holds a page already; --force replaces it")

@@ -253,3 +253,9 @@ def test_run_yaml_does_the_run_again(trained: Path, tmp_path: Path, headwise: He
         json.loads((path / "metrics.json").read_text())["figures"]["test"] for path in (trained, tmp_path / "again")
     ]
     assert both[0] == pytest.approx(both[1])
+
+
+def test_how_titles_are_read_can_be_looked_into(trained: Path, headwise: Headwise, tmp_path: Path) -> None:
+    code, _, err = headwise("inspect", trained, "--text", "team plan", "--out", tmp_path / "page.html")
+    assert (code, err) == (0, "")
+    assert '"team"' in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -115,3 +115,9 @@ def test_options_of_other_runs(run: Finished, tmp_path: Path) -> None:
         predict(run.folder, tmp_path / "new.en", tmp_path / "out", text="en")
     with pytest.raises(Mistake, match="no such file"):
         predict(run.folder, tmp_path / "nowhere.en", tmp_path / "out")
+
+
+def test_a_translators_encoder_can_be_looked_into(run: Finished, headwise: Headwise, tmp_path: Path) -> None:
+    code, _, err = headwise("inspect", run.folder, "--text", "two three", "--out", tmp_path / "page.html")
+    assert (code, err) == (0, "")
+    assert 'id="about-data"' in (tmp_path / "page.html").read_text(encoding="utf-8")
