@@ -31,7 +31,7 @@ def main() -> None:
         if asked.alone:
             how, done = "a command for each run", alone(asked, Path(scratch))
         else:
-            how, done = f"compare --jobs {asked.jobs}", study(asked, Path(scratch) / "study")
+            how, done = f"compare --jobs {asked.jobs}", study(asked, asked.keep or Path(scratch) / "study")
         seconds = time.perf_counter() - start
     how += ", MPS" if asked.mps else ""
     table = asked.out / "runs_per_hour.csv"
@@ -54,6 +54,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--alone", type=int, default=0, help="so many runs by `headwise train`, one after another")
     parser.add_argument("--mps", action="store_true")
+    parser.add_argument("--keep", type=Path, help="a folder for the study, which is thrown away otherwise")
     parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="of training; must come last")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()

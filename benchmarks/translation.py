@@ -152,7 +152,11 @@ def in_bucket(rows: Sequence[dict[str, str]], least: int, most: int) -> float:
 
 def jobs(studies: Sequence[str], methods: Sequence[str], seeds: int, recipe: Job, done: list[Job]) -> Iterator[Job]:
     """Those to do: all of a seed before the next one."""
-    finished = {(line["study"], line["method"], line["seed"], json.dumps(line["recipe"])) for line in done}
+    finished = {
+        (line["study"], line["method"], line["seed"], json.dumps(line["recipe"]))
+        for line in done
+        if line["study"] != "speed"
+    }
     for seed in range(seeds):
         for study in studies:
             pairs, own = STUDIES[study]
@@ -185,7 +189,7 @@ def speed(work: Path, recipe: Job, models: Sequence[str], steps: int) -> Iterato
                     **options,  # type: ignore[arg-type]
                 )
                 model: Any = build(settings, ready.tokenizer).to(device)
-                line = {"study": "speed", "model": size, "method": method, "round": round_}
+                line = {"study": "speed", "device": device_name(), "model": size, "method": method, "round": round_}
                 learning = training_speed(model, ready, running.USUAL[size].batch_size, steps)
                 yield line | learning | decoding_speed(model, ready)
 
@@ -373,7 +377,7 @@ def speeds(lines: list[Job]) -> str:
     if not lines:
         return ""
     names = ("tokens per second", "sentences per second, beam 1", "sentences per second, beam 4")
-    rows = ["## Speed\n", f"Target tokens learnt from, and sentences decoded to 20 tokens, {device_name()}.\n"]
+    rows = ["## Speed\n", f"Target tokens learnt from, and sentences decoded to 20 tokens, {lines[0]['device']}.\n"]
     for size in dict.fromkeys(line["model"] for line in lines):
         rows += [f"| {size} | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
         best = {

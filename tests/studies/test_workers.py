@@ -230,11 +230,23 @@ def test_a_study_that_is_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest
     assert sum(starts.values()) <= 5, "what was finished was not run again"
 
 
-def test_a_worker_that_cannot_even_start_is_told(tmp_path: Path) -> None:
+def test_workers_that_cannot_even_start_are_told(tmp_path: Path) -> None:
     study = begun(tmp_path / "study", seeds=1)
     broken = [sys.executable, "-c", "raise SystemExit('no torch here')"]
-    with pytest.raises(RuntimeError, match="a worker ended with 1: no torch here"):
+    with pytest.raises(Mistake, match=r"4 workers in a row ended .* code 1: no torch here .* --resume goes on"):
         conduct(study.folder, study.ledger, Machine(1), study.url, broken)
+
+
+def test_a_worker_that_is_killed_at_its_start_is_replaced(tmp_path: Path) -> None:
+    study = begun(tmp_path / "study", seeds=1)
+    worker = script(tmp_path / "worker.py", seconds=0)
+    first = tmp_path / "first.py"
+    killed = "import os, pathlib, signal, sys; seen = pathlib.Path(sys.argv[0] + '.seen')\n"
+    killed += "if not seen.exists(): seen.touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
+    first.write_text(killed + f"os.execv({worker[0]!r}, [*{list(worker)!r}, *sys.argv[1:]])\n")
+    conduct(study.folder, study.ledger, Machine(1), study.url, [sys.executable, str(first)])
+    assert (tmp_path / "first.py.seen").exists()
+    assert len(study.results()) == 2
 
 
 def test_gpus_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

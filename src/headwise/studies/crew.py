@@ -23,6 +23,9 @@ WORKER = (sys.executable, "-m", "headwise.studies.worker")
 #: Seconds between two looks at how the study stands.
 LOOK = 0.5
 
+#: So many workers, beside one for each job, may end in a row before they began a run: somebody may have killed them.
+PATIENCE = 2
+
 #: Seconds that workers get to end by themselves.
 GOODBYE = 30.0
 
@@ -87,6 +90,7 @@ class Crew:
     command: Sequence[str]
     workers: list[Worker] = field(default_factory=list)
     started: int = 0
+    useless: int = 0
 
     def __enter__(self) -> "Crew":
         return self
@@ -116,16 +120,21 @@ class Crew:
         """Replace who died, as long as there is work.
 
         Raises:
-            RuntimeError: a worker died before it had begun anything.
+            Mistake: one worker after another died before it had begun anything.
         """
         for worker in [worker for worker in self.workers if worker.process.poll() is not None]:
             self.workers.remove(worker)
             if worker.process.returncode == 0:
                 continue
             self.ledger.lost(worker.name)
-            if not any(entry.trial.user_attrs.get("worker") == worker.name for entry in self.ledger.entries()):
-                why = f"ended with {worker.process.returncode}: {tail(worker.log, 1)}"
-                raise RuntimeError(f"a worker {why} ({worker.log})")
+            useful = any(entry.trial.user_attrs.get("worker") == worker.name for entry in self.ledger.entries())
+            self.useless = 0 if useful else self.useless + 1
+            if self.useless > self.machine.jobs + PATIENCE:
+                why = f"the last with code {worker.process.returncode}: {tail(worker.log, 1) or 'it said nothing'}"
+                raise Mistake(
+                    f"{self.useless} workers in a row ended before they began a run, {why} ({worker.log}); what is "
+                    "finished is kept, --resume goes on"
+                )
         free = sorted(set(range(self.machine.jobs)) - {worker.place for worker in self.workers})
         for place in free[: self.ledger.to_begin(entries)]:
             self.start(place)
@@ -155,6 +164,7 @@ def conduct(folder: Folder, ledger: Ledger, machine: Machine, url: str, command:
 
     Raises:
         KeyboardInterrupt: stopped; the study can be resumed.
+        Mistake: workers cannot even start.
     """
     with (
         stopped_by(signal.SIGINT, signal.SIGTERM),
