@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 SHOWN = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
-    "benchmarks/results/*-*/*",
+    "benchmarks/results/**/*",
     "notebooks/*.ipynb",
     "src/headwise/studies/papers/figures.yaml",
 ]
@@ -23,7 +23,7 @@ LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)#\s]+)")
 
 def on_files(files: Files, config: Any) -> Files:
     for pattern in SHOWN:
-        for path in sorted(ROOT.glob(pattern)):
+        for path in sorted(path for path in ROOT.glob(pattern) if path.is_file()):
             place = path.relative_to(ROOT).as_posix()
             file = File(place, str(ROOT), config["site_dir"], config["use_directory_urls"])
             if place.startswith("benchmarks"):

@@ -34,7 +34,7 @@ def fit(trainer: Any, out: Path, *, resume: bool) -> TrainOutput:
         steps = stopped_after(checkpoint)
     if steps:
         trainer.args.max_steps = steps  # else the Trainer, asked to go on, would train another epoch
-    with Progress.ended_in(trainer), readable(trainer, checkpoint):
+    with Progress.ended_in(trainer), readable(trainer, checkpoint), loaders_alive():
         done: TrainOutput = trainer.train(resume_from_checkpoint=checkpoint)
     return done
 
@@ -53,6 +53,20 @@ def readable(trainer: Any, checkpoint: str | None) -> Iterator[None]:
             raise
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise Mistake(f"{checkpoint}: cannot be gone on from ({why}); without it the one before is taken") from error
+
+
+@contextmanager
+def loaders_alive() -> Iterator[None]:
+    """A process that makes batches may die; torch notices."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        why = str(error).splitlines()[0]
+        raise Mistake(
+            f"a process that makes batches died ({why}); --resume goes on from the last checkpoint"
+        ) from error
 
 
 def steps_of(checkpoint: str | None) -> int:

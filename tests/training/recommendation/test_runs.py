@@ -2,14 +2,18 @@
 
 import gzip
 import json
+import os
 import re
 import shutil
+import signal
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 
 from headwise.mistakes import Mistake
@@ -18,6 +22,7 @@ from headwise.tasks import mind
 from headwise.tasks.metrics import clicks
 from headwise.training import evaluate, predict, train
 from headwise.training.kinds import read_settings
+from headwise.training.recommendation.clicks import Clicks
 from headwise.training.recommendation.settings import Recommendation
 from tests.training.conftest import Headwise
 
@@ -259,3 +264,22 @@ def test_how_titles_are_read_can_be_looked_into(trained: Path, headwise: Headwis
     code, _, err = headwise("inspect", trained, "--text", "team plan", "--out", tmp_path / "page.html")
     assert (code, err) == (0, "")
     assert '"team"' in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_dead_process_that_makes_batches_is_told(
+    log: Path, headwise: Headwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = {"num_workers": 1, "multiprocessing_context": "fork"}
+    monkeypatch.setattr("headwise.training.recommendation.trainer.BESIDE", beside)
+    made = Clicks.__getitem__
+
+    def dying(self: Clicks, batch: Any) -> Any:
+        if torch.utils.data.get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return made(self, batch)
+
+    monkeypatch.setattr(Clicks, "__getitem__", dying)
+    small = ("--heads", 2, "--head-dim", 4, "--word-dim", 8, "--epochs", 1)
+    code, _, err = headwise("train", "--task", "mind", "--data", log, *small, "--out", tmp_path / "run")
+    assert code == 2
+    assert "a process that makes batches died (DataLoader worker" in err

@@ -10,6 +10,9 @@ from headwise.training.recommendation.clicks import EpochBatches, only
 from headwise.training.texts.batches import Loader
 from headwise.training.texts.trainer import RunTrainer
 
+#: With a GPU, another process makes the batches: a fork, which shares what is mapped.
+BESIDE: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"} if torch.cuda.is_available() else {}
+
 
 class ClicksTrainer(RunTrainer):
     """Learns from batches of impressions, those with histories of about one length together; judged by ranking.
@@ -41,14 +44,12 @@ class ClicksTrainer(RunTrainer):
             process=self.args.process_index,
             processes=self.args.world_size,
         )
-        # With a GPU, another process makes the batches: a fork, which shares what is mapped.
-        beside: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"}
         return Loader(
             clicks,
             batch_sampler=batches,
             collate_fn=only,
             pin_memory=self.args.dataloader_pin_memory,
-            **(beside if torch.cuda.is_available() else {}),
+            **BESIDE,
         )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
