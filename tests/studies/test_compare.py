@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from transformers import TrainerCallback
 
 import headwise as package
+from headwise.cli.studying import resumable
 from headwise.studies import comparing
 from headwise.studies.crew import Machine
 from headwise.studies.methods import Method, method
@@ -193,3 +196,10 @@ def test_who_stops_a_study_is_told_how_it_goes_on(
     assert f"headwise: stopped; headwise compare --resume --out {out} goes on" in told
     code, said, _ = headwise("studies", tmp_path)
     assert "20 waiting" in said
+
+
+def test_a_study_stopped_while_it_writes_its_report_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), resumable("compare", Path("study")):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+    assert "headwise: stopped; headwise compare --resume --out study goes on" in capsys.readouterr().err

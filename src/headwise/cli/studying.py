@@ -1,5 +1,6 @@
 """What commands that conduct studies have in common."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,9 +69,12 @@ def asking(command: type[T], task: str | None) -> type[T]:
 
 @contextmanager
 def resumable(command: str, out: Path) -> Iterator[None]:
-    """Who stops a study is told how it goes on."""
+    """Who stops a study is told how it goes on; also who stops it while it writes its report."""
+    from headwise.studies.crew import stopped_by
+
     try:
-        yield
+        with stopped_by(signal.SIGINT, signal.SIGTERM):
+            yield
     except KeyboardInterrupt:
         print(f"\nheadwise: stopped; headwise {command} --resume --out {out} goes on", file=sys.stderr)
         raise
