@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +199,5 @@ def test_who_stops_a_study_is_told_how_it_goes_on(
 
 def test_a_study_stopped_while_it_writes_its_report_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt), resumable("compare", Path("study")):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(5)
+        signal.raise_signal(signal.SIGTERM)
     assert "headwise: stopped; headwise compare --resume --out study goes on" in capsys.readouterr().err
