@@ -87,6 +87,6 @@ def test_two_processes_give_what_one_gives() -> None:
     found = results.get(timeout=120)
     for process in processes:
         process.join(timeout=60)
-    torch.testing.assert_close(torch.as_tensor(found[0]), loss, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(torch.as_tensor(found[0], dtype=loss.dtype), loss, atol=1e-5, rtol=1e-4)
     for mine, true in zip(found[1:], gradients, strict=True):
         torch.testing.assert_close(torch.as_tensor(mine), true, atol=1e-5, rtol=1e-3)

@@ -21,6 +21,7 @@ from headwise.bench import formulas, measure
 from headwise.bench.conduct import conduct
 from headwise.bench.measure import CannotRun, reason
 from headwise.bench.report import About, Row
+from headwise.mistakes import Mistake
 
 SchemeName = Literal["distance-aware", "plain", "rpr", "tener", "transformer-xl"]
 
@@ -82,22 +83,22 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("lengths", "schemes", "rivals"):
             if not getattr(self, name):
-                raise ValueError(f"--{name} needs at least one value")
+                raise Mistake(f"--{name} needs at least one value")
         numbers = {"lengths": min(self.lengths), "batch": self.batch, "heads": self.heads, "repeats": self.repeats}
         for name, number in numbers.items():
             if number < 1:
-                raise ValueError(f"--{name} must be at least 1, got {number}")
+                raise Mistake(f"--{name} must be at least 1, got {number}")
         if self.head_dim < 2 or self.head_dim % 2:
-            raise ValueError(f"--head-dim must be even and at least 2, got {self.head_dim}")
+            raise Mistake(f"--head-dim must be even and at least 2, got {self.head_dim}")
         if self.clip < 0:
-            raise ValueError(f"--clip must be at least 0, got {self.clip}")
+            raise Mistake(f"--clip must be at least 0, got {self.clip}")
         for rival in self.rivals:
             if rival not in RIVALS:
-                raise ValueError(f"--rivals must be among {', '.join(RIVALS)}; got {rival}")
+                raise Mistake(f"--rivals must be among {', '.join(RIVALS)}; got {rival}")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("--device cuda: torch sees no CUDA device here")
+            raise Mistake("--device cuda: torch sees no CUDA device here")
         if self.graphs and self.place.type != "cuda":
-            raise ValueError("--graphs needs a GPU: only CUDA has graphs")
+            raise Mistake("--graphs needs a GPU: only CUDA has graphs")
 
     @property
     def place(self) -> torch.device:

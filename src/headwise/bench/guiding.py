@@ -16,6 +16,7 @@ from headwise.bench import measure
 from headwise.bench.conduct import conduct
 from headwise.bench.measure import reason
 from headwise.bench.report import About, Row
+from headwise.mistakes import Mistake
 
 BASELINE = "sdpa, unguided"
 RIVALS = (BASELINE, "headwise, MDG and PDG", "eager maps, MDG and PDG")
@@ -38,16 +39,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.shapes:
-            raise ValueError("--shapes needs at least one value")
+            raise Mistake("--shapes needs at least one value")
         for shape in self.shapes:
             numbers = shape.split("x")
             if len(numbers) != 2 or not all(number.isdecimal() and int(number) > 0 for number in numbers):
-                raise ValueError(f"--shapes must be batch size x length, such as 64x256; got {shape}")
+                raise Mistake(f"--shapes must be batch size x length, such as 64x256; got {shape}")
         for name in ("layers", "heads", "repeats"):
             if getattr(self, name) < 1:
-                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+                raise Mistake(f"--{name} must be at least 1, got {getattr(self, name)}")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("--device cuda: torch sees no CUDA device here")
+            raise Mistake("--device cuda: torch sees no CUDA device here")
 
     @property
     def place(self) -> torch.device:

@@ -198,8 +198,13 @@ def together(differences: ArrayLike, samples: ArrayLike) -> Estimate:
     if not width > 0:
         return Estimate(mean, np.nan, np.nan, np.nan)
     least = 1e-12
-    p = least if half(least) <= abs(mean) else optimize.brentq(lambda alpha: half(alpha) - abs(mean), least, 1.0)
-    return Estimate(mean, mean - width, mean + width, float(p))
+    if half(least) <= abs(mean):
+        p = least
+    elif half(1.0) >= abs(mean):  # no difference at all
+        p = 1.0
+    else:
+        p = float(optimize.brentq(lambda alpha: half(alpha) - abs(mean), least, 1.0))
+    return Estimate(mean, mean - width, mean + width, p)
 
 
 @dataclass(frozen=True)
