@@ -6,8 +6,9 @@ READY := $(VENV)/.installed
 
 .PHONY: test demo bench docs release-check lint format clean torture fuzz numbers audit test-oldest
 
+# Two processes of one thread each: with more threads than cores, threads wait for each other ten times as long as they work.
 test: lint  ## lint, types, tests
-	$(BIN)/pytest -n 2 --dist loadgroup -q
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
 
 demo: $(READY)  ## the main job on a small true example, offline: real model, real sentences
 	HF_HUB_OFFLINE=1 $(BIN)/python examples/demo.py --out demo
@@ -30,7 +31,7 @@ audit: $(READY)  ## no package with a known vulnerability; needs a network
 test-oldest: $(READY)  ## the tests with the oldest versions that pyproject.toml allows, before a release
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)-oldest
 	$(BIN)/uv pip install --quiet --python $(VENV)-oldest/bin/python --resolution lowest-direct --editable '.[dev]'
-	$(VENV)-oldest/bin/python -m pytest -n 2 -q
+	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -n 2 -q
 
 docs: $(READY)  ## the site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -36,6 +36,8 @@ class Settings:
     """Where to run; auto takes the GPU where there is one."""
     repeats: int = 5
     """Timed rounds; every round runs all rivals."""
+    compile: bool = False
+    """Run every rival's model under torch.compile, without which the host may be what takes the time."""
 
     def __post_init__(self) -> None:
         if not self.shapes:
@@ -68,9 +70,10 @@ class Case:
 
 def bench(settings: Settings, out: Path | None, command: str) -> bool:
     """Measure, print a table, and write the report to a folder; False if it was interrupted, and so is incomplete."""
+    compiled = ", models under torch.compile" if settings.compile else ""
     what = (
         f"A training step of BERT, {settings.layers} layers, {settings.heads} heads, autocast to {settings.dtype}, "
-        "AdamW: times are multiples of the time of the unguided step in the same round, the median of "
+        f"AdamW{compiled}: times are multiples of the time of the unguided step in the same round, the median of "
         f"{settings.repeats} rounds; memory is the peak of one step beyond the model and its inputs."
     )
     about = About("guiding", what, command, settings.place)
@@ -121,6 +124,8 @@ def prepare(case: Case) -> Callable[[], Tensor]:
     )
     model: Any = BertForSequenceClassification(config).train()
     model.to(device)
+    if settings.compile:
+        model.compile()
     ids = torch.randint(1000, 20000, (case.batch, case.length), device=device)
     inputs = {"input_ids": ids, "labels": torch.randint(2, (case.batch,), device=device)}
     optimizer = torch.optim.AdamW(model.parameters(), 1e-5, fused=device.type == "cuda")

@@ -20,8 +20,6 @@ from headwise.training.translation.settings import Translation
 from tests.training.conftest import Headwise
 from tests.training.translation.conftest import LEARNT, sentences, settings, translated, write
 
-pytestmark = pytest.mark.xdist_group("translator")  # which learns once, for all of them
-
 
 def test_it_learns_and_says_how_well(run: Finished) -> None:
     metrics = json.loads((run.folder / "metrics.json").read_text())

@@ -19,8 +19,6 @@ from tests.training.translation.conftest import sentences, write
 
 LINES = ["two three", "", "six", "one two three four", "   ", "five"]
 
-pytestmark = pytest.mark.xdist_group("translator")  # which learns once, for all of them
-
 
 @pytest.fixture
 def said(run: Finished) -> list[str]:
