@@ -93,7 +93,7 @@ def schemes(subject: Subject) -> dict[str, list[DistanceAware]]:
     for place, module in (subject.part_of or subject.model).named_modules():
         if isinstance(module, DistanceAware):
             found.setdefault(place.partition(".")[0], []).append(module)
-    return found if len(found) > 1 else dict(zip([""], found.values(), strict=False))
+    return {"": next(iter(found.values()))} if len(found) == 1 else found
 
 
 def all_maps(reading: Reading) -> NDArray[np.float32]:

@@ -27,16 +27,11 @@ from headwise.mistakes import Mistake
 from headwise.tasks.columns import LABELS, Columns, choose, known
 from headwise.tasks.formats import Batch, batches
 from headwise.training import folder
-from headwise.training.kinds import read_settings
+from headwise.training.kinds import kind_of, read_settings
 from headwise.training.loading import loadable
 from headwise.training.progress import quieter
-from headwise.training.recommendation.settings import Recommendation
-from headwise.training.recommendation.trained import Trained as TrainedRecommender
 from headwise.training.texts.inputs import longest
 from headwise.training.texts.predicting import column, real_text
-from headwise.training.texts.trained import Trained
-from headwise.training.translation.settings import Translation
-from headwise.training.translation.trained import TrainedTranslator
 
 SHOWN = 4  # rows of a file, if nobody says which
 
@@ -49,7 +44,9 @@ def open_subject(path: str, name: str | None = None) -> Subject:
     """
     name = name or Path(path).name
     if (Path(path) / folder.SETTINGS).is_file():
-        return open_run(Path(path), name)
+        kind = kind_of(read_settings(Path(path, folder.SETTINGS)).task)
+        found: Subject = kind.part("trained").subject(Path(path), name)
+        return found
     with loadable(path, "no run of headwise, and no Hugging Face model that can be loaded"):
         config = AutoConfig.from_pretrained(path)
         auto = auto_class(next(iter(config.architectures or []), ""))
@@ -62,41 +59,6 @@ def open_subject(path: str, name: str | None = None) -> Subject:
         tokenizer = AutoTokenizer.from_pretrained(path)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Subject(name=name, model=model.to(device).eval(), tokenizer=tokenizer, max_length=longest(model, tokenizer))
-
-
-def open_run(path: Path, name: str) -> Subject:
-    """A run of any kind; a translator and a recommender by what reads their sentences and titles."""
-    settings = read_settings(path / folder.SETTINGS)
-    if isinstance(settings, Translation):
-        translator = TrainedTranslator.load(path).decoder
-        return Subject(
-            name=name,
-            model=translator.model.get_encoder(),
-            tokenizer=translator.tokenizer,
-            max_length=settings.max_length,
-            reads=1,
-            part_of=translator.model,
-        )
-    if isinstance(settings, Recommendation):
-        recommender = TrainedRecommender.load(path)
-        return Subject(
-            name=name,
-            model=recommender.model.titles.encoder,
-            tokenizer=recommender.tokenizer,
-            max_length=settings.title_length,
-            reads=1,
-            part_of=recommender.model,
-        )
-    trained = Trained.load(path)
-    inputs = trained.metrics["inputs"]
-    return Subject(
-        name=name,
-        model=trained.model,
-        tokenizer=trained.reader.tokenizer,
-        max_length=inputs["max_length"],
-        labels=trained.metrics["labels"] or None,
-        reads=1 if inputs["pair"] is None else 2,
-    )
 
 
 def auto_class(architecture: str) -> Any:

@@ -24,7 +24,8 @@ class Kind:
     Args:
         settings: what it is asked.
         home: the package that does it, imported when it is needed: `running.run(settings, out, resume=)`,
-            `evaluating.evaluate(run, data, **options)`, `predicting.predict(run, data, out, **options)`.
+            `evaluating.evaluate(run, data, **options)`, `predicting.predict(run, data, out, **options)`,
+            `trained.subject(run, name)`.
     """
 
     settings: type[Common]

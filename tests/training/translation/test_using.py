@@ -15,6 +15,7 @@ from headwise.training import Finished, evaluate, predict
 from headwise.training.translation.predicting import arrived
 from headwise.training.translation.trained import TrainedTranslator
 from tests.training.conftest import Headwise
+from tests.training.test_inspecting import about
 from tests.training.translation.conftest import sentences, write
 
 LINES = ["two three", "", "six", "one two three four", "   ", "five"]
@@ -116,6 +117,10 @@ def test_options_of_other_runs(run: Finished, tmp_path: Path) -> None:
 
 
 def test_a_translators_encoder_can_be_looked_into(run: Finished, headwise: Headwise, tmp_path: Path) -> None:
-    code, _, err = headwise("inspect", run.folder, "--text", "two three", "--out", tmp_path / "page.html")
+    page = tmp_path / "page.html"
+    code, _, err = headwise("inspect", run.folder, "--text", "two three", "--out", page)
     assert (code, err) == (0, "")
-    assert 'id="about-data"' in (tmp_path / "page.html").read_text(encoding="utf-8")
+    (text,) = about(page)["texts"]
+    assert "".join(text["tokens"]).startswith("twothree")
+    (shown,) = text["models"]
+    assert shown["prediction"] is None

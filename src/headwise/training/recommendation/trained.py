@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from headwise.inspection.subject import Subject
 from headwise.models import HeadwiseForRecommendation
 from headwise.tasks.mind import News, Split
 from headwise.training import folder
@@ -56,3 +57,16 @@ class Trained:
         """The scores of all candidates, in the log's order, some impressions at a time."""
         precision = in_precision(self.settings, self.model.device.type)
         return by_model(self.model, split, titles, history=self.settings.history, precision=precision)
+
+
+def subject(run: Path, name: str) -> Subject:
+    """A run to look into: what reads its titles."""
+    trained = Trained.load(run)
+    return Subject(
+        name=name,
+        model=trained.model.titles.encoder,
+        tokenizer=trained.tokenizer,
+        max_length=trained.settings.title_length,
+        reads=1,
+        part_of=trained.model,
+    )

@@ -11,6 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 import headwise.models  # noqa: F401, whose models Auto classes load
 from headwise.guidance import from_pretrained
+from headwise.inspection.subject import Subject
 from headwise.mistakes import Mistake
 from headwise.tasks.columns import Columns, choose
 from headwise.tasks.formats import Batch
@@ -96,3 +97,17 @@ class Trained:
         """As the run was judged in."""
         device = self.model.device.type
         return torch.autocast(device, torch.bfloat16) if in_bfloat16(self.settings) else nullcontext()
+
+
+def subject(run: Path, name: str) -> Subject:
+    """A run to look into."""
+    trained = Trained.load(run)
+    inputs = trained.metrics["inputs"]
+    return Subject(
+        name=name,
+        model=trained.model,
+        tokenizer=trained.reader.tokenizer,
+        max_length=inputs["max_length"],
+        labels=trained.metrics["labels"] or None,
+        reads=1 if inputs["pair"] is None else 2,
+    )

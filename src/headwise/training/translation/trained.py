@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import headwise.models  # noqa: F401, whose models Auto classes load
+from headwise.inspection.subject import Subject
 from headwise.mistakes import Mistake
 from headwise.training import folder
 from headwise.training.kinds import read_settings
@@ -81,3 +82,17 @@ class TrainedTranslator:
                 ids[number] = clipped_to(one, longest)
         said = iter(self.decoder.translate(ids, shown=shown))
         return [next(said) if text.strip() else "" for text in texts]
+
+
+def subject(run: Path, name: str) -> Subject:
+    """A run to look into: its encoder, which reads sentences."""
+    trained = TrainedTranslator.load(run)
+    model = trained.decoder.model
+    return Subject(
+        name=name,
+        model=model.get_encoder(),
+        tokenizer=trained.decoder.tokenizer,
+        max_length=trained.settings.max_length,
+        reads=1,
+        part_of=model,
+    )
