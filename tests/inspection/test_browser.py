@@ -33,14 +33,18 @@ def path(two: Viewer, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 #: When the browser painted something, and all heads were there, in milliseconds.
-FIRST_PAINT = """() => new Promise(resolve => {
-    const look = () => {
-        const [painted] = performance.getEntriesByName('first-contentful-paint');
-        const [heads] = performance.getEntriesByName('headwise:heads');
-        if (painted && heads) resolve(Math.max(painted.startTime, heads.startTime)); else setTimeout(look, 20);
-    };
-    look();
-})"""
+FIRST_PAINT = """() => {
+    const [painted] = performance.getEntriesByName('first-contentful-paint');
+    const [heads] = performance.getEntriesByName('headwise:heads');
+    return painted && heads ? Math.max(painted.startTime, heads.startTime) : null;
+}"""
+
+
+def first_paint(page: Any) -> float:
+    """Milliseconds; asked for again and again, as a browser may forget a promise that nobody else holds."""
+    while (found := page.evaluate(FIRST_PAINT)) is None:
+        page.wait_for_timeout(20)
+    return float(found)
 
 
 def state(page: Any) -> dict[str, Any]:
@@ -261,7 +265,7 @@ def test_4096_tokens_of_144_heads(opened: Opened, artefacts: Path, tmp_path: Pat
     assert file.stat().st_size <= 40 * 2**20
     for _ in range(3):  # the machine may be busy with something else
         page = opened(file, "#layer=7&head=3")
-        milliseconds = page.evaluate(FIRST_PAINT)
+        milliseconds = first_paint(page)
         if milliseconds < 2000:
             break
     assert milliseconds < 2000
