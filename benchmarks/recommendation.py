@@ -116,7 +116,7 @@ def jobs(given: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
     for seed in range(given.seeds):
         for name in given.logs:
             if name == "default" or seed < given.other_seeds:
-                for method in METHODS[name]:
+                for method in METHODS[name].keys() & given.methods if given.methods else METHODS[name]:
                     if not (given.out / "runs" / name / method / str(seed) / "metrics.json").exists():
                         yield name, method, seed
 
@@ -352,6 +352,7 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--vectors", type=Path, help="word vectors")
     parser.add_argument("--logs", nargs="+", default=list(LOGS), choices=list(LOGS))
+    parser.add_argument("--methods", nargs="+", help="only these of each log")
     parser.add_argument("--impressions", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--other-seeds", type=int, default=3, help="of the logs beside the default one")
