@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from transformers import BertConfig, BertModel
+import torch
+from transformers import AutoTokenizer, BertConfig, BertModel
 
 from headwise.models import build_tokenizer
 
@@ -59,6 +60,15 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     BertModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def half_bert(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, saved in half precision."""
+    folder = tmp_path_factory.mktemp("half")
+    BertModel.from_pretrained(bert, dtype=torch.float16).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(bert).save_pretrained(folder)
     return folder
 
 

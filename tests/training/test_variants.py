@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file
+
 from headwise.attention import DistanceAware
 from headwise.training import Settings, Trained, train
 
@@ -22,3 +25,15 @@ def test_guides_of_some_layers_and_of_knowledge(reviews: Path, bert: Path, tmp_p
     done = train(settings, tmp_path / "run")
     logged = {name for log in done.metrics["history"] for name in log}
     assert {"guide/PatternDecorrelation", "guide/MutualInformation"} <= logged
+
+
+def test_what_was_saved_in_half_precision_learns_in_single(reviews: Path, half_bert: Path, tmp_path: Path) -> None:
+    settings = Settings(data=(str(reviews),), model=str(half_bert), epochs=1, rows=40, batch_size=8, learning_rate=1e-6)
+    done = train(settings, tmp_path / "run")
+    begun = load_file(half_bert / "model.safetensors")
+    ended = load_file(done.folder / "model.safetensors")
+    assert {x.dtype for x in ended.values()} == {torch.float32}
+    learnt = [
+        name for name, x in begun.items() if "pooler" not in name and not torch.equal(x.float(), ended[f"bert.{name}"])
+    ]
+    assert len(learnt) > 20, "steps of 1e-6 are not lost"

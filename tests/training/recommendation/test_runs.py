@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 
 from headwise.mistakes import Mistake
 from headwise.models import HeadwiseForRecommendation
@@ -155,11 +156,13 @@ def test_a_killed_run_goes_on(log: Path, tmp_path: Path, headwise: Headwise) -> 
     assert both[0] == pytest.approx(both[1])
 
 
-def test_a_hugging_face_encoder_reads_titles(bert: Path, log: Path, tmp_path: Path, headwise: Headwise) -> None:
-    args = ("--task", "mind", "--data", log, "--model", bert, "--title-length", 12, "--heads", 2, "--head-dim", 4)
+def test_a_hugging_face_encoder_reads_titles(half_bert: Path, log: Path, tmp_path: Path, headwise: Headwise) -> None:
+    args = ("--task", "mind", "--data", log, "--model", half_bert, "--title-length", 12, "--heads", 2, "--head-dim", 4)
     code, _, err = headwise("train", *args, "--epochs", 1, "--out", tmp_path / "run")
     assert code == 0, err
     assert "words by bert, clicked news by distance-aware" in err
+    learnt = load_file(tmp_path / "run" / "model.safetensors")
+    assert {x.dtype for x in learnt.values()} == {torch.float32}, "however it was saved"
     assert headwise("evaluate", tmp_path / "run")[0] == 0
     code, _, err = headwise("train", *args, "--vectors", "glove.txt", "--out", tmp_path / "other")
     assert (code, "--vectors are for words" in err) == (2, True)

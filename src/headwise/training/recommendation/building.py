@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import AutoModel, AutoTokenizer
 
 from headwise.mistakes import Mistake
@@ -85,7 +86,7 @@ def by_encoder(settings: Recommendation) -> Built:
     options = {} if there else {"local_files_only": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(settings.model, **options)
-        encoder = AutoModel.from_pretrained(settings.model, use_safetensors=True, **options)
+        encoder = AutoModel.from_pretrained(settings.model, dtype=torch.float32, use_safetensors=True, **options)
     except (OSError, ValueError) as error:
         raise unavailable(settings.model, error, there) from None
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from datasets import Dataset
 from huggingface_hub import HfApi
@@ -134,6 +135,7 @@ def fine_tuned(settings: Settings, task: Task, examples: Examples) -> Built:
         model, info = class_for(task).from_pretrained(
             settings.model,
             config=config,
+            dtype=torch.float32,  # however it was saved: in half precision, steps of 1e-5 would be lost
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
