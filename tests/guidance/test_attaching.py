@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.guidance.attaching import LISTENER, parts
+from headwise.guidance.attaching import LISTENER, example_inputs, parts
 from tests.guidance.models import FAMILIES, OTHERS
 
 
@@ -287,3 +287,9 @@ def test_a_model_that_cannot_be_tried_asks_for_an_example() -> None:
     with hw.guiding(vision.train(), [hw.MapDiscrimination()], example=example) as guided:
         vision(**example)
         assert guided.loss() > 0
+
+
+def test_an_example_goes_where_the_model_is() -> None:
+    batch = {"input_ids": torch.tensor([[1, 2, 3]]), "token_type_ids": None}
+    (ids,) = example_inputs(build("bert").to("meta"), batch).values()
+    assert ids.device.type == "meta", "a data loader's batch is on the CPU, wherever the model learns"

@@ -278,7 +278,8 @@ def unwrapped(model: nn.Module) -> PreTrainedModel:
 def example_inputs(model: PreTrainedModel, example: Mapping[str, Any] | None) -> dict[str, Any]:
     """A batch to try the model on: transformers' own dummy, with padding, or the user's."""
     if example is not None:
-        return {name: x for name, x in example.items() if x is not None}
+        given = {name: x for name, x in example.items() if x is not None}
+        return {name: x.to(model.device) if isinstance(x, Tensor) else x for name, x in given.items()}
     inputs = {name: x.to(model.device) for name, x in model.dummy_inputs.items() if isinstance(x, Tensor)}
     ids = inputs.get("input_ids")
     if ids is not None:
