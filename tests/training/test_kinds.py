@@ -158,6 +158,8 @@ def test_rankings(scifact: Path, tmp_path: Path) -> None:
         for found in best.values()
     ]
     assert run.metrics["figures"]["test"]["mrr"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
+    assert run.metrics["beside"]["test"]["BM25"]["mrr"] == 1.0, "each claim has the words of what it cites"
+    assert "| mrr of BM25 |" in (run.folder / "README.md").read_text()
     new = write(tmp_path / "new.csv", ("claim", "document"), [("good film", "a film that is good")])
     assert predict(run.folder, new, tmp_path / "out.jsonl") == 0
     assert read_lines(tmp_path / "out.jsonl")[0]["predicted"] in ("other", "relevant")

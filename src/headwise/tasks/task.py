@@ -26,11 +26,13 @@ class Examples:
         splits: by name: train, dev and test. Where one is missing, the recipe says so.
         labels: the classes' names in the order of their numbers; none for regression.
         recipe: where the rows come from and how they were split; it is printed with every result.
+        ordered_by: what a query's candidates in dev and test are in the order of, the best first; None for no order.
     """
 
     splits: Mapping[str, Dataset]
     labels: tuple[str, ...]
     recipe: str
+    ordered_by: str | None = None
 
 
 @dataclass(frozen=True)

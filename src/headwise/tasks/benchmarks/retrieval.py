@@ -62,7 +62,7 @@ def scifact(data: Path | None, seed: int, cache: Path | None) -> Examples:
         f"{CANDIDATES} of {len(corpus):,} abstracts; learnt from are a claim's cited abstracts and {NEGATIVES} others "
         f"of its {CANDIDATES}. {without_hit(splits)}"
     )
-    return Examples(splits, LABELS, told)
+    return Examples(splits, LABELS, told, ordered_by="BM25")
 
 
 def all_files(data: Path | None, patterns: Mapping[str, Sequence[str]]) -> dict[str, Path]:

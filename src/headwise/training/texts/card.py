@@ -63,7 +63,7 @@ def text(settings: Settings, task: Task, metrics: dict[str, Any]) -> str:
 
 
 def table(metrics: dict[str, Any]) -> str:
-    """The figures of each split, as Markdown."""
+    """The figures of each split, and those of what the model should beat, as Markdown."""
     figures, errors = metrics["figures"], metrics["standard_error"]
     rows = ["| | " + " | ".join(figures) + " |", "|---|" + "---|" * len(figures)]
     for name in next(iter(figures.values()), {}):
@@ -72,4 +72,8 @@ def table(metrics: dict[str, Any]) -> str:
             for split, found in figures.items()
         ]
         rows.append(f"| {name} | {' | '.join(cells)} |")
+    primary, beside = metrics["primary"], metrics["beside"]
+    for rival in next(iter(beside.values()), {}):
+        cells = [f"{found[rival][primary]:.4g}" for found in beside.values()]
+        rows.append(f"| {primary} of {rival} | {' | '.join(cells)} |")
     return "\n".join(rows)

@@ -11,6 +11,7 @@ from headwise.mistakes import Mistake
 from headwise.tasks import Task
 from headwise.tasks.labels import numbered
 from headwise.tasks.preparing import from_files, read
+from headwise.tasks.rivals import rivals
 from headwise.training.texts.running import load
 from headwise.training.texts.trained import Trained
 
@@ -29,7 +30,8 @@ def evaluate(
         text, pair, label: its columns; by default the run's, or found by their names.
 
     Returns:
-        What was judged, how many rows, the figures, and the standard error of the primary one.
+        What was judged, how many rows, the figures, the standard error of the primary one, and the figures of what the
+        model should beat.
 
     Raises:
         Mistake: no such run, or a file that does not fit it.
@@ -39,9 +41,11 @@ def evaluate(
         task, examples = load(trained.settings)
         split = "test" if "test" in examples.splits else "dev"
         rows, what = examples.splits[split], f"{task.name}, {split}: {examples.recipe}"
+        beside = rivals(task, examples, split)
     else:
         task = Task(name=trained.metrics["task"], kind=trained.metrics["kind"], about="")
         rows, what = labelled(trained, data, text=text, pair=pair, label=label), data.name
+        beside = {}
     found: list[Any] = []
     parts = -(-len(rows) // ROWS)
     for part in tqdm(rows.iter(ROWS), total=parts, desc="evaluating", unit="thousand", leave=False, delay=1):
@@ -53,6 +57,7 @@ def evaluate(
         "primary": task.primary,
         "figures": task.metrics(scores, rows),
         "standard_error": task.standard_error(scores, rows),
+        "beside": beside,
     }
 
 

@@ -4,6 +4,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from headwise.mistakes import Mistake
 from headwise.tasks import Examples, Task
 from headwise.tasks import Settings as TaskSettings
 from headwise.tasks.metrics.rows import column
+from headwise.tasks.rivals import rivals
 from headwise.tasks.splitting import shuffled
 from headwise.training import folder
 from headwise.training.fitting import fit, whole_weights
@@ -120,6 +122,7 @@ def fitted(
         "standard_error": {
             split: task.standard_error(found, examples.splits[split]) for split, found in scores.items()
         },
+        "beside": {split: rivals(task, examples, split) for split in scores},
         "recipe": examples.recipe,
         "notes": notes,
         "labels": list(examples.labels),
@@ -183,7 +186,8 @@ def fewer(examples: Examples, rows: float, seed: int) -> Examples:
         return examples
     drawn = np.sort(shuffled(len(train), seed)[:rows])
     splits = {**examples.splits, "train": train.select(drawn)}
-    return Examples(splits, examples.labels, f"{examples.recipe} {rows:,} of the training rows, drawn by seed {seed}.")
+    recipe = f"{examples.recipe} {rows:,} of the training rows, drawn by seed {seed}."
+    return replace(examples, splits=splits, recipe=recipe)
 
 
 def arguments(settings: Common, task: Task, out: Path, *, has_dev: bool) -> TrainingArguments:
