@@ -242,6 +242,13 @@ def test_methods_are_compared_with_their_own_controls(tmp_path: Path) -> None:
     assert "roberta+mdg beats roberta by " in words(found)
 
 
+def test_the_recipe_is_the_baselines_whoever_was_first(tmp_path: Path) -> None:
+    runs = study(tmp_path, {"few rows": 0.7, "all rows": 0.8}, seeds=2)
+    for run in runs:
+        run.metrics["recipe"] = f"{run.method}, seed {run.seed}."
+    assert answer(runs, "all rows").tasks[0].recipe == "all rows, seed 0."
+
+
 def test_rows_of_other_splits_are_drawn_together(tmp_path: Path) -> None:
     """Two seeds whose test rows are partly the same: a row that both have is drawn for both at once."""
     right = np.tile([True, False], 50)

@@ -115,7 +115,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class OnTask:
-    """All methods on one task."""
+    """All methods on one task; the recipe of its data is that of the baseline's first seed."""
 
     task: str
     measure: Measure
@@ -175,7 +175,7 @@ def compared(results: Sequence[Result], baseline: str, controls: Mapping[str, st
         methods=methods,
         comparisons=tuple(comparisons),
         unpaired=tuple(own.name for own, other in pairs if not paired(own, other)),
-        recipe=results[0].metrics.get("recipe", ""),
+        recipe=next(iter(methods[0].runs.values()), results[0]).metrics.get("recipe", ""),
     )
 
 
