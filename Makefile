@@ -26,7 +26,7 @@ numbers: $(READY)  ## how exact float32 is, into docs/numbers.md
 	$(BIN)/python benchmarks/exactness.py --cases 10000 --out docs/numbers.md
 
 audit: $(READY)  ## no package with a known vulnerability; needs a network
-	$(BIN)/python tools/audit.py
+	$(BIN)/python tools/audit.py $(ARGS)
 
 test-oldest: $(READY)  ## the tests with the oldest versions that pyproject.toml allows, before a release
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)-oldest

@@ -1,4 +1,7 @@
-"""`make audit`: no package of this environment may have a known vulnerability, and all must have been looked up."""
+"""`make audit`: no package of this environment may have a known vulnerability, and all must have been looked up.
+
+What is said besides goes to pip-audit: `make audit ARGS="-s osv --osv-url URL"` asks a mirror.
+"""
 
 import json
 import subprocess
@@ -9,6 +12,7 @@ OURS = {"headwise"}
 
 def main() -> int:
     command = [sys.executable, "-m", "pip_audit", "--local", "--format", "json", "--progress-spinner", "off"]
+    command += sys.argv[1:]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         packages = json.loads(done.stdout)["dependencies"]
