@@ -1,12 +1,16 @@
 """What studies vary: a scheme's options, a guide's layers, the share of the training rows; and what a run costs."""
 
+import json
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer, GPT2Config, GPT2Model
 
 from headwise.attention import DistanceAware
-from headwise.training import Settings, Trained, train
+from headwise.training import Settings, Trained, evaluate, train
+from tests.training.conftest import Headwise
 
 
 def test_scheme_options_reach_the_model(reviews: Path, tmp_path: Path) -> None:
@@ -37,3 +41,21 @@ def test_what_was_saved_in_half_precision_learns_in_single(reviews: Path, half_b
         name for name, x in begun.items() if "pooler" not in name and not torch.equal(x.float(), ended[f"bert.{name}"])
     ]
     assert len(learnt) > 20, "steps of 1e-6 are not lost"
+
+
+def test_a_classifier_of_the_first_token(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    args = ("--data", reviews, "--epochs", 1, "--rows", 40, "--classifier", "first-token")
+    code, _, err = headwise("train", *args, "--model", bert, "--guides", "mdg", "--out", tmp_path / "run")
+    assert code == 0, err
+    trained = Trained.load(tmp_path / "run")
+    assert type(trained.model).__name__ == "BertFirstTokenForSequenceClassification"
+    assert 'hw.from_pretrained("PATH", FirstToken)' in (tmp_path / "run" / "README.md").read_text()
+    figures = json.loads((tmp_path / "run" / "metrics.json").read_text())["figures"]["test"]
+    assert evaluate(tmp_path / "run")["figures"] == pytest.approx(figures)
+    assert headwise("inspect", tmp_path / "run", "--text", "a good film", "--out", tmp_path / "page.html")[0] == 0
+    code, _, err = headwise("train", *args, "--model", "rpr", "--out", tmp_path / "other")
+    assert (code, "--classifier is for Hugging Face models, not for --model rpr" in err) == (2, True), err
+    GPT2Model(GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=2)).save_pretrained(tmp_path / "gpt")
+    AutoTokenizer.from_pretrained(bert).save_pretrained(tmp_path / "gpt")
+    code, _, err = headwise("train", *args, "--model", tmp_path / "gpt", "--out", tmp_path / "other")
+    assert (code, "--classifier first-token: GPT2: the first token is read of encoders alone" in err) == (2, True), err

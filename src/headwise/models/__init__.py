@@ -15,6 +15,7 @@ from headwise.models.classification import HeadwiseForSequenceClassification, He
 from headwise.models.configuration import HeadwiseConfig
 from headwise.models.documents import encode_document, pad_documents
 from headwise.models.encoder import HeadwiseModel
+from headwise.models.first_token import FirstToken
 from headwise.models.initialisation import initialise_by_name
 from headwise.models.pooling import AdditivePooling
 from headwise.models.recommendation import HeadwiseForRecommendation, RecommenderConfig
@@ -36,6 +37,7 @@ AutoModelForSeq2SeqLM.register(HeadwiseTranslatorConfig, HeadwiseForTranslation)
 __all__ = [
     "AdditivePooling",
     "Coverage",
+    "FirstToken",
     "HeadwiseConfig",
     "HeadwiseForRecommendation",
     "HeadwiseForSequenceClassification",

@@ -17,13 +17,14 @@ from transformers import (
     AutoTokenizer,
 )
 
-import headwise.models  # noqa: F401, whose models Auto classes load
 from headwise.guidance import from_pretrained
 from headwise.inspection.collecting import Statistics, statistics
 from headwise.inspection.folder import FIGURES, PAGE, learned_figures, schemes, write_figures, write_folder
 from headwise.inspection.subject import Subject, Texts
 from headwise.inspection.viewer import Viewer, beginning, check, look
 from headwise.mistakes import Mistake
+from headwise.models import FirstToken
+from headwise.models.first_token import NAME as FIRST_TOKEN
 from headwise.tasks.columns import LABELS, Columns, choose, known
 from headwise.tasks.formats import Batch, batches
 from headwise.training import folder
@@ -63,6 +64,8 @@ def open_subject(path: str, name: str | None = None) -> Subject:
 
 def auto_class(architecture: str) -> Any:
     """With its classifier, if the model was saved with one."""
+    if architecture.endswith(FIRST_TOKEN):
+        return FirstToken
     if architecture.endswith("ForSequenceClassification"):
         return AutoModelForSequenceClassification
     if architecture.endswith("ForTokenClassification"):

@@ -38,7 +38,10 @@ WEIGHTS = (
     "automatic. headwise sweep chooses them on dev."
 )
 RUNS = "The paper does not say how many runs its figures are of."
-MODEL = "--model names another Hugging Face encoder."
+MODEL = (
+    "--model names another Hugging Face encoder. The classifier is the model's own, as in the paper's released code; "
+    "its equation 7 has W · ReLU(h) of the first token: --classifier first-token."
+)
 
 
 def of_share(guides: tuple[str, ...], share: int) -> Overrides:

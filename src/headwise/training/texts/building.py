@@ -20,7 +20,7 @@ from transformers import (
 
 from headwise import guidance
 from headwise.mistakes import Mistake
-from headwise.models import HeadwiseConfig, build_tokenizer, count_words, initialise_by_name, read_vectors
+from headwise.models import FirstToken, HeadwiseConfig, build_tokenizer, count_words, initialise_by_name, read_vectors
 from headwise.models.configuration import SCHEMES
 from headwise.tasks import Examples, Task
 from headwise.training.settings import option
@@ -62,6 +62,8 @@ def build(settings: Settings, task: Task, examples: Examples) -> Built:
 def from_scratch(settings: Settings, task: Task, examples: Examples) -> Built:
     if settings.retrofit is not None:
         raise Mistake(f"--retrofit is for trained models; --model {settings.model} has its scheme from the start")
+    if settings.classifier is not None:
+        raise Mistake(f"--classifier is for Hugging Face models, not for --model {settings.model}; see --pooling")
     max_length = settings.max_length or task.from_scratch.max_length
     counts = count_words(texts(examples.splits["train"]))
     tokenizer = build_tokenizer(counts, framed=settings.pooling == "cls", max_tokens=max_length)
@@ -91,7 +93,7 @@ def from_scratch(settings: Settings, task: Task, examples: Examples) -> Built:
         **labels(task, examples),
     )
     notes.append(f"attention {config.scheme}, input positions {config.positions}")
-    model: Any = class_for(task).from_config(config)
+    model: Any = class_for(task.kind).from_config(config)
     initialise_by_name(model, settings.seed)
     if vectors is not None:
         model.get_input_embeddings().weight.data.copy_(vectors)
@@ -123,6 +125,8 @@ def fine_tuned(settings: Settings, task: Task, examples: Examples) -> Built:
             raise Mistake(
                 f"{option(name)} is for models of ours ({', '.join(SCHEMES)}), not for --model {settings.model}"
             )
+    if settings.classifier == "first-token" and task.kind == "tokens":
+        raise Mistake("--classifier first-token: tags are of every token")
     there = Path(settings.model).exists() or answers(settings.model)
     options = {} if there else {"local_files_only": True}
     try:
@@ -132,7 +136,7 @@ def fine_tuned(settings: Settings, task: Task, examples: Examples) -> Built:
             tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token will do
         if config.pad_token_id is None:
             config.pad_token_id = tokenizer.pad_token_id
-        model, info = class_for(task).from_pretrained(
+        model, info = class_for(task.kind, settings.classifier).from_pretrained(
             settings.model,
             config=config,
             dtype=torch.float32,  # however it was saved: in half precision, steps of 1e-5 would be lost
@@ -141,6 +145,8 @@ def fine_tuned(settings: Settings, task: Task, examples: Examples) -> Built:
             ignore_mismatched_sizes=True,
             **options,
         )
+    except Mistake as mistake:
+        raise Mistake(f"--classifier {settings.classifier}: {mistake}") from None
     except (OSError, ValueError) as error:
         raise unavailable(settings.model, error, there) from None
     if getattr(config, "headwise", None) is not None:
@@ -193,8 +199,11 @@ def unavailable(name: str, error: Exception, there: bool) -> Mistake:
     )
 
 
-def class_for(task: Task) -> Any:
-    return AutoModelForTokenClassification if task.kind == "tokens" else AutoModelForSequenceClassification
+def class_for(kind: str, classifier: str | None = None) -> Any:
+    """The auto class of a task's models."""
+    if kind == "tokens":
+        return AutoModelForTokenClassification
+    return FirstToken if classifier == "first-token" else AutoModelForSequenceClassification
 
 
 def labels(task: Task, examples: Examples) -> dict[str, Any]:

@@ -21,6 +21,13 @@ from transformers import AutoTokenizer, {auto}
 
 model = hw.from_pretrained("PATH", {auto})
 tokenizer = AutoTokenizer.from_pretrained("PATH")""",
+    "first-token": """\
+import headwise as hw
+from headwise.models import FirstToken
+from transformers import AutoTokenizer
+
+model = hw.from_pretrained("PATH", FirstToken)
+tokenizer = AutoTokenizer.from_pretrained("PATH")""",
     "theirs": """\
 from transformers import pipeline
 
@@ -32,7 +39,7 @@ def text(settings: Settings, task: Task, metrics: dict[str, Any]) -> str:
     """The card as Markdown, with the hub's header. It holds no path and no name of the machine."""
     tokens = task.kind == "tokens"
     name = settings.model.rstrip("/").split("/")[-1]
-    kind = "ours" if is_ours(settings.model) else "retrofitted" if settings.retrofit else "theirs"
+    kind = kind_of(settings)
     head = {
         "library_name": "transformers" if kind == "theirs" else "headwise",
         "pipeline_tag": "token-classification" if tokens else "text-classification",
@@ -42,6 +49,8 @@ def text(settings: Settings, task: Task, metrics: dict[str, Any]) -> str:
         auto=f"AutoModelFor{'Token' if tokens else 'Sequence'}Classification", pipeline=head["pipeline_tag"]
     )
     what = [f"`{name}`" + (", trained from scratch" if kind == "ours" else ", trained further")]
+    if settings.classifier == "first-token":
+        what.append("with a classifier of the first token, W · ReLU(h)")
     if settings.retrofit:
         what.append(f"with {settings.retrofit} attention put in")
     if settings.guides:
@@ -60,6 +69,15 @@ def text(settings: Settings, task: Task, metrics: dict[str, Any]) -> str:
         f"Labels: {', '.join(metrics['labels']) or 'a number'}.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def kind_of(settings: Settings) -> str:
+    """Which of the ways to load it is the model's."""
+    if is_ours(settings.model):
+        return "ours"
+    if settings.classifier == "first-token":
+        return "first-token"
+    return "retrofitted" if settings.retrofit else "theirs"
 
 
 def table(metrics: dict[str, Any]) -> str:

@@ -57,6 +57,9 @@ class Settings(Common):
 
     retrofit: Literal["distance-aware", "rpr"] | None = None
     """Give a Hugging Face model a position scheme, which starts neutral and is learnt."""
+    classifier: Literal["own", "first-token"] | None = None
+    """How a Hugging Face model's states become scores: by its own head, the default; or W · ReLU(h) of the first token,
+    as in the attention-guiding paper."""
     guides: tuple[str, ...] = ()
     """What to push heads towards, each with its weight or without one for an automatic one: mdg, pdg=0.01, first,
     next, previous, delimiter, period, disagreement, pmi, word-similarity. mdg@6=0.01 guides layer 6 only, from 0."""

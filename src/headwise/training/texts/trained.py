@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
+from transformers import AutoTokenizer
 
-import headwise.models  # noqa: F401, whose models Auto classes load
 from headwise.guidance import from_pretrained
 from headwise.inspection.subject import Subject
 from headwise.mistakes import Mistake
@@ -19,6 +18,7 @@ from headwise.training import folder
 from headwise.training.kinds import read_settings
 from headwise.training.loading import loadable
 from headwise.training.run import in_bfloat16
+from headwise.training.texts.building import class_for
 from headwise.training.texts.inputs import Reader
 from headwise.training.texts.predictions import for_words
 from headwise.training.texts.settings import Settings
@@ -46,8 +46,8 @@ class Trained:
             Mistake: the folder holds no finished run.
         """
         metrics = folder.read_metrics(run, "kind", "task", "labels", "inputs")
-        tokens = metrics["kind"] == "tokens"
-        auto: Any = AutoModelForTokenClassification if tokens else AutoModelForSequenceClassification
+        settings: Any = read_settings(run / folder.SETTINGS)
+        auto = class_for(metrics["kind"], settings.classifier)
         with loadable(run):
             model: Any = from_pretrained(run, auto, use_safetensors=True)
             tokenizer = AutoTokenizer.from_pretrained(run)
@@ -56,7 +56,6 @@ class Trained:
             inputs = metrics["inputs"]
             hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
             reader = Reader(tokenizer, metrics["kind"], inputs["pair"], inputs["max_length"], hierarchy)
-        settings: Any = read_settings(run / folder.SETTINGS)
         return cls(settings, metrics, model.to(device).eval(), reader)
 
     def columns(self, first: Batch, *, labelled: bool, **given: str | None) -> Columns:

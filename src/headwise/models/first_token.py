@@ -1,0 +1,116 @@
+"""W · ReLU(h) of the first token: the classifier of the attention-guiding paper (Wang et al. 2022, equation 7), on an
+encoder of Hugging Face's.
+
+transformers' own classifiers put a layer between (a pooler, a tanh), which differs from model to model.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, MODEL_MAPPING, AutoConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from headwise.mistakes import Mistake
+
+#: How the names of such classes end; a saved model's configuration tells it.
+NAME = "FirstTokenForSequenceClassification"
+#: What `from_pretrained` is told that is about the configuration, too, and that is about it alone.
+WHERE = ("cache_dir", "local_files_only", "revision", "subfolder", "token")
+LABELS = ("id2label", "label2id", "num_labels", "problem_type")
+
+
+class FirstToken:
+    """An auto class: `FirstToken.from_pretrained(…)` as `AutoModelForSequenceClassification.from_pretrained(…)`.
+
+    Its models are the architecture's own, guided, retrofitted and saved as any other; saved ones are loaded by it.
+
+    Example:
+        >>> import torch
+        >>> from transformers import BertConfig
+        >>> from headwise.models import FirstToken
+        >>> size = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        >>> model = FirstToken.from_config(BertConfig(vocab_size=10, num_labels=3, **size))
+        >>> type(model).__name__, model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape
+        ('BertFirstTokenForSequenceClassification', torch.Size([1, 3]))
+    """
+
+    @classmethod
+    def from_config(cls, config: Any) -> PreTrainedModel:
+        model: PreTrainedModel = class_of(config.__class__)(config)
+        return model
+
+    @classmethod
+    def from_pretrained(cls, name: Any, *, config: Any = None, **options: Any) -> Any:
+        """A trained encoder, whose classifier begins at random, or a model that was saved with its classifier.
+
+        Raises:
+            Mistake: no encoder: its first token has not seen the others.
+        """
+        if config is None:
+            where = {key: options[key] for key in WHERE if key in options}
+            labels = {key: options.pop(key) for key in LABELS if key in options}
+            config = AutoConfig.from_pretrained(name, **where, **labels)
+        return class_of(config.__class__).from_pretrained(name, config=config, **options)
+
+
+@cache
+def class_of(config: Any) -> Any:
+    """The class for an architecture, by that of its configuration."""
+    if config not in MODEL_FOR_MASKED_LM_MAPPING or config().is_encoder_decoder:
+        raise Mistake(
+            f"{config.__name__.removesuffix('Config')}: the first token is read of encoders alone (BERT, RoBERTa, …): "
+            "elsewhere it has not seen the others"
+        )
+    encoder: Any = MODEL_MAPPING[config]
+    parent = next(one for one in encoder.__mro__[1:] if issubclass(one, PreTrainedModel))
+    return type(f"{encoder.__name__.removesuffix('Model')}{NAME}", (_Reading, parent), {"encoder": encoder})
+
+
+class _Reading:
+    """What all of them share, above the architecture's own PreTrainedModel."""
+
+    encoder: Any
+    base_model_prefix: str
+    config: Any
+    loss_function: Any
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)  # type: ignore[call-arg]
+        self.num_labels = config.num_labels
+        setattr(self, self.base_model_prefix, without_pooler(self.encoder, config))
+        self.first_token_classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()  # type: ignore[attr-defined]
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **options: Any,
+    ) -> SequenceClassifierOutput:
+        """(B, N) token ids → scores (B, labels), and the loss where labels are given."""
+        if token_type_ids is not None:
+            options["token_type_ids"] = token_type_ids
+        options.pop("return_dict", None)
+        found = getattr(self, self.base_model_prefix)(input_ids, attention_mask=attention_mask, **options)
+        logits = self.first_token_classifier(torch.relu(found.last_hidden_state[:, 0]))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+        return SequenceClassifierOutput(
+            loss=loss,
+            logits=logits,
+            hidden_states=found.hidden_states,
+            attentions=found.attentions,
+        )
+
+
+def without_pooler(encoder: Any, config: Any) -> Any:
+    """The encoder, without what nothing would read."""
+    try:
+        return encoder(config, add_pooling_layer=False)
+    except TypeError:
+        return encoder(config)
