@@ -75,7 +75,9 @@ class Case:
         """All results and gradients, of a weighting of the results that is the same for all backends."""
         scheme = deepcopy(self.made).to(device=device, dtype=dtype)
         leaves = [x.to(device=device, dtype=dtype).requires_grad_() for x in self.tensors]
-        options = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in self.options.items()}
+        options: dict[str, Any] = {
+            name: x.to(device) if isinstance(x, Tensor) else x for name, x in self.options.items()
+        }
         if "position_bias" in options:
             options["position_bias"] = options["position_bias"].to(dtype).requires_grad_()
             leaves.append(options["position_bias"])
@@ -159,7 +161,7 @@ def difference(found: Tensor, exact: Tensor) -> float:
 
 def measured(cases: int, triton_cases: int, device: str) -> dict[str, Errors]:
     """Errors of all backends."""
-    errors = {backend: Errors() for backend in BACKENDS}
+    errors: dict[str, Errors] = {backend: Errors() for backend in BACKENDS}
     for seed in tqdm(range(cases), unit="case", mininterval=5):
         case = draw(seed)
         exact = case.solved("reference", torch.float64, "cpu", RETURNED)

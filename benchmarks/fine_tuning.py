@@ -32,7 +32,8 @@ from transformers import (
 )
 
 import headwise as hw
-from headwise.guidance.attaching import Heard, attached, evaluating, listened
+from headwise.guidance.attaching import attached, evaluating, listened
+from headwise.guidance.heard import Heard, Need
 from headwise.studies.statistics import t_test
 
 #: Of each set: files of training and test, columns of text, rows to train and to test on.
@@ -48,7 +49,7 @@ EPOCHS, BATCH, LENGTH, LEARNING_RATE = 5, 32, 256, 5e-5
 def guides_of(method: str, tokenizer: Any) -> list[hw.Guide]:
     """The guides of a method such as `distance + MDG + PDG`; `MDG@0.05` has another share than the default."""
     stop = tokenizer.convert_tokens_to_ids(".")
-    made = {
+    made: dict[str, Any] = {
         "MDG": hw.MapDiscrimination,
         "PDG": hw.PatternDecorrelation,
         "First": hw.First,
@@ -106,7 +107,7 @@ class Ear:
     """Keeps what heads receive."""
 
     listening = True
-    wants: frozenset[str] = frozenset()
+    wants: frozenset[Need] = frozenset()
 
     def __init__(self) -> None:
         self.heard: list[Heard] = []
@@ -172,7 +173,7 @@ def run(name: str, data: Path, chosen: str, seed: int, method: str) -> dict[str,
     start = time.perf_counter()
     trainer.train()
     seconds = time.perf_counter() - start
-    predictions = trainer.predict(test)
+    predictions: Any = trainer.predict(test)  # type: ignore[arg-type]
     right = (predictions.predictions.argmax(axis=-1) == predictions.label_ids).mean()
     return {
         "set": chosen,
@@ -256,7 +257,8 @@ def main() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool, file.open("a") as log:
         todo = list(jobs(given.sets, given.seeds, given.methods, done))
-        futures = [pool.submit(limited, start_by(given.seconds), given.model, given.data, *job) for job in todo]
+        latest = time.time() + given.seconds
+        futures = [pool.submit(limited, latest, given.model, given.data, *job) for job in todo]
         for count, future in enumerate(as_completed(futures), start=1):
             line = future.result()
             if line is not None:
@@ -266,10 +268,6 @@ def main() -> None:
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     (given.out / "fine_tuning.md").write_text(table(lines))
     print(table(lines))
-
-
-def start_by(seconds: float) -> float:
-    return time.time() + seconds
 
 
 def limited(latest: float, *arguments: Any) -> dict[str, Any] | None:

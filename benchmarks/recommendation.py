@@ -278,7 +278,8 @@ def worked(given: argparse.Namespace, log: mind.Log, what: str) -> tuple[int, fl
     titles = tokenised(tokenizer, log.news.data, given.title_length)
     sizes: dict[str, Any] = {"heads": given.heads, "head_dim": given.head_dim}
     words = HeadwiseConfig(vocab_size=len(tokenizer), word_dim=100, **sizes)
-    model = HeadwiseForRecommendation(RecommenderConfig(titles=words, **sizes)).to(device)
+    model: Any = HeadwiseForRecommendation(RecommenderConfig(titles=words, **sizes))
+    model = model.to(device)
     precision = partial(torch.autocast, device, torch.bfloat16, enabled=device == "cuda")
     if what == "evaluate":
         start = time.perf_counter()

@@ -2,8 +2,8 @@
 
     python benchmarks/training_speed.py --task ag-news --data ag_news/ --vectors glove.npz --out OUT
 
-The same words, batches, Trainer and model around the one layer that differs. Each trains two epochs; the second is
-timed, and some of its steps are profiled. It writes `training_speed.md`.
+The same words, batches, Trainer and model around the one layer that differs. Each trains two epochs, the second of
+which is timed, and then some steps that are profiled. It writes `training_speed.md`.
 """
 
 import argparse
@@ -94,8 +94,8 @@ RIVALS: dict[str, Callable[[Any], None]] = {
 }
 
 
-class Clock(TrainerCallback):  # type: ignore[misc]
-    """Times the second epoch, and profiles the steps after its middle."""
+class Clock(TrainerCallback):
+    """When epochs begin and end."""
 
     def __init__(self) -> None:
         self.times: list[float] = []

@@ -181,14 +181,9 @@ def speed(work: Path, recipe: Job, models: Sequence[str], steps: int) -> Iterato
             for method, options in SPEED.items():
                 job = {"pairs": "en-de", "method": "absolute", "seed": 0, "recipe": recipe}
                 ready = prepared(work, job)
-                settings = Translation(
-                    data=(str(work / "en-de"),),
-                    source="en",
-                    target="de",
-                    model=size,
-                    **options,  # type: ignore[arg-type]
-                )
-                model: Any = build(settings, ready.tokenizer).to(device)
+                told: Job = {"data": (str(work / "en-de"),), "source": "en", "target": "de", "model": size}
+                model: Any = build(Translation(**told, **options), ready.tokenizer)
+                model = model.to(device)
                 line = {"study": "speed", "device": device_name(), "model": size, "method": method, "round": round_}
                 learning = training_speed(model, ready, running.USUAL[size].batch_size, steps)
                 yield line | learning | decoding_speed(model, ready)
@@ -211,9 +206,12 @@ def training_speed(model: Any, ready: running.Prepared, size: int, steps: int) -
         adam.step()
         adam.zero_grad()
 
-    for batch in data:  # once for nothing: kernels are compiled and chosen
-        step(batch)
-    seconds = timed(lambda: [step(batch) for batch in data])
+    def learn() -> None:
+        for batch in data:
+            step(batch)
+
+    learn()  # once for nothing: kernels are compiled and chosen
+    seconds = timed(learn)
     count = sum(int((batch["labels"] != -100).sum()) for batch in data)
     return {"tokens per second": count / seconds, "ms per step": 1000 * seconds / len(data)}
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification
 
 import headwise as hw
 from headwise.guidance.retrofit import scheme_modules
@@ -41,8 +42,6 @@ def test_starts_as_the_model_was_and_learns(name: str, scheme: str) -> None:
 
 @pytest.mark.parametrize("how", ["whole", "adapter"])
 def test_saved_and_loaded(how: str, tmp_path: Path) -> None:
-    from transformers import AutoModelForSequenceClassification
-
     model, inputs = build("bert"), batch()
     if how == "adapter":
         model.save_pretrained(tmp_path / "model")
@@ -65,6 +64,15 @@ def test_saved_and_loaded(how: str, tmp_path: Path) -> None:
         )
     assert len(list(scheme_modules(loaded))) == 2
     torch.testing.assert_close(outputs(loaded, inputs), expected)
+
+
+@pytest.mark.parametrize("name", ["bert", "mpnet", "deberta"])  # the last two do not know torch's kernels
+def test_a_model_without_a_scheme_loads_as_by_its_auto_class(name: str, tmp_path: Path) -> None:
+    model, inputs = build(name), batch()
+    model.save_pretrained(tmp_path)
+    loaded: Any = hw.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    assert type(loaded) is type(model)
+    torch.testing.assert_close(outputs(loaded, inputs), outputs(model, inputs))
 
 
 def test_works_together_with_guides() -> None:

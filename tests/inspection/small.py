@@ -14,14 +14,14 @@ WORDS = "a fine warm and funny film with dull actors , though the plot is thin .
 TEXT = "a warm and funny film , though the plot is thin ."
 
 
-def bert(name: str = "tiny", *, seed: int = 0, distance: bool = False, layers: int = 2, heads: int = 4) -> Subject:
+def bert(name: str = "tiny", *, seed: int = 0, distance: bool = False, layers: int = 2) -> Subject:
     torch.manual_seed(seed)
     tokenizer = build_tokenizer([WORDS], framed=True)
     config = BertConfig(
         vocab_size=len(tokenizer),
-        hidden_size=8 * heads,
+        hidden_size=32,
         num_hidden_layers=layers,
-        num_attention_heads=heads,
+        num_attention_heads=4,
         intermediate_size=16,
         initializer_range=0.5,
         pad_token_id=tokenizer.pad_token_id,

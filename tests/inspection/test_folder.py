@@ -31,9 +31,9 @@ from headwise.models import HeadwiseConfig, HeadwiseForRecommendation, Recommend
 from tests.inspection.small import TEXT, bert
 
 
-def layers(count: int = 2, heads: int = 3, seed: int = 0, **options: Any) -> list[hw.DistanceAware]:
+def layers(seed: int = 0, **options: Any) -> list[hw.DistanceAware]:
     torch.manual_seed(seed)
-    return [hw.DistanceAware(heads=heads, **{"w_spread": 0.5, "v_spread": 1.0} | options) for _ in range(count)]
+    return [hw.DistanceAware(heads=3, **{"w_spread": 0.5, "v_spread": 1.0} | options) for _ in range(2)]
 
 
 def test_the_sigmoids_are_equation_5() -> None:

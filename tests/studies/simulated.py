@@ -21,10 +21,10 @@ def classified(folder: Path, method: str, seed: int, right: Any, task: str = "ss
     return written(folder, "classification", task, method, seed, {"label": labels}, scores, ["bad", "good"])
 
 
-def rated(folder: Path, method: str, seed: int, errors: Any, task: str = "stars") -> Result:
+def rated(folder: Path, method: str, seed: int, errors: Any) -> Result:
     """A run on ratings, which is wrong by so much on each test row."""
     labels = np.arange(len(errors)) % 5 + 1.0
-    return written(folder, "regression", task, method, seed, {"label": labels}, (labels + errors)[:, None], [])
+    return written(folder, "regression", "stars", method, seed, {"label": labels}, (labels + errors)[:, None], [])
 
 
 def written(

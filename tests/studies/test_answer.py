@@ -22,14 +22,12 @@ from tests.studies.simulated import classified, rated, written
 ROWS = 400
 
 
-def study(
-    folder: Path, methods: Mapping[str, float], seeds: int, *, task: str = "sst2", spread: float = 0.01
-) -> list[Result]:
+def study(folder: Path, methods: Mapping[str, float], seeds: int, *, task: str = "sst2") -> list[Result]:
     """Methods of known accuracy, judged on the same rows, some of which are hard for all of them."""
     draw = np.random.default_rng(len(task))
     hard = draw.random(ROWS)
     return [
-        classified(folder, name, seed, hard < accuracy + draw.normal(0, spread), task)
+        classified(folder, name, seed, hard < accuracy + draw.normal(0, 0.01), task)
         for seed in range(seeds)
         for name, accuracy in methods.items()
     ]

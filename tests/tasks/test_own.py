@@ -167,7 +167,7 @@ WRONG: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_told(tmp_path: Path, what: str, cache: Path) -> None:
+def test_what_is_wrong_is_told(tmp_path: Path, what: str) -> None:
     columns, options, message = WRONG[what]
     with pytest.raises(Mistake, match=message) as told:
         own(write(tmp_path / "a.csv", columns), **options)

@@ -102,7 +102,7 @@ def test_a_run_is_never_overwritten_unasked(reviews: Path, tmp_path: Path, headw
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
 
 
-def test_settings_from_a_file(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
+def test_settings_from_a_file(tmp_path: Path, headwise: Headwise) -> None:
     for text, message in (
         ("model: [", "not YAML"),
         ("- plain", "expected settings"),

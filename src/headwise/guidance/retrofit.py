@@ -125,9 +125,7 @@ def from_pretrained(path: str | Path, auto_class: Any = AutoModel, **options: An
         auto_class: such as `AutoModelForSequenceClassification`.
         options: as `auto_class.from_pretrained`.
     """
-    model: PreTrainedModel = auto_class.from_pretrained(
-        path, **({"attn_implementation": "sdpa", "use_safetensors": True} | options)
-    )
+    model: PreTrainedModel = auto_class.from_pretrained(path, **({"use_safetensors": True} | options))
     settings = getattr(model.config, "headwise", None)
     if settings is None:
         return model

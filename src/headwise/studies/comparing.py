@@ -1,7 +1,7 @@
 """`headwise compare`: methods × tasks × seeds, paired, with their controls."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,10 +73,15 @@ def compare(study: Study, machine: Machine) -> bool:
     Raises:
         KeyboardInterrupt: stopped; the study can be resumed.
     """
+    return conducted(study, machine, lambda: conclude(study).tell(), command="compare")
+
+
+def conducted(study: Study, machine: Machine, tell: Callable[[], None], *, command: str) -> bool:
+    """Do what waits, tell what came out of what is finished, and what is missing; False if something is."""
     study.conduct(machine)
     missing = study.missing()
     try:
-        conclude(study).tell()
+        tell()
         print(f"report.html, tables and all runs are in {study.folder.path}")
     except Mistake as mistake:
         if not missing:
@@ -84,7 +89,7 @@ def compare(study: Study, machine: Machine) -> bool:
         print(f"headwise: {mistake}", file=sys.stderr)
     told_missing(missing)
     if missing:
-        print(f"headwise compare --resume --out {study.folder.path} tries again", file=sys.stderr)
+        print(f"headwise {command} --resume --out {study.folder.path} tries again", file=sys.stderr)
     return not missing
 
 

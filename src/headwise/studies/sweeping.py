@@ -129,7 +129,7 @@ def sweep(study: Study, machine: Machine) -> bool:
     if best is not None:
         tell(found, controls)
         write(found, study.folder.path)
-        conclude(best, control, study)
+        conclude(best, control)
     missing = study.missing()
     told_missing(missing)
     return not missing
@@ -145,7 +145,7 @@ def tell(found: Sequence[Candidate], controls: Sequence[str]) -> None:
     Console(soft_wrap=True).print(table)
 
 
-def conclude(best: Candidate, control: Candidate | None, study: Study) -> None:
+def conclude(best: Candidate, control: Candidate | None) -> None:
     """What was chosen, on test: the only time that anybody looks."""
     if control is None:
         print(f"Chosen: {best.name}. The unchanged model did not finish, so nobody knows whether that helps.")

@@ -51,12 +51,7 @@ def open_subject(path: str, name: str | None = None) -> Subject:
     with loadable(path, "no run of headwise, and no Hugging Face model that can be loaded"):
         config = AutoConfig.from_pretrained(path)
         auto = auto_class(next(iter(config.architectures or []), ""))
-        retrofitted = getattr(config, "headwise", None) is not None
-        model: Any = (
-            from_pretrained(path, auto, use_safetensors=True)
-            if retrofitted
-            else auto.from_pretrained(path, use_safetensors=True)
-        )
+        model: Any = from_pretrained(path, auto, use_safetensors=True)
         tokenizer = AutoTokenizer.from_pretrained(path)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Subject(name=name, model=model.to(device).eval(), tokenizer=tokenizer, max_length=longest(model, tokenizer))

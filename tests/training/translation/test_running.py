@@ -128,7 +128,7 @@ def test_a_scheme_of_the_decoders_own(run: Finished, pairs: Path) -> None:
     assert config.decoder_scheme_options == {"k": 3, "per_head": True}
 
 
-def test_a_sentence_that_is_too_long_is_named_or_clipped(pairs: Path, tmp_path: Path) -> None:
+def test_a_sentence_that_is_too_long_is_named_or_clipped(tmp_path: Path) -> None:
     texts = sentences(30, seed=1)
     for split in ("train", "dev", "test"):
         write(tmp_path / "data", split, [*texts[:4], " ".join(["one"] * 20), *texts[5:]])

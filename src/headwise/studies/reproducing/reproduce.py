@@ -14,7 +14,7 @@ from headwise.inspection import draw_curves
 from headwise.mistakes import Mistake
 from headwise.studies import report, tables
 from headwise.studies.answer import answer
-from headwise.studies.comparing import told_missing
+from headwise.studies.comparing import conducted
 from headwise.studies.comparison import OnTask
 from headwise.studies.crew import Machine
 from headwise.studies.methods import Method
@@ -146,19 +146,7 @@ def reproduce(running: Study, machine: Machine) -> bool:
     Raises:
         KeyboardInterrupt: stopped; the study can be resumed.
     """
-    running.conduct(machine)
-    missing = running.missing()
-    try:
-        conclude(running)
-        print(f"report.html, tables and all runs are in {running.folder.path}")
-    except Mistake as mistake:
-        if not missing:
-            raise
-        told(str(mistake))
-    told_missing(missing)
-    if missing:
-        told(f"headwise reproduce --resume --out {running.folder.path} tries again")
-    return not missing
+    return conducted(running, machine, lambda: conclude(running), command="reproduce")
 
 
 def conclude(running: Study) -> None:

@@ -59,7 +59,7 @@ def probabilities(kind: str, scores: Any) -> Any:
     return raised / raised.sum(axis=-1, keepdims=True)
 
 
-def write_predictions(path: Path, task: Task, scores: Mapping[str, Any], examples: Examples) -> None:
+def write_predictions(path: Path, scores: Mapping[str, Any], examples: Examples) -> None:
     """`predictions.parquet`: for each row of dev and test its split, number, label and the model's scores."""
     tables = []
     for split, found in scores.items():

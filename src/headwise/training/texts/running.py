@@ -145,7 +145,7 @@ def fitted(
         with folder.staged(out) as stage:
             built.model.save_pretrained(stage, state_dict=weights)
             built.reader.tokenizer.save_pretrained(stage)
-            write_predictions(stage / folder.PREDICTIONS, task, scores, examples)
+            write_predictions(stage / folder.PREDICTIONS, scores, examples)
             (stage / "README.md").write_text(card.text(settings, task, metrics), encoding="utf-8")
             (stage / folder.METRICS).write_text(folder.as_json(metrics), encoding="utf-8")
     state().wait_for_everyone()
