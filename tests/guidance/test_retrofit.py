@@ -74,7 +74,8 @@ def test_works_together_with_guides() -> None:
     assert all(parameter.grad is not None for parameter in hw.scheme_parameters(model))
 
 
-def test_distance_reaches_across_a_cache() -> None:
+@pytest.mark.parametrize("scheme", ["DistanceAware", "RelativePositions", "TransformerXL", "Tener"])
+def test_positions_reach_across_a_cache(scheme: str) -> None:
     """Generating with a cache gives the tokens that it gives without."""
     import transformers as hf
 
@@ -88,9 +89,15 @@ def test_distance_reaches_across_a_cache() -> None:
         vocab_size=40,
     )
     model: Any = hf.LlamaForCausalLM(config)
-    hw.retrofit(model, hw.DistanceAware, w_spread=0.5)
+    hw.retrofit(model, scheme)
+    with torch.no_grad():  # so that a wrong distance shows
+        for parameter in model.parameters():
+            parameter.mul_(5.0)
+        for parameter in hw.scheme_parameters(model):
+            parameter.normal_(0.0, 0.5)
     ids = torch.randint(3, 40, (2, 5))
-    options: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    real = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
+    options: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "attention_mask": real}
     without = model.generate(ids, use_cache=False, **options)
     assert torch.equal(model.generate(ids, use_cache=True, **options), without)
     assert torch.equal(model.generate(ids, cache_implementation="static", disable_compile=True, **options), without)

@@ -178,8 +178,16 @@ def choose(problem: Problem, backend: Backend) -> Choice:
         return Choice("reference", "exported programs hold plain operators, for any length")
     batch, heads, n, m = problem.shape
     if batch * heads * n * m >= (MANY_PAIRS_ON_CPU if problem.v.device.type == "cpu" else MANY_PAIRS):
-        return Choice("blockwise", f"maps of {batch} × {heads} × {n} × {m} weights are too large to hold")
-    return Choice("reference", f"maps of {batch} × {heads} × {n} × {m} weights are small enough to hold")
+        return Choice("blockwise", f"{_maps(problem)} are too large to hold")
+    return Choice("reference", f"{_maps(problem)} are small enough to hold")
+
+
+def _maps(problem: Problem) -> str:
+    """In words; for a compiler without sizes, since it would compile anew for each that was written out."""
+    if torch.compiler.is_compiling():
+        return "maps"
+    batch, heads, n, m = problem.shape
+    return f"maps of {batch} × {heads} × {n} × {m} weights"
 
 
 def _problem(
