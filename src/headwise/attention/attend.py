@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from headwise.attention import blockwise, reference, sdpa, triton
-from headwise.attention.checks import broadcastable, check_scheme, check_tensors, cumulative_lengths, padding
+from headwise.attention.checks import (
+    broadcastable,
+    check_scheme,
+    check_share,
+    check_tensors,
+    cumulative_lengths,
+    padding,
+)
 from headwise.attention.problem import Problem, joined
 from headwise.attention.schemes import Scheme
 from headwise.attention.schemes.scheme import one_of
@@ -217,8 +224,7 @@ def _problem(
         raise TypeError(f"offset must be an int, got {offset!r}")
     if offset < 0:
         raise ValueError(f"offset, the position of the first query, must be 0 or more, got {offset}")
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+    check_share("dropout", dropout)
     if scale is not None and not scale > 0.0:
         raise ValueError(f"scale must be above 0, got {scale}")
     if packed is not None:
@@ -232,6 +238,8 @@ def _problem(
         }
         packed = cumulative_lengths(packed, q, k, [name for name, given in others.items() if given])
     terms = scheme(q, k, offset=offset)
+    if terms.value_table is not None and terms.value_table.shape[2] != v.shape[3]:
+        raise ValueError(f"scheme adds vectors of width {terms.value_table.shape[2]} to v, which is {v.shape[3]} wide")
     return Problem(
         terms=terms,
         v=v,
