@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification
 
 import headwise as hw
 from headwise.guidance.retrofit import scheme_modules
@@ -67,6 +68,30 @@ def test_saved_and_loaded(how: str, tmp_path: Path) -> None:
     torch.testing.assert_close(outputs(loaded, inputs), expected)
 
 
+def test_loading_tells_what_the_auto_class_tells(tmp_path: Path) -> None:
+    hw.retrofit(build("bert")).save_pretrained(tmp_path)  # type: ignore[operator]
+    model, info = hw.from_pretrained(tmp_path, AutoModelForSequenceClassification, output_loading_info=True)
+    assert len(hw.scheme_parameters(model)) == 2 * LAYERS
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+
+
+def test_a_model_that_needs_an_example_is_loaded_by_one(tmp_path: Path) -> None:
+    import transformers as hf
+
+    sizes: Any = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = hf.ViTConfig(image_size=8, patch_size=4, **sizes)
+    example = {"pixel_values": torch.randn(2, 3, 8, 8)}
+    model: Any = hw.retrofit(hf.ViTModel(config), hw.DistanceAware, example=example)
+    model.save_pretrained(tmp_path)
+    hw.save_adapter(model, tmp_path / "adapter")
+    for loaded in (
+        hw.from_pretrained(tmp_path, example=example),
+        hw.load_adapter(hf.ViTModel(config), tmp_path / "adapter", example=example),
+    ):
+        assert len(hw.scheme_parameters(loaded)) == 2
+
+
 def test_works_together_with_guides() -> None:
     model, inputs = hw.retrofit(build("bert"), hw.DistanceAware).train(), batch()
     with hw.guiding(model, [hw.MapDiscrimination(), hw.Next(heads=[0])]) as guided:
@@ -116,8 +141,12 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     model = build("bert")
     with pytest.raises(ValueError, match="scheme must be one of DistanceAware"):
         hw.retrofit(model, "Distance")
-    with pytest.raises(ValueError, match=f"but the model has {LAYERS} attention layers"):
-        hw.retrofit(model, layers=[7])
+    with pytest.raises(ValueError, match="the class or its name"):
+        hw.retrofit(model, hw.DistanceAware(2))  # type: ignore[arg-type]
+    layers: Any
+    for layers in ([7], [], ["0"]):
+        with pytest.raises(ValueError, match=f"but the model has {LAYERS} attention layers"):
+            hw.retrofit(model, layers=layers)
     with pytest.raises(ValueError, match="has no scheme"):
         hw.save_adapter(model, tmp_path)
     with pytest.raises(FileNotFoundError, match=r"holds no headwise\.json"):
