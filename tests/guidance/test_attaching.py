@@ -208,12 +208,12 @@ def test_automatic_weights_are_a_share_of_the_tasks_gradient() -> None:
         again = model(**inputs).logits.square().mean()
         queries = [layer.q for layer in alone._layers]
         assert float(length(alone.loss()) / length(again)) == pytest.approx(0.3 / 2, rel=1e-3)  # two guides divide it
-    task: Any
-    for task in (None, 0.5, torch.tensor(0.5)):
+    other: Any
+    for other in (None, 0.5, torch.tensor(0.5)):
         with hw.guiding(model, [hw.MapDiscrimination("auto")]) as guided:
             model(**inputs)
             with pytest.raises(ValueError, match=r"give guided.loss\(…\) the task's loss, with its graph"):
-                guided.loss(task)
+                guided.loss(other)
 
 
 def test_automatic_weights_with_frozen_layers_and_a_batch_that_overflowed() -> None:

@@ -174,7 +174,7 @@ def attention_mask(
     batch_size: int,
     q_length: int,
     kv_length: int,
-    q_offset: int | Tensor = 0,
+    q_offset: Any = 0,  # a tensor of a static cache
     kv_offset: int = 0,
     mask_function: Any = None,
     attention_mask: Tensor | None = None,
