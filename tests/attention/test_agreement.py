@@ -3,6 +3,7 @@
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,3 +83,16 @@ def test_a_query_without_a_key_gets_zeros_and_no_gradient() -> None:
             assert q.grad is not None
             assert q.grad[:, :, 1].eq(0).all(), (name, backend)
             assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v)), (name, backend)
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+@pytest.mark.parametrize(("batch", "n", "m"), [(0, 3, 3), (2, 0, 3), (2, 3, 0)])
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_nothing_to_attend_from_or_to(name: str, batch: int, n: int, m: int, backend: Any) -> None:
+    scheme = make(name, 2, 4)
+    q, k = (torch.randn(batch, 2, length, 4, dtype=torch.float64, requires_grad=True) for length in (n, m))
+    output, received, squares, _, weights = attend(q, k, k, scheme=scheme, backend=backend, **EVERYTHING)
+    assert weights.shape == (batch, 2, n, m)
+    assert not any(x.any() for x in (output, received, squares))
+    for grad in torch.autograd.grad(output.sum() + received.sum(), [q, k], materialize_grads=True):
+        assert not grad.any()

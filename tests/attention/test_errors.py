@@ -5,7 +5,18 @@ from typing import Any
 import pytest
 import torch
 
-from headwise import DistanceAware, MultiheadAttention, Plain, RelativePositions, Tener, TransformerXL, attend, explain
+from headwise import (
+    DecoderLayer,
+    DistanceAware,
+    EncoderLayer,
+    MultiheadAttention,
+    Plain,
+    RelativePositions,
+    Tener,
+    TransformerXL,
+    attend,
+    explain,
+)
 from tests.attention.cases import EVERYTHING
 
 X = torch.randn(2, 4, 5, 8)
@@ -27,6 +38,7 @@ ANYTHING: dict[str, Any] = {"half": 1.5, "log": "log", "late": "late", "4": "4"}
         ({"scheme": "plain"}, TypeError, "scheme must be a headwise Scheme"),
         ({"scheme": DistanceAware(heads=8)}, ValueError, "scheme has heads=8 but q has 4 heads"),
         ({"scheme": Tener(4, 16)}, ValueError, "scheme has head_dim=16 but q's heads are 8 wide"),
+        ({"scheme": RelativePositions(4, 8, k=1), "v": X[..., :4]}, ValueError, "vectors of width 8 to v, .* 4 wide"),
         ({"key_padding": torch.ones(2, 5)}, TypeError, "key_padding must be boolean .* or integer lengths"),
         ({"key_padding": torch.ones(2, 4).bool()}, ValueError, r"key_padding must be \(2, 5\).*got shape \(2, 4\)"),
         ({"key_padding": torch.tensor([5, 6])}, ValueError, r"key_padding lengths must lie between 0 and 5.*\[5, 6\]"),
@@ -73,12 +85,28 @@ def test_attend(changes: dict[str, Any], error: type[Exception], message: str) -
         (lambda: MultiheadAttention(10, 4), ValueError, "dim must be a multiple of heads"),
         (lambda: MultiheadAttention(8, 4, key_heads=3), ValueError, "heads must be a multiple of key_heads"),
         (lambda: MultiheadAttention(8, 4, scheme=DistanceAware(2)), ValueError, "scheme has heads=2"),
+        (lambda: MultiheadAttention(8, 4, scheme=ANYTHING["4"]), TypeError, "scheme must be a headwise Scheme"),
+        (lambda: MultiheadAttention(8, 4, dropout=ANYTHING["half"]), ValueError, "dropout must be .* got 1.5"),
+        (
+            lambda: MultiheadAttention(8, 4, backend=ANYTHING["4"]),
+            ValueError,
+            "backend must be one of auto, .* got '4'",
+        ),
+        (lambda: EncoderLayer(8, 4, feedforward=0), ValueError, "feedforward must be at least 1, got 0"),
         (lambda: MultiheadAttention(8, 4, scheme=Tener(4, 2), kdim=6), ValueError, "keys must be .* 8 wide, got 6"),
     ],
 )
 def test_constructors(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+def test_layers_name_what_they_were_given() -> None:
+    x = torch.randn(2, 5, 8)
+    with pytest.raises(TypeError, match=r"attn_mask must be boolean .* got torch.uint8"):
+        MultiheadAttention(8, 4)(x, x, x, attn_mask=torch.zeros(5, 5, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="key_padding must be a mask of all tokens so far"):
+        DecoderLayer(8, 4)(x, x, key_padding=torch.tensor([5, 3]), cache=lambda k, v: (k, v))
 
 
 def test_a_backend_asked_for_by_name_never_falls_back() -> None:

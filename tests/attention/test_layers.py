@@ -49,14 +49,17 @@ def test_loads_torch_weights_of_unequal_widths() -> None:
     torch.testing.assert_close(ours(query, key, value), theirs(query, key, value))
 
 
-def test_stands_inside_torchs_own_layer() -> None:
-    theirs = nn.TransformerEncoderLayer(DIM, HEADS, 32, batch_first=True, dropout=0.0)
+@pytest.mark.parametrize("training", [True, False])
+def test_stands_inside_torchs_own_layer(training: bool) -> None:
+    theirs = nn.TransformerEncoderLayer(DIM, HEADS, 32, batch_first=True, dropout=0.0).train(training)
     x, padding = torch.randn(2, 5, DIM), torch.arange(5) >= torch.tensor([5, 3])[:, None]
     true = theirs(x, src_key_padding_mask=padding)
     attention = MultiheadAttention(DIM, HEADS)
     attention.load_state_dict(theirs.self_attn.state_dict())
     theirs.self_attn = attention  # type: ignore[assignment]
-    torch.testing.assert_close(theirs(x, src_key_padding_mask=padding), true)
+    torch.testing.assert_close(theirs(x, src_key_padding_mask=padding)[~padding], true[~padding])
+    one = nn.TransformerEncoder(theirs, num_layers=1).train(training)
+    torch.testing.assert_close(one(x, src_key_padding_mask=padding)[~padding], true[~padding])
 
 
 def test_tener_has_no_key_projection() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from headwise import EncoderLayer, attend
@@ -40,6 +41,16 @@ def test_compile_without_graph_breaks(name: str, backend: Any) -> None:
     mine, true = compiled(x, key_padding=lengths), model(x, key_padding=lengths)
     torch.testing.assert_close(mine, true)
     torch.testing.assert_close(gradients(model, mine.square().sum()), gradients(model, true.square().sum()))
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_compiled_once_for_all_lengths(name: str) -> None:
+    model, counter = layer(name, "auto").eval(), CompileCounter()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+    for length in (7, 8, 12):
+        x = torch.randn(2, length, HEADS * HEAD_DIM)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert counter.frame_count == 1
 
 
 def test_compile_with_inductor() -> None:

@@ -174,6 +174,12 @@ def test_a_guides_mistakes_are_named(make: Any, message: str) -> None:
         make()
 
 
+@pytest.mark.parametrize("guides", [hw.First(), [hw.First], "mdg"])
+def test_what_is_no_list_of_guides_is_refused(guides: Any) -> None:
+    with pytest.raises(TypeError, match="guides must be a list of guides"), hw.guiding(build("bert"), guides):
+        pass
+
+
 def test_layers_and_heads_that_are_not_there_are_named() -> None:
     model, inputs = build("bert").train(), batch()
     for guide, message in ((hw.First(layers=[3]), "layers has 3, but the model has 3"), (hw.Next(heads=[-3]), "heads")):
@@ -202,10 +208,12 @@ def test_automatic_weights_are_a_share_of_the_tasks_gradient() -> None:
         again = model(**inputs).logits.square().mean()
         queries = [layer.q for layer in alone._layers]
         assert float(length(alone.loss()) / length(again)) == pytest.approx(0.3 / 2, rel=1e-3)  # two guides divide it
-    with hw.guiding(model, [hw.MapDiscrimination("auto")]) as guided:
-        model(**inputs)
-        with pytest.raises(ValueError, match=r"give guided.loss\(…\) the task's loss"):
-            guided.loss()
+    other: Any
+    for other in (None, 0.5, torch.tensor(0.5)):
+        with hw.guiding(model, [hw.MapDiscrimination("auto")]) as guided:
+            model(**inputs)
+            with pytest.raises(ValueError, match=r"give guided.loss\(…\) the task's loss, with its graph"):
+                guided.loss(other)
 
 
 def test_automatic_weights_with_frozen_layers_and_a_batch_that_overflowed() -> None:

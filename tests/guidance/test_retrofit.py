@@ -75,6 +75,30 @@ def test_a_model_without_a_scheme_loads_as_by_its_auto_class(name: str, tmp_path
     torch.testing.assert_close(outputs(loaded, inputs), outputs(model, inputs))
 
 
+def test_loading_tells_what_the_auto_class_tells(tmp_path: Path) -> None:
+    hw.retrofit(build("bert")).save_pretrained(tmp_path)  # type: ignore[operator]
+    model, info = hw.from_pretrained(tmp_path, AutoModelForSequenceClassification, output_loading_info=True)
+    assert len(hw.scheme_parameters(model)) == 2 * LAYERS
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+
+
+def test_a_model_that_needs_an_example_is_loaded_by_one(tmp_path: Path) -> None:
+    import transformers as hf
+
+    sizes: Any = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = hf.ViTConfig(image_size=8, patch_size=4, **sizes)
+    example = {"pixel_values": torch.randn(2, 3, 8, 8)}
+    model: Any = hw.retrofit(hf.ViTModel(config), hw.DistanceAware, example=example)
+    model.save_pretrained(tmp_path)
+    hw.save_adapter(model, tmp_path / "adapter")
+    for loaded in (
+        hw.from_pretrained(tmp_path, example=example),
+        hw.load_adapter(hf.ViTModel(config), tmp_path / "adapter", example=example),
+    ):
+        assert len(hw.scheme_parameters(loaded)) == 2
+
+
 def test_works_together_with_guides() -> None:
     model, inputs = hw.retrofit(build("bert"), hw.DistanceAware).train(), batch()
     with hw.guiding(model, [hw.MapDiscrimination(), hw.Next(heads=[0])]) as guided:
@@ -82,7 +106,8 @@ def test_works_together_with_guides() -> None:
     assert all(parameter.grad is not None for parameter in hw.scheme_parameters(model))
 
 
-def test_distance_reaches_across_a_cache() -> None:
+@pytest.mark.parametrize("scheme", ["DistanceAware", "RelativePositions", "TransformerXL", "Tener"])
+def test_positions_reach_across_a_cache(scheme: str) -> None:
     """Generating with a cache gives the tokens that it gives without."""
     import transformers as hf
 
@@ -96,9 +121,15 @@ def test_distance_reaches_across_a_cache() -> None:
         vocab_size=40,
     )
     model: Any = hf.LlamaForCausalLM(config)
-    hw.retrofit(model, hw.DistanceAware, w_spread=0.5)
+    hw.retrofit(model, scheme)
+    with torch.no_grad():  # so that a wrong distance shows
+        for parameter in model.parameters():
+            parameter.mul_(5.0)
+        for parameter in hw.scheme_parameters(model):
+            parameter.normal_(0.0, 0.5)
     ids = torch.randint(3, 40, (2, 5))
-    options: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    real = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
+    options: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "attention_mask": real}
     without = model.generate(ids, use_cache=False, **options)
     assert torch.equal(model.generate(ids, use_cache=True, **options), without)
     assert torch.equal(model.generate(ids, cache_implementation="static", disable_compile=True, **options), without)
@@ -117,8 +148,12 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     model = build("bert")
     with pytest.raises(ValueError, match="scheme must be one of DistanceAware"):
         hw.retrofit(model, "Distance")
-    with pytest.raises(ValueError, match=f"but the model has {LAYERS} attention layers"):
-        hw.retrofit(model, layers=[7])
+    with pytest.raises(ValueError, match="the class or its name"):
+        hw.retrofit(model, hw.DistanceAware(2))  # type: ignore[arg-type]
+    layers: Any
+    for layers in ([7], [], ["0"]):
+        with pytest.raises(ValueError, match=f"but the model has {LAYERS} attention layers"):
+            hw.retrofit(model, layers=layers)
     with pytest.raises(ValueError, match="has no scheme"):
         hw.save_adapter(model, tmp_path)
     with pytest.raises(FileNotFoundError, match=r"holds no headwise\.json"):

@@ -1,5 +1,7 @@
 """The first token's classifier, on the encoders that people have."""
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,22 @@ def test_scores_are_a_linear_map_of_the_rectified_first_state(name: str, tmp_pat
     model.save_pretrained(tmp_path)
     again: Any = FirstToken.from_pretrained(tmp_path).eval()
     torch.testing.assert_close(again(input_ids=IDS, attention_mask=MASK).logits, found.logits)
+
+
+def test_behaves_as_models_of_transformers_do(tmp_path: Path) -> None:
+    model: Any = FirstToken.from_config(config_of("Bert")).eval()
+    logits = model(input_ids=IDS).logits
+    for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert type(copied) is type(model)
+        torch.testing.assert_close(copied(input_ids=IDS).logits, logits)
+    torch.testing.assert_close(model(input_ids=IDS, return_dict=False)[0], logits)
+    words = model.get_input_embeddings()(IDS)
+    torch.testing.assert_close(model(inputs_embeds=words).logits, logits)
+
+    model.save_pretrained(tmp_path)
+    again = FirstToken.from_pretrained(tmp_path, hidden_dropout_prob=0.3, return_dict=False, dtype=torch.float64)
+    assert again.config.hidden_dropout_prob == 0.3
+    torch.testing.assert_close(again.eval()(input_ids=IDS)[0].float(), logits)
 
 
 def test_a_trained_encoder_gets_it(tmp_path: Path) -> None:

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from headwise.attention import blockwise, reference, sdpa, triton
-from headwise.attention.checks import broadcastable, check_scheme, check_tensors, cumulative_lengths, padding
+from headwise.attention.checks import (
+    broadcastable,
+    check_scheme,
+    check_share,
+    check_tensors,
+    cumulative_lengths,
+    padding,
+)
 from headwise.attention.problem import Problem, joined
 from headwise.attention.schemes import Scheme
 from headwise.attention.schemes.scheme import one_of
@@ -178,8 +185,16 @@ def choose(problem: Problem, backend: Backend) -> Choice:
         return Choice("reference", "exported programs hold plain operators, for any length")
     batch, heads, n, m = problem.shape
     if batch * heads * n * m >= (MANY_PAIRS_ON_CPU if problem.v.device.type == "cpu" else MANY_PAIRS):
-        return Choice("blockwise", f"maps of {batch} × {heads} × {n} × {m} weights are too large to hold")
-    return Choice("reference", f"maps of {batch} × {heads} × {n} × {m} weights are small enough to hold")
+        return Choice("blockwise", f"{_maps(problem)} are too large to hold")
+    return Choice("reference", f"{_maps(problem)} are small enough to hold")
+
+
+def _maps(problem: Problem) -> str:
+    """In words; for a compiler without sizes, since it would compile anew for each that was written out."""
+    if torch.compiler.is_compiling():
+        return "maps"
+    batch, heads, n, m = problem.shape
+    return f"maps of {batch} × {heads} × {n} × {m} weights"
 
 
 def _problem(
@@ -209,8 +224,7 @@ def _problem(
         raise TypeError(f"offset must be an int, got {offset!r}")
     if offset < 0:
         raise ValueError(f"offset, the position of the first query, must be 0 or more, got {offset}")
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+    check_share("dropout", dropout)
     if scale is not None and not scale > 0.0:
         raise ValueError(f"scale must be above 0, got {scale}")
     if packed is not None:
@@ -224,6 +238,8 @@ def _problem(
         }
         packed = cumulative_lengths(packed, q, k, [name for name, given in others.items() if given])
     terms = scheme(q, k, offset=offset)
+    if terms.value_table is not None and terms.value_table.shape[2] != v.shape[3]:
+        raise ValueError(f"scheme adds vectors of width {terms.value_table.shape[2]} to v, which is {v.shape[3]} wide")
     return Problem(
         terms=terms,
         v=v,

@@ -39,10 +39,21 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tens
     return q, k, v
 
 
-def check_scheme(scheme: object, q: Tensor) -> None:
+def check_is_scheme(scheme: object) -> Scheme:
     if not isinstance(scheme, Scheme):
         hint = " (an instance, not the class)" if isinstance(scheme, type) else ""
         raise TypeError(f"scheme must be a headwise Scheme such as Plain(){hint}, got {scheme!r}")
+    return scheme
+
+
+def check_share(name: str, value: float) -> float:
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+    return value
+
+
+def check_scheme(scheme: Scheme, q: Tensor) -> None:
+    check_is_scheme(scheme)
     if scheme.heads is not None and scheme.heads != q.shape[1]:
         raise ValueError(f"scheme has heads={scheme.heads} but q has {q.shape[1]} heads")
     if scheme.head_dim is not None and scheme.head_dim != q.shape[3]:

@@ -18,6 +18,8 @@ def relative_positions(n: int, m: int, first: int, device: torch.device) -> Tens
 def skew(by_diagonal: Tensor) -> Tensor:
     """(…, n, n+m) by diagonal → (…, n, m) by key: row i reads the m columns from n−1−i on. A view where it can be."""
     n, width = by_diagonal.shape[-2:]
+    if n == 0:
+        return by_diagonal
     sheared = by_diagonal.flatten(-2)[..., n - 1 : n * width - 1]
     rows: Tensor = sheared.unflatten(-1, (n, width - 1))
     return rows[..., : width - n]

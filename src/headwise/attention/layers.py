@@ -9,7 +9,7 @@ from headwise.attention.attend import Backend
 from headwise.attention.checks import padding
 from headwise.attention.multihead import Cache, MultiheadAttention
 from headwise.attention.schemes import Scheme
-from headwise.attention.schemes.scheme import one_of
+from headwise.attention.schemes.scheme import one_of, positive
 
 Activation = Literal["relu", "gelu"]
 
@@ -75,7 +75,8 @@ class EncoderLayer(nn.Module):
             dim, heads, scheme=scheme, head_dim=head_dim, key_heads=key_heads, dropout=dropout, backend=backend
         )
         self.around_attention = Residual(dim, dropout=dropout, norm_first=norm_first)
-        self.feedforward = FeedForward(dim, feedforward or 4 * dim, activation=activation, dropout=dropout)
+        width = 4 * dim if feedforward is None else positive("feedforward", feedforward)
+        self.feedforward = FeedForward(dim, width, activation=activation, dropout=dropout)
         self.around_feedforward = Residual(dim, dropout=dropout, norm_first=norm_first)
 
     def forward(
@@ -120,7 +121,8 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Causal self-attention by a scheme, plain cross-attention to an encoder's states, a feed-forward network.
 
-    Relative positions mean nothing between two texts, so cross-attention is plain. Arguments as for `EncoderLayer`.
+    Relative positions mean nothing between two texts, so cross-attention is plain. Arguments as for `EncoderLayer`,
+    without key_heads.
     """
 
     def __init__(
@@ -143,7 +145,8 @@ class DecoderLayer(nn.Module):
         self.around_attention = Residual(dim, dropout=dropout, norm_first=norm_first)
         self.cross_attention = MultiheadAttention(dim, heads, head_dim=head_dim, dropout=dropout, backend=backend)
         self.around_cross_attention = Residual(dim, dropout=dropout, norm_first=norm_first)
-        self.feedforward = FeedForward(dim, feedforward or 4 * dim, activation=activation, dropout=dropout)
+        width = 4 * dim if feedforward is None else positive("feedforward", feedforward)
+        self.feedforward = FeedForward(dim, width, activation=activation, dropout=dropout)
         self.around_feedforward = Residual(dim, dropout=dropout, norm_first=norm_first)
 
     def forward(
@@ -159,13 +162,15 @@ class DecoderLayer(nn.Module):
 
         Args:
             encoded: the encoder's states, or what `encoded_once` made of them.
-            key_padding: real target tokens, (B, all so far) boolean or (B,) lengths.
+            key_padding: real target tokens, (B, all so far) boolean; without a cache also (B,) lengths.
             encoded_padding: real source tokens, (B, M) boolean or (B,) lengths.
             cache: given x's keys and values, returns all so far: x then holds only the new tokens.
         """
         y = self.around_attention.before(x)
         ignored = None
         if key_padding is not None:
+            if key_padding.dim() == 1 and cache is not None:
+                raise ValueError("key_padding must be a mask of all tokens so far where there is a cache, got lengths")
             length = key_padding.shape[1] if key_padding.dim() == 2 else x.shape[1]
             real = padding("key_padding", key_padding, x.shape[0], length, x.device)
             ignored = None if real is None else ~real

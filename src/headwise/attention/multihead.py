@@ -1,14 +1,15 @@
 """Attention with its projections, where `torch.nn.MultiheadAttention(batch_first=True)` stands."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from headwise.attention.attend import Backend, attend
+from headwise.attention.checks import check_is_scheme, check_share
 from headwise.attention.schemes import Plain, Scheme
-from headwise.attention.schemes.scheme import positive
+from headwise.attention.schemes.scheme import one_of, positive
 
 #: Takes the new keys and values (B, G, N, d) and returns all so far, as `transformers.Cache.update` does for a layer.
 Cache = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -32,8 +33,12 @@ class MultiheadAttention(nn.Module):
         backend: see `attend`.
 
     Raises:
-        ValueError: sizes that do not fit together; the message names them.
+        TypeError: scheme is none.
+        ValueError: sizes that do not fit together, or values that are not possible; the message names them.
     """
+
+    #: What `nn.TransformerEncoderLayer` asks of its attention before it takes a path of its own around it.
+    batch_first, in_proj_bias, _qkv_same_embed_dim = True, None, False
 
     def __init__(
         self,
@@ -57,12 +62,13 @@ class MultiheadAttention(nn.Module):
         self.key_heads = positive("key_heads", heads if key_heads is None else key_heads)
         if heads % self.key_heads:
             raise ValueError(f"heads must be a multiple of key_heads, got {heads} and {key_heads}")
-        self.scheme = Plain() if scheme is None else scheme
+        self.scheme = Plain() if scheme is None else check_is_scheme(scheme)
         for name in ("heads", "head_dim"):
             theirs, ours = getattr(self.scheme, name), getattr(self, name)
             if theirs not in (None, ours):
                 raise ValueError(f"scheme has {name}={theirs} but the layer has {name}={ours}")
-        self.dropout, self.backend = dropout, backend
+        self.dropout, self.backend = check_share("dropout", dropout), backend
+        one_of("backend", backend, get_args(Backend))
         kdim, vdim = dim if kdim is None else kdim, dim if vdim is None else vdim
 
         key_width = self.key_heads * self.head_dim
@@ -197,6 +203,8 @@ class MultiheadAttention(nn.Module):
             attn_mask = attn_mask.view(batch, self.heads, *attn_mask.shape[1:])
         elif attn_mask.dim() == 2:
             attn_mask = attn_mask[None, None]
+        if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
+            raise TypeError(f"attn_mask must be boolean (True: ignore) or added to scores, got {attn_mask.dtype}")
         return (~attn_mask, None) if attn_mask.dtype == torch.bool else (None, attn_mask)
 
     def extra_repr(self) -> str:

@@ -55,6 +55,10 @@ def attention(
     scheme = getattr(module, SCHEME, None)
     listener: Listener | None = getattr(module, LISTENER, None)
     n, m = query.shape[2], key.shape[2]
+    if attention_mask is not None and attention_mask.shape[-1] < m:  # see `attention_mask`
+        m = attention_mask.shape[-1]
+        key, value = key[:, :, :m], value[:, :, :m]
+        position_bias = None if position_bias is None else position_bias[..., :m]
     watcher: Watcher | None = getattr(module, WATCHER, None) if n == m else None
     listens = listener is not None and listener.listening and n == m
     by_torch = None
@@ -87,7 +91,7 @@ def attention(
         "mask": mask,
         "causal": causal,
         "position_bias": position_bias,
-        "offset": first_position(mask, n, m),
+        "offset": first_position(attention_mask if mask is None else mask, n, m),
         "dropout": dropout,
         "scale": scaling,
     }
@@ -155,8 +159,8 @@ def first_position(mask: Tensor | None, n: int, m: int) -> int:
     if m == n or mask is None or mask.shape[2] != n:
         return m - n
     if torch.compiler.is_compiling():
-        raise ValueError("a scheme and a cache cannot be compiled together: generate without a static cache")
-    return int(mask[:, :, 0].flatten(0, 1).any(dim=0).nonzero().max())
+        raise ValueError("a scheme and a cache cannot be compiled together: generate with disable_compile=True")
+    return m - 1 if n == 1 else int(mask[:, :, 0].flatten(0, 1).any(dim=0).nonzero().max())
 
 
 def real_tokens(key_padding: Tensor | None, mask: Tensor | None, batch: int) -> Tensor | None:
@@ -170,13 +174,16 @@ def attention_mask(
     batch_size: int,
     q_length: int,
     kv_length: int,
-    q_offset: int = 0,
+    q_offset: Any = 0,  # a tensor of a static cache
     kv_offset: int = 0,
     mask_function: Any = None,
     attention_mask: Tensor | None = None,
     **options: Any,
 ) -> Tensor | None:
-    """The mask as our attention takes it: of an encoder (B, 1, 1, M), whose padding is all there is to say."""
+    """The mask as our attention takes it: of an encoder (B, 1, 1, M), whose padding is all there is to say.
+
+    Of a static cache it ends where the keys do: the places yet to be filled would look like keys before the query.
+    """
     if mask_function is bidirectional_mask_function and options.get("local_size") is None:
         if attention_mask is None or attention_mask.dim() != 2:
             return attention_mask
@@ -193,6 +200,8 @@ def attention_mask(
         attention_mask=attention_mask,
         **options,
     )
+    if mask is not None and not torch.compiler.is_compiling() and (isinstance(q_offset, Tensor) or q_offset):
+        mask = mask[..., : int(q_offset) + q_length - kv_offset]
     return mask
 
 

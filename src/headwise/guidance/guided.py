@@ -30,6 +30,8 @@ class Guided:
     """
 
     def __init__(self, model: nn.Module, guides: Sequence[Guide]) -> None:
+        if not isinstance(guides, Sequence) or not all(isinstance(guide, Guide) for guide in guides):
+            raise TypeError(f"guides must be a list of guides such as MapDiscrimination(0.01), got {guides!r}")
         if not guides:
             raise ValueError("guides must be at least one")
         names = [guide.name for guide in guides]
@@ -113,9 +115,9 @@ class Guided:
         self.terms = {guide.name: term.detach() for guide, term in terms.items()}
         automatic = {guide: term for guide, term in terms.items() if guide.auto}
         if automatic and torch.is_grad_enabled():
-            if task is None:
+            if not isinstance(task, Tensor) or not task.requires_grad:
                 name = next(iter(automatic)).name
-                raise ValueError(f"{name} has the weight 'auto': give guided.loss(…) the task's loss")
+                raise ValueError(f"{name} has the weight 'auto': give guided.loss(…) the task's loss, with its graph")
             if self._balance.due():
                 self._balance.update(task, automatic, [layer.q for layer in layers if layer.q.requires_grad])
             self._balance.step += 1

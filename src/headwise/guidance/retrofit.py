@@ -1,6 +1,7 @@
 """Position schemes in models that are already trained."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,16 +75,16 @@ def retrofit(
         >>> sum(p.numel() for p in hw.scheme_parameters(hw.retrofit(model, hw.DistanceAware)))
         8
     """
-    name = scheme if isinstance(scheme, str) else scheme.__name__
+    name = scheme.__name__ if isinstance(scheme, type) else scheme
     if name not in SCHEMES:
-        raise ValueError(f"scheme must be one of {', '.join(SCHEMES)}; got {name!r}")
+        raise ValueError(f"scheme must be one of {', '.join(SCHEMES)}, the class or its name; got {name!r}")
     inner = unwrapped(model)
     if any(True for _ in scheme_modules(inner)):
         raise ValueError(f"{type(inner).__name__} has a scheme already; headwise.remove_scheme(model) takes it out")
     found = attention_layers(inner, example)
     count = len(found)
     chosen = range(count) if layers is None else layers
-    if any(not -count <= i < count for i in chosen):
+    if not chosen or any(not isinstance(i, int) or not -count <= i < count for i in chosen):
         raise ValueError(f"layers has {list(chosen)}, but the model has {count} attention layers: 0 to {count - 1}")
     chosen = sorted({i % count for i in chosen})
     neutral = name in NEUTRAL and not options
@@ -117,25 +118,50 @@ def remove_scheme(model: nn.Module) -> nn.Module:
     return model
 
 
-def from_pretrained(path: str | Path, auto_class: Any = AutoModel, **options: Any) -> PreTrainedModel:
+def from_pretrained(
+    path: str | Path, auto_class: Any = AutoModel, *, example: Mapping[str, Any] | None = None, **options: Any
+) -> Any:
     """Load a model that was retrofitted and saved by `save_pretrained`; any other loads as by its auto class.
 
     Args:
         path: a folder or a hub name.
         auto_class: such as `AutoModelForSequenceClassification`.
+        example: see `retrofit`.
         options: as `auto_class.from_pretrained`.
+
+    Returns:
+        What `auto_class.from_pretrained` returns: the model, and with `output_loading_info=True` what was loaded.
     """
-    model: PreTrainedModel = auto_class.from_pretrained(path, **({"use_safetensors": True} | options))
+    loaded = auto_class.from_pretrained(path, **({"use_safetensors": True} | options))
+    model: PreTrainedModel = loaded[0] if isinstance(loaded, tuple) else loaded
     settings = getattr(model.config, "headwise", None)
     if settings is None:
-        return model
+        return loaded
     del model.config.headwise
-    retrofit(model, settings["scheme"], layers=settings["layers"], **settings["options"])
+    retrofit(model, settings["scheme"], layers=settings["layers"], example=example, **settings["options"])
     weights: dict[str, Tensor] = {}
     for file in _weight_files(path, options):
         weights |= {name: x for name, x in load_file(file).items() if f".{SCHEME}." in name}
-    _load(model, weights, path)
-    return model
+    _load(model, _by_the_models_names(model, weights), path)
+    if loaded is not model:  # the schemes' parameters were strangers to the auto class
+        info = loaded[1]
+        info["unexpected_keys"] = {name for name in info["unexpected_keys"] if f".{SCHEME}." not in name}
+    return loaded
+
+
+def _by_the_models_names(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What was saved under the names of a model's first release, as transformers does it: layers keep their order."""
+
+    def place(name: str) -> tuple[list[int], str]:
+        layer, parameter = name.split(f".{SCHEME}.")
+        return [int(number) for number in re.findall(r"\d+", layer)], parameter
+
+    names = [name for name in model.state_dict() if f".{SCHEME}." in name]
+    if len(names) != len(weights):
+        return weights
+    return {
+        name: weights[saved] for name, saved in zip(sorted(names, key=place), sorted(weights, key=place), strict=True)
+    }
 
 
 def _weight_files(path: str | Path, options: dict[str, Any]) -> list[str]:
@@ -161,14 +187,14 @@ def save_adapter(model: nn.Module, folder: str | Path) -> None:
     (folder / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
-    """Put into a model what `save_adapter` saved."""
+def load_adapter(model: nn.Module, folder: str | Path, *, example: Mapping[str, Any] | None = None) -> nn.Module:
+    """Put into a model what `save_adapter` saved; for example see `retrofit`."""
     folder = Path(folder)
     config = folder / ADAPTER_CONFIG
     if not config.exists():
         raise FileNotFoundError(f"{folder} holds no {ADAPTER_CONFIG}: it is no adapter that headwise saved")
     settings = json.loads(config.read_text(encoding="utf-8"))
-    retrofit(model, settings["scheme"], layers=settings["layers"], **settings["options"])
+    retrofit(model, settings["scheme"], layers=settings["layers"], example=example, **settings["options"])
     _load(unwrapped(model), load_file(folder / ADAPTER_FILE), folder)
     return model
 

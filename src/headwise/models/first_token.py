@@ -11,14 +11,15 @@ import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, MODEL_MAPPING, AutoConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.utils.generic import can_return_tuple
 
 from headwise.mistakes import Mistake
 
 #: How the names of such classes end; a saved model's configuration tells it.
 NAME = "FirstTokenForSequenceClassification"
-#: What `from_pretrained` is told that is about the configuration, too, and that is about it alone.
+#: What `from_pretrained` is told that is about the configuration, too, and what is about the weights alone.
 WHERE = ("cache_dir", "local_files_only", "revision", "subfolder", "token")
-LABELS = ("id2label", "label2id", "num_labels", "problem_type")
+HOW = ("dtype", "quantization_config")
 
 
 class FirstToken:
@@ -49,9 +50,10 @@ class FirstToken:
             Mistake: no encoder: its first token has not seen the others.
         """
         if config is None:
-            where = {key: options[key] for key in WHERE if key in options}
-            labels = {key: options.pop(key) for key in LABELS if key in options}
-            config = AutoConfig.from_pretrained(name, **where, **labels)
+            kept = {key: options[key] for key in (*WHERE, *HOW) if key in options}
+            asked = {key: value for key, value in options.items() if key not in HOW}
+            config, options = AutoConfig.from_pretrained(name, return_unused_kwargs=True, **asked)
+            options |= kept
         return class_of(config.__class__).from_pretrained(name, config=config, **options)
 
 
@@ -66,6 +68,11 @@ def class_of(config: Any) -> Any:
     encoder: Any = MODEL_MAPPING[config]
     parent = next(one for one in encoder.__mro__[1:] if issubclass(one, PreTrainedModel))
     return type(f"{encoder.__name__.removesuffix('Model')}{NAME}", (_Reading, parent), {"encoder": encoder})
+
+
+def _blank(config: Any) -> Any:
+    kind = class_of(config)
+    return kind.__new__(kind)
 
 
 class _Reading:
@@ -83,9 +90,14 @@ class _Reading:
         self.first_token_classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()  # type: ignore[attr-defined]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its configuration: the class itself is made when it is asked for."""
+        return _blank, (type(self.config),), self.__dict__
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
@@ -94,8 +106,8 @@ class _Reading:
         """(B, N) token ids → scores (B, labels), and the loss where labels are given."""
         if token_type_ids is not None:
             options["token_type_ids"] = token_type_ids
-        options.pop("return_dict", None)
-        found = getattr(self, self.base_model_prefix)(input_ids, attention_mask=attention_mask, **options)
+        encoder = getattr(self, self.base_model_prefix)
+        found = encoder(input_ids, attention_mask=attention_mask, return_dict=True, **options)
         logits = self.first_token_classifier(torch.relu(found.last_hidden_state[:, 0]))
         loss = None
         if labels is not None:
