@@ -151,8 +151,7 @@ def delimited(
         header = next(sound(path, reader), (0, []))[1]
         if not header:
             raise Mistake(f"{path}: empty; its first line must name the columns")
-        if len(set(header)) < len(header):
-            raise Mistake(f"{path}, line 1: two columns have the same name: {', '.join(header)}")
+        distinct(f"{path}, line 1", header)
     names = list(header) if columns is None else columns
     picked = [position(path, header, name) for name in names]
     return names, fields(path, reader, len(header), picked, tabs)
@@ -184,6 +183,11 @@ def position(path: Path, header: Sequence[str], name: str) -> int:
     if name not in header:
         raise missing(path, name, header)
     return header.index(name)
+
+
+def distinct(where: Path | str, header: Sequence[str]) -> None:
+    if len(set(header)) < len(header):
+        raise Mistake(f"{where}: two columns have the same name: {', '.join(header)}")
 
 
 def missing(where: Path | str, name: str, there: Iterable[str]) -> Mistake:
@@ -226,6 +230,7 @@ def parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Batch]:
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
             names = file.schema_arrow.names
+            distinct(path, names)
             for name in columns or ():
                 position(path, names, name)
             first = 0

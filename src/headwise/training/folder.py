@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from safetensors import SafetensorError
@@ -198,7 +199,8 @@ def enough_room(folder: Path) -> Iterator[None]:
         if not known and not any(words in str(error) for words in FULL):
             raise
         why = f"no room to write ({error.strerror})" if isinstance(error, OSError) else "no room to write"
-        raise Mistake(f"{folder}: {why}; make room, then headwise train --resume --out {folder} goes on") from None
+        again = f"headwise train --resume --out {quote(str(folder))}"
+        raise Mistake(f"{folder}: {why}; make room, then {again} goes on") from None
 
 
 def flush(path: Path) -> None:

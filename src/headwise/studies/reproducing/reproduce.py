@@ -155,9 +155,7 @@ def reproduce(running: Study, machine: Machine) -> bool:
         if not missing:
             raise
         told(str(mistake))
-    told_missing(missing)
-    if missing:
-        told(f"headwise reproduce --resume --out {running.folder.path} tries again")
+    told_missing(missing, "reproduce", running.folder.path)
     return not missing
 
 
