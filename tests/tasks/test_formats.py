@@ -67,6 +67,7 @@ BROKEN = {
     "cut.jsonl": (b'{"text": "a"}\n{"text": "b\n', "line 2: not JSON"),
     "list.jsonl": (b'{"text": "a"}\n["b"]\n', "line 2: expected a JSON object"),
     "array.json": (b'[{"text": "a"}]\n', "a JSON array; expected one object a line"),
+    "half.jsonl": (b'{"text": "\\ud83d\\ude00"}\n{"text": "cut \\ud83d"}\n', "line 2: half a character"),
     "gap.jsonl": (b'{"text": "a"}\n{"label": "b"}\n', "line 2: no column 'text'; there: label"),
     "column.csv": (b"body,label\na,1\n", "no column 'text'; there: body, label"),
     "empty.csv": (b"", "empty"),

@@ -209,6 +209,8 @@ def objects(path: Path, columns: Sequence[str] | None) -> Rows:
             record = json.loads(line)
         except json.JSONDecodeError as error:
             raise Mistake(f"{path}, line {number}: not JSON: {error.msg} at character {error.pos + 1}") from None
+        if "\\ud" in line.lower() and not is_utf8(record):
+            raise Mistake(f"{path}, line {number}: half a character (a lone surrogate, \\ud800 to \\udfff) is no text")
         if not isinstance(record, dict):
             raise Mistake(f"{path}, line {number}: expected a JSON object, got {line.strip()[:40]}")
         if columns is None:
@@ -218,6 +220,15 @@ def objects(path: Path, columns: Sequence[str] | None) -> Rows:
             yield number, [record[name] for name in columns]
         except KeyError as error:
             raise missing(place(path, number), error.args[0], record) from None
+
+
+def is_utf8(record: Any) -> bool:
+    """Whether what JSON escapes can be written as it is."""
+    try:
+        json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Batch]:

@@ -54,7 +54,8 @@ def check_finished(run: Path) -> None:
     for name in (SETTINGS, METRICS):
         if not (run / name).is_file():
             why = "no such folder" if not run.is_dir() else f"{name} is missing"
-            hint = ": the run did not finish; headwise train --resume goes on" if name == METRICS else ""
+            again = f"headwise train --resume --out {quote(str(run))}"
+            hint = f": the run did not finish; {again} goes on" if name == METRICS else ""
             raise Mistake(f"{run}: holds no finished run ({why}){hint}")
 
 
