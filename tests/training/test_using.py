@@ -125,8 +125,12 @@ def test_a_broken_line_leaves_no_output(
 
 def test_what_predict_refuses(run: Finished, tmp_path: Path, headwise: Headwise) -> None:
     data = write(tmp_path / "new.csv", ("a", "b"), [("x", "y")])
+    begun = tmp_path / "my run"
+    begun.mkdir()
+    (begun / "run.yaml").write_text("model: plain\n")
     for args, message in (
         ((tmp_path / "none", data, "--out", tmp_path / "o.csv"), "holds no finished run (no such folder)"),
+        ((begun, data, "--out", tmp_path / "o.csv"), f"headwise train --resume --out '{begun}' goes on"),
         ((run.folder, tmp_path / "none.csv", "--out", tmp_path / "o.csv"), "none.csv: no such file"),
         ((run.folder, data, "--out", tmp_path / "o.csv"), "which column is the text? Say --text NAME; there: a, b"),
         ((run.folder, data, "--text", "c", "--out", tmp_path / "o.csv"), "no column 'c'; there: a, b"),
