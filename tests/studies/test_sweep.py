@@ -190,3 +190,13 @@ class Harsh:
 
     def prune(self, study: Any, trial: Any) -> bool:
         return trial.last_step is not None and trial.last_step >= self.after
+
+
+def test_what_fails_is_told_with_what_tries_it_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = Settings(data=(str(tmp_path / "lost.csv"),), model="rpr")
+    study = sweeping.begin(base, axes_of(base, [("heads", "1", "2")]), tmp_path / "my sweep")
+    work(study.ledger, study.folder, train_run, name="worker")
+    assert not sweeping.sweep(study, Machine(1))
+    told = capsys.readouterr().err
+    assert "lost.csv: no such file" in told
+    assert f"headwise sweep --resume --out '{tmp_path / 'my sweep'}' tries again" in told

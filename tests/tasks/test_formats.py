@@ -3,6 +3,8 @@
 import gzip
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headwise.mistakes import Mistake
@@ -65,6 +67,7 @@ BROKEN = {
     "cut.jsonl": (b'{"text": "a"}\n{"text": "b\n', "line 2: not JSON"),
     "list.jsonl": (b'{"text": "a"}\n["b"]\n', "line 2: expected a JSON object"),
     "array.json": (b'[{"text": "a"}]\n', "a JSON array; expected one object a line"),
+    "half.jsonl": (b'{"text": "\\ud83d\\ude00"}\n{"text": "cut \\ud83d"}\n', "line 2: half a character"),
     "gap.jsonl": (b'{"text": "a"}\n{"label": "b"}\n', "line 2: no column 'text'; there: label"),
     "column.csv": (b"body,label\na,1\n", "no column 'text'; there: body, label"),
     "empty.csv": (b"", "empty"),
@@ -94,6 +97,13 @@ def test_a_gzip_file_that_breaks_off_is_told(tmp_path: Path) -> None:
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(Mistake, match=r"cut\.csv\.gz: the gzip file breaks off after line \d\d+"):
         text_of(path)
+
+
+def test_a_parquet_file_with_two_columns_of_a_name_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "twice.parquet"
+    pq.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), path)
+    with pytest.raises(Mistake, match=r"twice\.parquet: two columns have the same name: text, text"):
+        head(path)
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

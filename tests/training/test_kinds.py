@@ -63,6 +63,7 @@ def test_ratings(tmp_path: Path) -> None:
     data = write(tmp_path / "rated.csv", ("text", "stars"), list(lines))
     run = train(Settings(data=(str(data),), kind="regression", epochs=2, **SMALL), tmp_path / "run")
     judged_alike(run)
+    assert "writes a number beside each row" in (run.folder / "README.md").read_text()
     same = write(tmp_path / "same.csv", ("text", "stars"), [("good film", "3"), ("bad film", "3")])
     assert evaluate(run.folder, same)["figures"]["pearson"] == 0
     predict(run.folder, same, tmp_path / "out.jsonl")
@@ -179,6 +180,16 @@ def test_another_file(reviews: Path, tmp_path: Path) -> None:
     pairs = write(tmp_path / "pairs.csv", ("premise", "hypothesis"), [("a", "b")])
     with pytest.raises(Mistake, match="this model reads one text a row"):
         predict(run.folder, pairs, tmp_path / "out.csv")
+
+
+def test_a_runs_own_test_split_is_what_it_was(tmp_path: Path) -> None:
+    data = write(tmp_path / "reviews.csv", ("text", "label"), list(rows(80)))
+    run = train(Settings(data=(str(data),), epochs=1, **SMALL), tmp_path / "run")
+    judged_alike(run)
+    write(data, ("text", "label"), list(rows(60)))
+    with pytest.raises(Mistake, match="its data has changed since it was trained, so test is another one"):
+        evaluate(run.folder)
+    assert evaluate(run.folder, data)["rows"] == 60
 
 
 def test_what_an_output_can_hold(reviews: Path, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def test_options(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) 
         (("--data", reviews, "--scheme-options", "mapping=cosine", *out), "mapping must be one of"),
         (("--data", reviews, "--scheme-options", "k=3", *out), "got 'k'"),
         (("--data", reviews, "--rows", 1.5, *out), "--rows must be a whole number"),
+        (("--data", reviews, "--rows", 0.001, *out), "--rows: that share of 128 training rows is 0; two at least"),
         (("--data", reviews, "--epochs", "inf", *out), "--epochs must be above 0"),
         (("--data", reviews, "--hierarchy", 5, 0, *out), "--hierarchy must be at least 1"),
         (("--data", reviews, "--scheme-learning-rate", 1, *out), "there is no --retrofit"),

@@ -11,7 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headwise.mistakes import Mistake
 from headwise.training import Finished, Settings, train
+from headwise.training.shown import told
+from headwise.training.writing import writer_for
 from tests.training.conftest import Headwise, rows, write
 
 
@@ -122,8 +125,12 @@ def test_a_broken_line_leaves_no_output(
 
 def test_what_predict_refuses(run: Finished, tmp_path: Path, headwise: Headwise) -> None:
     data = write(tmp_path / "new.csv", ("a", "b"), [("x", "y")])
+    begun = tmp_path / "my run"
+    begun.mkdir()
+    (begun / "run.yaml").write_text("model: plain\n")
     for args, message in (
         ((tmp_path / "none", data, "--out", tmp_path / "o.csv"), "holds no finished run (no such folder)"),
+        ((begun, data, "--out", tmp_path / "o.csv"), f"headwise train --resume --out '{begun}' goes on"),
         ((run.folder, tmp_path / "none.csv", "--out", tmp_path / "o.csv"), "none.csv: no such file"),
         ((run.folder, data, "--out", tmp_path / "o.csv"), "which column is the text? Say --text NAME; there: a, b"),
         ((run.folder, data, "--text", "c", "--out", tmp_path / "o.csv"), "no column 'c'; there: a, b"),
@@ -134,3 +141,17 @@ def test_what_predict_refuses(run: Finished, tmp_path: Path, headwise: Headwise)
         assert code == 2
         assert message in err
         assert len(err.strip().splitlines()) == 1
+
+
+def test_a_label_that_tsv_cannot_hold_is_told(tmp_path: Path) -> None:
+    with (
+        pytest.raises(Mistake, match="a field holds a tab or a line end, which TSV cannot"),
+        writer_for(tmp_path / "out.tsv", like=tmp_path / "new.csv") as write,
+    ):
+        write({"text": ["a good film"], "probability_very\ngood": [1.0]})
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_to_do_next_can_be_copied(run: Finished, capsys: pytest.CaptureFixture[str]) -> None:
+    told(Finished(Path("my runs/first"), run.metrics))
+    assert "headwise predict 'my runs/first' FILE --out LABELLED" in capsys.readouterr().out

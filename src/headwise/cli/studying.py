@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from tyro.conf import arg
@@ -76,5 +77,5 @@ def resumable(command: str, out: Path) -> Iterator[None]:
         with stopped_by(signal.SIGINT, signal.SIGTERM):
             yield
     except KeyboardInterrupt:
-        print(f"\nheadwise: stopped; headwise {command} --resume --out {out} goes on", file=sys.stderr)
+        print(f"\nheadwise: stopped; headwise {command} --resume --out {quote(str(out))} goes on", file=sys.stderr)
         raise

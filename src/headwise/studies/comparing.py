@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from headwise.mistakes import Mistake
@@ -87,9 +88,7 @@ def conducted(study: Study, machine: Machine, tell: Callable[[], None], *, comma
         if not missing:
             raise
         print(f"headwise: {mistake}", file=sys.stderr)
-    told_missing(missing)
-    if missing:
-        print(f"headwise {command} --resume --out {study.folder.path} tries again", file=sys.stderr)
+    told_missing(missing, command, study.folder.path)
     return not missing
 
 
@@ -103,11 +102,13 @@ def conclude(study: Study) -> "Answer":
     return found
 
 
-def told_missing(missing: Sequence[Entry]) -> None:
-    """What is not in the answer, and why: a line for each reason."""
+def told_missing(missing: Sequence[Entry], command: str, folder: Path) -> None:
+    """What is not in the answer, and why: a line for each reason; and what tries it again."""
     reasons: dict[str, list[str]] = {}
     for entry in missing:
         reasons.setdefault(entry.error or entry.state, []).append(str(entry.run))
     for reason, runs_ in reasons.items():
         more = f" and {len(runs_) - 1} more" if len(runs_) > 1 else ""
         print(f"headwise: missing: {runs_[0]}{more}: {reason}", file=sys.stderr)
+    if missing:
+        print(f"headwise {command} --resume --out {quote(str(folder))} tries again", file=sys.stderr)

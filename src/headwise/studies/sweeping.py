@@ -131,7 +131,7 @@ def sweep(study: Study, machine: Machine) -> bool:
         write(found, study.folder.path)
         conclude(best, control)
     missing = study.missing()
-    told_missing(missing)
+    told_missing(missing, "sweep", study.folder.path)
     return not missing
 
 

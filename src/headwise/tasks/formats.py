@@ -151,8 +151,7 @@ def delimited(
         header = next(sound(path, reader), (0, []))[1]
         if not header:
             raise Mistake(f"{path}: empty; its first line must name the columns")
-        if len(set(header)) < len(header):
-            raise Mistake(f"{path}, line 1: two columns have the same name: {', '.join(header)}")
+        distinct(f"{path}, line 1", header)
     names = list(header) if columns is None else columns
     picked = [position(path, header, name) for name in names]
     return names, fields(path, reader, len(header), picked, tabs)
@@ -186,6 +185,11 @@ def position(path: Path, header: Sequence[str], name: str) -> int:
     return header.index(name)
 
 
+def distinct(where: Path | str, header: Sequence[str]) -> None:
+    if len(set(header)) < len(header):
+        raise Mistake(f"{where}: two columns have the same name: {', '.join(header)}")
+
+
 def missing(where: Path | str, name: str, there: Iterable[str]) -> Mistake:
     return Mistake(f"{where}: no column {name!r}; there: {', '.join(map(str, there))}")
 
@@ -205,6 +209,8 @@ def objects(path: Path, columns: Sequence[str] | None) -> Rows:
             record = json.loads(line)
         except json.JSONDecodeError as error:
             raise Mistake(f"{path}, line {number}: not JSON: {error.msg} at character {error.pos + 1}") from None
+        if "\\ud" in line.lower() and not is_utf8(record):
+            raise Mistake(f"{path}, line {number}: half a character (a lone surrogate, \\ud800 to \\udfff) is no text")
         if not isinstance(record, dict):
             raise Mistake(f"{path}, line {number}: expected a JSON object, got {line.strip()[:40]}")
         if columns is None:
@@ -214,6 +220,15 @@ def objects(path: Path, columns: Sequence[str] | None) -> Rows:
             yield number, [record[name] for name in columns]
         except KeyError as error:
             raise missing(place(path, number), error.args[0], record) from None
+
+
+def is_utf8(record: Any) -> bool:
+    """Whether what JSON escapes can be written as it is."""
+    try:
+        json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Batch]:
@@ -226,6 +241,7 @@ def parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Batch]:
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
             names = file.schema_arrow.names
+            distinct(path, names)
             for name in columns or ():
                 position(path, names, name)
             first = 0

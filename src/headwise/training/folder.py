@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from safetensors import SafetensorError
@@ -53,7 +54,8 @@ def check_finished(run: Path) -> None:
     for name in (SETTINGS, METRICS):
         if not (run / name).is_file():
             why = "no such folder" if not run.is_dir() else f"{name} is missing"
-            hint = ": the run did not finish; headwise train --resume goes on" if name == METRICS else ""
+            again = f"headwise train --resume --out {quote(str(run))}"
+            hint = f": the run did not finish; {again} goes on" if name == METRICS else ""
             raise Mistake(f"{run}: holds no finished run ({why}){hint}")
 
 
@@ -198,7 +200,8 @@ def enough_room(folder: Path) -> Iterator[None]:
         if not known and not any(words in str(error) for words in FULL):
             raise
         why = f"no room to write ({error.strerror})" if isinstance(error, OSError) else "no room to write"
-        raise Mistake(f"{folder}: {why}; make room, then headwise train --resume --out {folder} goes on") from None
+        again = f"headwise train --resume --out {quote(str(folder))}"
+        raise Mistake(f"{folder}: {why}; make room, then {again} goes on") from None
 
 
 def flush(path: Path) -> None:

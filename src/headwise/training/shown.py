@@ -1,5 +1,6 @@
 """What commands print in the end."""
 
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -21,7 +22,7 @@ def told(run: Finished) -> None:
         print(line(split, figures, metrics["primary"], metrics["standard_error"][split]))
         beside(metrics.get("beside", {}).get(split, {}), metrics["primary"])
     print(f"The model, its card and predictions are in {run.folder}")
-    print(f"  headwise predict {run.folder} {USE.get(metrics['kind'], 'FILE --out LABELLED')}")
+    print(f"  headwise predict {quote(str(run.folder))} {USE.get(metrics['kind'], 'FILE --out LABELLED')}")
 
 
 def judged(found: dict[str, Any]) -> None:

@@ -70,18 +70,19 @@ def delimited(file: TextIO, out: Path) -> Write:
     named: list[str] = []
 
     def write(columns: Columns) -> None:
+        lines = []
         if not named:
             named.extend(columns)
-            rows.writerow(named)
+            lines.append(named)
         new = [name for name in columns if name not in named]
         if new:
             raise Mistake(f"--out {out}: column {new[0]!r} is not in the first rows; JSON Lines can hold that")
         blank = [""] * len(next(iter(columns.values())))
         values = [["" if x is None else x for x in columns.get(name, blank)] for name in named]
         try:
-            rows.writerows(zip(*values, strict=True))
+            rows.writerows([*lines, *zip(*values, strict=True)])
         except csv.Error:
-            raise Mistake(f"--out {out}: a text holds a tab or a line end, which TSV cannot; name a .csv") from None
+            raise Mistake(f"--out {out}: a field holds a tab or a line end, which TSV cannot; name a .csv") from None
 
     return write
 

@@ -55,6 +55,7 @@ def text(settings: Settings, task: Task, metrics: dict[str, Any]) -> str:
         what.append(f"with {settings.retrofit} attention put in")
     if settings.guides:
         what.append(f"guided by {', '.join(settings.guides)}")
+    answer = {"regression": "a number", "tokens": "a tag for each word"}.get(task.kind, "a label and probabilities")
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {name} for {task.name}",
@@ -65,7 +66,7 @@ def text(settings: Settings, task: Task, metrics: dict[str, Any]) -> str:
         f"**Training.** {metrics['epochs']:g} epochs in {metrics['seconds']:.0f} s. "
         + " ".join(f"{note}." for note in metrics["notes"]),
         f"**Use it.** PATH is this folder.\n\n```python\n{how}\n```",
-        "`headwise predict PATH FILE --out LABELLED` writes a label and probabilities beside each row of a file. "
+        f"`headwise predict PATH FILE --out LABELLED` writes {answer} beside each row of a file. "
         f"Labels: {', '.join(metrics['labels']) or 'a number'}.",
     ]
     return "\n\n".join(parts) + "\n"

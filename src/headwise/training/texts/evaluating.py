@@ -4,14 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from datasets import Dataset
 from tqdm.auto import tqdm
 
 from headwise.mistakes import Mistake
 from headwise.tasks import Task
 from headwise.tasks.labels import numbered
+from headwise.tasks.metrics.rows import values
 from headwise.tasks.preparing import from_files, read
 from headwise.tasks.rivals import rivals
+from headwise.training.folder import PREDICTIONS
+from headwise.training.loading import loadable
 from headwise.training.texts.running import load
 from headwise.training.texts.trained import Trained
 
@@ -41,6 +45,7 @@ def evaluate(
         task, examples = load(trained.settings)
         split = "test" if "test" in examples.splits else "dev"
         rows, what = examples.splits[split], f"{task.name}, {split}: {examples.recipe}"
+        check_unchanged(run, split, rows)
         beside = rivals(task, examples, split)
     else:
         task = Task(name=trained.metrics["task"], kind=trained.metrics["kind"], about="")
@@ -59,6 +64,21 @@ def evaluate(
         "standard_error": task.standard_error(scores, rows),
         "beside": beside,
     }
+
+
+def check_unchanged(run: Path, split: str, rows: Dataset) -> None:
+    """Make sure that a split is what the run was judged on; of another one it may have learnt some rows.
+
+    Raises:
+        Mistake: it is not.
+    """
+    with loadable(run / PREDICTIONS, "not as headwise wrote it"):
+        table = pq.read_table(run / PREDICTIONS, columns=["row", "label"], filters=[("split", "=", split)])
+    if any(table[name].to_pylist() != values(rows, name) for name in table.column_names):
+        raise Mistake(
+            f"{run}: its data has changed since it was trained, so {split} is another one, some of which it may have "
+            "learnt; --data FILE judges it on a file"
+        )
 
 
 def labelled(trained: Trained, data: Path, **given: str | None) -> Dataset:

@@ -184,6 +184,8 @@ def fewer(examples: Examples, rows: float, seed: int) -> Examples:
     rows = round(rows * len(train)) if rows < 1 else int(rows)
     if rows >= len(train):
         return examples
+    if rows < 2:
+        raise Mistake(f"--rows: that share of {len(train):,} training rows is {rows}; two at least are needed")
     drawn = np.sort(shuffled(len(train), seed)[:rows])
     splits = {**examples.splits, "train": train.select(drawn)}
     recipe = f"{examples.recipe} {rows:,} of the training rows, drawn by seed {seed}."
