@@ -58,4 +58,16 @@ def test_a_classifier_of_the_first_token(reviews: Path, bert: Path, tmp_path: Pa
     GPT2Model(GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=2)).save_pretrained(tmp_path / "gpt")
     AutoTokenizer.from_pretrained(bert).save_pretrained(tmp_path / "gpt")
     code, _, err = headwise("train", *args, "--model", tmp_path / "gpt", "--out", tmp_path / "other")
-    assert (code, "--classifier first-token: GPT2: the first token is read of encoders alone" in err) == (2, True), err
+    assert (
+        code,
+        "--classifier first-token: GPT2: the first token is read of Hugging Face's encoders alone" in err,
+    ) == (2, True), err
+
+
+def test_a_single_step_learns(reviews: Path, bert: Path, tmp_path: Path) -> None:
+    """The Trainer's warm-up begins with a rate of 0, which would be the whole training."""
+    ended = []
+    for rate in (1e-3, 1e-2):
+        settings = Settings(data=(str(reviews),), model=str(bert), epochs=1, batch_size=1000, learning_rate=rate)
+        ended.append(load_file(train(settings, tmp_path / str(rate)).folder / "model.safetensors"))
+    assert not torch.equal(ended[0]["classifier.bias"], ended[1]["classifier.bias"])

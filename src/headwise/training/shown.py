@@ -43,10 +43,17 @@ def line(name: str, figures: dict[str, float], primary: str, error: float | None
 
     >>> line("test", {"macro_f1": 0.8, "accuracy": 0.9}, "accuracy", 0.01)
     'test: accuracy 0.9000 ± 0.0100, macro_f1 0.8000'
+    >>> line("test", {"mrr": 0.5, "queries": 1300.0}, "mrr")
+    'test: mrr 0.5000, queries 1,300'
     """
-    rest = [f"{other} {value:.4f}" for other, value in figures.items() if other != primary]
+    rest = [f"{other} {number(value)}" for other, value in figures.items() if other != primary]
     first = f"{primary} {figures[primary]:.4f}" + ("" if error is None else f" ± {error:.4f}")
     return f"{name}: {', '.join([first, *rest])}"
+
+
+def number(value: float) -> str:
+    """A figure, or, without a fraction, a count."""
+    return f"{value:,.0f}" if value > 1 and float(value).is_integer() else f"{value:.4f}"
 
 
 def tasks_told() -> None:

@@ -59,6 +59,12 @@ class RunTrainer(Watched, GuidedTrainer):
             pin_memory=self.args.dataloader_pin_memory,
         )
 
+    def create_scheduler(self, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's, but without a warm-up of less than a step: its first step has rate 0."""
+        if num_training_steps * self.args.warmup_steps < 1:
+            self.args.warmup_steps = 0
+        return super().create_scheduler(num_training_steps, *args, **kwargs)
+
     def rows_at(self, step: int) -> Sequence[int]:
         batches = self.batches()
         batches.epoch, place = divmod(step, len(batches))
