@@ -57,6 +57,8 @@ def test_a_folder_of_splits(tmp_path: Path, dev: str) -> None:
     _, found = own(tmp_path)
     assert sizes(found) == {"train": 30, "dev": 6, "test": 8}
     assert "split as given. 8 of test's texts are in train too." in found.recipe
+    (tmp_path / "my_test.csv.gz").unlink()
+    assert "6 of dev's texts are in train too." in own(tmp_path)[1].recipe, "which is then the only judge"
 
 
 def test_several_files_of_a_split_and_files_by_name(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_tags_that_are_no_spans_are_told(tmp_path: Path) -> None:
 
 def test_a_text_that_no_file_can_hold_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "\\ud800", "label": 0}\n')
-    with pytest.raises(Mistake, match="line 2: column 'text'"):
+    with pytest.raises(Mistake, match="line 2: half a character"):
         own(tmp_path / "a.jsonl")
 
 
