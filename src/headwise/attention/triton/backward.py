@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from headwise.attention.triton.askew import begin_keys, begin_queries, next_keys, next_queries, slots
+from headwise.attention.triton.askew import first_product, next_keys, next_queries, reserved
 from headwise.attention.triton.forward import binned, outermost
 from headwise.attention.triton.tiles import (
     AMONG,
@@ -72,7 +72,7 @@ def store_shares(shares_ptr, bh, dw, d_sharpness, head, scale):
 @triton.jit
 def received_terms(
     q_ptr, k_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr,
-    d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, relative_q_ptr, table_ptr, scratch_ptr,
+    d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, relative_q_ptr, table_ptr,
     key_padding, mask, bias, starts, ends,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, o_b, o_h, o_n, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
@@ -107,9 +107,8 @@ def received_terms(
     if OPT.askew:
         relative_q_ptr += b * relative_q_b + h * relative_q_h
         relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
-        pieces = slots(scratch_ptr, bh * tl.num_programs(0) + tl.program_id(0), OPT)
-        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, n + m - 1, pieces)
-        begin_keys(skew, OPT)
+        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, reserved(OPT))
+        below = first_product(skew, first // BN, OPT)
     for SIDE in tl.static_range(SIDES):
         if (OPT.sides >> SIDE) & 1:
             lo, hi = key_blocks(first, n, m, offset, head[4], starts, ends, SIDE, OPT)
@@ -125,7 +124,8 @@ def received_terms(
                 if OPT.relative and SIDE == AMONG:
                     x += looked_up(relative, i, j, n, offset, reach)
                 if OPT.askew:
-                    x += next_keys(skew, step, in_n, in_m, OPT)
+                    part, below = next_keys(skew, below, step, in_n, in_m, OPT)
+                    x += part
                 _, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
                 s = scores(x, f, i, j, n, m, offset, admit, SIDE, OPT)
                 delta += tl.sum(tl.exp2(s - shifted[:, None]) * g[None, :], axis=1)
@@ -136,7 +136,7 @@ def received_terms(
 def query_gradients(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, d_relative_ptr, d_pairs_ptr, shares_ptr,
     sums_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
-    d_lse_ptr, squares_ptr, d_squares_ptr, relative_q_ptr, table_ptr, scratch_ptr,
+    d_lse_ptr, squares_ptr, d_squares_ptr, relative_q_ptr, table_ptr,
     key_padding, mask, bias, starts, ends, seed_ptr,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, do_b, do_h, do_n, dq_b, dq_h, dq_n,
@@ -184,9 +184,8 @@ def query_gradients(
     if OPT.askew:
         relative_q_ptr += b * relative_q_b + h * relative_q_h
         relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
-        pieces = slots(scratch_ptr, bh * tl.num_programs(0) + tl.program_id(0), OPT)
-        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, n + m - 1, pieces)
-        begin_keys(skew, OPT)
+        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, reserved(OPT))
+        below = first_product(skew, first // BN, OPT)
     seed = 0
     if OPT.dropout:
         seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
@@ -221,7 +220,8 @@ def query_gradients(
                 if OPT.relative and SIDE == AMONG:
                     x += looked_up(relative, i, j, n, offset, reach)
                 if OPT.askew:
-                    x += next_keys(skew, step, in_n, in_m, OPT)
+                    part, below = next_keys(skew, below, step, in_n, in_m, OPT)
+                    x += part
                 e_tile, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
                 p = tl.exp2(scores(x, f, i, j, n, m, offset, admit, SIDE, OPT) - shifted[:, None])
                 dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
@@ -274,7 +274,7 @@ def query_gradients(
 def key_gradients(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, dk_ptr, dv_ptr, shares_ptr, sums_ptr,
     w_ptr, sharpness_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
-    d_lse_ptr, squares_ptr, d_squares_ptr, relative_q_ptr, table_ptr, scratch_ptr,
+    d_lse_ptr, squares_ptr, d_squares_ptr, relative_q_ptr, table_ptr,
     key_padding, mask, bias, starts, ends, seed_ptr,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, do_b, do_h, do_n, dq_b, dq_h, dq_n,
@@ -299,7 +299,7 @@ def key_gradients(
     dk = tl.zeros([BM, BE], tl.float32)
     dv = tl.zeros([BM, BD], tl.float32)
     if OPT.askew:
-        pieces = slots(scratch_ptr, bg * tl.num_programs(0) + tl.program_id(0), OPT)
+        memory = reserved(OPT)
     for member in range(GROUP):
         h = g_head * GROUP + member
         bh = b * H + h
@@ -312,7 +312,7 @@ def key_gradients(
         if OPT.askew:
             skew = (
                 relative_q_ptr + b * relative_q_b + h * relative_q_h, relative_q_n, n,
-                table_ptr + h * table_h, table_r, n + first, n + m - 1, pieces,
+                table_ptr + h * table_h, table_r, n + first, memory,
             )  # fmt: skip
         seed = 0
         if OPT.dropout:
@@ -337,8 +337,6 @@ def key_gradients(
                 lo, hi = query_blocks(first, n, m, offset, head[4], starts, ends, SIDE, OPT)
                 if OPT.skips and (SIDE == FAR_BEFORE or SIDE == FAR_AFTER):
                     hi = tl.where(quiet, lo, hi)
-                if OPT.askew:
-                    begin_queries(skew, lo, OPT)
                 for step in range(lo, hi):
                     rows = step * BN + tl.arange(0, BN)
                     i = rows[None, :]
@@ -458,3 +456,55 @@ def bias_gradients(
             total += p * (dp - delta[:, None])
     at = d_bias_ptr + (own * n + i) * m + j
     tl.store(at, total.to(d_bias_ptr.dtype.element_ty), mask=(i < n) & (j < m))
+
+
+@triton.jit
+def relative_query_gradients(
+    dz_ptr, table_ptr, d_relative_q_ptr, dz_b, dz_h, dz_n, table_h, table_r,
+    d_relative_q_b, d_relative_q_h, d_relative_q_n, start, count, first, rows, m, scale, OPT: tl.constexpr,
+):  # fmt: skip
+    """From dZ of a strip (`strips.py`), dZ · table: one program a block of queries."""
+    BN: tl.constexpr = OPT.block_n
+    BM: tl.constexpr = OPT.block_m
+    BE: tl.constexpr = OPT.block_e
+    in_strip = tl.program_id(0) * BN
+    h, b = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    i, e = in_strip + tl.arange(0, BN), tl.arange(0, BE)
+    dz_ptr += b * dz_b + h * dz_h
+    table_ptr += h * table_h
+    total = tl.zeros([BN, BE], tl.float32)
+    # The columns in which these queries have a pair.
+    for step in range(tl.maximum(count - in_strip - BN, 0) // BM, tl.cdiv(count - in_strip - 1 + m, BM)):
+        columns = step * BM + tl.arange(0, BM)
+        dz = block(dz_ptr, dz_n, i, columns, count, BM, BM)
+        table = block(table_ptr, table_r, first + columns, e, rows, OPT.width, BE)
+        total = tl.dot(dz, table, total, input_precision=OPT.precision)
+    at = d_relative_q_ptr + b * d_relative_q_b + h * d_relative_q_h + (start + i)[:, None] * d_relative_q_n
+    inside = (i[:, None] < count) & (e[None, :] < OPT.width)
+    tl.store(at + e[None, :], (total * scale).to(d_relative_q_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def table_gradients(
+    dz_ptr, relative_q_ptr, total_ptr, dz_h, dz_n, relative_q_b, relative_q_h, relative_q_n,
+    B, start, count, first, rows, OPT: tl.constexpr,
+):  # fmt: skip
+    """From dZ of a strip, dZᵀ · relative_q of all texts, added to the table's total: one program a block of rows."""
+    BN: tl.constexpr = OPT.block_n
+    BM: tl.constexpr = OPT.block_m
+    BE: tl.constexpr = OPT.block_e
+    columns, e = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BE)
+    h = tl.program_id(1).to(tl.int64)
+    dz_ptr += h * dz_h
+    relative_q_ptr += h * relative_q_h
+    total = tl.zeros([BM, BE], tl.float32)
+    for step in range(tl.cdiv(B * count, BN)):
+        i = step * BN + tl.arange(0, BN)  # of all texts, one after another
+        dz = block(dz_ptr, dz_n, i.to(tl.int64), columns, B * count, BM, BM)
+        at = (i // count).to(tl.int64) * relative_q_b + (start + i % count) * relative_q_n
+        inside = (i[:, None] < B * count) & (e[None, :] < OPT.width)
+        q = tl.load(relative_q_ptr + at[:, None] + e[None, :], mask=inside, other=0.0)
+        total = tl.dot(tl.trans(dz), q, total, input_precision=OPT.precision)
+    at = total_ptr + (h * rows + first + columns)[:, None] * OPT.width + e[None, :]
+    inside = (first + columns[:, None] < rows) & (e[None, :] < OPT.width)
+    tl.store(at, tl.load(at, mask=inside) + total, mask=inside)

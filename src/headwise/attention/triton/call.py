@@ -5,11 +5,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headwise.attention.triton.launch import Launch, Options, Tile, described
 
 FAR_BEFORE, BEFORE, AMONG, AFTER, FAR_AFTER = (1 << side for side in range(5))  # as in `tiles.py`
-SLOTS = 3  # as in `askew.py`
+
+AROUND = 64  # the longest tile of tables with a row for every relative position
 
 
 @cache
@@ -95,19 +97,17 @@ class Call:
             "seed_ptr": self.seed,
             "sums_ptr": None,
             "relative_q_ptr": self.relative_q,
-            "table_ptr": self.table,
-            "scratch_ptr": self.scratch(),
+            "table_ptr": self.surrounded,
             **more,
         }
         return {name: self.q if x is None else x for name, x in given.items()}
 
-    def scratch(self) -> Tensor | None:
-        """Memory in which programs read a table askew, for as many as a kernel may have."""
+    @cached_property
+    def surrounded(self) -> Tensor | None:
+        """The table with rows before and behind it that kernels may read: a tile's length of zeros."""
         if self.table is None:
             return None
-        length = self.tile("forward").rows
-        programs = self.batch * self.heads * -(-max(self.n, self.m) // length)
-        return self.q.new_empty(programs, SLOTS, length + 1, length)
+        return pad(self.table, (0, 0, AROUND, AROUND))[:, AROUND:]
 
     def launch(
         self, name: str, kind: str, heads: int, *, per_key: bool = False, queries: int = 0, **more: Any
@@ -126,7 +126,7 @@ class Call:
             **lain("dk", "bhm", self.k, self.width),
             **lain("dv", "bhm", self.v, self.value_width),
             **strides("relative_q", "bhn", self.relative_q),
-            **strides("table", "hr", self.table),
+            **strides("table", "hr", self.surrounded),
             **strides("mask", "bhnm", None if self.mask is None else self.mask.expand(whole)),
             **strides("bias", "bhnm", None if self.bias is None else self.bias.expand(whole)),
             "H": self.heads,
@@ -158,8 +158,8 @@ class Call:
         wide = widest > 64
         if self.table is not None:  # tiles that are read askew are square
             return {
-                "forward": Tile(64, 64, 8 if wide else 4, 2),
-                "keys": Tile(64, 64, 8, 1) if wide else Tile(64, 64, 4, 2),
+                "forward": Tile(64, 64, 8 if wide else 4, 3),
+                "keys": Tile(64, 64, 8 if wide else 4, 1),
                 "queries": Tile(64, 64, 8 if wide else 4, 2),
                 "sums": Tile(64, 64, 4, 2),
             }[kind]

@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from headwise.attention.triton.askew import begin_keys, begin_queries, next_keys, next_queries, slots
+from headwise.attention.triton.askew import first_product, next_keys, next_queries, reserved
 from headwise.attention.triton.tiles import (
     AMONG,
     FAR_AFTER,
@@ -29,7 +29,7 @@ from headwise.attention.triton.tiles import (
 @triton.jit
 def forward(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, squares_ptr, bins_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr, sums_ptr,
-    relative_q_ptr, table_ptr, scratch_ptr, key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
+    relative_q_ptr, table_ptr, key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, mask_b, mask_h, mask_n, mask_m,
     bias_b, bias_h, bias_n, bias_m,
@@ -59,9 +59,8 @@ def forward(
     if OPT.askew:
         relative_q_ptr += b * relative_q_b + h * relative_q_h
         relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
-        pieces = slots(scratch_ptr, bh * tl.num_programs(0) + tl.program_id(0), OPT)
-        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, n + m - 1, pieces)
-        begin_keys(skew, OPT)
+        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, reserved(OPT))
+        below = first_product(skew, first // BN, OPT)
     seed = 0
     if OPT.dropout:
         seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
@@ -100,12 +99,15 @@ def forward(
                 if OPT.relative and SIDE == AMONG:
                     x += looked_up(relative, i, j, n, offset, reach)
                 if OPT.askew:
-                    x += next_keys(skew, step, in_n, in_m, OPT)
+                    part, below = next_keys(skew, below, step, in_n, in_m, OPT)
+                    x += part
                 _, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
-                s = scores(x, f, i, j, n, m, offset, admit, SIDE, OPT)
-                new_top = tl.maximum(top, tl.max(s, axis=1) + shift)
+                # One factor for all pairs can wait for the exponent, where it is free.
+                late = 1.0 if OPT.distance or OPT.bias else f
+                s = scores(x, f if OPT.distance or OPT.bias else 1.0, i, j, n, m, offset, admit, SIDE, OPT)
+                new_top = tl.maximum(top, tl.max(s, axis=1) * late + shift)
                 safe_top = tl.where(new_top == float("-inf"), 0.0, new_top)
-                p = tl.exp2(s - (safe_top - shift)[:, None])
+                p = tl.exp2(s * late - (safe_top - shift)[:, None])
                 rescale = tl.exp2(top - safe_top)
                 total = total * rescale + tl.sum(p, axis=1)
                 if OPT.squares:
@@ -215,7 +217,7 @@ def outermost(bins, left, right, rows, n, reach):
 @triton.jit
 def column_sums(
     q_ptr, k_ptr, lse_ptr, received_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr,
-    relative_q_ptr, table_ptr, scratch_ptr, key_padding, mask, bias, starts, ends,
+    relative_q_ptr, table_ptr, key_padding, mask, bias, starts, ends,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
@@ -240,17 +242,14 @@ def column_sums(
     )  # fmt: skip
     head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
-        pieces = slots(scratch_ptr, bh * tl.num_programs(0) + tl.program_id(0), OPT)
         skew = (
             relative_q_ptr + b * relative_q_b + h * relative_q_h, relative_q_n, n,
-            table_ptr + h * table_h, table_r, n + first, n + m - 1, pieces,
+            table_ptr + h * table_h, table_r, n + first, reserved(OPT),
         )  # fmt: skip
     received = tl.zeros([BM], tl.float32)
     for SIDE in tl.static_range(SIDES):
         if (OPT.sides >> SIDE) & 1:
             lo, hi = query_blocks(first, n, m, offset, head[4], starts, ends, SIDE, OPT)
-            if OPT.askew:
-                begin_queries(skew, lo, OPT)
             for step in range(lo, hi):
                 rows = step * BN + tl.arange(0, BN)
                 i = rows[None, :]

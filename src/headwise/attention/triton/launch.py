@@ -1,6 +1,8 @@
 """How a kernel is launched: what it is told at compile time, its tile, and a short way for launches seen before."""
 
+import ctypes
 import inspect
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -76,6 +78,8 @@ class Launch:
         if self.compiled is None:
             given = {name: tensors[name] for _, name in self.tensors}
             options = {"num_warps": self.tile.warps, "num_stages": self.tile.stages}
+            if self.arguments["OPT"].fast and self.arguments["OPT"].askew:
+                allow_shared_memory(self.kernel.warmup(**self.arguments, **given, **options, grid=self.grid))
             compiled = self.kernel[self.grid](**self.arguments, **given, **options)
             self.compiled = None if compiled is None else compiled[self.grid]  # the interpreter compiles nothing
             return
@@ -83,6 +87,18 @@ class Launch:
         for place, name in self.tensors:
             values[place] = tensors[name].data_ptr()  # which Triton would look up, and check, itself
         self.compiled(*values)
+
+
+def allow_shared_memory(compiled: Any) -> None:
+    """Let a kernel have shared memory of its own (`askew.py`) besides Triton's.
+
+    A program that uses more than 48 KiB must be allowed to, and Triton sees to that only where its own are more.
+    """
+    compiled._init_handles()
+    driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    most_dynamic, size = 8, compiled.metadata.shared  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    if size <= 48 * 1024 and driver.cuFuncSetAttribute(ctypes.c_void_p(compiled.function), most_dynamic, size):
+        raise RuntimeError("the CUDA driver refused shared memory for Transformer-XL's kernels")
 
 
 @cache
