@@ -62,11 +62,12 @@ def twice(d_squares_ptr, bh, rows, n):
 
 
 @triton.jit
-def store_shares(shares_ptr, bh, dw, d_sharpness, head, scale):
+def store_shares(shares_ptr, bh, H, dw, d_sharpness, head, scale):
     """Store this program's share of the gradients of a head's w and v."""
-    share = shares_ptr + (bh * tl.num_programs(0) + tl.program_id(0)) * 2
+    share = shares_ptr + bh * tl.num_programs(0) + tl.program_id(0)
+    number = tl.num_programs(0) * H * tl.num_programs(2)
     tl.store(share, tl.sum(dw) / LOG2E)
-    tl.store(share + 1, tl.sum(d_sharpness) * (head[1] * scale))
+    tl.store(share + number, tl.sum(d_sharpness) * (head[1] * scale))
 
 
 @triton.jit
@@ -265,7 +266,7 @@ def query_gradients(
         at = sums_ptr + (bh * (tl.num_programs(0) + 1) + tl.program_id(0) + 1) * (OPT.value_width + 1) + d
         tl.store(at, given, mask=d < OPT.value_width)
     if OPT.distance:
-        store_shares(shares_ptr, bh, dw, d_sharpness, head, scale)
+        store_shares(shares_ptr, bh, H, dw, d_sharpness, head, scale)
     if OPT.relative:
         outermost(d_relative, left, right, rows, n, reach)
 
@@ -389,7 +390,7 @@ def key_gradients(
                         if OPT.alone:
                             distance = away(in_n, in_m, step * BN + offset, first)
                             dw, d_sharpness = distance_terms(dx, x, e_tile, f, distance, head, 1, SIDE, OPT)
-                            store_shares(shares_ptr, bh, dw, d_sharpness, head, scale)
+                            store_shares(shares_ptr, bh, H, dw, d_sharpness, head, scale)
                     dx_low = dx.to(q.dtype)
                     dk = tl.dot(dx_low, q, dk, input_precision=OPT.precision)
                     if OPT.alone:

@@ -1,5 +1,6 @@
 """The Triton backend as PyTorch operators."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -10,8 +11,8 @@ from headwise.attention.masking import natural
 from headwise.attention.operators import Operators
 from headwise.attention.problem import Attended, Problem
 from headwise.attention.triton import strips
-from headwise.attention.triton.call import Call, edges, kernels, rows_together, strides
-from headwise.attention.triton.launch import Launch, launches, on_device
+from headwise.attention.triton.launch import Launch, on_device
+from headwise.attention.triton.plan import Plan, edges, in_rows, kernels, plan_of, strides
 
 ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? w, Tensor? sharpness, Tensor? relative, Tensor? relative_q, "
@@ -131,123 +132,129 @@ def spans(packed: Tensor, length: int) -> tuple[Tensor, Tensor]:
     return packed[text], packed[text + 1]
 
 
-def _forward(*arguments: Any) -> tuple[Tensor | None, ...]:
-    call = Call(*arguments)
-    output, log_sums, received, bins, squares = results = call.outputs()
-    if not log_sums.numel() or not call.m:
+def _forward(*arguments: Any, plan: Plan | None = None) -> tuple[Tensor | None, ...]:
+    plan = plan_of(*arguments) if plan is None else plan
+    arguments = plan.together(arguments)
+    q: Tensor = arguments[0]
+    output, log_sums, received, bins, squares = results = plan.outputs(q)
+    if not log_sums.numel() or not plan.m:
         for x in results:
             if x is not None:
                 x.fill_(torch.inf if x is log_sums else 0.0)  # as of rows without a key
         return results
-    tensors = call.tensors(o_ptr=output, lse_ptr=log_sums, squares_ptr=squares, received_ptr=received, bins_ptr=bins)
-    run = launches(_forward_launches, call)
-    with on_device(call.q):
-        if call.skips:
-            blocks = -(-call.m // call.tile("forward").columns)
-            tensors["sums_ptr"] = log_sums.new_zeros(call.batch, call.groups, blocks + 1, call.value_width + 1)
+    outputs = {"o_ptr": output, "lse_ptr": log_sums, "squares_ptr": squares, "received_ptr": received, "bins_ptr": bins}
+    tensors = plan.tensors(arguments, **outputs)
+    run = plan.launches(_forward_launches)
+    with on_device(q):
+        if plan.skips:
+            blocks = -(-plan.m // plan.tile("forward").columns)
+            tensors["sums_ptr"] = log_sums.new_zeros(plan.batch, plan.groups, blocks + 1, plan.value_width + 1)
             run["block_sums"](tensors)
             run["running_sums"](tensors)
         run["forward"](tensors)
-        if call.want_received:
+        if plan.want_received:
             run["column_sums"](tensors)
     return results
 
 
-def _forward_launches(call: Call) -> dict[str, Launch]:
+def _forward_launches(plan: Plan) -> dict[str, Launch]:
+    blocks = -(-plan.m // plan.tile("forward").columns)
     return {
-        "block_sums": call.launch("block_sums", "forward", call.groups, per_key=True),
-        "running_sums": call.launch(
-            "running_sums", "forward", call.groups, blocks=-(-call.m // call.tile("forward").columns)
-        ),
-        "forward": call.launch("forward", "forward", call.heads),
-        "column_sums": call.launch("column_sums", "sums", call.heads, per_key=True),
+        "block_sums": plan.launch("block_sums", "forward", plan.groups, per_key=True),
+        "running_sums": plan.launch("running_sums", "forward", plan.groups, blocks=blocks),
+        "forward": plan.launch("forward", "forward", plan.heads),
+        "column_sums": plan.launch("column_sums", "sums", plan.heads, per_key=True),
     }
 
 
-def _backward(*arguments: Any) -> tuple[Tensor | None, ...]:
-    *given, needs_bias, output, log_sums, bins, squares, d_output, d_log_sums, d_received, d_bins, d_squares = arguments
-    call = Call(*given)
-    dq, dk, dv, dw, d_sharpness, d_relative, d_relative_q, d_table, d_bias = grads = call.gradients(needs_bias)
-    if not log_sums.numel() or not call.m:
-        return tuple(None if grad is None else grad.zero_() for grad in grads)
-    d_output = rows_together(d_output)
-    call.d_log_sums = d_log_sums is not None
-    whole_bias = None if call.table is not None else d_bias
-    if whole_bias is not None and whole_bias.shape[2:] != (call.n, call.m):
-        whole_bias = whole_bias.new_empty(*whole_bias.shape[:2], call.n, call.m)
-    shared = whole_bias is not None and whole_bias.shape != (call.batch, call.heads, call.n, call.m)
-    call.d_pairs = call.table is not None or (whole_bias is not None and not shared)
-    blocks = -(-call.n // call.tile("queries").rows)
-    shares = None if call.w is None else log_sums.new_empty(call.batch, call.heads, blocks, 2)
-    tensors = call.tensors(
+def _backward(*arguments: Any, plan: Plan | None = None) -> Sequence[Tensor | None]:
+    given, needs_bias, saved, d_outputs = arguments[:24], arguments[24], arguments[25:29], arguments[29:]
+    output, log_sums, bins, squares = saved
+    d_output, d_log_sums, d_received, d_bins, d_squares = d_outputs
+    plan = plan_of(*given) if plan is None else plan
+    given = plan.together(given)
+    q: Tensor = given[0]
+    dq, dk, dv, _, _, d_relative, d_relative_q, d_table, d_bias = grads = plan.gradients(q, needs_bias)
+    if not log_sums.numel() or not plan.m:
+        if plan.w is not None:
+            grads[3:5] = [log_sums.new_zeros(plan.heads) for _ in range(2)]
+        return [None if grad is None else grad.zero_() for grad in grads]
+    d_output = d_output if in_rows(d_output) else d_output.contiguous()
+    whole_bias = None if plan.table is not None else d_bias
+    if whole_bias is not None and whole_bias.shape[2:] != (plan.n, plan.m):
+        whole_bias = whole_bias.new_empty(*whole_bias.shape[:2], plan.n, plan.m)
+    shared = whole_bias is not None and whole_bias.shape != (*plan.rows, plan.m)
+    shares = None if plan.w is None else log_sums.new_empty(2, *plan.rows[:2], plan.query_blocks)
+    tensors = plan.tensors(
+        given,
         o_ptr=output,
         lse_ptr=log_sums,
         d_lse_ptr=None if d_log_sums is None else d_log_sums.contiguous(),
         squares_ptr=squares,
-        d_squares_ptr=d_squares.contiguous() if call.want_squares else None,
+        d_squares_ptr=d_squares.contiguous() if plan.want_squares else None,
         bins_ptr=bins,
         do_ptr=d_output,
-        g_ptr=d_received.contiguous() if call.want_received else None,
-        d_bins_ptr=d_bins.contiguous() if call.want_bins else None,
-        d_edges_ptr=edges(d_bins) if call.want_bins else None,
-        delta_ptr=None if call.alone else torch.empty_like(log_sums),
+        g_ptr=d_received.contiguous() if plan.want_received else None,
+        d_bins_ptr=d_bins.contiguous() if plan.want_bins else None,
+        d_edges_ptr=edges(d_bins) if plan.want_bins else None,
+        delta_ptr=None if plan.alone else torch.empty_like(log_sums),
         shares_ptr=shares,
         dq_ptr=dq,
         dk_ptr=dk,
         dv_ptr=dv,
         d_relative_ptr=d_relative,
+        d_relative_q_ptr=d_relative_q,
         d_bias_ptr=whole_bias,
         d_pairs_ptr=whole_bias,
     )
-    run = launches(_backward_launches, call, d_output, whole_bias, call.d_log_sums)
-
-    def store(d_pairs: Tensor, start: int) -> None:
-        strip = launches(_strip_launches, call, d_output, d_pairs, start, call.d_log_sums)
-        strip["query_gradients"]({**tensors, "d_pairs_ptr": d_pairs})
-
-    with on_device(call.q):
-        if call.skips:
-            tensors["sums_ptr"] = log_sums.new_zeros(call.batch, call.heads, blocks + 1, call.value_width + 1)
-        if call.want_received and not call.alone:
+    run = plan.launches(_backward_launches, d_output, whole_bias, shared, d_log_sums is not None)
+    with on_device(q):
+        if plan.skips:
+            blocks = plan.query_blocks + 1
+            tensors["sums_ptr"] = log_sums.new_zeros(plan.batch, plan.heads, blocks, plan.value_width + 1)
+        if plan.want_received and not plan.alone:
             run["received_terms"](tensors)
-        if d_relative_q is not None and d_table is not None:
-            strips.gradients(call, store, d_relative_q, d_table, d_bias)
-        elif not call.alone:
+        if d_table is not None:
+            strips.gradients(plan, tensors, d_table, d_bias, d_log_sums is not None)
+        elif not plan.alone:
             run["query_gradients"](tensors)
-        if call.skips:
+        if plan.skips:
             run["running_sums"](tensors)
         run["key_gradients"](tensors)
         if shared:
             run["bias_gradients"](tensors)
     if shares is not None:
-        torch.sum(shares[..., 0], dim=(0, 2), out=dw)
-        torch.sum(shares[..., 1], dim=(0, 2), out=d_sharpness)
+        grads[3:5] = [share.sum((0, 2)) for share in shares]
     if whole_bias is not None and d_bias is not None and whole_bias is not d_bias:
         d_bias.copy_(whole_bias.sum_to_size(d_bias.shape))
     return grads
 
 
-def _backward_launches(call: Call, d_output: Tensor, d_bias: Tensor | None, _: bool) -> dict[str, Launch]:
-    of_output = strides("do", "bhn", d_output)
-    of_pairs = strides("d_pairs", "bhn", d_bias if call.d_pairs else None)
-    blocks = -(-call.n // call.tile("queries").rows)
+def _backward_launches(
+    plan: Plan, d_output: Tensor, d_bias: Tensor | None, shared: bool, d_log_sums: bool
+) -> dict[str, Launch]:
+    d_pairs = d_bias is not None and not shared
+    more: dict[str, Any] = {"d_log_sums": d_log_sums, **strides("do", "bhn", d_output)}
+    of_pairs = strides("d_pairs", "bhn", d_bias if d_pairs else None)
     found = {
-        "received_terms": call.launch("received_terms", "sums", call.heads, **of_output),
-        "query_gradients": call.launch("query_gradients", "queries", call.heads, **of_output, **of_pairs),
-        "running_sums": call.launch("running_sums", "queries", call.heads, blocks=blocks),
-        "key_gradients": call.launch("key_gradients", "keys", call.groups, per_key=True, **of_output),
+        "received_terms": plan.launch("received_terms", "sums", plan.heads, **more),
+        "query_gradients": plan.launch("query_gradients", "queries", plan.heads, d_pairs=d_pairs, **more, **of_pairs),
+        "running_sums": plan.launch("running_sums", "queries", plan.heads, blocks=plan.query_blocks),
+        "key_gradients": plan.launch("key_gradients", "keys", plan.groups, per_key=True, **more),
     }
-    if d_bias is not None and not call.d_pairs:
-        shared: dict[str, Any] = {"BIAS_B": d_bias.shape[0], "BIAS_H": d_bias.shape[1]}
+    if d_bias is not None and shared:
+        of_bias: dict[str, Any] = {"BIAS_B": d_bias.shape[0], "BIAS_H": d_bias.shape[1]}
         programs = d_bias.shape[0] * d_bias.shape[1]
-        found["bias_gradients"] = call.launch("bias_gradients", "bias", programs, **of_output, **shared)
+        found["bias_gradients"] = plan.launch("bias_gradients", "bias", programs, **more, **of_bias)
     return found
 
 
-def _strip_launches(call: Call, d_output: Tensor, d_pairs: Tensor, start: int, _: bool) -> dict[str, Launch]:
-    more = {**strides("do", "bhn", d_output), **strides("d_pairs", "bhn", d_pairs)}
-    launch = call.launch("query_gradients", "queries", call.heads, queries=d_pairs.shape[2], start=start, **more)
-    return {"query_gradients": launch}
+def _fake_backward(*arguments: Any) -> Sequence[Tensor | None]:
+    plan = Plan(*arguments[:24])
+    grads = plan.gradients(arguments[0], arguments[24])
+    if plan.w is not None:
+        grads[3:5] = [torch.empty_like(plan.w) for _ in range(2)]
+    return grads
 
 
 operators = Operators(
@@ -259,6 +266,7 @@ operators = Operators(
     saved=(0, 1, 3, 4),
     forward=_forward,
     backward=_backward,
-    fake_forward=lambda *arguments: Call(*arguments).outputs(),
-    fake_backward=lambda *arguments: Call(*arguments[:24]).gradients(arguments[24]),
+    plan=plan_of,
+    fake_forward=lambda *arguments: Plan(*arguments).outputs(arguments[0]),
+    fake_backward=_fake_backward,
 )
