@@ -171,6 +171,7 @@ def _backward(*arguments: Any, plan: Plan | None = None) -> Sequence[Tensor | No
     given, needs_bias, saved, d_outputs = arguments[:24], arguments[24], arguments[25:29], arguments[29:]
     output, log_sums, bins, squares = saved
     d_output, d_log_sums, d_received, d_bins, d_squares = d_outputs
+    apart = plan is None  # called as an operator, whose results must not share memory
     plan = plan_of(*given) if plan is None else plan
     given = plan.together(given)
     q: Tensor = given[0]
@@ -224,7 +225,8 @@ def _backward(*arguments: Any, plan: Plan | None = None) -> Sequence[Tensor | No
         if shared:
             run["bias_gradients"](tensors)
     if shares is not None:
-        grads[3:5] = [share.sum((0, 2)) for share in shares]
+        both = shares.sum((1, 3))
+        grads[3:5] = (both[0], both[1].clone() if apart else both[1])
     if whole_bias is not None and d_bias is not None and whole_bias is not d_bias:
         d_bias.copy_(whole_bias.sum_to_size(d_bias.shape))
     return grads
