@@ -108,6 +108,20 @@ def product(skew, step, OPT: tl.constexpr):
 
 
 @triton.jit
+def first_product(skew, block, OPT: tl.constexpr):
+    """Before the first step of a block of queries. In a loop, after which the shared memory that it took is free."""
+    T: tl.constexpr = OPT.block_n
+    DTYPE: tl.constexpr = skew[0].dtype
+    if OPT.fast and DTYPE != tl.float32:
+        below = tl.zeros([T, T // 2], tl.int32)
+    else:
+        below = tl.zeros([T, T], DTYPE)
+    for step in tl.range(block - 1, block, num_stages=1):
+        below = product(skew, step - block, OPT)
+    return below
+
+
+@triton.jit
 def next_keys(skew, below, step, in_n, in_m, OPT: tl.constexpr):
     """For a block of queries: the tile with a block of keys, and what the next step takes as `below`."""
     T: tl.constexpr = OPT.block_n

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from headwise.attention.triton.askew import next_keys, next_queries, product, reserved
+from headwise.attention.triton.askew import first_product, next_keys, next_queries, reserved
 from headwise.attention.triton.forward import binned, outermost
 from headwise.attention.triton.tiles import (
     AMONG,
@@ -109,7 +109,7 @@ def received_terms(
         relative_q_ptr += b * relative_q_b + h * relative_q_h
         relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
         skew = (relative_q, table_ptr + h * table_h, table_r, n - first, reserved(OPT))
-        below = product(skew, -1, OPT)
+        below = first_product(skew, first // BN, OPT)
     for SIDE in tl.static_range(SIDES):
         if (OPT.sides >> SIDE) & 1:
             lo, hi = key_blocks(first, n, m, offset, head[4], starts, ends, SIDE, OPT)
@@ -186,7 +186,7 @@ def query_gradients(
         relative_q_ptr += b * relative_q_b + h * relative_q_h
         relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
         skew = (relative_q, table_ptr + h * table_h, table_r, n - first, reserved(OPT))
-        below = product(skew, -1, OPT)
+        below = first_product(skew, first // BN, OPT)
     seed = 0
     if OPT.dropout:
         seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)

@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from headwise.attention.triton.askew import next_keys, next_queries, product, reserved
+from headwise.attention.triton.askew import first_product, next_keys, next_queries, reserved
 from headwise.attention.triton.tiles import (
     AMONG,
     FAR_AFTER,
@@ -60,7 +60,7 @@ def forward(
         relative_q_ptr += b * relative_q_b + h * relative_q_h
         relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
         skew = (relative_q, table_ptr + h * table_h, table_r, n - first, reserved(OPT))
-        below = product(skew, -1, OPT)
+        below = first_product(skew, first // BN, OPT)
     seed = 0
     if OPT.dropout:
         seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)

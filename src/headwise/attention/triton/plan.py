@@ -186,7 +186,7 @@ class Plan:
         wide = widest > 64
         if self.table is not None:  # tiles that are read askew are square
             return {
-                "forward": Tile(64, 64, 8 if wide else 4, 2),
+                "forward": Tile(64, 64, 8 if wide else 4, 3),
                 "keys": Tile(64, 64, 8 if wide else 4, 1),
                 "queries": Tile(64, 64, 8 if wide else 4, 2),
                 "sums": Tile(64, 64, 4, 2),
