@@ -56,7 +56,7 @@ class TransformerXL(Scheme):
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
         first = 1 - q.shape[2] - offset  # of the relative positions j − i; r takes i − j, their negation
-        differences = -torch.arange(first, k.shape[2] - offset, device=q.device)
+        differences = -torch.arange(first, max(first, k.shape[2] - offset), device=q.device)
         dtype = q.dtype if q.is_cuda else compute_dtype(q.dtype)  # a GPU's kernels take the inputs' precision
         u, v = (bias.to(dtype)[:, None] for bias in (self.u, self.v))
         table = linear(sinusoids(differences, self.dim).to(dtype), self.projection.weight.to(dtype))
