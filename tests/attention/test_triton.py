@@ -299,6 +299,66 @@ def test_what_has_no_kernel_is_said_and_auto_goes_elsewhere() -> None:
         attend(x.double(), x.double(), x.double(), scheme=Plain(), backend="triton")
 
 
+@pytest.mark.parametrize("name", ["plain", "distance-aware", "transformer-xl"])
+def test_hooks_on_saved_tensors_may_lay_them_out_anew(name: str) -> None:
+    """As offloading to the CPU does, here of the usual layout, with queries, keys and values in one tensor."""
+    scheme = SCHEMES[name].to(DEVICE, torch.float32)
+    together = torch.randn(1, 70, 3, HEADS, WIDTH, device=DEVICE, requires_grad=True)
+
+    def run(backend: Any, pack: Any) -> list[Tensor]:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            output = attend(*together.transpose(1, 3).unbind(2), scheme=scheme, backend=backend)
+        return [output, *torch.autograd.grad(output.square().sum(), [together, *scheme.parameters()])]
+
+    expected = run("reference", lambda x: x)
+    for pack in (lambda x: x, torch.clone, lambda x: torch.empty(x.shape, dtype=x.dtype, device=DEVICE).copy_(x)):
+        torch.testing.assert_close(run("triton", pack), expected, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("n", "m", "width"), [(300, 20, 24), (70, 90, 160)])
+def test_transformer_xl_of_odd_shapes(n: int, m: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many more queries than keys, and heads whose width is no power of two, or more than 128."""
+    monkeypatch.setattr("headwise.attention.triton.strips.STRIP", 2**14)
+    scheme = TransformerXL(HEADS, width, dim=20).to(DEVICE)
+    q, k, v = (torch.randn(1, HEADS, rows, width, device=DEVICE, requires_grad=True) for rows in (n, m, m))
+    found = []
+    for backend in ("reference", "triton"):
+        output = attend(q, k, v, scheme=scheme, backend=backend)
+        found.append([output, *torch.autograd.grad(output.square().sum(), [q, k, v, *scheme.parameters()])])
+    torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-3)
+
+
+def test_a_plan_keeps_the_precision_that_it_was_made_for() -> None:
+    """Else launches that were prepared under another setting would serve calls under this one."""
+    from headwise.attention.triton.plan import plan_of
+
+    x = torch.randn(1, HEADS, 9, WIDTH, device=DEVICE)
+    arguments = (x, x, x, *[None] * 12, 0.2, 0, False, False, 0, False, 0.0, False, False)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("highest")
+        plan = plan_of(*arguments)
+        torch.set_float32_matmul_precision("high")
+        assert plan.options(plan.tile("keys")).precision == "ieee"
+        other = plan_of(*arguments)
+        assert other.options(other.tile("keys")).precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_pipelines_are_short_where_shared_memory_is_small() -> None:
+    from headwise.attention.triton.plan import Plan
+
+    def stages(width: int, roomy: bool) -> int:
+        x = torch.empty(1, HEADS, 500, width, dtype=torch.float16, device="meta")
+        plan = Plan(x, x, x, *[None] * 12, 0.2, 0, False, False, 0, False, 0.0, False, False)
+        plan.roomy = roomy
+        return plan.tile("queries").stages
+
+    assert stages(128, roomy=False) == 1 < stages(128, roomy=True)
+    assert stages(64, roomy=False) == stages(64, roomy=True)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 def test_auto_takes_the_kernels_on_a_gpu() -> None:

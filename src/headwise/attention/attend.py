@@ -23,7 +23,7 @@ from headwise.attention.schemes.scheme import one_of
 
 Backend = Literal["auto", "reference", "blockwise", "sdpa", "triton"]
 
-NAMES = get_args(Backend)
+BACKEND_NAMES = get_args(Backend)
 BACKENDS = {
     "reference": reference.attend,
     "blockwise": blockwise.attend,
@@ -166,7 +166,7 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, backend: Backend = "auto", **opt
 
 
 def choose(problem: Problem, backend: Backend) -> Choice:
-    one_of("backend", backend, NAMES)
+    one_of("backend", backend, BACKEND_NAMES)
     if backend != "auto":
         reason = OBSTACLES[backend](problem) if backend in OBSTACLES else None
         if reason is not None:

@@ -31,8 +31,6 @@ class Operators:
             gradient, what was saved, and the gradients of all outputs; it returns one tensor a differentiable
             argument. Both may return None, and must take None or an empty tensor, for what is not there.
         fake_forward, fake_backward: results of the right shape, for the same arguments.
-        plan: what both passes need to find out about the forward pass's arguments. In plain eager mode they are given
-            it, as `plan`; else they find it out themselves.
     """
 
     def __init__(
@@ -48,7 +46,6 @@ class Operators:
         backward: Pass,
         fake_forward: Pass,
         fake_backward: Pass,
-        plan: Callable[..., Any] | None = None,
     ) -> None:
         def results(count: int) -> str:
             return f"({', '.join(['Tensor'] * count)})"
@@ -67,7 +64,7 @@ class Operators:
         for operator in (self.forward, self.backward):
             operator.register_vmap(_once_a_model(operator))
         self._watched, self._plain = _functions(
-            (name, f"{name}_backward"), forward, backward, tensors, differentiable, saved, plan
+            (name, f"{name}_backward"), forward, backward, tensors, differentiable, saved
         )
 
     def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:
@@ -86,7 +83,6 @@ def _functions(
     tensors: int,
     differentiable: int,
     saved: Sequence[int],
-    plan: Callable[..., Any] | None,
 ) -> tuple[type[torch.autograd.Function], type[torch.autograd.Function]]:
     # As torch.ops has them, which the compiler can trace from a closure.
     forward_operator, backward_operator = (getattr(torch.ops.headwise, name).default for name in names)
@@ -122,8 +118,7 @@ def _functions(
     class Plain(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, ...]:
-            ctx.plan = {} if plan is None else {"plan": plan(*arguments)}
-            results = tuple(forward_pass(*arguments, **ctx.plan))
+            results = tuple(forward_pass(*arguments))
             remember(ctx, arguments, results)
             ctx.set_materialize_grads(False)
             ctx.outputs = [x is not None and {"size": x.shape, "dtype": x.dtype, "device": x.device} for x in results]
@@ -138,7 +133,7 @@ def _functions(
             ]
             arguments = backward_arguments(ctx, filled)
             if not twice:
-                return gradients(ctx, backward_pass(*arguments, **ctx.plan))
+                return gradients(ctx, backward_pass(*arguments))
             given = len(arguments) - len(saved) - len(filled)
             empty = arguments[0].new_empty(0)
             rest = (empty if x is None else x for x in arguments[given:])
@@ -148,10 +143,12 @@ def _functions(
 
 
 def _complete(function: Pass) -> Callable[..., tuple[Tensor, ...]]:
-    """The same with an empty tensor where there is nothing: an operator returns tensors only."""
+    """The same as an operator must be: all results are tensors, empty where there is nothing, and share no memory."""
 
     def complete(*arguments: Any) -> tuple[Tensor, ...]:
-        return tuple(arguments[0].new_empty(0) if x is None else x for x in function(*arguments))
+        results = [arguments[0].new_empty(0) if x is None else x for x in function(*arguments)]
+        memory = [x.untyped_storage()._cdata for x in results]
+        return tuple(x.clone() if memory[i] in memory[:i] else x for i, x in enumerate(results))
 
     return complete
 

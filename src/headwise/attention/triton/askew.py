@@ -108,16 +108,19 @@ def product(skew, step, OPT: tl.constexpr):
 
 
 @triton.jit
-def first_product(skew, block, OPT: tl.constexpr):
-    """Before the first step of a block of queries. In a loop, after which the shared memory that it took is free."""
+def first_product(skew, number, OPT: tl.constexpr):
+    """For a block of queries, of any number, what the first step takes as `below`.
+
+    In a loop, after which the shared memory that it took is free, and whose bounds the compiler cannot know.
+    """
     T: tl.constexpr = OPT.block_n
     DTYPE: tl.constexpr = skew[0].dtype
     if OPT.fast and DTYPE != tl.float32:
         below = tl.zeros([T, T // 2], tl.int32)
     else:
         below = tl.zeros([T, T], DTYPE)
-    for step in tl.range(block - 1, block, num_stages=1):
-        below = product(skew, step - block, OPT)
+    for step in tl.range(number - 1, number, num_stages=1):
+        below = product(skew, step - number, OPT)
     return below
 
 

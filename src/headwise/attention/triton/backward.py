@@ -477,7 +477,7 @@ def relative_query_gradients(
     # The columns in which these queries have a pair.
     for step in range(tl.maximum(count - in_strip - BN, 0) // BM, tl.cdiv(count - in_strip - 1 + m, BM)):
         columns = step * BM + tl.arange(0, BM)
-        dz = block(dz_ptr, dz_n, i, columns, count, BM, BM)
+        dz = block(dz_ptr, dz_n, i.to(tl.int64), columns, count, BM, BM)
         table = block(table_ptr, table_r, first + columns, e, rows, OPT.width, BE)
         total = tl.dot(dz, table, total, input_precision=OPT.precision)
     at = d_relative_q_ptr + b * d_relative_q_b + h * d_relative_q_h + (start + i)[:, None] * d_relative_q_n

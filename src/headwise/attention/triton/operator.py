@@ -12,7 +12,7 @@ from headwise.attention.operators import Operators
 from headwise.attention.problem import Attended, Problem
 from headwise.attention.triton import strips
 from headwise.attention.triton.launch import Launch, on_device
-from headwise.attention.triton.plan import Plan, edges, in_rows, kernels, plan_of, strides
+from headwise.attention.triton.plan import Plan, edges, in_rows, kernels, laid, plan_of, strides
 
 ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? w, Tensor? sharpness, Tensor? relative, Tensor? relative_q, "
@@ -20,6 +20,7 @@ ARGUMENTS = (
     "Tensor? ends, Tensor? seed, float scale, SymInt offset, bool causal, bool rectify, SymInt reach, bool want_bins, "
     "float dropout, bool want_received, bool want_squares"
 )
+GIVEN = 24  # arguments
 WIDEST = 256
 MOST = 65_535  # CUDA's limit for all but the first number of a grid
 
@@ -132,8 +133,8 @@ def spans(packed: Tensor, length: int) -> tuple[Tensor, Tensor]:
     return packed[text], packed[text + 1]
 
 
-def _forward(*arguments: Any, plan: Plan | None = None) -> tuple[Tensor | None, ...]:
-    plan = plan_of(*arguments) if plan is None else plan
+def _forward(*arguments: Any) -> tuple[Tensor | None, ...]:
+    plan = plan_of(*arguments)
     arguments = plan.together(arguments)
     q: Tensor = arguments[0]
     output, log_sums, received, bins, squares = results = plan.outputs(q)
@@ -147,8 +148,8 @@ def _forward(*arguments: Any, plan: Plan | None = None) -> tuple[Tensor | None, 
     run = plan.launches(_forward_launches)
     with on_device(q):
         if plan.skips:
-            blocks = -(-plan.m // plan.tile("forward").columns)
-            tensors["sums_ptr"] = log_sums.new_zeros(plan.batch, plan.groups, blocks + 1, plan.value_width + 1)
+            blocks = plan.key_blocks + 1
+            tensors["sums_ptr"] = log_sums.new_zeros(plan.batch, plan.groups, blocks, plan.value_width + 1)
             run["block_sums"](tensors)
             run["running_sums"](tensors)
         run["forward"](tensors)
@@ -158,21 +159,18 @@ def _forward(*arguments: Any, plan: Plan | None = None) -> tuple[Tensor | None, 
 
 
 def _forward_launches(plan: Plan) -> dict[str, Launch]:
-    blocks = -(-plan.m // plan.tile("forward").columns)
     return {
         "block_sums": plan.launch("block_sums", "forward", plan.groups, per_key=True),
-        "running_sums": plan.launch("running_sums", "forward", plan.groups, blocks=blocks),
+        "running_sums": plan.launch("running_sums", "forward", plan.groups, blocks=plan.key_blocks),
         "forward": plan.launch("forward", "forward", plan.heads),
         "column_sums": plan.launch("column_sums", "sums", plan.heads, per_key=True),
     }
 
 
-def _backward(*arguments: Any, plan: Plan | None = None) -> Sequence[Tensor | None]:
-    given, needs_bias, saved, d_outputs = arguments[:24], arguments[24], arguments[25:29], arguments[29:]
-    output, log_sums, bins, squares = saved
-    d_output, d_log_sums, d_received, d_bins, d_squares = d_outputs
-    apart = plan is None  # called as an operator, whose results must not share memory
-    plan = plan_of(*given) if plan is None else plan
+def _backward(*arguments: Any) -> Sequence[Tensor | None]:
+    given, (needs_bias, *others) = arguments[:GIVEN], arguments[GIVEN:]
+    output, log_sums, bins, squares, d_output, d_log_sums, d_received, d_bins, d_squares = others
+    plan = plan_of(*given)  # not the forward pass's: hooks on saved tensors may have laid them out anew
     given = plan.together(given)
     q: Tensor = given[0]
     dq, dk, dv, _, _, d_relative, d_relative_q, d_table, d_bias = grads = plan.gradients(q, needs_bias)
@@ -181,6 +179,7 @@ def _backward(*arguments: Any, plan: Plan | None = None) -> Sequence[Tensor | No
             grads[3:5] = [log_sums.new_zeros(plan.heads) for _ in range(2)]
         return [None if grad is None else grad.zero_() for grad in grads]
     d_output = d_output if in_rows(d_output) else d_output.contiguous()
+    output = laid(output, *plan.lying["o"])
     whole_bias = None if plan.table is not None else d_bias
     if whole_bias is not None and whole_bias.shape[2:] != (plan.n, plan.m):
         whole_bias = whole_bias.new_empty(*whole_bias.shape[:2], plan.n, plan.m)
@@ -225,8 +224,7 @@ def _backward(*arguments: Any, plan: Plan | None = None) -> Sequence[Tensor | No
         if shared:
             run["bias_gradients"](tensors)
     if shares is not None:
-        both = shares.sum((1, 3))
-        grads[3:5] = (both[0], both[1].clone() if apart else both[1])
+        grads[3:5] = shares.sum((1, 3)).unbind()
     if whole_bias is not None and d_bias is not None and whole_bias is not d_bias:
         d_bias.copy_(whole_bias.sum_to_size(d_bias.shape))
     return grads
@@ -252,8 +250,8 @@ def _backward_launches(
 
 
 def _fake_backward(*arguments: Any) -> Sequence[Tensor | None]:
-    plan = Plan(*arguments[:24])
-    grads = plan.gradients(arguments[0], arguments[24])
+    plan = Plan(*arguments[:GIVEN])
+    grads = plan.gradients(arguments[0], arguments[GIVEN])
     if plan.w is not None:
         grads[3:5] = [torch.empty_like(plan.w) for _ in range(2)]
     return grads
@@ -268,7 +266,6 @@ operators = Operators(
     saved=(0, 1, 3, 4),
     forward=_forward,
     backward=_backward,
-    plan=plan_of,
     fake_forward=lambda *arguments: Plan(*arguments).outputs(arguments[0]),
     fake_backward=_fake_backward,
 )

@@ -4,6 +4,7 @@ To find it out takes longer than a short text's attention, so it is done once fo
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -54,6 +55,7 @@ class Plan:
         self.scale, self.offset, self.causal, self.rectify, self.reach = arguments[15:20]
         self.want_bins, self.dropout, self.want_received, self.want_squares = arguments[20:]
         self.device = q.device if device is None else device
+        self.precision = torch.get_float32_matmul_precision()
         self.batch, self.heads, self.n, self.width = q.shape
         self.groups, self.m, self.value_width = v.shape[1:]
         self.rows = (self.batch, self.heads, self.n)
@@ -101,17 +103,16 @@ class Plan:
     def tensors(self, arguments: tuple[Any, ...], **more: Tensor | None) -> dict[str, Tensor | None]:
         """The kernels' tensors by name."""
         given = dict(zip(TENSORS, arguments, strict=False), **more)
-        if self.relative is not None:
-            relative = given["relative_ptr"] = arguments[5].contiguous()
+        if (relative := given["relative_ptr"]) is not None:
+            given["relative_ptr"] = relative = relative.contiguous()
             given["edges_ptr"] = edges(relative)
-        if self.table is not None:
-            given["table_ptr"] = surrounded(arguments[7])
-        if self.mask is not None:
-            given["mask"] = arguments[9].view(torch.uint8)
-        if self.key_padding is not None:
-            given["key_padding"] = arguments[10].contiguous().view(torch.uint8)
-        if self.query_padding is not None:
-            given["query_padding"] = arguments[11].contiguous().view(torch.uint8)
+        if (table := given["table_ptr"]) is not None:
+            given["table_ptr"] = surrounded(table)
+        if (mask := given["mask"]) is not None:
+            given["mask"] = mask.view(torch.uint8)
+        for name in ("key_padding", "query_padding"):
+            if (padding := given[name]) is not None:
+                given[name] = padding.contiguous().view(torch.uint8)
         return given
 
     def launches(self, prepare: Callable[..., dict[str, Launch]], *others: Any) -> dict[str, Launch]:
@@ -148,7 +149,7 @@ class Plan:
             **{f"dk_{axis}": stride for axis, stride in zip("bhm", self.lying["dk"][1], strict=False)},
             **{f"dv_{axis}": stride for axis, stride in zip("bhm", self.lying["dv"][1], strict=False)},
             **strides("relative_q", "bhn", self.relative_q),
-            **strides("table", "hr", None if self.table is None else surrounded(self.table)),
+            **self.table_strides,
             **strides("mask", "bhnm", None if self.mask is None else self.mask.expand(whole)),
             **strides("bias", "bhnm", None if self.bias is None else self.bias.expand(whole)),
             "H": self.heads,
@@ -165,22 +166,50 @@ class Plan:
             "OPT": self.options(tile, d_log_sums=d_log_sums, d_pairs=d_pairs),
             **more,
         }
-        rows, keys = -(-(queries or self.n) // tile.rows), -(-self.m // tile.columns)
+        rows, keys = _blocks(queries or self.n, tile.rows), _blocks(self.m, tile.columns)
         blocks = 1 if "blocks" in more else keys if per_key else rows
         grid = (blocks, heads, keys if kind == "bias" else self.batch)
         return Launch(kernels()[name], grid, tile, arguments)
 
     @cached_property
     def query_blocks(self) -> int:
-        """In the kernel of their gradients."""
-        rows = self.tile("queries").rows
-        return int(-(-self.n // rows))
+        """Of the kernel of their gradients."""
+        return _blocks(self.n, self.tile("queries").rows)
+
+    @cached_property
+    def key_blocks(self) -> int:
+        """Of the forward kernel."""
+        return _blocks(self.m, self.tile("forward").columns)
+
+    @cached_property
+    def table_strides(self) -> dict[str, Any]:
+        return strides("table", "hr", None if self.table is None else surrounded(self.table))
 
     def tile(self, kind: str) -> Tile:
+        """The fastest one, as far as shared memory goes."""
+        tile = self._fastest(kind)
+        large = self.table is not None or self._widest > 64
+        return replace(tile, stages=1) if large and not self.roomy else tile
+
+    @cached_property
+    def roomy(self) -> bool:
+        """Whether a program may have as much shared memory as pipelines of wide tiles take (NVIDIA's A100, H100, …)."""
+        if self.device.type != "cuda":
+            return True
+        properties = torch.cuda.get_device_properties(self.device)
+        return bool(getattr(properties, "shared_memory_per_block_optin", 0) >= 160 * 1024)
+
+    @property
+    def _widest(self) -> int:
+        return max(_power_of_two(self.width), _power_of_two(self.value_width))
+
+    def _fastest(self, kind: str) -> Tile:
         """What was fastest on an H200 (docs/design.md)."""
-        widest = max(_power_of_two(self.width), _power_of_two(self.value_width))
+        widest = self._widest
         if self.q.dtype == torch.float32 or widest > 128:
-            return Tile(32, 32, 4 if self.table is None else 8)
+            return Tile(32, 32, 4 if self.table is None or kind == "strips" else 8)
+        if kind == "strips":
+            return Tile(64, 64, 4, 4)
         if self.fits(Tile(64, 64)):
             return Tile(64, 64)
         wide = widest > 64
@@ -232,7 +261,7 @@ class Plan:
             sides = FAR_BEFORE | AMONG | (0 if self.causal else FAR_AFTER)
         else:
             sides = FAR_BEFORE | (AMONG if self.causal else 0)
-        tf32 = self.q.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest"
+        tf32 = self.q.dtype != torch.float32 or self.precision != "highest"
         return Options(
             width=self.width,
             value_width=self.value_width,
@@ -267,6 +296,10 @@ class Plan:
         )
 
 
+def _blocks(length: int, size: int) -> int:
+    return -(-length // size)
+
+
 def _power_of_two(width: int) -> int:
     """At least 32: Triton 3.6 lets Hopper's products with 16 columns read past the end of shared memory."""
     return max(32, 1 << (width - 1).bit_length())
@@ -275,6 +308,11 @@ def _power_of_two(width: int) -> int:
 def in_rows(x: Tensor) -> bool:
     """Whether each row lies in one piece of memory."""
     return x.stride(-1) == 1 or x.shape[-1] == 1
+
+
+def laid(x: Tensor, shape: tuple[int, ...], steps: tuple[int, ...]) -> Tensor:
+    """x as it lies in memory by these strides."""
+    return x if x.stride() == steps else x.new_empty_strided(shape, steps).copy_(x)
 
 
 def surrounded(table: Tensor) -> Tensor:

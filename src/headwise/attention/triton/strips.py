@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.attention.triton.launch import Launch, Tile
-from headwise.attention.triton.plan import Plan, kernels, strides, surrounded
+from headwise.attention.triton.launch import Launch
+from headwise.attention.triton.plan import Plan, kernels, strides
 
-#: Numbers in a strip's dZ: 128 MiB in half precision.
+#: Pairs in a strip, unless that is less than 64 queries: 128 MiB in half precision. A strip has no more queries than
+#: there are keys, so its dZ has at most twice as many numbers.
 STRIP = 2**26
 #: The length of dZ's rows is a multiple of this: whole tiles, which lie as products like it.
 ALIGNED = 128
@@ -27,15 +28,15 @@ def gradients(
 ) -> None:
     """Run `query_gradients` strip by strip, and fill the gradients of the table, its queries and the bias."""
     batch, heads, n, m = plan.batch, plan.heads, plan.n, plan.m
-    size = max(STRIP // (batch * heads * m) // 64 * 64, 64)
-    tensors["total_ptr"] = total = torch.zeros_like(d_table, dtype=torch.float32)
+    size = max(min(STRIP // (batch * heads * m), m) // 64 * 64, 64)
+    total = torch.zeros_like(d_table, dtype=torch.float32)
     dz = d_table.new_empty(0, 0, 0, 0)
     for start in range(0, n, size):
         count = min(size, n - start)
         if dz.shape[2] != count:  # zeros stay where no strip has a pair yet: later strips see the same keys, or more
             dz = d_table.new_zeros(heads, batch, count, -(-(count + m) // ALIGNED) * ALIGNED)
         pairs = by_pair(dz, m)
-        tensors |= {"dz_ptr": dz, "d_pairs_ptr": pairs}
+        tensors = {**tensors, "dz_ptr": dz, "d_pairs_ptr": pairs, "total_ptr": total}
         run = plan.launches(_launches, dz, tensors["do_ptr"], tensors["d_relative_q_ptr"], start, d_log_sums)
         run["query_gradients"](tensors)
         run["relative_query_gradients"](tensors)
@@ -58,10 +59,10 @@ def _launches(
 ) -> dict[str, Launch]:
     heads, batch, count, width = dz.shape
     pairs = {**strides("do", "bhn", d_output), **strides("d_pairs", "bhn", by_pair(dz, plan.m)), "queries": count}
-    tile = Tile(32, 32) if dz.dtype == torch.float32 or plan.width > 128 else Tile(64, 64, 4, 4)
+    tile = plan.tile("strips")
     arguments: dict[str, Any] = {
         **strides("dz", "hbn", dz),
-        **strides("table", "hr", None if plan.table is None else surrounded(plan.table)),
+        **plan.table_strides,
         **strides("relative_q", "bhn", plan.relative_q),
         **strides("d_relative_q", "bhn", d_relative_q),
         "B": batch,
