@@ -3,7 +3,7 @@
 To find it out takes longer than a short text's attention, so it is done once for all calls of one kind.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any
@@ -144,10 +144,10 @@ class Plan:
             **strides("q", "bhn", self.q),
             **strides("k", "bhm", self.k),
             **strides("v", "bhm", self.v),
-            **{f"o_{axis}": stride for axis, stride in zip("bhn", self.lying["o"][1], strict=False)},
-            **{f"dq_{axis}": stride for axis, stride in zip("bhn", self.lying["dq"][1], strict=False)},
-            **{f"dk_{axis}": stride for axis, stride in zip("bhm", self.lying["dk"][1], strict=False)},
-            **{f"dv_{axis}": stride for axis, stride in zip("bhm", self.lying["dv"][1], strict=False)},
+            **named("o", "bhn", self.lying["o"][1]),
+            **named("dq", "bhn", self.lying["dq"][1]),
+            **named("dk", "bhm", self.lying["dk"][1]),
+            **named("dv", "bhm", self.lying["dv"][1]),
             **strides("relative_q", "bhn", self.relative_q),
             **self.table_strides,
             **strides("mask", "bhnm", None if self.mask is None else self.mask.expand(whole)),
@@ -335,7 +335,12 @@ def beside(x: Tensor, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def strides(name: str, axes: str, x: Tensor | None) -> dict[str, Any]:
-    return {f"{name}_{axis}": 0 if x is None else x.stride(place) for place, axis in enumerate(axes)}
+    """A tensor's strides as kernels call them; for one that is not there, 0."""
+    return named(name, axes, [0] * len(axes) if x is None else x.stride())
+
+
+def named(name: str, axes: str, steps: Sequence[int]) -> dict[str, Any]:
+    return {f"{name}_{axis}": step for axis, step in zip(axes, steps, strict=False)}
 
 
 def described(x: Tensor) -> Any:
