@@ -10,9 +10,9 @@ column x of row i belongs to key
 For a block of queries each step to the next keys takes one new product; for a block of keys, where each step has other
 queries, two, of which half the columns are kept.
 
-Nothing in Triton shifts rows fast: `tl.gather` does it at some thirty times the cost of the product. On NVIDIA's GPUs
-products go through shared memory instead, written as they are and read askew, by a few lines of assembly. Nothing is
-assumed of how a tile lies in registers: each thread writes and reads the places of its own elements.
+Nothing in Triton shifts rows fast: with `tl.gather` a call took several times as long (docs/design.md). On NVIDIA's
+GPUs products go through shared memory instead, written as they are and read askew, by a few lines of assembly. Nothing
+is assumed of how a tile lies in registers: each thread writes and reads the places of its own elements.
 """
 
 import triton
