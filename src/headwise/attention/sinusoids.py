@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def sinusoids(positions: Tensor, dim: int) -> Tensor:
+def sinusoids(positions: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
     """(…, L) positions → (…, L, dim): [sin ωp ; cos ωp] with ω_m = 10000^(−2m/dim).
 
     The angles are formed in float64 where the device has it: in float32 they are off by 7e-3 at position 65,536.
@@ -12,7 +12,7 @@ def sinusoids(positions: Tensor, dim: int) -> Tensor:
     precise = torch.float32 if positions.device.type == "mps" else torch.float64
     frequencies = 10000.0 ** -(torch.arange(0, dim, 2, device=positions.device, dtype=precise) / dim)
     angles = positions.to(precise)[..., None] * frequencies
-    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+    return torch.cat([angles.sin().to(dtype), angles.cos().to(dtype)], dim=-1)
 
 
 def rotate(a: Tensor, waves: Tensor, *, backwards: bool = False) -> Tensor:

@@ -29,7 +29,7 @@ class Positions(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         length, dim = x.shape[1:]
         if self.sinusoidal:
-            return x + sinusoids(torch.arange(length, device=x.device), dim).to(x.dtype)
+            return x + sinusoids(torch.arange(length, device=x.device), dim, x.dtype)
         if self.learned is None:
             return x
         if length > self.learned.num_embeddings:

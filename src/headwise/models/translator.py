@@ -33,7 +33,7 @@ class Positions(nn.Module):
     def forward(self, x: Tensor, first: int = 0) -> Tensor:
         end = first + x.shape[1]
         if self.sinusoidal:
-            return x + sinusoids(torch.arange(first, end, device=x.device), x.shape[2]).to(x.dtype)
+            return x + sinusoids(torch.arange(first, end, device=x.device), x.shape[2], x.dtype)
         if self.learned is None:
             return x
         if end > self.learned.num_embeddings:

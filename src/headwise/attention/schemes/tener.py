@@ -66,7 +66,7 @@ class Tener(Scheme):
         at_key = torch.arange(k.shape[2], device=q.device)
         precise = compute_dtype(q.dtype)
         dtype = q.dtype if q.is_cuda else precise  # a GPU's kernels take the inputs' precision
-        query_waves, key_waves = (sinusoids(positions, self.head_dim).to(precise) for positions in (at_query, at_key))
+        query_waves, key_waves = (sinusoids(positions, self.head_dim, precise) for positions in (at_query, at_key))
         u, v = (bias.to(dtype)[:, None] for bias in (self.u, self.v))
         queries = [q + u, rotate(q + v, query_waves, backwards=self.released)]
         keys = [k, key_waves.expand_as(k)]

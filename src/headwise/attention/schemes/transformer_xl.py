@@ -59,7 +59,7 @@ class TransformerXL(Scheme):
         differences = -torch.arange(first, max(first, k.shape[2] - offset), device=q.device)
         dtype = q.dtype if q.is_cuda else compute_dtype(q.dtype)  # a GPU's kernels take the inputs' precision
         u, v = (bias.to(dtype)[:, None] for bias in (self.u, self.v))
-        table = linear(sinusoids(differences, self.dim).to(dtype), self.projection.weight.to(dtype))
+        table = linear(sinusoids(differences, self.dim, dtype), self.projection.weight.to(dtype))
         return Terms(
             q=q + u,
             k=k,

@@ -460,52 +460,75 @@ def bias_gradients(
 
 
 @triton.jit
-def relative_query_gradients(
-    dz_ptr, table_ptr, d_relative_q_ptr, dz_b, dz_h, dz_n, table_h, table_r,
-    d_relative_q_b, d_relative_q_h, d_relative_q_n, start, count, first, rows, m, scale, OPT: tl.constexpr,
+def strip_gradients(
+    dz_ptr, table_ptr, relative_q_ptr, d_relative_q_ptr, total_ptr,
+    dz_h, dz_b, dz_n, table_h, table_r, total_h, total_r,
+    relative_q_b, relative_q_h, relative_q_n, d_relative_q_b, d_relative_q_h, d_relative_q_n,
+    B, start, count, first, rows, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
-    """From dZ of a strip (`strips.py`), dZ · table: one program a block of queries."""
+    """From dZ of a strip (`strips.py`), the gradients of the queries that meet the table, and of the table.
+
+    One program a block of queries, then one a block of the table's rows. Both read dZ of a head, which lies in the
+    cache if they do it at about the same time.
+    """
+    blocks = tl.cdiv(count, OPT.block_n)
+    number = tl.program_id(0)
+    h = tl.program_id(1).to(tl.int64)
+    dz_ptr += h * dz_h
+    if number < B * blocks:
+        relative_query_gradients(
+            dz_ptr, table_ptr + h * table_h, d_relative_q_ptr + h * d_relative_q_h, dz_b, dz_n, table_r,
+            d_relative_q_b, d_relative_q_n, (number // blocks).to(tl.int64), number % blocks * OPT.block_n,
+            start, count, first, rows, m, scale, OPT,
+        )  # fmt: skip
+    else:
+        table_gradients(
+            dz_ptr, relative_q_ptr + h * relative_q_h, total_ptr + h * total_h, dz_n, relative_q_b, relative_q_n,
+            total_r, (number - B * blocks) * OPT.block_m, B, start, count, first, rows, OPT,
+        )  # fmt: skip
+
+
+@triton.jit
+def relative_query_gradients(
+    dz_ptr, table_ptr, d_relative_q_ptr, dz_b, dz_n, table_r, d_relative_q_b, d_relative_q_n,
+    b, in_strip, start, count, first, rows, m, scale, OPT: tl.constexpr,
+):  # fmt: skip
+    """dZ · table."""
     BN: tl.constexpr = OPT.block_n
-    BM: tl.constexpr = OPT.block_m
     BE: tl.constexpr = OPT.block_e
-    in_strip = tl.program_id(0) * BN
-    h, b = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    STEP: tl.constexpr = min(BN, 64)
     i, e = in_strip + tl.arange(0, BN), tl.arange(0, BE)
-    dz_ptr += b * dz_b + h * dz_h
-    table_ptr += h * table_h
     total = tl.zeros([BN, BE], tl.float32)
     # The columns in which these queries have a pair.
-    for step in range(tl.maximum(count - in_strip - BN, 0) // BM, tl.cdiv(count - in_strip - 1 + m, BM)):
-        columns = step * BM + tl.arange(0, BM)
-        dz = block(dz_ptr, dz_n, i.to(tl.int64), columns, count, BM, BM)
-        table = block(table_ptr, table_r, first + columns, e, rows, OPT.width, BE)
+    for step in range(tl.maximum(count - in_strip - BN, 0) // STEP, tl.cdiv(count - in_strip - 1 + m, STEP)):
+        column, x = step * STEP, tl.arange(0, STEP)
+        dz = block(dz_ptr + b * dz_b, dz_n, i.to(tl.int64), column + x, count, STEP, STEP)
+        row = first + column
+        table = block(table_ptr + row.to(tl.int64) * table_r, table_r, x, e, rows - row, OPT.width, BE)
         total = tl.dot(dz, table, total, input_precision=OPT.precision)
-    at = d_relative_q_ptr + b * d_relative_q_b + h * d_relative_q_h + (start + i)[:, None] * d_relative_q_n
+    at = d_relative_q_ptr + b * d_relative_q_b + (start + i)[:, None] * d_relative_q_n
     inside = (i[:, None] < count) & (e[None, :] < OPT.width)
     tl.store(at + e[None, :], (total * scale).to(d_relative_q_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def table_gradients(
-    dz_ptr, relative_q_ptr, total_ptr, dz_h, dz_n, relative_q_b, relative_q_h, relative_q_n,
-    B, start, count, first, rows, OPT: tl.constexpr,
+    dz_ptr, relative_q_ptr, total_ptr, dz_n, relative_q_b, relative_q_n, total_r,
+    column, B, start, count, first, rows, OPT: tl.constexpr,
 ):  # fmt: skip
-    """From dZ of a strip, dZᵀ · relative_q of all texts, added to the table's total: one program a block of rows."""
-    BN: tl.constexpr = OPT.block_n
+    """dZᵀ · relative_q of all texts, added to the table's total."""
     BM: tl.constexpr = OPT.block_m
     BE: tl.constexpr = OPT.block_e
-    columns, e = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BE)
-    h = tl.program_id(1).to(tl.int64)
-    dz_ptr += h * dz_h
-    relative_q_ptr += h * relative_q_h
+    STEP: tl.constexpr = min(BM, 64)
+    columns, e = column + tl.arange(0, BM), tl.arange(0, BE)
     total = tl.zeros([BM, BE], tl.float32)
-    for step in range(tl.cdiv(B * count, BN)):
-        i = step * BN + tl.arange(0, BN)  # of all texts, one after another
+    for step in range(tl.cdiv(B * count, STEP)):
+        i = step * STEP + tl.arange(0, STEP)  # of all texts, one after another
         dz = block(dz_ptr, dz_n, i.to(tl.int64), columns, B * count, BM, BM)
         at = (i // count).to(tl.int64) * relative_q_b + (start + i % count) * relative_q_n
         inside = (i[:, None] < B * count) & (e[None, :] < OPT.width)
         q = tl.load(relative_q_ptr + at[:, None] + e[None, :], mask=inside, other=0.0)
         total = tl.dot(tl.trans(dz), q, total, input_precision=OPT.precision)
-    at = total_ptr + (h * rows + first + columns)[:, None] * OPT.width + e[None, :]
+    at = total_ptr + (first + columns)[:, None].to(tl.int64) * total_r + e[None, :]
     inside = (first + columns[:, None] < rows) & (e[None, :] < OPT.width)
     tl.store(at, tl.load(at, mask=inside) + total, mask=inside)

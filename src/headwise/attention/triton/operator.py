@@ -12,7 +12,7 @@ from headwise.attention.operators import Operators
 from headwise.attention.problem import Attended, Problem
 from headwise.attention.triton import strips
 from headwise.attention.triton.launch import Launch, on_device
-from headwise.attention.triton.plan import Plan, edges, in_rows, kernels, laid, plan_of, strides
+from headwise.attention.triton.plan import Plan, edges, in_rows, kernels, laid, plan_of, strides, surrounded
 
 ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? w, Tensor? sharpness, Tensor? relative, Tensor? relative_q, "
@@ -86,7 +86,7 @@ def attend(problem: Problem) -> Attended:
     if terms.key_table is not None:
         relative_q, table = q if terms.relative_q is None else terms.relative_q.to(dtype), terms.key_table.to(dtype)
         if terms.covers:
-            table = table.expand(q.shape[1], -1, -1)
+            table = surrounded(table.expand(q.shape[1], -1, -1))
         else:
             relative, relative_q, table = relative_q @ table.mT, None, None
     starts, ends = (None, None) if problem.packed is None else spans(problem.packed, problem.shape[2])

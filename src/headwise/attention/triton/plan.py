@@ -16,7 +16,8 @@ from headwise.attention.triton.launch import Launch, Options, Tile
 
 FAR_BEFORE, BEFORE, AMONG, AFTER, FAR_AFTER = (1 << side for side in range(5))  # as in `tiles.py`
 
-AROUND = 64  # the longest tile of tables with a row for every relative position
+#: A table with a row for every relative position has so many rows before and behind it, a tile's, that kernels may read.
+AROUND = 64
 
 
 @cache
@@ -90,7 +91,7 @@ class Plan:
             None,
             None if self.relative is None else q.new_zeros(self.relative.shape),
             None if self.relative_q is None else q.new_empty(self.relative_q.shape),
-            None if self.table is None else q.new_empty(self.table.shape),
+            None if self.table is None else q.new_empty_strided(*self.lying["table"]),
             None if bias is None else q.new_zeros(bias.shape, dtype=bias.dtype),
         ]
 
@@ -98,7 +99,12 @@ class Plan:
     def lying(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
         """Shapes and strides of new tensors: they lie in memory as the tensor does that they belong to."""
         belong = {"o": (self.q, self.v), "dq": (self.q, self.q), "dk": (self.k, self.k), "dv": (self.v, self.v)}
-        return {name: beside(x, like.shape[3]) for name, (x, like) in belong.items()}
+        lying = {name: beside(x, like.shape[3]) for name, (x, like) in belong.items()}
+        return (
+            lying
+            if self.table is None
+            else {**lying, "table": (self.table.shape, torch.empty_like(self.table).stride())}
+        )
 
     def tensors(self, arguments: tuple[Any, ...], **more: Tensor | None) -> dict[str, Tensor | None]:
         """The kernels' tensors by name."""
@@ -107,7 +113,7 @@ class Plan:
             given["relative_ptr"] = relative = relative.contiguous()
             given["edges_ptr"] = edges(relative)
         if (table := given["table_ptr"]) is not None:
-            given["table_ptr"] = surrounded(table)
+            given["table_ptr"] = table[:, AROUND:]
         if (mask := given["mask"]) is not None:
             given["mask"] = mask.view(torch.uint8)
         for name in ("key_padding", "query_padding"):
@@ -183,7 +189,7 @@ class Plan:
 
     @cached_property
     def table_strides(self) -> dict[str, Any]:
-        return strides("table", "hr", None if self.table is None else surrounded(self.table))
+        return strides("table", "hr", self.table)
 
     def tile(self, kind: str) -> Tile:
         """The fastest one, as far as shared memory goes."""
@@ -209,7 +215,7 @@ class Plan:
         if self.q.dtype == torch.float32 or widest > 128:
             return Tile(32, 32, 4 if self.table is None or kind == "strips" else 8)
         if kind == "strips":
-            return Tile(64, 64, 4, 4)
+            return Tile(64, 128, 4, 4)
         if self.fits(Tile(64, 64)):
             return Tile(64, 64)
         wide = widest > 64
@@ -316,8 +322,8 @@ def laid(x: Tensor, shape: tuple[int, ...], steps: tuple[int, ...]) -> Tensor:
 
 
 def surrounded(table: Tensor) -> Tensor:
-    """A table with rows before and behind it that kernels may read: a tile's length of zeros."""
-    return pad(table, (0, 0, AROUND, AROUND))[:, AROUND:]
+    """A table with zeros before and behind it. A row's heads lie together in memory, as projections have them."""
+    return pad(table.transpose(0, 1), (0, 0, 0, 0, AROUND, AROUND)).transpose(0, 1)
 
 
 def edges(table: Tensor) -> Tensor:

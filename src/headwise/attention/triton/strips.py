@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from headwise.attention.triton.launch import Launch
-from headwise.attention.triton.plan import Plan, kernels, strides
+from headwise.attention.triton.plan import AROUND, Plan, kernels, strides
 
-#: Pairs in a strip, unless that is less than 64 queries: 128 MiB in half precision. A strip has no more queries than
+#: Pairs in a strip, unless that is less than 64 queries: 256 MiB in half precision. A strip has no more queries than
 #: there are keys, so its dZ has at most twice as many numbers.
-STRIP = 2**26
+STRIP = 2**27
 #: The length of dZ's rows is a multiple of this: whole tiles, which lie as products like it.
 ALIGNED = 128
 
@@ -30,17 +30,17 @@ def gradients(
     batch, heads, n, m = plan.batch, plan.heads, plan.n, plan.m
     size = max(min(STRIP // (batch * heads * m), m) // 64 * 64, 64)
     total = torch.zeros_like(d_table, dtype=torch.float32)
+    tensors = {**tensors, "total_ptr": total[:, AROUND:]}
     dz = d_table.new_empty(0, 0, 0, 0)
     for start in range(0, n, size):
         count = min(size, n - start)
         if dz.shape[2] != count:  # zeros stay where no strip has a pair yet: later strips see the same keys, or more
             dz = d_table.new_zeros(heads, batch, count, -(-(count + m) // ALIGNED) * ALIGNED)
         pairs = by_pair(dz, m)
-        tensors = {**tensors, "dz_ptr": dz, "d_pairs_ptr": pairs, "total_ptr": total}
-        run = plan.launches(_launches, dz, tensors["do_ptr"], tensors["d_relative_q_ptr"], start, d_log_sums)
+        tensors |= {"dz_ptr": dz, "d_pairs_ptr": pairs}
+        run = plan.launches(_launches, dz, total, tensors["do_ptr"], tensors["d_relative_q_ptr"], start, d_log_sums)
         run["query_gradients"](tensors)
-        run["relative_query_gradients"](tensors)
-        run["table_gradients"](tensors)
+        run["strip_gradients"](tensors)
         if d_bias is not None:
             part = d_bias[:, :, start : start + count] if d_bias.shape[2] > 1 else d_bias
             part += pairs.sum_to_size(part.shape)
@@ -55,7 +55,7 @@ def by_pair(dz: Tensor, m: int) -> Tensor:
 
 
 def _launches(
-    plan: Plan, dz: Tensor, d_output: Tensor, d_relative_q: Tensor, start: int, d_log_sums: bool
+    plan: Plan, dz: Tensor, total: Tensor, d_output: Tensor, d_relative_q: Tensor, start: int, d_log_sums: bool
 ) -> dict[str, Launch]:
     heads, batch, count, width = dz.shape
     pairs = {**strides("do", "bhn", d_output), **strides("d_pairs", "bhn", by_pair(dz, plan.m)), "queries": count}
@@ -63,6 +63,7 @@ def _launches(
     arguments: dict[str, Any] = {
         **strides("dz", "hbn", dz),
         **plan.table_strides,
+        **strides("total", "hr", total),
         **strides("relative_q", "bhn", plan.relative_q),
         **strides("d_relative_q", "bhn", d_relative_q),
         "B": batch,
@@ -74,11 +75,10 @@ def _launches(
         "scale": plan.scale,
         "OPT": plan.options(tile),
     }
-    of_queries, of_rows = (-(-count // tile.rows), heads, batch), (width // tile.columns, heads, 1)
+    grid = (batch * -(-count // tile.rows) + width // tile.columns, heads, 1)
     return {
         "query_gradients": plan.launch(
             "query_gradients", "queries", heads, start=start, d_pairs=True, d_log_sums=d_log_sums, **pairs
         ),
-        "relative_query_gradients": Launch(kernels()["relative_query_gradients"], of_queries, tile, arguments),
-        "table_gradients": Launch(kernels()["table_gradients"], of_rows, tile, arguments),
+        "strip_gradients": Launch(kernels()["strip_gradients"], grid, tile, arguments),
     }
