@@ -16,7 +16,7 @@ from headwise.attention.triton.launch import Launch, Options, Tile
 
 FAR_BEFORE, BEFORE, AMONG, AFTER, FAR_AFTER = (1 << side for side in range(5))  # as in `tiles.py`
 
-#: A table with a row for every relative position has so many rows before and behind it, a tile's, that kernels may read.
+#: Tables with a row for every relative position have so many rows before and behind them, a tile's, that kernels read.
 AROUND = 64
 
 
@@ -100,11 +100,9 @@ class Plan:
         """Shapes and strides of new tensors: they lie in memory as the tensor does that they belong to."""
         belong = {"o": (self.q, self.v), "dq": (self.q, self.q), "dk": (self.k, self.k), "dv": (self.v, self.v)}
         lying = {name: beside(x, like.shape[3]) for name, (x, like) in belong.items()}
-        return (
-            lying
-            if self.table is None
-            else {**lying, "table": (self.table.shape, torch.empty_like(self.table).stride())}
-        )
+        if self.table is not None:
+            lying["table"] = self.table.shape, torch.empty_like(self.table).stride()
+        return lying
 
     def tensors(self, arguments: tuple[Any, ...], **more: Tensor | None) -> dict[str, Tensor | None]:
         """The kernels' tensors by name."""
