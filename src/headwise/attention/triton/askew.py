@@ -92,8 +92,8 @@ def read(at, DTYPE: tl.constexpr):
 @triton.jit
 def rows_of(table, stride, first, OPT: tl.constexpr):
     """T rows of a table from `first` on, which is never more than T outside of it."""
-    e = tl.arange(0, OPT.block_e)
-    at = table + first.to(tl.int64) * stride + tl.arange(0, OPT.block_m)[:, None] * stride + e[None, :]
+    c, e = first + tl.arange(0, OPT.block_m), tl.arange(0, OPT.block_e)
+    at = table + c[:, None] * stride + e[None, :]
     if OPT.width == OPT.block_e:
         return tl.load(at)
     return tl.load(at, mask=e[None, :] < OPT.width, other=0.0)

@@ -501,10 +501,9 @@ def relative_query_gradients(
     total = tl.zeros([BN, BE], tl.float32)
     # The columns in which these queries have a pair.
     for step in range(tl.maximum(count - in_strip - BN, 0) // STEP, tl.cdiv(count - in_strip - 1 + m, STEP)):
-        column, x = step * STEP, tl.arange(0, STEP)
-        dz = block(dz_ptr + b * dz_b, dz_n, i.to(tl.int64), column + x, count, STEP, STEP)
-        row = first + column
-        table = block(table_ptr + row.to(tl.int64) * table_r, table_r, x, e, rows - row, OPT.width, BE)
+        columns = step * STEP + tl.arange(0, STEP)
+        dz = block(dz_ptr + b * dz_b, dz_n, i.to(tl.int64), columns, count, STEP, STEP)
+        table = block(table_ptr, table_r, first + columns, e, rows, OPT.width, BE)
         total = tl.dot(dz, table, total, input_precision=OPT.precision)
     at = d_relative_q_ptr + b * d_relative_q_b + (start + i)[:, None] * d_relative_q_n
     inside = (i[:, None] < count) & (e[None, :] < OPT.width)
@@ -529,6 +528,6 @@ def table_gradients(
         inside = (i[:, None] < B * count) & (e[None, :] < OPT.width)
         q = tl.load(relative_q_ptr + at[:, None] + e[None, :], mask=inside, other=0.0)
         total = tl.dot(tl.trans(dz), q, total, input_precision=OPT.precision)
-    at = total_ptr + (first + columns)[:, None].to(tl.int64) * total_r + e[None, :]
+    at = total_ptr + (first + columns)[:, None] * total_r + e[None, :]
     inside = (first + columns[:, None] < rows) & (e[None, :] < OPT.width)
     tl.store(at, tl.load(at, mask=inside) + total, mask=inside)

@@ -91,7 +91,7 @@ class Plan:
             None,
             None if self.relative is None else q.new_zeros(self.relative.shape),
             None if self.relative_q is None else q.new_empty(self.relative_q.shape),
-            None if self.table is None else q.new_empty_strided(*self.lying["table"]),
+            None if self.table is None else q.new_empty(self.table.shape),
             None if bias is None else q.new_zeros(bias.shape, dtype=bias.dtype),
         ]
 
@@ -99,10 +99,7 @@ class Plan:
     def lying(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
         """Shapes and strides of new tensors: they lie in memory as the tensor does that they belong to."""
         belong = {"o": (self.q, self.v), "dq": (self.q, self.q), "dk": (self.k, self.k), "dv": (self.v, self.v)}
-        lying = {name: beside(x, like.shape[3]) for name, (x, like) in belong.items()}
-        if self.table is not None:
-            lying["table"] = self.table.shape, torch.empty_like(self.table).stride()
-        return lying
+        return {name: beside(x, like.shape[3]) for name, (x, like) in belong.items()}
 
     def tensors(self, arguments: tuple[Any, ...], **more: Tensor | None) -> dict[str, Tensor | None]:
         """The kernels' tensors by name."""
@@ -320,8 +317,8 @@ def laid(x: Tensor, shape: tuple[int, ...], steps: tuple[int, ...]) -> Tensor:
 
 
 def surrounded(table: Tensor) -> Tensor:
-    """A table with zeros before and behind it. A row's heads lie together in memory, as projections have them."""
-    return pad(table.transpose(0, 1), (0, 0, 0, 0, AROUND, AROUND)).transpose(0, 1)
+    """A table with zeros before and behind it, in which each head's rows lie together."""
+    return pad(table, (0, 0, AROUND, AROUND))
 
 
 def edges(table: Tensor) -> Tensor:

@@ -34,8 +34,11 @@ def gradients(
     dz = d_table.new_empty(0, 0, 0, 0)
     for start in range(0, n, size):
         count = min(size, n - start)
-        if dz.shape[2] != count:  # zeros stay where no strip has a pair yet: later strips see the same keys, or more
-            dz = d_table.new_zeros(heads, batch, count, -(-(count + m) // ALIGNED) * ALIGNED)
+        if dz.shape[2] != count:
+            # Zeros where no strip has a pair yet: later ones see the same keys, or more.
+            dz = d_table.new_empty(heads, batch, count, -(-(count + m) // ALIGNED) * ALIGNED)
+            for unseen in [dz] if plan.causal else [dz[..., :count], dz[..., m:]]:
+                unseen.zero_()
         pairs = by_pair(dz, m)
         tensors |= {"dz_ptr": dz, "d_pairs_ptr": pairs}
         run = plan.launches(_launches, dz, total, tensors["do_ptr"], tensors["d_relative_q_ptr"], start, d_log_sums)
