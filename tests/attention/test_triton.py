@@ -248,6 +248,7 @@ def test_compiles_in_one_graph() -> None:
 
 def test_operators_are_well_formed() -> None:
     from headwise.attention.triton.operator import operators
+    from headwise.attention.triton.plan import surrounded
 
     q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (20, 30, 30))
     w, sharpness = torch.randn(2, HEADS, device=DEVICE)
@@ -274,7 +275,7 @@ def test_operators_are_well_formed() -> None:
         False,
         False,
     )
-    table = torch.randn(HEADS, 49, WIDTH, device=DEVICE)
+    table = surrounded(torch.randn(HEADS, 49, WIDTH, device=DEVICE))
     askew = (q, k, v, None, None, None, q, table, bias, *[None] * 6, 0.2, 3, True, False, 0, False, 0.0, True, True)
     for arguments in (distance, tables, askew):
         torch.library.opcheck(operators.forward, arguments)

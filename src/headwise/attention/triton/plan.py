@@ -361,7 +361,10 @@ def plan_of(*arguments: Any) -> Plan:
     if plan is None:
         if len(_plans) >= 1000:
             _plans.clear()
-        plan = _plans[key] = Plan(*[None if x is None else twin(x) for x in tensors], *settings, device=device)
+        plan = Plan(*[None if x is None else twin(x) for x in tensors], *settings, device=device)
+        if plan.table is not None and plan.table.shape[1] != (rows := plan.n + plan.m - 1 + 2 * AROUND):
+            raise ValueError(f"table must have {rows} rows, of which {AROUND} on either side are spare")
+        _plans[key] = plan
     return plan
 
 
