@@ -34,9 +34,3 @@ def test_the_report_is_written(tmp_path: Path) -> None:
     small = ["--shapes", "2x9", "--layers", "1", "--heads", "1", "--repeats", "1", "--device", "cpu"]
     assert main(["bench", "guiding", *small, "--out", str(tmp_path)]) == 0
     assert {file.name for file in tmp_path.iterdir()} == {"guiding.csv", "guiding.md", "guiding.png"}
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has graphs")
-def test_graphs_need_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "guiding", "--graphs"]) == 2
-    assert "--graphs needs a GPU" in capsys.readouterr().err

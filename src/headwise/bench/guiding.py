@@ -38,8 +38,6 @@ class Settings:
     """Timed rounds; every round runs all rivals."""
     compile: bool = False
     """Run every rival's model under torch.compile, without which the host may be what takes the time."""
-    graphs: bool = False
-    """Time a CUDA graph of each step: what the GPU takes, without the time that Python takes to ask for it."""
 
     def __post_init__(self) -> None:
         if not self.shapes:
@@ -53,8 +51,6 @@ class Settings:
                 raise Mistake(f"--{name} must be at least 1, got {getattr(self, name)}")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise Mistake("--device cuda: torch sees no CUDA device here")
-        if self.graphs and self.place.type != "cuda":
-            raise Mistake("--graphs needs a GPU: only CUDA has graphs")
 
     @property
     def place(self) -> torch.device:
@@ -74,11 +70,10 @@ class Case:
 
 def bench(settings: Settings, out: Path | None, command: str) -> bool:
     """Measure, print a table, and write the report to a folder; False if it was interrupted, and so is incomplete."""
-    how = ", models under torch.compile" if settings.compile else ""
-    how += ", as a CUDA graph" if settings.graphs else ""
+    compiled = ", models under torch.compile" if settings.compile else ""
     what = (
         f"A training step of BERT, {settings.layers} layers, {settings.heads} heads, autocast to {settings.dtype}, "
-        f"AdamW{how}: times are multiples of the time of the unguided step in the same round, the median of "
+        f"AdamW{compiled}: times are multiples of the time of the unguided step in the same round, the median of "
         f"{settings.repeats} rounds; memory is the peak of one step beyond the model and its inputs."
     )
     about = About("guiding", what, command, settings.place)
@@ -101,7 +96,7 @@ def run(settings: Settings, progress: Callable[[str], None]) -> Iterator[Row]:
                 work()
                 if device.type == "cuda":
                     row.mib = measure.peak_on_cuda(work, device)
-                works[rival] = measure.captured(work) if settings.graphs else work
+                works[rival] = work
             except Exception as error:
                 row.mib, row.note = None, reason(error)
                 if device.type == "cuda":
@@ -133,8 +128,7 @@ def prepare(case: Case) -> Callable[[], Tensor]:
         model.compile()
     ids = torch.randint(1000, 20000, (case.batch, case.length), device=device)
     inputs = {"input_ids": ids, "labels": torch.randint(2, (case.batch,), device=device)}
-    parameters = model.parameters()
-    optimizer = torch.optim.AdamW(parameters, 1e-5, fused=device.type == "cuda", capturable=settings.graphs)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-5, fused=device.type == "cuda")
     loss_of = LOSSES[case.rival](model)
 
     def step() -> Tensor:
