@@ -141,7 +141,8 @@ def test_operators_are_well_formed(name: str) -> None:
     scheme = make(name, HEADS, HEAD_DIM, dtype=torch.float32).requires_grad_(False)
     q, k, v = (torch.randn(2, HEADS, n, HEAD_DIM) for n in (5, 7, 7))
     terms = scheme(q, k, offset=1)
-    tensors = (terms.q, terms.k, v, terms.relative_q, terms.key_table, terms.value_table)
+    relative_q = None if terms.biases is None else terms.relative_q
+    tensors = (terms.content_q, terms.k, v, relative_q, terms.key_table, terms.value_table)
     distance = None if terms.distance is None else terms.distance(8).float()
     masks = (None, None, torch.ones(2, 7, dtype=torch.bool), None, torch.tensor(3))
     settings = (0.5, 1, True, terms.first, terms.covers, terms.adjust, terms.rectify, 0.2, True, True, True, True)

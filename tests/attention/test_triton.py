@@ -276,7 +276,9 @@ def test_operators_are_well_formed() -> None:
         False,
     )
     table = surrounded(torch.randn(HEADS, 49, WIDTH, device=DEVICE))
-    askew = (q, k, v, None, None, None, q, table, bias, *[None] * 6, 0.2, 3, True, False, 0, False, 0.0, True, True)
+    biases = torch.randn(2, HEADS, WIDTH, device=DEVICE)
+    settings = (0.2, 3, True, False, 0, False, 0.0, True, True)
+    askew = (q, k, v, None, None, None, biases, table, bias, *[None] * 6, *settings)
     for arguments in (distance, tables, askew):
         torch.library.opcheck(operators.forward, arguments)
         results = operators.forward(*arguments)

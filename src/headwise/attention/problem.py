@@ -3,7 +3,7 @@
 Every position scheme is a choice of terms in one form (B batch, H heads, N queries, M keys; query i stands at position
 offset + i, so its relative position to key j is r = j − offset − i):
 
-    x_ij = scale · (q_i·k_j + relative_q_i · key_table[c(r)])        c(r) = clip(r − first, 0, rows − 1)
+    x_ij = scale · ((q_i + u)·k_j + (q_i + v) · key_table[c(r)])     c(r) = clip(r − first, 0, rows − 1)
     s_ij = x_ij,  or  max(x_ij, 0) · f[|r|],  x_ij · f[|r|],  x_ij + f[|r|]
     P    = softmax_j(s_ij + bias_ij), masked keys at −∞; a row without a key is zero
     W    = P,  or  P ∘ f,  P + f  (masked keys stay zero)
@@ -29,7 +29,7 @@ class Terms:
     q: Tensor  # (B, H, N, e): the queries as the scheme compares them; e may exceed the head width
     k: Tensor  # (B, G, M, e)
     key_table: Tensor | None = None  # (H or 1, rows, e)
-    relative_q: Tensor | None = None  # (B, H, N, e); None: q
+    biases: Tensor | None = None  # u and v of a head, (2, H, e); None: 0
     value_table: Tensor | None = None  # (H or 1, rows, width of v)
     first: int = 0  # the relative position that the tables' first row stands for
     covers: bool = False  # the tables have a row for every relative position there is: none is clipped
@@ -37,6 +37,16 @@ class Terms:
     sigmoid: tuple[Tensor, Tensor] | None = None  # w and v, (H,) each, where f is the learnable sigmoid of w · distance
     adjust: Adjust = "early-multiply"
     rectify: bool = False
+
+    @property
+    def content_q(self) -> Tensor:
+        """The queries that meet keys, q + u."""
+        return self.q if self.biases is None else self.q + self.biases[0][:, None]
+
+    @property
+    def relative_q(self) -> Tensor:
+        """The queries that meet the keys' table, q + v."""
+        return self.q if self.biases is None else self.q + self.biases[1][:, None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +91,7 @@ class Problem:
         return [self._text(slice(start, end)) for start, end in pairwise(lengths) if end > start]
 
     def _text(self, place: slice) -> "Problem":
-        terms, relative_q = self.terms, self.terms.relative_q
-        terms = replace(
-            terms,
-            q=terms.q[:, :, place],
-            k=terms.k[:, :, place],
-            relative_q=None if relative_q is None else relative_q[:, :, place],
-        )
+        terms = replace(self.terms, q=self.terms.q[:, :, place], k=self.terms.k[:, :, place])
         return replace(self, terms=terms, v=self.v[:, :, place], packed=None)
 
     @property

@@ -13,13 +13,12 @@ from headwise.attention.problem import Attended, Problem
 def attend(problem: Problem) -> Attended:
     terms, dtype = problem.terms, problem.compute_dtype
     _, heads, n, m = problem.shape
-    q = terms.q.to(dtype)
+    q, relative_q = terms.content_q.to(dtype), terms.relative_q.to(dtype)
     k, v = (per_query_head(x.to(dtype), heads) for x in (terms.k, problem.v))
     positions = relative_positions(n, m, problem.offset, q.device)
 
     scores = q @ k.mT
     if terms.key_table is not None:
-        relative_q = q if terms.relative_q is None else terms.relative_q.to(dtype)
         rows, table = rows_of(terms.key_table, positions, terms.first), terms.key_table.to(dtype)
         if terms.covers:
             scores = scores + skew(relative_q @ table[:, rows].mT)

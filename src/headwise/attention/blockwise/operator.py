@@ -21,7 +21,8 @@ ARGUMENTS = (
 
 def attend(problem: Problem) -> Attended:
     terms, dtype = problem.terms, problem.compute_dtype
-    learned = (terms.q, terms.k, problem.v, terms.relative_q, terms.key_table, terms.value_table, problem.distance())
+    relative_q = None if terms.biases is None else terms.relative_q
+    learned = (terms.content_q, terms.k, problem.v, relative_q, terms.key_table, terms.value_table, problem.distance())
     output, log_sums, received, squares, weights = operators(
         *(None if x is None else x.to(dtype) for x in (*learned, problem.bias)),
         problem.mask,

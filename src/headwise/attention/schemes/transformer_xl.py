@@ -58,12 +58,11 @@ class TransformerXL(Scheme):
         first = 1 - q.shape[2] - offset  # of the relative positions j − i; r takes i − j, their negation
         differences = -torch.arange(first, max(first, k.shape[2] - offset), device=q.device)
         dtype = q.dtype if q.is_cuda else compute_dtype(q.dtype)  # a GPU's kernels take the inputs' precision
-        u, v = (bias.to(dtype)[:, None] for bias in (self.u, self.v))
         table = linear(sinusoids(differences, self.dim, dtype), self.projection.weight.to(dtype))
         return Terms(
-            q=q + u,
+            q=q,
             k=k,
-            relative_q=q + v,
+            biases=torch.stack((self.u, self.v)).to(compute_dtype(q.dtype)),
             key_table=table.unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1),
             first=first,
             covers=True,

@@ -18,8 +18,6 @@ is assumed of how a tile lies in registers: each thread writes and reads the pla
 import triton
 import triton.language as tl
 
-from headwise.attention.triton.tiles import block
-
 #: For two products of 64 × 64 numbers in half precision, or 32 × 32 in single, with some space between rows. A
 #: multiple of 1024 bytes, so that Triton's own shared memory, which comes after it, lies as its products want it.
 RESERVE = tl.constexpr("{ .shared .align 1024 .b8 askew[18432]; mov.u32 $0, askew; }")
@@ -90,6 +88,17 @@ def read(at, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def biased(q, biases_ptr, h, H, OPT: tl.constexpr):
+    """A block of queries as they meet keys, q + u, and as they meet the table, q + v."""
+    e = tl.arange(0, OPT.block_e)
+    at, there = biases_ptr + h * OPT.width + e, e < OPT.width
+    u = tl.load(at, mask=there, other=0.0)
+    v = tl.load(at + H * OPT.width, mask=there, other=0.0)
+    whole = q.to(tl.float32)
+    return (whole + u[None, :]).to(q.dtype), (whole + v[None, :]).to(q.dtype)
+
+
+@triton.jit
 def rows_of(table, stride, first, OPT: tl.constexpr):
     """T rows of a table from `first` on, which is never more than T outside of it."""
     c, e = first + tl.arange(0, OPT.block_m), tl.arange(0, OPT.block_e)
@@ -145,12 +154,11 @@ def next_keys(skew, below, step, in_n, in_m, OPT: tl.constexpr):
 
 
 @triton.jit
-def next_queries(skew, step, in_n, in_m, OPT: tl.constexpr):
+def next_queries(skew, q, step, in_n, in_m, OPT: tl.constexpr):
     """For a block of keys: the tile with a block of queries, which are across."""
-    q_ptr, q_n, n, table, stride, first, memory = skew
+    table, stride, first, memory = skew
     T: tl.constexpr = OPT.block_n
-    rows = step * T + tl.arange(0, T)
-    q = tl.trans(block(q_ptr, q_n, rows, tl.arange(0, OPT.block_e), n, OPT.width, OPT.block_e))
+    q = tl.trans(q)
     first -= step * T
     below = tl.dot(rows_of(table, stride, first - T, OPT), q, input_precision=OPT.precision)
     above = tl.dot(rows_of(table, stride, first, OPT), q, input_precision=OPT.precision)

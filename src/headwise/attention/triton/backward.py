@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from headwise.attention.triton.askew import first_product, next_keys, next_queries, reserved
+from headwise.attention.triton.askew import biased, first_product, next_keys, next_queries, reserved
 from headwise.attention.triton.forward import binned, outermost
 from headwise.attention.triton.tiles import (
     AMONG,
@@ -73,9 +73,8 @@ def store_shares(shares_ptr, bh, H, dw, d_sharpness, head, scale):
 @triton.jit
 def received_terms(
     q_ptr, k_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr,
-    d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, relative_q_ptr, table_ptr,
-    key_padding, mask, bias, starts, ends,
-    relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
+    d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, biases_ptr, table_ptr,
+    key_padding, mask, bias, starts, ends, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, o_b, o_h, o_n, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
     bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
@@ -106,8 +105,7 @@ def received_terms(
     )  # fmt: skip
     head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
-        relative_q_ptr += b * relative_q_b + h * relative_q_h
-        relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
+        q, relative_q = biased(q, biases_ptr, h, H, OPT)
         skew = (relative_q, table_ptr + h * table_h, table_r, n - first, reserved(OPT))
         below = first_product(skew, first // BN, OPT)
     for SIDE in tl.static_range(SIDES):
@@ -137,7 +135,7 @@ def received_terms(
 def query_gradients(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, d_relative_ptr, d_pairs_ptr, shares_ptr,
     sums_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
-    d_lse_ptr, squares_ptr, d_squares_ptr, relative_q_ptr, table_ptr,
+    d_lse_ptr, squares_ptr, d_squares_ptr, biases_ptr, table_ptr, relative_q_ptr, of_keys_ptr,
     key_padding, mask, bias, starts, ends, seed_ptr,
     relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, do_b, do_h, do_n, dq_b, dq_h, dq_n,
@@ -147,7 +145,8 @@ def query_gradients(
     """dQ, the gradient of the queries' numbers for relative positions, and this block's share of those of w and v.
 
     One program a block of queries, from query `start` on. Stores delta too, unless received attention needed it before,
-    and the gradient of each pair's score where it is wanted.
+    and the gradient of each pair's score where it is wanted. With a table that is read askew also the queries that meet
+    it, and this block's share of the gradient of the bias u; `strip_gradients` adds to dQ then.
     """
     BN: tl.constexpr = OPT.block_n
     BM: tl.constexpr = OPT.block_m
@@ -183,8 +182,10 @@ def query_gradients(
     )  # fmt: skip
     head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
+        q, relative_q = biased(q, biases_ptr, h, H, OPT)
         relative_q_ptr += b * relative_q_b + h * relative_q_h
-        relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
+        met = relative_q_ptr + (i - start) * relative_q_n + e[None, :]
+        tl.store(met, relative_q, mask=(i < n) & (e[None, :] < OPT.width))
         skew = (relative_q, table_ptr + h * table_h, table_r, n - first, reserved(OPT))
         below = first_product(skew, first // BN, OPT)
     seed = 0
@@ -259,6 +260,9 @@ def query_gradients(
                         right += after
                 dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
     dq *= 1.0 / LOG2E if OPT.distance else scale
+    if OPT.askew:
+        share = of_keys_ptr + (bh * tl.cdiv(n, BN) + first // BN) * OPT.width + e
+        tl.store(share, tl.sum(dq, axis=0), mask=e < OPT.width)
     at = dq_ptr + b * dq_b + h * dq_h + i * dq_n + e[None, :]
     tl.store(at, dq.to(dq_ptr.dtype.element_ty), mask=(i < n) & (e[None, :] < OPT.width))
     if OPT.skips:  # what far keys' values are given by this block: the weight of a score of 0
@@ -275,9 +279,8 @@ def query_gradients(
 def key_gradients(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, dk_ptr, dv_ptr, shares_ptr, sums_ptr,
     w_ptr, sharpness_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
-    d_lse_ptr, squares_ptr, d_squares_ptr, relative_q_ptr, table_ptr,
-    key_padding, mask, bias, starts, ends, seed_ptr,
-    relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
+    d_lse_ptr, squares_ptr, d_squares_ptr, biases_ptr, table_ptr,
+    key_padding, mask, bias, starts, ends, seed_ptr, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, do_b, do_h, do_n, dq_b, dq_h, dq_n,
     dk_b, dk_h, dk_m, dv_b, dv_h, dv_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
@@ -311,10 +314,7 @@ def key_gradients(
             bias + b * bias_b + h * bias_h, bias_n, bias_m, starts,
         )  # fmt: skip
         if OPT.askew:
-            skew = (
-                relative_q_ptr + b * relative_q_b + h * relative_q_h, relative_q_n, n,
-                table_ptr + h * table_h, table_r, n + first, memory,
-            )  # fmt: skip
+            skew = (table_ptr + h * table_h, table_r, n + first, memory)
         seed = 0
         if OPT.dropout:
             seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
@@ -342,6 +342,8 @@ def key_gradients(
                     rows = step * BN + tl.arange(0, BN)
                     i = rows[None, :]
                     q = block(q_ptr + b * q_b + h * q_h, q_n, rows, e, n, OPT.width, BE)
+                    if OPT.askew:
+                        q, relative_q = biased(q, biases_ptr, h, H, OPT)
                     do = block(do_ptr + b * do_b + h * do_h, do_n, rows, d, n, OPT.value_width, BD)
                     lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
                     if OPT.alone:
@@ -362,7 +364,7 @@ def key_gradients(
                     if OPT.relative and SIDE == AMONG:
                         x += looked_up(relative_ptr + table, i, j, n, offset, reach)
                     if OPT.askew:
-                        x += next_queries(skew, step, in_n, in_m, OPT)
+                        x += next_queries(skew, relative_q, step, in_n, in_m, OPT)
                     e_tile, f = coefficients(in_n, in_m, step * BN + offset, first, head, SIDE, OPT)
                     p = tl.exp2(scores(x, f, i, j, n, m, offset, admit, SIDE, OPT) - lse[None, :])
                     dp = tl.dot(v, tl.trans(do), input_precision=OPT.precision)
@@ -461,12 +463,11 @@ def bias_gradients(
 
 @triton.jit
 def strip_gradients(
-    dz_ptr, table_ptr, relative_q_ptr, d_relative_q_ptr, total_ptr,
-    dz_h, dz_b, dz_n, table_h, table_r, total_h, total_r,
-    relative_q_b, relative_q_h, relative_q_n, d_relative_q_b, d_relative_q_h, d_relative_q_n,
-    B, start, count, first, rows, m, scale, OPT: tl.constexpr,
+    dz_ptr, table_ptr, relative_q_ptr, dq_ptr, of_table_ptr, total_ptr,
+    dz_h, dz_b, dz_n, table_h, table_r, total_h, total_r, relative_q_b, relative_q_h, relative_q_n, dq_b, dq_h, dq_n,
+    B, start, count, first, rows, n, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
-    """From dZ of a strip (`strips.py`), the gradients of the queries that meet the table, and of the table.
+    """From dZ of a strip (`strips.py`), the gradients of the queries as they meet the table, and of the table.
 
     One program a block of queries, then one a block of the table's rows. Both read dZ of a head, which lies in the
     cache if they do it at about the same time.
@@ -476,24 +477,25 @@ def strip_gradients(
     h = tl.program_id(1).to(tl.int64)
     dz_ptr += h * dz_h
     if number < B * blocks:
+        b, in_strip = (number // blocks).to(tl.int64), number % blocks * OPT.block_n
+        share = (b * tl.num_programs(1) + h) * tl.cdiv(n, OPT.block_n) + (start + in_strip) // OPT.block_n
         relative_query_gradients(
-            dz_ptr, table_ptr + h * table_h, d_relative_q_ptr + h * d_relative_q_h, dz_b, dz_n, table_r,
-            d_relative_q_b, d_relative_q_n, (number // blocks).to(tl.int64), number % blocks * OPT.block_n,
-            start, count, first, rows, m, scale, OPT,
+            dz_ptr + b * dz_b, table_ptr + h * table_h, dq_ptr + b * dq_b + h * dq_h, of_table_ptr + share * OPT.width,
+            dz_n, table_r, dq_n, in_strip, start, count, first, rows, m, scale, OPT,
         )  # fmt: skip
     else:
         table_gradients(
             dz_ptr, relative_q_ptr + h * relative_q_h, total_ptr + h * total_h, dz_n, relative_q_b, relative_q_n,
-            total_r, (number - B * blocks) * OPT.block_m, B, start, count, first, rows, OPT,
+            total_r, (number - B * blocks) * OPT.block_m, B, count, first, rows, OPT,
         )  # fmt: skip
 
 
 @triton.jit
 def relative_query_gradients(
-    dz_ptr, table_ptr, d_relative_q_ptr, dz_b, dz_n, table_r, d_relative_q_b, d_relative_q_n,
-    b, in_strip, start, count, first, rows, m, scale, OPT: tl.constexpr,
+    dz_ptr, table_ptr, dq_ptr, share_ptr, dz_n, table_r, dq_n,
+    in_strip, start, count, first, rows, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
-    """dZ · table."""
+    """dZ · table, added to dQ, and this block's share of the gradient of the bias v."""
     BN: tl.constexpr = OPT.block_n
     BE: tl.constexpr = OPT.block_e
     STEP: tl.constexpr = min(BN, 64)
@@ -502,18 +504,21 @@ def relative_query_gradients(
     # The columns in which these queries have a pair.
     for step in range(tl.maximum(count - in_strip - BN, 0) // STEP, tl.cdiv(count - in_strip - 1 + m, STEP)):
         columns = step * STEP + tl.arange(0, STEP)
-        dz = block(dz_ptr + b * dz_b, dz_n, i.to(tl.int64), columns, count, STEP, STEP)
+        dz = block(dz_ptr, dz_n, i.to(tl.int64), columns, count, STEP, STEP)
         table = block(table_ptr, table_r, first + columns, e, rows, OPT.width, BE)
         total = tl.dot(dz, table, total, input_precision=OPT.precision)
-    at = d_relative_q_ptr + b * d_relative_q_b + (start + i)[:, None] * d_relative_q_n
+    total *= scale
+    at = dq_ptr + (start + i)[:, None] * dq_n + e[None, :]
     inside = (i[:, None] < count) & (e[None, :] < OPT.width)
-    tl.store(at + e[None, :], (total * scale).to(d_relative_q_ptr.dtype.element_ty), mask=inside)
+    dq = tl.load(at, mask=inside, other=0.0).to(tl.float32) + total
+    tl.store(at, dq.to(dq_ptr.dtype.element_ty), mask=inside)
+    tl.store(share_ptr + e, tl.sum(total, axis=0), mask=e < OPT.width)
 
 
 @triton.jit
 def table_gradients(
     dz_ptr, relative_q_ptr, total_ptr, dz_n, relative_q_b, relative_q_n, total_r,
-    column, B, start, count, first, rows, OPT: tl.constexpr,
+    column, B, count, first, rows, OPT: tl.constexpr,
 ):  # fmt: skip
     """dZᵀ · relative_q of all texts, added to the table's total."""
     BM: tl.constexpr = OPT.block_m
@@ -524,7 +529,7 @@ def table_gradients(
     for step in range(tl.cdiv(B * count, STEP)):
         i = step * STEP + tl.arange(0, STEP)  # of all texts, one after another
         dz = block(dz_ptr, dz_n, i.to(tl.int64), columns, B * count, BM, BM)
-        at = (i // count).to(tl.int64) * relative_q_b + (start + i % count) * relative_q_n
+        at = (i // count).to(tl.int64) * relative_q_b + i % count * relative_q_n
         inside = (i[:, None] < B * count) & (e[None, :] < OPT.width)
         q = tl.load(relative_q_ptr + at[:, None] + e[None, :], mask=inside, other=0.0)
         total = tl.dot(tl.trans(dz), q, total, input_precision=OPT.precision)

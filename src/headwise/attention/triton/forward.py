@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from headwise.attention.triton.askew import first_product, next_keys, next_queries, reserved
+from headwise.attention.triton.askew import biased, first_product, next_keys, next_queries, reserved
 from headwise.attention.triton.tiles import (
     AMONG,
     FAR_AFTER,
@@ -29,9 +29,8 @@ from headwise.attention.triton.tiles import (
 @triton.jit
 def forward(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, squares_ptr, bins_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr, sums_ptr,
-    relative_q_ptr, table_ptr, key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
-    relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
-    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, mask_b, mask_h, mask_n, mask_m,
+    biases_ptr, table_ptr, key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
+    table_h, table_r, q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, mask_b, mask_h, mask_n, mask_m,
     bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
@@ -57,8 +56,7 @@ def forward(
     )  # fmt: skip
     head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
-        relative_q_ptr += b * relative_q_b + h * relative_q_h
-        relative_q = block(relative_q_ptr, relative_q_n, rows, e, n, OPT.width, BE)
+        q, relative_q = biased(q, biases_ptr, h, H, OPT)
         skew = (relative_q, table_ptr + h * table_h, table_r, n - first, reserved(OPT))
         below = first_product(skew, first // BN, OPT)
     seed = 0
@@ -217,8 +215,7 @@ def outermost(bins, left, right, rows, n, reach):
 @triton.jit
 def column_sums(
     q_ptr, k_ptr, lse_ptr, received_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr,
-    relative_q_ptr, table_ptr, key_padding, mask, bias, starts, ends,
-    relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
+    biases_ptr, table_ptr, key_padding, mask, bias, starts, ends, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
 ):  # fmt: skip
@@ -242,10 +239,7 @@ def column_sums(
     )  # fmt: skip
     head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
-        skew = (
-            relative_q_ptr + b * relative_q_b + h * relative_q_h, relative_q_n, n,
-            table_ptr + h * table_h, table_r, n + first, reserved(OPT),
-        )  # fmt: skip
+        skew = (table_ptr + h * table_h, table_r, n + first, reserved(OPT))
     received = tl.zeros([BM], tl.float32)
     for SIDE in tl.static_range(SIDES):
         if (OPT.sides >> SIDE) & 1:
@@ -254,6 +248,8 @@ def column_sums(
                 rows = step * BN + tl.arange(0, BN)
                 i = rows[None, :]
                 q = block(q_ptr, q_n, rows, e, n, OPT.width, BE)
+                if OPT.askew:
+                    q, relative_q = biased(q, biases_ptr, h, H, OPT)
                 lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
                 x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)
                 if OPT.relative and SIDE == AMONG:
@@ -261,7 +257,7 @@ def column_sums(
                 elif OPT.relative:
                     lse -= edge(edges_ptr, bh, rows, n, SIDE) * head[3]
                 if OPT.askew:
-                    x += next_queries(skew, step, in_n, in_m, OPT)
+                    x += next_queries(skew, relative_q, step, in_n, in_m, OPT)
                 _, f = coefficients(in_n, in_m, step * BN + offset, first, head, SIDE, OPT)
                 s = scores(x, f, i, j, n, m, offset, admit, SIDE, OPT)
                 received += tl.sum(tl.exp2(s - lse[None, :]), axis=1)

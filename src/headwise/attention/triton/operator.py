@@ -15,7 +15,7 @@ from headwise.attention.triton.launch import Launch, on_device
 from headwise.attention.triton.plan import Plan, edges, in_rows, kernels, laid, plan_of, strides, surrounded
 
 ARGUMENTS = (
-    "Tensor q, Tensor k, Tensor v, Tensor? w, Tensor? sharpness, Tensor? relative, Tensor? relative_q, "
+    "Tensor q, Tensor k, Tensor v, Tensor? w, Tensor? sharpness, Tensor? relative, Tensor? biases, "
     "Tensor? table, Tensor? bias, Tensor? mask, Tensor? key_padding, Tensor? query_padding, Tensor? starts, "
     "Tensor? ends, Tensor? seed, float scale, SymInt offset, bool causal, bool rectify, SymInt reach, bool want_bins, "
     "float dropout, bool want_received, bool want_squares"
@@ -81,14 +81,13 @@ def _tables(problem: Problem) -> list[Tensor]:
 
 def attend(problem: Problem) -> Attended:
     terms, dtype = problem.terms, problem.out_dtype
-    q = terms.q.to(dtype)
-    relative = relative_q = table = None
-    if terms.key_table is not None:
-        relative_q, table = q if terms.relative_q is None else terms.relative_q.to(dtype), terms.key_table.to(dtype)
-        if terms.covers:
-            table = surrounded(table.expand(q.shape[1], -1, -1))
-        else:
-            relative, relative_q, table = relative_q @ table.mT, None, None
+    q = (terms.q if terms.covers else terms.content_q).to(dtype)
+    relative = biases = table = None
+    if terms.key_table is not None and terms.covers:
+        table = surrounded(terms.key_table.to(dtype).expand(q.shape[1], -1, -1))
+        biases = q.new_zeros(2, *q.shape[1::2], dtype=torch.float32) if terms.biases is None else terms.biases
+    elif terms.key_table is not None:
+        relative = terms.relative_q.to(dtype) @ terms.key_table.to(dtype).mT
     starts, ends = (None, None) if problem.packed is None else spans(problem.packed, problem.shape[2])
     output, log_sums, received, bins, squares = operators(
         q,
@@ -96,7 +95,7 @@ def attend(problem: Problem) -> Attended:
         problem.v.to(dtype),
         *((None, None) if terms.sigmoid is None else (x.float() for x in terms.sigmoid)),
         relative,
-        relative_q,
+        None if biases is None else biases.float(),
         table,
         problem.bias,
         problem.mask,
@@ -173,10 +172,12 @@ def _backward(*arguments: Any) -> Sequence[Tensor | None]:
     plan = plan_of(*given)  # not the forward pass's: hooks on saved tensors may have laid them out anew
     given = plan.together(given)
     q: Tensor = given[0]
-    dq, dk, dv, _, _, d_relative, d_relative_q, d_table, d_bias = grads = plan.gradients(q, needs_bias)
+    dq, dk, dv, _, _, d_relative, _, d_table, d_bias = grads = plan.gradients(q, needs_bias)
     if not log_sums.numel() or not plan.m:
         if plan.w is not None:
             grads[3:5] = [log_sums.new_zeros(plan.heads) for _ in range(2)]
+        if plan.biases is not None:
+            grads[6] = log_sums.new_zeros(plan.biases.shape)
         return [None if grad is None else grad.zero_() for grad in grads]
     d_output = d_output if in_rows(d_output) else d_output.contiguous()
     output = laid(output, *plan.lying["o"])
@@ -203,7 +204,6 @@ def _backward(*arguments: Any) -> Sequence[Tensor | None]:
         dk_ptr=dk,
         dv_ptr=dv,
         d_relative_ptr=d_relative,
-        d_relative_q_ptr=d_relative_q,
         d_bias_ptr=whole_bias,
         d_pairs_ptr=whole_bias,
     )
@@ -215,7 +215,7 @@ def _backward(*arguments: Any) -> Sequence[Tensor | None]:
         if plan.want_received and not plan.alone:
             run["received_terms"](tensors)
         if d_table is not None:
-            strips.gradients(plan, tensors, d_table, d_bias, d_log_sums is not None)
+            grads[6] = strips.gradients(plan, tensors, d_table, d_bias, d_log_sums is not None)
         elif not plan.alone:
             run["query_gradients"](tensors)
         if plan.skips:
@@ -254,6 +254,8 @@ def _fake_backward(*arguments: Any) -> Sequence[Tensor | None]:
     grads = plan.gradients(arguments[0], arguments[GIVEN])
     if plan.w is not None:
         grads[3:5] = [torch.empty_like(plan.w) for _ in range(2)]
+    if plan.biases is not None:
+        grads[6] = plan.biases.new_empty(plan.biases.shape)
     return grads
 
 

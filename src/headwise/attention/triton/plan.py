@@ -32,11 +32,11 @@ def kernels() -> Any:
 
 #: The operators' arguments that are tensors, by the names that kernels have for them.
 TENSORS = (
-    "q_ptr", "k_ptr", "v_ptr", "w_ptr", "sharpness_ptr", "relative_ptr", "relative_q_ptr", "table_ptr", "bias", "mask",
+    "q_ptr", "k_ptr", "v_ptr", "w_ptr", "sharpness_ptr", "relative_ptr", "biases_ptr", "table_ptr", "bias", "mask",
     "key_padding", "query_padding", "starts", "ends", "seed_ptr",
 )  # fmt: skip
 #: Those of which the kernels want rows in one piece of memory.
-IN_ROWS = tuple(TENSORS.index(name) for name in ("q_ptr", "k_ptr", "v_ptr", "relative_q_ptr", "table_ptr"))
+IN_ROWS = tuple(TENSORS.index(name) for name in ("q_ptr", "k_ptr", "v_ptr", "table_ptr"))
 
 
 class Plan:
@@ -49,9 +49,9 @@ class Plan:
 
     def __init__(self, *arguments: Any, device: torch.device | None = None) -> None:
         self.apart = [i for i in IN_ROWS if arguments[i] is not None and not in_rows(arguments[i])]
-        q, k, v, w, _, relative, relative_q, table, bias, mask, *_ = arguments = self.together(arguments)
+        q, k, v, w, _, relative, biases, table, bias, mask, *_ = arguments = self.together(arguments)
         self.q, self.k, self.v, self.w, self.relative, self.bias, self.mask = q, k, v, w, relative, bias, mask
-        self.relative_q, self.table = relative_q, table
+        self.biases, self.table = biases, table
         self.key_padding, self.query_padding, self.starts, self.ends, self.seed = arguments[10:15]
         self.scale, self.offset, self.causal, self.rectify, self.reach = arguments[15:20]
         self.want_bins, self.dropout, self.want_received, self.want_squares = arguments[20:]
@@ -82,7 +82,7 @@ class Plan:
     def gradients(self, q: Tensor, needs_bias: bool) -> list[Tensor | None]:
         """Of all that is differentiable and there, in the arguments' order: new tensors where q is.
 
-        Those of w and v are made when they are summed.
+        Those of w, v and the biases are made when they are summed.
         """
         bias = self.bias if needs_bias else None
         return [
@@ -90,7 +90,7 @@ class Plan:
             None,
             None,
             None if self.relative is None else q.new_zeros(self.relative.shape),
-            None if self.relative_q is None else q.new_empty(self.relative_q.shape),
+            None,
             None if self.table is None else q.new_empty(self.table.shape),
             None if bias is None else q.new_zeros(bias.shape, dtype=bias.dtype),
         ]
@@ -109,6 +109,8 @@ class Plan:
             given["edges_ptr"] = edges(relative)
         if (table := given["table_ptr"]) is not None:
             given["table_ptr"] = table[:, AROUND:]
+        if (biases := given["biases_ptr"]) is not None:
+            given["biases_ptr"] = biases.contiguous()
         if (mask := given["mask"]) is not None:
             given["mask"] = mask.view(torch.uint8)
         for name in ("key_padding", "query_padding"):
@@ -149,7 +151,7 @@ class Plan:
             **named("dq", "bhn", self.lying["dq"][1]),
             **named("dk", "bhm", self.lying["dk"][1]),
             **named("dv", "bhm", self.lying["dv"][1]),
-            **strides("relative_q", "bhn", self.relative_q),
+            **strides("relative_q", "bhn", None),
             **self.table_strides,
             **strides("mask", "bhnm", None if self.mask is None else self.mask.expand(whole)),
             **strides("bias", "bhnm", None if self.bias is None else self.bias.expand(whole)),
@@ -209,15 +211,15 @@ class Plan:
         widest = self._widest
         if self.q.dtype == torch.float32 or widest > 128:
             return Tile(32, 32, 4 if self.table is None or kind == "strips" else 8)
+        wide = widest > 64
         if kind == "strips":
-            return Tile(64, 128, 4, 4)
+            return Tile(64, 64 if wide else 128, 4, 4)
         if self.fits(Tile(64, 64)):
             return Tile(64, 64)
-        wide = widest > 64
         if self.table is not None:  # tiles that are read askew are square
             return {
                 "forward": Tile(64, 64, 8 if wide else 4, 3),
-                "keys": Tile(64, 64, 8 if wide else 4, 1),
+                "keys": Tile(64, 64, 8 if wide else 4, 2),
                 "queries": Tile(64, 64, 8 if wide else 4, 2),
                 "sums": Tile(64, 64, 4, 2),
             }[kind]

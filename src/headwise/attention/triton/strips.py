@@ -1,6 +1,6 @@
 """Gradients of a table with a row for every relative position, and of the queries that meet it.
 
-Both are matrix products with dZ, the gradient of Z[i, c] = relative_q_i · table[c]. The kernel stores the gradient of
+Both are matrix products with dZ, the gradient of Z[i, c] = (q_i + v) · table[c]. The kernel stores the gradient of
 each pair's score. Read with rows one shorter than they are, the memory of dZ has a place for each pair:
 
     dZ[i, j − i + last] = memory[last + i · (width − 1) + j]
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise.attention.triton.launch import Launch
-from headwise.attention.triton.plan import AROUND, Plan, kernels, strides
+from headwise.attention.triton.plan import AROUND, Plan, kernels, named, strides
 
 #: Pairs in a strip, unless that is less than 64 queries: 256 MiB in half precision. A strip has no more queries than
 #: there are keys, so its dZ has at most twice as many numbers.
@@ -25,12 +25,15 @@ ALIGNED = 128
 
 def gradients(
     plan: Plan, tensors: dict[str, Tensor | None], d_table: Tensor, d_bias: Tensor | None, d_log_sums: bool
-) -> None:
-    """Run `query_gradients` strip by strip, and fill the gradients of the table, its queries and the bias."""
+) -> Tensor:
+    """Run `query_gradients` strip by strip, fill the gradients of the table and the bias, and return those of the
+    queries' biases."""
     batch, heads, n, m = plan.batch, plan.heads, plan.n, plan.m
     size = max(min(STRIP // (batch * heads * m), m) // 64 * 64, 64)
     total = torch.zeros_like(d_table, dtype=torch.float32)
-    tensors = {**tensors, "total_ptr": total[:, AROUND:]}
+    blocks = [-(-n // plan.tile(kind).rows) for kind in ("queries", "strips")]
+    of_keys, of_table = shares = [total.new_empty(batch, heads, count, plan.width) for count in blocks]
+    tensors = {**tensors, "total_ptr": total[:, AROUND:], "of_keys_ptr": of_keys, "of_table_ptr": of_table}
     dz = d_table.new_empty(0, 0, 0, 0)
     for start in range(0, n, size):
         count = min(size, n - start)
@@ -39,15 +42,17 @@ def gradients(
             dz = d_table.new_empty(heads, batch, count, -(-(count + m) // ALIGNED) * ALIGNED)
             for unseen in [dz] if plan.causal else [dz[..., :count], dz[..., m:]]:
                 unseen.zero_()
+            tensors["relative_q_ptr"] = relative_q = d_table.new_empty(batch, heads, count, plan.width)
         pairs = by_pair(dz, m)
         tensors |= {"dz_ptr": dz, "d_pairs_ptr": pairs}
-        run = plan.launches(_launches, dz, total, tensors["do_ptr"], tensors["d_relative_q_ptr"], start, d_log_sums)
+        run = plan.launches(_launches, dz, total, relative_q, tensors["do_ptr"], start, d_log_sums)
         run["query_gradients"](tensors)
         run["strip_gradients"](tensors)
         if d_bias is not None:
             part = d_bias[:, :, start : start + count] if d_bias.shape[2] > 1 else d_bias
             part += pairs.sum_to_size(part.shape)
     torch.mul(total, plan.scale, out=d_table)
+    return torch.stack([share.sum((0, 2)) for share in shares])
 
 
 def by_pair(dz: Tensor, m: int) -> Tensor:
@@ -58,22 +63,24 @@ def by_pair(dz: Tensor, m: int) -> Tensor:
 
 
 def _launches(
-    plan: Plan, dz: Tensor, total: Tensor, d_output: Tensor, d_relative_q: Tensor, start: int, d_log_sums: bool
+    plan: Plan, dz: Tensor, total: Tensor, relative_q: Tensor, d_output: Tensor, start: int, d_log_sums: bool
 ) -> dict[str, Launch]:
     heads, batch, count, width = dz.shape
+    of_queries = strides("relative_q", "bhn", relative_q)
     pairs = {**strides("do", "bhn", d_output), **strides("d_pairs", "bhn", by_pair(dz, plan.m)), "queries": count}
     tile = plan.tile("strips")
     arguments: dict[str, Any] = {
         **strides("dz", "hbn", dz),
         **plan.table_strides,
         **strides("total", "hr", total),
-        **strides("relative_q", "bhn", plan.relative_q),
-        **strides("d_relative_q", "bhn", d_relative_q),
+        **of_queries,
+        **named("dq", "bhn", plan.lying["dq"][1]),
         "B": batch,
         "start": start,
         "count": count,
         "first": plan.n - start - count,  # the row of the table that dZ's first column belongs to
         "rows": plan.n + plan.m - 1,
+        "n": plan.n,
         "m": plan.m,
         "scale": plan.scale,
         "OPT": plan.options(tile),
@@ -81,7 +88,7 @@ def _launches(
     grid = (batch * -(-count // tile.rows) + width // tile.columns, heads, 1)
     return {
         "query_gradients": plan.launch(
-            "query_gradients", "queries", heads, start=start, d_pairs=True, d_log_sums=d_log_sums, **pairs
+            "query_gradients", "queries", heads, start=start, d_pairs=True, d_log_sums=d_log_sums, **pairs, **of_queries
         ),
         "strip_gradients": Launch(kernels()["strip_gradients"], grid, tile, arguments),
     }
