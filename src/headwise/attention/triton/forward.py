@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from headwise.attention.triton.askew import biased, first_product, next_keys, next_queries, reserved
+from headwise.attention.triton.askew import first_product, next_keys, next_queries, reserved
 from headwise.attention.triton.tiles import (
     AMONG,
     FAR_AFTER,
@@ -29,8 +29,9 @@ from headwise.attention.triton.tiles import (
 @triton.jit
 def forward(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, squares_ptr, bins_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr, sums_ptr,
-    biases_ptr, table_ptr, key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
-    table_h, table_r, q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, mask_b, mask_h, mask_n, mask_m,
+    key_terms_ptr, table_ptr, table_terms_ptr, key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
+    table_h, table_r, table_terms_h,
+    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, mask_b, mask_h, mask_n, mask_m,
     bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
@@ -56,8 +57,8 @@ def forward(
     )  # fmt: skip
     head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
-        q, relative_q = biased(q, biases_ptr, h, H, OPT)
-        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, reserved(OPT))
+        terms = table_terms_ptr + h * table_terms_h
+        skew = (q, table_ptr + h * table_h, table_r, terms, n - first, reserved(OPT))
         below = first_product(skew, first // BN, OPT)
     seed = 0
     if OPT.dropout:
@@ -98,7 +99,7 @@ def forward(
                     x += looked_up(relative, i, j, n, offset, reach)
                 if OPT.askew:
                     part, below = next_keys(skew, below, step, in_n, in_m, OPT)
-                    x += part
+                    x += part + tl.load(key_terms_ptr + bh * m + columns, mask=columns < m, other=0.0)[None, :]
                 _, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
                 # One factor for all pairs can wait for the exponent, where it is free.
                 late = 1.0 if OPT.distance or OPT.bias else f
@@ -213,9 +214,21 @@ def outermost(bins, left, right, rows, n, reach):
 
 
 @triton.jit
+def bias_terms(
+    x_ptr, biases_ptr, terms_ptr, x_b, x_h, x_n, terms_b, terms_h, H, GROUP, count, OPT: tl.constexpr,
+):  # fmt: skip
+    """The product of each of a head's rows x with one of its biases: one program a block of rows."""
+    b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
+    rows, e = tl.program_id(0) * OPT.block_n + tl.arange(0, OPT.block_n), tl.arange(0, OPT.block_e)
+    x = block(x_ptr + b * x_b + (h // GROUP) * x_h, x_n, rows, e, count, OPT.width, OPT.block_e)
+    bias = tl.load(biases_ptr + h * OPT.width + e, mask=e < OPT.width, other=0.0)
+    tl.store(terms_ptr + b * terms_b + h * terms_h + rows, tl.sum(x.to(tl.float32) * bias, axis=1), mask=rows < count)
+
+
+@triton.jit
 def column_sums(
     q_ptr, k_ptr, lse_ptr, received_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr,
-    biases_ptr, table_ptr, key_padding, mask, bias, starts, ends, table_h, table_r,
+    key_terms_ptr, table_ptr, table_terms_ptr, key_padding, mask, bias, starts, ends, table_h, table_r, table_terms_h,
     q_b, q_h, q_n, k_b, k_h, k_m, mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
 ):  # fmt: skip
@@ -239,7 +252,9 @@ def column_sums(
     )  # fmt: skip
     head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
-        skew = (table_ptr + h * table_h, table_r, n + first, reserved(OPT))
+        terms = table_terms_ptr + h * table_terms_h
+        skew = (table_ptr + h * table_h, table_r, terms, n + first, reserved(OPT))
+        key_terms = tl.load(key_terms_ptr + bh * m + columns, mask=columns < m, other=0.0)
     received = tl.zeros([BM], tl.float32)
     for SIDE in tl.static_range(SIDES):
         if (OPT.sides >> SIDE) & 1:
@@ -248,8 +263,6 @@ def column_sums(
                 rows = step * BN + tl.arange(0, BN)
                 i = rows[None, :]
                 q = block(q_ptr, q_n, rows, e, n, OPT.width, BE)
-                if OPT.askew:
-                    q, relative_q = biased(q, biases_ptr, h, H, OPT)
                 lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
                 x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)
                 if OPT.relative and SIDE == AMONG:
@@ -257,7 +270,7 @@ def column_sums(
                 elif OPT.relative:
                     lse -= edge(edges_ptr, bh, rows, n, SIDE) * head[3]
                 if OPT.askew:
-                    x += next_queries(skew, relative_q, step, in_n, in_m, OPT)
+                    x += next_queries(skew, q, step, in_n, in_m, OPT) + key_terms[:, None]
                 _, f = coefficients(in_n, in_m, step * BN + offset, first, head, SIDE, OPT)
                 s = scores(x, f, i, j, n, m, offset, admit, SIDE, OPT)
                 received += tl.sum(tl.exp2(s - lse[None, :]), axis=1)

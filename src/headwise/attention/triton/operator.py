@@ -11,6 +11,7 @@ from headwise.attention.masking import natural
 from headwise.attention.operators import Operators
 from headwise.attention.problem import Attended, Problem
 from headwise.attention.triton import strips
+from headwise.attention.triton.biases import add_terms
 from headwise.attention.triton.launch import Launch, on_device
 from headwise.attention.triton.plan import Plan, edges, in_rows, kernels, laid, plan_of, strides, surrounded
 
@@ -146,6 +147,8 @@ def _forward(*arguments: Any) -> tuple[Tensor | None, ...]:
     tensors = plan.tensors(arguments, **outputs)
     run = plan.launches(_forward_launches)
     with on_device(q):
+        if plan.table is not None:
+            add_terms(plan, tensors)
         if plan.skips:
             blocks = plan.key_blocks + 1
             tensors["sums_ptr"] = log_sums.new_zeros(plan.batch, plan.groups, blocks, plan.value_width + 1)
@@ -209,6 +212,8 @@ def _backward(*arguments: Any) -> Sequence[Tensor | None]:
     )
     run = plan.launches(_backward_launches, d_output, whole_bias, shared, d_log_sums is not None)
     with on_device(q):
+        if plan.table is not None:
+            add_terms(plan, tensors)
         if plan.skips:
             blocks = plan.query_blocks + 1
             tensors["sums_ptr"] = log_sums.new_zeros(plan.batch, plan.heads, blocks, plan.value_width + 1)

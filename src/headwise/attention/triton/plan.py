@@ -109,8 +109,6 @@ class Plan:
             given["edges_ptr"] = edges(relative)
         if (table := given["table_ptr"]) is not None:
             given["table_ptr"] = table[:, AROUND:]
-        if (biases := given["biases_ptr"]) is not None:
-            given["biases_ptr"] = biases.contiguous()
         if (mask := given["mask"]) is not None:
             given["mask"] = mask.view(torch.uint8)
         for name in ("key_padding", "query_padding"):
@@ -152,6 +150,7 @@ class Plan:
             **named("dk", "bhm", self.lying["dk"][1]),
             **named("dv", "bhm", self.lying["dv"][1]),
             **strides("relative_q", "bhn", None),
+            "table_terms_h": self.table_rows + 2 * AROUND,
             **self.table_strides,
             **strides("mask", "bhnm", None if self.mask is None else self.mask.expand(whole)),
             **strides("bias", "bhnm", None if self.bias is None else self.bias.expand(whole)),
@@ -183,6 +182,11 @@ class Plan:
     def key_blocks(self) -> int:
         """Of the forward kernel."""
         return _blocks(self.m, self.tile("forward").columns)
+
+    @property
+    def table_rows(self) -> int:
+        """Of a table with a row for every relative position, but for the spare ones."""
+        return self.n + self.m - 1
 
     @cached_property
     def table_strides(self) -> dict[str, Any]:
@@ -364,7 +368,7 @@ def plan_of(*arguments: Any) -> Plan:
         if len(_plans) >= 1000:
             _plans.clear()
         plan = Plan(*[None if x is None else twin(x) for x in tensors], *settings, device=device)
-        if plan.table is not None and plan.table.shape[1] != (rows := plan.n + plan.m - 1 + 2 * AROUND):
+        if plan.table is not None and plan.table.shape[1] != (rows := plan.table_rows + 2 * AROUND):
             raise ValueError(f"table must have {rows} rows, of which {AROUND} on either side are spare")
         _plans[key] = plan
     return plan

@@ -79,7 +79,7 @@ def _launches(
         "start": start,
         "count": count,
         "first": plan.n - start - count,  # the row of the table that dZ's first column belongs to
-        "rows": plan.n + plan.m - 1,
+        "rows": plan.table_rows,
         "n": plan.n,
         "m": plan.m,
         "scale": plan.scale,

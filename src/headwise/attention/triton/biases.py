@@ -1,0 +1,46 @@
+"""What a head's biases u and v (Transformer-XL) add to scores: u · k_j for every key, v · table[c] for every row.
+
+The queries that meet keys are q + u, those that meet the table q + v. With these products at hand the kernels take
+q as it lies in memory, once for both.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from headwise.attention.triton.launch import Launch
+from headwise.attention.triton.plan import AROUND, Plan, kernels, named, strides
+
+
+def add_terms(plan: Plan, tensors: dict[str, Tensor | None]) -> None:
+    """Compute both, and add them to the kernels' tensors."""
+    biases: Any = tensors["biases_ptr"]
+    biases = biases.contiguous()
+    of_keys = biases.new_empty(plan.batch, plan.heads, plan.m)
+    of_table = biases.new_zeros(plan.heads, plan.table_rows + 2 * AROUND)[:, AROUND:]
+    run = plan.launches(_launches)
+    run["keys"]({**tensors, "x_ptr": tensors["k_ptr"], "biases_ptr": biases[0], "terms_ptr": of_keys})
+    run["table"]({**tensors, "x_ptr": tensors["table_ptr"], "biases_ptr": biases[1], "terms_ptr": of_table})
+    tensors.update(biases_ptr=biases, key_terms_ptr=of_keys, table_terms_ptr=of_table)
+
+
+def _launches(plan: Plan) -> dict[str, Launch]:
+    tile, keys, rows = plan.tile("strips"), plan.m, plan.table_rows
+    settings: dict[str, Any] = {"H": plan.heads, "OPT": plan.options(tile)}
+    of_keys = {
+        **strides("x", "bhn", plan.k),
+        **named("terms", "bh", (plan.heads * keys, keys)),
+        "GROUP": plan.heads // plan.groups,
+        "count": keys,
+    }
+    of_table = {
+        **named("x", "bhn", (0, *plan.table_strides.values())),
+        **named("terms", "bh", (0, rows + 2 * AROUND)),
+        "GROUP": 1,
+        "count": rows,
+    }
+    kernel = kernels()["bias_terms"]
+    return {
+        "keys": Launch(kernel, (-(-keys // tile.rows), plan.heads, plan.batch), tile, {**settings, **of_keys}),
+        "table": Launch(kernel, (-(-rows // tile.rows), plan.heads, 1), tile, {**settings, **of_table}),
+    }
