@@ -96,6 +96,7 @@ def run(settings: Settings, progress: Callable[[str], None]) -> Iterator[Row]:
                 work()
                 if device.type == "cuda":
                     row.mib = measure.peak_on_cuda(work, device)
+                    row.busy_ms = measure.busy_on_cuda(work, device)
                 works[rival] = work
             except Exception as error:
                 row.mib, row.note = None, reason(error)

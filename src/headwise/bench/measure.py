@@ -108,6 +108,18 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def busy_on_cuda(work: Work, device: torch.device) -> float:
+    """Milliseconds that a call's kernels take on the GPU: its time but for waiting for Python."""
+    from torch.profiler import ProfilerActivity, profile
+
+    calls = 3
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
+        for _ in range(calls):
+            work()
+        wait(device)
+    return float(sum(event.device_time_total for event in profiled.key_averages())) / calls / 1000
+
+
 def peak_on_cuda(work: Work, device: torch.device) -> float:
     """MiB that one call takes at its peak beyond what was there before."""
     before = torch.cuda.memory_allocated(device)

@@ -33,6 +33,7 @@ class Row:
     ratio_low: float | None = None  # first quartile
     ratio_high: float | None = None  # third quartile
     ms: float | None = None
+    busy_ms: float | None = None  # of kernels alone
     mib: float | None = None
     output_error: float | None = None
     gradient_error: float | None = None
@@ -49,6 +50,7 @@ class Row:
         if self.ratio is None:
             return self.note
         ms = "" if self.ms is None else f", {significant(self.ms)} ms"
+        ms += "" if self.busy_ms is None else f" ({significant(self.busy_ms)} of them on the GPU)"
         mib = "" if self.mib is None else f", {significant(self.mib)} MiB"
         return f"{significant(self.ratio)}×{ms}{mib}"
 

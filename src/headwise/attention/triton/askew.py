@@ -88,6 +88,17 @@ def read(at, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def biased(q, biases_ptr, h, H, OPT: tl.constexpr):
+    """A block of queries as they meet keys, q + u, and as they meet the table, q + v."""
+    e = tl.arange(0, OPT.block_e)
+    at, there = biases_ptr + h * OPT.width + e, e < OPT.width
+    u = tl.load(at, mask=there, other=0.0)
+    v = tl.load(at + H * OPT.width, mask=there, other=0.0)
+    whole = q.to(tl.float32)
+    return (whole + u[None, :]).to(q.dtype), (whole + v[None, :]).to(q.dtype)
+
+
+@triton.jit
 def rows_of(table, stride, first, OPT: tl.constexpr):
     """T rows of a table from `first` on, which is never more than T outside of it."""
     c, e = first + tl.arange(0, OPT.block_m), tl.arange(0, OPT.block_e)
@@ -100,10 +111,9 @@ def rows_of(table, stride, first, OPT: tl.constexpr):
 @triton.jit
 def product(skew, step, OPT: tl.constexpr):
     """For a block of queries: the product that the step to a block of keys needs."""
-    q, table, stride, terms, first, memory = skew
-    first += step * OPT.block_m
-    z = tl.dot(q, tl.trans(rows_of(table, stride, first, OPT)), input_precision=OPT.precision)
-    return rounded(z + tl.load(terms + first + tl.arange(0, OPT.block_m))[None, :], q.dtype, OPT)
+    q, table, stride, first, memory = skew
+    rows = rows_of(table, stride, first + step * OPT.block_m, OPT)
+    return rounded(tl.dot(q, tl.trans(rows), input_precision=OPT.precision), q.dtype, OPT)
 
 
 @triton.jit
@@ -127,7 +137,7 @@ def first_product(skew, number, OPT: tl.constexpr):
 def next_keys(skew, below, step, in_n, in_m, OPT: tl.constexpr):
     """For a block of queries: the tile with a block of keys, and what the next step takes as `below`."""
     T: tl.constexpr = OPT.block_n
-    memory = skew[5]
+    memory = skew[4]
     above = product(skew, step, OPT)
     if OPT.fast:
         DTYPE: tl.constexpr = skew[0].dtype
@@ -145,7 +155,7 @@ def next_keys(skew, below, step, in_n, in_m, OPT: tl.constexpr):
 
 @triton.jit
 def next_queries(skew, q, step, in_n, in_m, OPT: tl.constexpr):
-    """For a block of keys: the tile with a block of queries, which are across."""
+    """For a block of keys: the tile with a block of queries, without v, which are across."""
     table, stride, terms, first, memory = skew
     T: tl.constexpr = OPT.block_n
     q = tl.trans(q)

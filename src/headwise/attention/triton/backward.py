@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from headwise.attention.triton.askew import first_product, next_keys, next_queries, reserved
+from headwise.attention.triton.askew import biased, first_product, next_keys, next_queries, reserved
 from headwise.attention.triton.forward import binned, outermost
 from headwise.attention.triton.tiles import (
     AMONG,
@@ -73,8 +73,8 @@ def store_shares(shares_ptr, bh, H, dw, d_sharpness, head, scale):
 @triton.jit
 def received_terms(
     q_ptr, k_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr,
-    d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, key_terms_ptr, table_ptr, table_terms_ptr,
-    key_padding, mask, bias, starts, ends, table_h, table_r, table_terms_h,
+    d_lse_ptr, squares_ptr, d_squares_ptr, bins_ptr, d_bins_ptr, biases_ptr, table_ptr,
+    key_padding, mask, bias, starts, ends, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, o_b, o_h, o_n, do_b, do_h, do_n, mask_b, mask_h, mask_n, mask_m,
     bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, OPT: tl.constexpr,
@@ -105,8 +105,8 @@ def received_terms(
     )  # fmt: skip
     head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
-        terms = table_terms_ptr + h * table_terms_h
-        skew = (q, table_ptr + h * table_h, table_r, terms, n - first, reserved(OPT))
+        q, relative_q = biased(q, biases_ptr, h, H, OPT)
+        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, reserved(OPT))
         below = first_product(skew, first // BN, OPT)
     for SIDE in tl.static_range(SIDES):
         if (OPT.sides >> SIDE) & 1:
@@ -124,7 +124,7 @@ def received_terms(
                     x += looked_up(relative, i, j, n, offset, reach)
                 if OPT.askew:
                     part, below = next_keys(skew, below, step, in_n, in_m, OPT)
-                    x += part + tl.load(key_terms_ptr + bh * m + columns, mask=columns < m, other=0.0)[None, :]
+                    x += part
                 _, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
                 s = scores(x, f, i, j, n, m, offset, admit, SIDE, OPT)
                 delta += tl.sum(tl.exp2(s - shifted[:, None]) * g[None, :], axis=1)
@@ -135,10 +135,9 @@ def received_terms(
 def query_gradients(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, g_ptr, dq_ptr, d_relative_ptr, d_pairs_ptr, shares_ptr,
     sums_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr, bins_ptr, d_bins_ptr, d_edges_ptr,
-    d_lse_ptr, squares_ptr, d_squares_ptr, biases_ptr, key_terms_ptr, table_ptr, table_terms_ptr,
-    relative_q_ptr, of_keys_ptr,
+    d_lse_ptr, squares_ptr, d_squares_ptr, biases_ptr, table_ptr, relative_q_ptr, of_keys_ptr,
     key_padding, mask, bias, starts, ends, seed_ptr,
-    relative_q_b, relative_q_h, relative_q_n, table_h, table_r, table_terms_h,
+    relative_q_b, relative_q_h, relative_q_n, table_h, table_r,
     q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, do_b, do_h, do_n, dq_b, dq_h, dq_n,
     mask_b, mask_h, mask_n, mask_m, bias_b, bias_h, bias_n, bias_m, d_pairs_b, d_pairs_h, d_pairs_n,
     H, GROUP, start, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
@@ -183,12 +182,11 @@ def query_gradients(
     )  # fmt: skip
     head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
-        v_bias = tl.load(biases_ptr + (H + h) * OPT.width + e, mask=e < OPT.width, other=0.0)
+        q, relative_q = biased(q, biases_ptr, h, H, OPT)
         relative_q_ptr += b * relative_q_b + h * relative_q_h
         met = relative_q_ptr + (i - start) * relative_q_n + e[None, :]
-        tl.store(met, (q.to(tl.float32) + v_bias[None, :]).to(q.dtype), mask=(i < n) & (e[None, :] < OPT.width))
-        terms = table_terms_ptr + h * table_terms_h
-        skew = (q, table_ptr + h * table_h, table_r, terms, n - first, reserved(OPT))
+        tl.store(met, relative_q, mask=(i < n) & (e[None, :] < OPT.width))
+        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, reserved(OPT))
         below = first_product(skew, first // BN, OPT)
     seed = 0
     if OPT.dropout:
@@ -225,7 +223,7 @@ def query_gradients(
                     x += looked_up(relative, i, j, n, offset, reach)
                 if OPT.askew:
                     part, below = next_keys(skew, below, step, in_n, in_m, OPT)
-                    x += part + tl.load(key_terms_ptr + bh * m + columns, mask=columns < m, other=0.0)[None, :]
+                    x += part
                 e_tile, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
                 p = tl.exp2(scores(x, f, i, j, n, m, offset, admit, SIDE, OPT) - shifted[:, None])
                 dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)

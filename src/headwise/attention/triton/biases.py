@@ -1,7 +1,8 @@
 """What a head's biases u and v (Transformer-XL) add to scores: u · k_j for every key, v · table[c] for every row.
 
-The queries that meet keys are q + u, those that meet the table q + v. With these products at hand the kernels take
-q as it lies in memory, once for both.
+The queries that meet keys are q + u, those that meet the table q + v. A program for a block of queries adds the biases
+to them once (`askew.biased`). One for a block of keys sees other queries in every step: with these products at hand it
+takes q as it lies in memory, once for both.
 """
 
 from typing import Any

@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from headwise.attention.triton.askew import first_product, next_keys, next_queries, reserved
+from headwise.attention.triton.askew import biased, first_product, next_keys, next_queries, reserved
 from headwise.attention.triton.tiles import (
     AMONG,
     FAR_AFTER,
@@ -29,9 +29,8 @@ from headwise.attention.triton.tiles import (
 @triton.jit
 def forward(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, squares_ptr, bins_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr, sums_ptr,
-    key_terms_ptr, table_ptr, table_terms_ptr, key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
-    table_h, table_r, table_terms_h,
-    q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, mask_b, mask_h, mask_n, mask_m,
+    biases_ptr, table_ptr, key_padding, query_padding, mask, bias, starts, ends, seed_ptr,
+    table_h, table_r, q_b, q_h, q_n, k_b, k_h, k_m, v_b, v_h, v_m, o_b, o_h, o_n, mask_b, mask_h, mask_n, mask_m,
     bias_b, bias_h, bias_n, bias_m,
     H, GROUP, n, m, offset, reach, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
@@ -57,8 +56,8 @@ def forward(
     )  # fmt: skip
     head = head_parameters(w_ptr, sharpness_ptr, h, scale, reach, OPT)
     if OPT.askew:
-        terms = table_terms_ptr + h * table_terms_h
-        skew = (q, table_ptr + h * table_h, table_r, terms, n - first, reserved(OPT))
+        q, relative_q = biased(q, biases_ptr, h, H, OPT)
+        skew = (relative_q, table_ptr + h * table_h, table_r, n - first, reserved(OPT))
         below = first_product(skew, first // BN, OPT)
     seed = 0
     if OPT.dropout:
@@ -99,7 +98,7 @@ def forward(
                     x += looked_up(relative, i, j, n, offset, reach)
                 if OPT.askew:
                     part, below = next_keys(skew, below, step, in_n, in_m, OPT)
-                    x += part + tl.load(key_terms_ptr + bh * m + columns, mask=columns < m, other=0.0)[None, :]
+                    x += part
                 _, f = coefficients(in_n, in_m, first + offset, step * BM, head, SIDE, OPT)
                 # One factor for all pairs can wait for the exponent, where it is free.
                 late = 1.0 if OPT.distance or OPT.bias else f

@@ -186,7 +186,8 @@ class Plan:
     @property
     def table_rows(self) -> int:
         """Of a table with a row for every relative position, but for the spare ones."""
-        return self.n + self.m - 1
+        rows: int = self.n + self.m - 1
+        return rows
 
     @cached_property
     def table_strides(self) -> dict[str, Any]:
