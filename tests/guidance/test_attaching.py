@@ -1,5 +1,6 @@
 """Our attention in other people's models: the same outputs, and what heads do as their own maps say."""
 
+import copy
 from typing import Any, cast
 
 import pytest
@@ -273,6 +274,22 @@ def test_guiding_twice_is_refused_and_the_first_goes_on() -> None:
             pass
         model(**inputs)
         assert guided.loss() > 0
+
+
+def test_a_copy_of_a_guided_model_is_not_guided() -> None:
+    """As people copy a model while it learns, to average weights or to keep the best."""
+    model, inputs = build("bert"), batch()
+    with hw.guiding(model.train(), [hw.First()]) as guided:
+        model(**inputs)
+        copied = copy.deepcopy(model)
+        copied(**inputs)
+        assert guided.loss().requires_grad  # of the model's own pass
+        with hw.guiding(copied, [hw.First()]) as other:
+            copied(**inputs)
+            assert other.loss().requires_grad
+            with pytest.raises(RuntimeError, match="no attention was heard"):
+                guided.loss()
+    torch.testing.assert_close(copied.eval()(**inputs)[0], model.eval()(**inputs)[0])
 
 
 def test_copies_in_threads_are_refused() -> None:

@@ -242,7 +242,8 @@ def self_attention(model: PreTrainedModel) -> list[nn.Module]:
 def listened(model: PreTrainedModel, listener: Listener) -> Iterator[None]:
     """Let somebody listen to a model's self-attention."""
     modules = self_attention(model)
-    if any(LISTENER in module.__dict__ for module in modules):
+    others = [module.__dict__.get(LISTENER) for module in modules]
+    if any(other is not None and not getattr(other, "over", False) for other in others):
         raise RuntimeError(f"{type(model).__name__} is guided already: give all guides to one guiding(…)")
     for module in modules:
         module.__dict__[LISTENER] = listener

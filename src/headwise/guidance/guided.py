@@ -1,5 +1,6 @@
 """`with guiding(model, guides)`: guides in any training loop."""
 
+import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -47,18 +48,25 @@ class Guided:
         self._entered = False  # between the model and the base model inside it
         self._always = False
         self._balance = Balance()
+        self.over = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Guided":
+        """What a copy of the model gets, which is not guided: somebody who listens no more."""
+        copied = copy.copy(self)
+        copied.model, copied._layers, copied._inputs, copied.over = nn.Identity(), [], {}, True
+        return copied
 
     @property
     def listening(self) -> bool:
         """In training only, so that evaluation costs nothing."""
-        return self._always or self.model.training
+        return not self.over and (self._always or self.model.training)
 
     def begin(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """A forward pass begins: forget the last one. Returns the inputs without what is meant for guides alone.
 
         It begins with the model, or with the base model inside it, since some call a model's `forward` by itself.
         """
-        if part is self.model or not self._entered:
+        if not self.over and (part is self.model or not self._entered):
             names = inspect.signature(part.forward).parameters
             self._layers, self._inputs, self._open = [], dict(zip(names, args, strict=False)) | kwargs, True
         self._entered = part is self.model
