@@ -1,6 +1,7 @@
 """The Triton kernels against float64: at most twice the error of the same maths in the same precision, gradients three
 times. Without a GPU the kernels run in Triton's interpreter (float32 and float16; its bfloat16 is broken)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -424,3 +425,30 @@ def test_works_under_distributed_data_parallel(tmp_path: Any) -> None:
             torch.testing.assert_close(parameter.grad, gradient)
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize(("n", "m"), [(0, 0), (0, 3), (3, 0)])
+def test_nothing_to_attend(name: str, n: int, m: int) -> None:
+    scheme = SCHEMES[name].to(DEVICE)
+    q, k = (torch.randn(2, HEADS, length, WIDTH, device=DEVICE, requires_grad=True) for length in (n, m))
+    output, received = attend(q, k, k, scheme=scheme, return_received=True, backend="triton")
+    assert (output.shape, received.shape) == (q.shape, (2, HEADS, m))
+    for grad in torch.autograd.grad(output.sum() + received.sum(), [q, k], materialize_grads=True):
+        assert not grad.any()
+
+
+def test_a_table_with_more_rows_than_there_are_positions() -> None:
+    class Wide(TransformerXL):
+        """With 3 rows more in front, and 2 behind, which no pair meets."""
+
+        def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Any:
+            terms = super().forward(q, k, offset=offset)
+            assert terms.key_table is not None
+            table = torch.nn.functional.pad(terms.key_table, (0, 0, 3, 2), value=9.0)
+            return replace(terms, key_table=table, first=terms.first - 3)
+
+    q, k = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (20, 30))
+    scheme = Wide(HEADS, WIDTH).to(DEVICE)
+    true, mine = (attend(q, k, k, scheme=scheme, offset=4, backend=backend) for backend in ("reference", "triton"))
+    torch.testing.assert_close(mine, true, atol=1e-4, rtol=1e-3)

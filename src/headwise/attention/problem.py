@@ -3,7 +3,7 @@
 Every position scheme is a choice of terms in one form (B batch, H heads, N queries, M keys; query i stands at position
 offset + i, so its relative position to key j is r = j − offset − i):
 
-    x_ij = scale · ((q_i + u)·k_j + (q_i + v) · key_table[c(r)])     c(r) = clip(r − first, 0, rows − 1)
+    x_ij = scale · ((q_i + b₀)·k_j + (q_i + b₁)·key_table[c(r)])     c(r) = clip(r − first, 0, rows − 1)
     s_ij = x_ij,  or  max(x_ij, 0) · f[|r|],  x_ij · f[|r|],  x_ij + f[|r|]
     P    = softmax_j(s_ij + bias_ij), masked keys at −∞; a row without a key is zero
     W    = P,  or  P ∘ f,  P + f  (masked keys stay zero)
@@ -29,7 +29,7 @@ class Terms:
     q: Tensor  # (B, H, N, e): the queries as the scheme compares them; e may exceed the head width
     k: Tensor  # (B, G, M, e)
     key_table: Tensor | None = None  # (H or 1, rows, e)
-    biases: Tensor | None = None  # u and v of a head, (2, H, e); None: 0
+    biases: Tensor | None = None  # b₀ and b₁ of each head, (2, H, e); None: 0
     value_table: Tensor | None = None  # (H or 1, rows, width of v)
     first: int = 0  # the relative position that the tables' first row stands for
     covers: bool = False  # the tables have a row for every relative position there is: none is clipped
@@ -40,12 +40,12 @@ class Terms:
 
     @property
     def content_q(self) -> Tensor:
-        """The queries that meet keys, q + u."""
+        """The queries that meet keys, q + b₀."""
         return self.q if self.biases is None else self.q + self.biases[0][:, None]
 
     @property
     def relative_q(self) -> Tensor:
-        """The queries that meet the keys' table, q + v."""
+        """The queries that meet the keys' table, q + b₁."""
         return self.q if self.biases is None else self.q + self.biases[1][:, None]
 
 

@@ -74,7 +74,8 @@ def bench(settings: Settings, out: Path | None, command: str) -> bool:
     what = (
         f"A training step of BERT, {settings.layers} layers, {settings.heads} heads, autocast to {settings.dtype}, "
         f"AdamW{compiled}: times are multiples of the time of the unguided step in the same round, the median of "
-        f"{settings.repeats} rounds; memory is the peak of one step beyond the model and its inputs."
+        f"{settings.repeats} rounds, on a GPU with what its kernels take; memory is the peak of one step beyond the "
+        "model and its inputs."
     )
     about = About("guiding", what, command, settings.place)
     return conduct(lambda progress: run(settings, progress), len(settings.shapes) * (len(RIVALS) + 1), about, out)

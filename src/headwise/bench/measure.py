@@ -109,7 +109,7 @@ def wait(device: torch.device) -> None:
 
 
 def busy_on_cuda(work: Work, device: torch.device) -> float:
-    """Milliseconds that a call's kernels take on the GPU: its time but for waiting for Python."""
+    """Milliseconds that a call's kernels and copies take on the GPU, added up: its time but for waiting for Python."""
     from torch.profiler import ProfilerActivity, profile
 
     calls = 3

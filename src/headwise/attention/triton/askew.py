@@ -155,7 +155,7 @@ def next_keys(skew, below, step, in_n, in_m, OPT: tl.constexpr):
 
 @triton.jit
 def next_queries(skew, q, step, in_n, in_m, OPT: tl.constexpr):
-    """For a block of keys: the tile with a block of queries, without v, which are across."""
+    """For a block of keys: the tile with a block of queries, which are across; what v adds is among the terms."""
     table, stride, terms, first, memory = skew
     T: tl.constexpr = OPT.block_n
     q = tl.trans(q)

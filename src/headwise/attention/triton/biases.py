@@ -2,7 +2,7 @@
 
 The queries that meet keys are q + u, those that meet the table q + v. A program for a block of queries adds the biases
 to them once (`askew.biased`). One for a block of keys sees other queries in every step: with these products at hand it
-takes q as it lies in memory, once for both.
+takes q as it lies in memory, once for both. So in half precision the ones round q + u, and the others do not.
 """
 
 from typing import Any
@@ -16,13 +16,12 @@ from headwise.attention.triton.plan import AROUND, Plan, kernels, named, strides
 def add_terms(plan: Plan, tensors: dict[str, Tensor | None]) -> None:
     """Compute both, and add them to the kernels' tensors."""
     biases: Any = tensors["biases_ptr"]
-    biases = biases.contiguous()
-    of_keys = biases.new_empty(plan.batch, plan.heads, plan.m)
-    of_table = biases.new_zeros(plan.heads, plan.table_rows + 2 * AROUND)[:, AROUND:]
+    key_terms = biases.new_empty(plan.batch, plan.heads, plan.m)
+    table_terms = biases.new_zeros(plan.heads, plan.table_rows + 2 * AROUND)[:, AROUND:]
     run = plan.launches(_launches)
-    run["keys"]({**tensors, "x_ptr": tensors["k_ptr"], "biases_ptr": biases[0], "terms_ptr": of_keys})
-    run["table"]({**tensors, "x_ptr": tensors["table_ptr"], "biases_ptr": biases[1], "terms_ptr": of_table})
-    tensors.update(biases_ptr=biases, key_terms_ptr=of_keys, table_terms_ptr=of_table)
+    run["keys"]({**tensors, "x_ptr": tensors["k_ptr"], "biases_ptr": biases[0], "terms_ptr": key_terms})
+    run["table"]({**tensors, "x_ptr": tensors["table_ptr"], "biases_ptr": biases[1], "terms_ptr": table_terms})
+    tensors.update(key_terms_ptr=key_terms, table_terms_ptr=table_terms)
 
 
 def _launches(plan: Plan) -> dict[str, Launch]:

@@ -85,7 +85,10 @@ def attend(problem: Problem) -> Attended:
     q = (terms.q if terms.covers else terms.content_q).to(dtype)
     relative = biases = table = None
     if terms.key_table is not None and terms.covers:
-        table = surrounded(terms.key_table.to(dtype).expand(q.shape[1], -1, -1))
+        _, heads, n, m = problem.shape
+        start = 1 - n - problem.offset - terms.first  # of the rows that the table must have
+        rows = terms.key_table[:, start : start + n + m - 1] if n + m else terms.key_table
+        table = surrounded(rows.to(dtype).expand(heads, -1, -1))
         biases = q.new_zeros(2, *q.shape[1::2], dtype=torch.float32) if terms.biases is None else terms.biases
     elif terms.key_table is not None:
         relative = terms.relative_q.to(dtype) @ terms.key_table.to(dtype).mT
@@ -147,7 +150,7 @@ def _forward(*arguments: Any) -> tuple[Tensor | None, ...]:
     tensors = plan.tensors(arguments, **outputs)
     run = plan.launches(_forward_launches)
     with on_device(q):
-        if plan.table is not None:
+        if plan.table is not None and plan.want_received:
             add_terms(plan, tensors)
         if plan.skips:
             blocks = plan.key_blocks + 1
@@ -183,7 +186,7 @@ def _backward(*arguments: Any) -> Sequence[Tensor | None]:
             grads[6] = log_sums.new_zeros(plan.biases.shape)
         return [None if grad is None else grad.zero_() for grad in grads]
     d_output = d_output if in_rows(d_output) else d_output.contiguous()
-    output = laid(output, *plan.lying["o"])
+    output, log_sums = laid(output, *plan.lying["o"]), log_sums.contiguous()
     whole_bias = None if plan.table is not None else d_bias
     if whole_bias is not None and whole_bias.shape[2:] != (plan.n, plan.m):
         whole_bias = whole_bias.new_empty(*whole_bias.shape[:2], plan.n, plan.m)
@@ -194,9 +197,9 @@ def _backward(*arguments: Any) -> Sequence[Tensor | None]:
         o_ptr=output,
         lse_ptr=log_sums,
         d_lse_ptr=None if d_log_sums is None else d_log_sums.contiguous(),
-        squares_ptr=squares,
+        squares_ptr=squares.contiguous() if plan.want_squares else None,
         d_squares_ptr=d_squares.contiguous() if plan.want_squares else None,
-        bins_ptr=bins,
+        bins_ptr=bins.contiguous() if plan.want_bins else None,
         do_ptr=d_output,
         g_ptr=d_received.contiguous() if plan.want_received else None,
         d_bins_ptr=d_bins.contiguous() if plan.want_bins else None,

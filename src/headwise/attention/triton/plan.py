@@ -109,6 +109,8 @@ class Plan:
             given["edges_ptr"] = edges(relative)
         if (table := given["table_ptr"]) is not None:
             given["table_ptr"] = table[:, AROUND:]
+        if (biases := given["biases_ptr"]) is not None:
+            given["biases_ptr"] = biases.contiguous()
         if (mask := given["mask"]) is not None:
             given["mask"] = mask.view(torch.uint8)
         for name in ("key_padding", "query_padding"):
@@ -150,7 +152,7 @@ class Plan:
             **named("dk", "bhm", self.lying["dk"][1]),
             **named("dv", "bhm", self.lying["dv"][1]),
             **strides("relative_q", "bhn", None),
-            "table_terms_h": self.table_rows + 2 * AROUND,
+            "table_terms_h": 0 if self.table is None else self.table_rows + 2 * AROUND,
             **self.table_strides,
             **strides("mask", "bhnm", None if self.mask is None else self.mask.expand(whole)),
             **strides("bias", "bhnm", None if self.bias is None else self.bias.expand(whole)),
@@ -186,8 +188,7 @@ class Plan:
     @property
     def table_rows(self) -> int:
         """Of a table with a row for every relative position, but for the spare ones."""
-        rows: int = self.n + self.m - 1
-        return rows
+        return int(max(self.n + self.m - 1, 0))
 
     @cached_property
     def table_strides(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Gradients of a table with a row for every relative position, and of the queries that meet it.
+"""Gradients of a table with a row for every relative position, and of the queries and biases that meet it.
 
-Both are matrix products with dZ, the gradient of Z[i, c] = (q_i + v) · table[c]. The kernel stores the gradient of
-each pair's score. Read with rows one shorter than they are, the memory of dZ has a place for each pair:
+The first two are matrix products with dZ, the gradient of Z[i, c] = (q_i + v) · table[c]. The kernel stores the
+gradient of each pair's score. Read with rows one shorter than they are, the memory of dZ has a place for each pair:
 
     dZ[i, j − i + last] = memory[last + i · (width − 1) + j]
 
@@ -26,8 +26,8 @@ ALIGNED = 128
 def gradients(
     plan: Plan, tensors: dict[str, Tensor | None], d_table: Tensor, d_bias: Tensor | None, d_log_sums: bool
 ) -> Tensor:
-    """Run `query_gradients` strip by strip, fill the gradients of the table and the bias, and return those of the
-    queries' biases."""
+    """Run `query_gradients` strip by strip, fill the gradients of the queries, the table and the scores' bias, and
+    return those of the biases u and v."""
     batch, heads, n, m = plan.batch, plan.heads, plan.n, plan.m
     size = max(min(STRIP // (batch * heads * m), m) // 64 * 64, 64)
     total = torch.zeros_like(d_table, dtype=torch.float32)
