@@ -91,7 +91,7 @@ def test_hovering_over_a_cell_tells_its_weight_in_both_models(two: Viewer, path:
 def test_a_click_opens_a_head_and_the_address_leads_there(path: Path, opened: Opened) -> None:
     page = opened(path)
     page.locator("#grids .head[data-layer='1'][data-head='3']").first.click()
-    page.wait_for_function("document.getElementById('head-title').textContent === 'Layer 1, head 3'")
+    page.wait_for_function("() => document.getElementById('head-title').textContent === 'Layer 1, head 3'")
     assert "layer=1&head=3" in page.url
     again = opened(path, page.url.partition(".html")[2])
     assert again.locator("#head-title").inner_text() == "Layer 1, head 3"
@@ -135,7 +135,7 @@ def test_a_chosen_token_tells_what_it_looks_at(two: Viewer, path: Path, opened: 
     page.locator("#tokens span").nth(3).click()
     weights = two.examples[0].readings[0].layers[0].map(1)[3]
     best = two.examples[0].readings[0].tokens[int(weights.argmax())]
-    page.wait_for_function("document.getElementById('readout').textContent.includes('looks at')")
+    page.wait_for_function("() => document.getElementById('readout').textContent.includes('looks at')")
     told = page.locator("#readout").inner_text()
     assert told.startswith("and (3) looks at as it is: ")
     assert f"{best} {weights.max():.3f}" in told
@@ -151,7 +151,7 @@ def test_heads_are_sorted(two: Viewer, path: Path, opened: Opened) -> None:
         ("w", np.stack([layer.w for layer in reading[1].layers if layer.w is not None])),
     ):
         page.locator("#sort").select_option(name)
-        page.wait_for_function("document.querySelectorAll('.grid.sorted .head').length === 16")
+        page.wait_for_function("() => document.querySelectorAll('.grid.sorted .head').length === 16")
         heads = page.eval_on_selector(
             ".grid.sorted", "g => [...g.children].map(b => [+b.dataset.layer, +b.dataset.head])"
         )
@@ -162,7 +162,7 @@ def test_heads_are_sorted(two: Viewer, path: Path, opened: Opened) -> None:
 def test_one_layer_can_be_chosen(path: Path, opened: Opened) -> None:
     page = opened(path)
     page.locator("#only").select_option("1")
-    page.wait_for_function("document.querySelectorAll('.head').length === 8")
+    page.wait_for_function("() => document.querySelectorAll('.head').length === 8")
     assert state(page)["layer"] == 1
 
 
@@ -217,12 +217,12 @@ def test_a_hostile_text_is_shown_and_never_run(path: Path, opened: Opened) -> No
 def test_statistics_lead_to_heads(two: Viewer, path: Path, opened: Opened) -> None:
     page = opened(path)
     page.locator("#measure").select_option("entropy")
-    page.wait_for_function("document.getElementById('measure-about').textContent.includes('bits')")
-    page.wait_for_function("document.querySelectorAll('.numbers button').length === 16")
+    page.wait_for_function("() => document.getElementById('measure-about').textContent.includes('bits')")
+    page.wait_for_function("() => document.querySelectorAll('.numbers button').length === 16")
     button = page.locator(".numbers button[data-layer='1'][data-head='2']").first
     assert float(button.inner_text()) == pytest.approx(two.statistics[0].measures["entropy"][1, 2], abs=0.006)
     button.click()
-    page.wait_for_function("document.getElementById('head-title').textContent === 'Layer 1, head 2'")
+    page.wait_for_function("() => document.getElementById('head-title').textContent === 'Layer 1, head 2'")
     assert page.locator("svg.profile polyline").count() == 2
     page.locator(".matrix").first.hover(position={"x": 2, "y": 2})
     assert "1.00" in page.locator("#alike").inner_text()
