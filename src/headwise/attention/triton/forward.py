@@ -213,18 +213,6 @@ def outermost(bins, left, right, rows, n, reach):
 
 
 @triton.jit
-def bias_terms(
-    x_ptr, biases_ptr, terms_ptr, x_b, x_h, x_n, terms_b, terms_h, H, GROUP, count, OPT: tl.constexpr,
-):  # fmt: skip
-    """The product of each of a head's rows x with one of its biases: one program a block of rows."""
-    b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
-    rows, e = tl.program_id(0) * OPT.block_n + tl.arange(0, OPT.block_n), tl.arange(0, OPT.block_e)
-    x = block(x_ptr + b * x_b + (h // GROUP) * x_h, x_n, rows, e, count, OPT.width, OPT.block_e)
-    bias = tl.load(biases_ptr + h * OPT.width + e, mask=e < OPT.width, other=0.0)
-    tl.store(terms_ptr + b * terms_b + h * terms_h + rows, tl.sum(x.to(tl.float32) * bias, axis=1), mask=rows < count)
-
-
-@triton.jit
 def column_sums(
     q_ptr, k_ptr, lse_ptr, received_ptr, w_ptr, sharpness_ptr, relative_ptr, edges_ptr,
     key_terms_ptr, table_ptr, table_terms_ptr, key_padding, mask, bias, starts, ends, table_h, table_r, table_terms_h,

@@ -24,10 +24,10 @@ AROUND = 64
 def kernels() -> Any:
     """All kernels by name, or None where Triton is not installed."""
     try:
-        from headwise.attention.triton import backward, forward
+        from headwise.attention.triton import backward, forward, table
     except ImportError:
         return None
-    return {**vars(forward), **vars(backward)}
+    return {**vars(forward), **vars(backward), **vars(table)}
 
 
 #: The operators' arguments that are tensors, by the names that kernels have for them.
