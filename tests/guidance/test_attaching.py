@@ -48,7 +48,11 @@ def eager_maps(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, list[Tens
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_outputs_received_and_gradients_are_the_models_own(name: str) -> None:
+@pytest.mark.parametrize("waits", [False, True], ids=["at-once", "later"])
+def test_outputs_received_and_gradients_are_the_models_own(
+    name: str, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwise.guidance.attaching.short", lambda q: waits)  # on a CPU too, by Triton's interpreter
     model, inputs = build(name).train(), batch()
     model.set_attn_implementation("sdpa")
     own = first(model(**inputs), inputs["attention_mask"])

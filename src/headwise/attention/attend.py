@@ -1,7 +1,6 @@
 """The operator's face: check the arguments, let the scheme state its terms, pick a backend."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -16,6 +15,7 @@ from headwise.attention.checks import (
     check_tensors,
     cumulative_lengths,
     padding,
+    without_autocast,
 )
 from headwise.attention.problem import Problem, joined
 from headwise.attention.schemes import Scheme
@@ -121,7 +121,7 @@ def attend(
         torch.Size([1, 4, 10, 16])
     """
     q, k, v = check_tensors(q, k, v)
-    with _without_autocast(q.device.type):
+    with without_autocast(q.device.type):
         problem = _problem(
             q,
             k,
@@ -161,7 +161,7 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, backend: Backend = "auto", **opt
         blockwise
     """
     q, k, v = check_tensors(q, k, v)
-    with _without_autocast(q.device.type):
+    with without_autocast(q.device.type):
         return choose(_problem(q, k, v, **options), backend)
 
 
@@ -259,8 +259,3 @@ def _problem(
         want_weights=return_weights,
         out_dtype=q.dtype,
     )
-
-
-def _without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Autocast has chosen the inputs' precision by now; inside, the scores' own precision holds."""
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()

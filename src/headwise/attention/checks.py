@@ -1,6 +1,8 @@
 """The operator's arguments, checked: each message names the argument, what was expected and what came."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,10 +35,15 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tens
     device = q.device.type
     if torch.is_autocast_enabled(device):
         low = torch.get_autocast_dtype(device)
-        q, k, v = (x if x.dtype == torch.float64 else x.to(low) for x in (q, k, v))
+        q, k, v = (x if x.dtype in (low, torch.float64) else x.to(low) for x in (q, k, v))
     if not q.dtype == k.dtype == v.dtype:
         raise TypeError(f"q, k and v must have one dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
     return q, k, v
+
+
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Autocast has chosen the inputs' precision by now; inside, the precision of what is computed holds."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def check_is_scheme(scheme: object) -> Scheme:

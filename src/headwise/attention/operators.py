@@ -69,7 +69,7 @@ class Operators:
 
     def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:
         results: tuple[Tensor, ...]
-        if _nobody_looks(arguments[0]):
+        if nobody_looks(arguments[0]):
             results = self._plain.apply(*arguments)
         else:  # views, since the compiler refuses a function that is given one tensor twice, as in attend(x, x, x)
             results = self._watched.apply(*(x.view_as(x) if isinstance(x, Tensor) else x for x in arguments))
@@ -153,7 +153,7 @@ def _complete(function: Pass) -> Callable[..., tuple[Tensor, ...]]:
     return complete
 
 
-def _nobody_looks(x: Tensor) -> bool:
+def nobody_looks(x: Tensor) -> bool:
     """Whether neither a compiler nor a transform, a dispatch mode or a tensor subclass needs to see an operator."""
     return (
         type(x) in (Tensor, torch.nn.Parameter)

@@ -3,7 +3,8 @@
 `AttentionInterface` hands every layer's queries, keys and values to the function registered here, and
 `AttentionMaskInterface` lets us say in which form the mask comes. A layer may have a scheme of its own
 (`headwise.retrofit`) and a listener, which is told what its tokens receive (`headwise.guiding`); one with neither runs
-by torch's kernels, as before. A watcher (`headwise.inspection`) may look at its maps, row by row, and changes nothing.
+by torch's kernels, as before, and so does one with short texts whose listener can wait: it is told later, of several
+layers at once. A watcher (`headwise.inspection`) may look at its maps, row by row, and changes nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,8 +18,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
 from headwise.attention import Plain, attend
+from headwise.attention.triton.bunch import Look
 from headwise.guidance.heard import Heard, Need
 from headwise.guidance.rows import Rows, Watcher
+from headwise.guidance.waiting import Waiting, may_wait
 
 NAME = "headwise"
 
@@ -27,6 +30,10 @@ SCHEME, LISTENER, WATCHER = "headwise_scheme", "_headwise_listener", "_headwise_
 
 
 PLAIN = Plain()
+
+#: Up to which length a layer on a GPU runs by torch's kernels although somebody listens. On longer texts, to compute
+#: weights twice would cost more than Python's part in our kernels.
+SHORT = 512
 
 
 class Listener(Protocol):
@@ -52,19 +59,18 @@ def attention(
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """What transformers calls for every layer: output (B, N, H, d), and weights, which we never return."""
-    scheme = getattr(module, SCHEME, None)
-    listener: Listener | None = getattr(module, LISTENER, None)
+    scheme, listener, watcher = attached_to(module)
     n, m = query.shape[2], key.shape[2]
     if attention_mask is not None and attention_mask.shape[-1] < m:  # see `attention_mask`
         m = attention_mask.shape[-1]
         key, value = key[:, :, :m], value[:, :, :m]
         position_bias = None if position_bias is None else position_bias[..., :m]
-    watcher: Watcher | None = getattr(module, WATCHER, None) if n == m else None
-    listens = listener is not None and listener.listening and n == m
+    watcher = watcher if n == m else None
+    listener = listener if listener is not None and listener.listening and n == m else None
+    torchs = options | {"scaling": scaling, "dropout": dropout, "is_causal": is_causal, "position_bias": position_bias}
     by_torch = None
-    if scheme is None and not listens:
-        known = {"scaling": scaling, "dropout": dropout, "is_causal": is_causal, "position_bias": position_bias}
-        by_torch = sdpa_attention_forward(module, query, key, value, attention_mask, **options | known)
+    if scheme is None and listener is None:
+        by_torch = sdpa_attention_forward(module, query, key, value, attention_mask, **torchs)
         if watcher is None:
             return by_torch
     for option, what in (("softcap", "caps its scores"), ("s_aux", "has attention sinks")):
@@ -82,9 +88,19 @@ def attention(
         bias = attention_mask[..., :m].masked_fill(~mask, 0.0)
         position_bias = bias if position_bias is None else position_bias + bias
     elif attention_mask is not None and attention_mask.shape[1:3] == (1, 1):
-        key_padding = attention_mask[:, 0, 0, :m]
+        key_padding = attention_mask.flatten(0, 2)[:, :m]
     elif attention_mask is not None:
         mask = attention_mask[..., :m]
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    if listener is not None and scheme is None and mask is None and position_bias is None and can_wait(listener, query):
+        by_torch = sdpa_attention_forward(module, query, key, value, attention_mask, **torchs)
+        q, k = (x if x.dtype == by_torch[0].dtype else x.to(by_torch[0].dtype) for x in (query, key))  # as in autocast
+        real = real_tokens(key_padding, mask, query.shape[0])
+        waiting = Waiting(Look(q=q, k=k, scale=scale, causal=causal, padding=real))
+        tensors = {"q": query, "k": key, "v": value, "output": by_torch[0].transpose(1, 2)}
+        listener.hear(module, Heard(**tensors, receiving=waiting, padding=real, scale=scale, causal=causal))
+        if watcher is None:
+            return by_torch
     arguments: dict[str, Any] = {
         "scheme": PLAIN if scheme is None else scheme,
         "key_padding": key_padding,
@@ -102,18 +118,33 @@ def attention(
         watcher(module, Rows(query.shape[1], real, scheme, rows_of(query, key, value, real, arguments)))
     if by_torch is not None:
         return by_torch
-    if not listens:
+    if listener is None:
         output = attend(query, key, value, **arguments)
     else:
-        assert listener is not None
         real = real_tokens(key_padding, mask, query.shape[0])
         asked = asked_for(listener.wants, simple=type(arguments["scheme"]) is Plain and position_bias is None)
         arguments |= {f"return_{name}": True for name in asked}
         output, *results = attend(query, key, value, query_padding=real, **arguments)
-        scale = query.shape[3] ** -0.5 if scaling is None else scaling
         tensors = {"q": query, "k": key, "v": value, "output": output, **dict(zip(asked, results, strict=True))}
-        listener.hear(module, Heard(**tensors, padding=real, scale=scale, causal=causal, mask=mask))
+        receiving = tensors.pop("received")
+        heard = Heard(**tensors, receiving=receiving, padding=real, scale=scale, causal=causal, mask=mask)
+        listener.hear(module, heard)
     return output.transpose(1, 2).contiguous(), None
+
+
+def can_wait(listener: Listener, q: Tensor) -> bool:
+    """Whether a layer may run by torch's kernels, and its listener be told later what tokens receive."""
+    return listener.wants <= {"states"} and may_wait(q) and short(q)
+
+
+def short(q: Tensor) -> bool:
+    return q.is_cuda and q.shape[2] <= SHORT
+
+
+def attached_to(module: nn.Module) -> tuple[Any, Listener | None, Watcher | None]:
+    """A layer's scheme, listener and watcher. By `getattr` those that are not there would take long to be missed."""
+    own = module.__dict__
+    return module._modules.get(SCHEME), own.get(LISTENER), own.get(WATCHER)
 
 
 def rows_of(

@@ -42,7 +42,7 @@ class Observed:
             if self.layers[0].padding is not None:
                 rows = rows * self.real[:, None]
             rows = torch.nn.functional.normalize(rows, dim=-1)
-            self._similar[chosen] = rows, rows @ rows.mT
+            self._similar[chosen] = rows, torch.bmm(rows, rows.mT)
         return self._similar[chosen]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.attention.checks import without_autocast
 from headwise.guidance.attaching import (
     NotThroughTheInterface,
     attached,
@@ -21,6 +22,7 @@ from headwise.guidance.balance import Balance
 from headwise.guidance.guide import Guide, Observed
 from headwise.guidance.heard import Heard, Need
 from headwise.guidance.own_maps import own_maps as maps_of
+from headwise.guidance.waiting import Bunch, Waiting
 
 
 class Guided:
@@ -43,6 +45,7 @@ class Guided:
         self.wants = frozenset[Need]().union(*(guide.needs for guide in guides))
         self.terms: dict[str, Tensor] = {}
         self._layers: list[Heard] = []
+        self._bunch = Bunch()  # those of them that wait for what their tokens receive
         self._inputs: dict[str, Any] = {}
         self._open = False  # between a forward pass and its loss
         self._entered = False  # between the model and the base model inside it
@@ -53,7 +56,8 @@ class Guided:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Guided":
         """What a copy of the model gets, which is not guided: somebody who listens no more."""
         copied = copy.copy(self)
-        copied.model, copied._layers, copied._inputs, copied.over = nn.Identity(), [], {}, True
+        copied.model, copied._layers, copied._bunch, copied._inputs = nn.Identity(), [], Bunch(), {}
+        copied.over = True
         return copied
 
     @property
@@ -67,8 +71,9 @@ class Guided:
         It begins with the model, or with the base model inside it, since some call a model's `forward` by itself.
         """
         if not self.over and (part is self.model or not self._entered):
-            names = inspect.signature(part.forward).parameters
-            self._layers, self._inputs, self._open = [], dict(zip(names, args, strict=False)) | kwargs, True
+            self._forget()
+            names = inspect.signature(part.forward).parameters if args else ()
+            self._inputs, self._open = dict(zip(names, args, strict=False)) | kwargs, True
         self._entered = part is self.model
         own = {key for guide in self.guides for key in guide.keys}
         return args, {name: x for name, x in kwargs.items() if name not in own}
@@ -76,6 +81,12 @@ class Guided:
     def hear(self, layer: nn.Module, heard: Heard) -> None:
         if self._open:  # else a checkpointed layer is computed again, in the backward pass
             self._layers.append(heard)
+            if isinstance(heard.receiving, Waiting):
+                self._bunch.add(heard.receiving)
+
+    def _forget(self) -> None:
+        self._layers, self._inputs = [], {}
+        self._bunch.forget()
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep: the weights of `auto` guides, and how often they were used."""
@@ -93,8 +104,8 @@ class Guided:
 
     def loss(self, task: Tensor | None = None, *, progress: float = 0.0) -> Tensor:
         """The sum of all weighted terms for the last forward pass; add it to the task's loss. See `losses`."""
-        terms = self.losses(task, progress=progress)
-        return torch.stack(list(terms.values())).sum()
+        first, *others = self.losses(task, progress=progress).values()
+        return sum(others, start=first)
 
     def losses(self, task: Tensor | None = None, *, progress: float = 0.0) -> dict[str, Tensor]:
         """Every guide's weighted term for the last forward pass, by name.
@@ -111,15 +122,17 @@ class Guided:
             raise RuntimeError(
                 "no attention was heard since the last loss(): first call the model in training mode, inside guiding(…)"
             )
-        layers, self._layers, self._open = self._layers, [], False
+        self._bunch.find()
+        observed, self._open = Observed(self._layers, self._inputs), False
+        self._forget()
+        layers = observed.layers
         if torch.is_grad_enabled() and not layers[-1].received.requires_grad and needs_gradient(self.model):
             raise RuntimeError(
                 "what heads do carries no gradient. Re-entrant gradient checkpointing drops it: use "
                 "gradient_checkpointing_kwargs={'use_reentrant': False}, or train the layers that are guided"
             )
-        observed = Observed(layers, self._inputs)
-        self._inputs = {}
-        terms = {guide: guide(observed) for guide in self.guides}
+        with without_autocast(layers[0].q.device.type):
+            terms = {guide: guide(observed) for guide in self.guides}
         self.terms = {guide.name: term.detach() for guide, term in terms.items()}
         automatic = {guide: term for guide, term in terms.items() if guide.auto}
         if automatic and torch.is_grad_enabled():
@@ -191,7 +204,8 @@ def guiding(
             if before is not None:
                 guided._always = True
                 after = outputs_of(inner, example)
-                heard, guided._layers, guided._always = len(guided._layers), [], False
+                heard, guided._always = len(guided._layers), False
+                guided._forget()
                 if not heard:
                     raise NotThroughTheInterface(inner)
                 compare(inner, before, after)
@@ -199,7 +213,7 @@ def guiding(
         finally:
             for hook in hooks:
                 hook.remove()
-            guided._layers, guided._inputs = [], {}
+            guided._forget()
 
 
 def needs_gradient(model: nn.Module) -> bool:

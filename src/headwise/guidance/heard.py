@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headwise.guidance.waiting import Waiting
+
 #: What guides may need besides what tokens receive. Maps, `weights`, cost N × N memory a head; `states` are values
 #: and heads' outputs, which come for free, but not with a model's own maps.
 Need = Literal["squares", "neighbours", "weights", "states"]
@@ -21,7 +23,7 @@ class Heard:
         q: queries (B, H, N, d).
         k, v: keys and values (B, G, N, d); G key heads, H a multiple of G.
         output: each head's output (B, H, N, d).
-        received: what each token receives from all real tokens, (B, H, N).
+        receiving: what each token receives from all real tokens, (B, H, N), or what will tell it; see `received`.
         squares: the sum of the squares of each token's weights, (B, H, N), if somebody needs it.
         log_sums: the logarithm of the sum of the exponentials of each token's scores, (B, H, N), if somebody needs
             neighbours and a score is scale · q·k and nothing else.
@@ -36,7 +38,7 @@ class Heard:
     k: Tensor
     v: Tensor
     output: Tensor
-    received: Tensor
+    receiving: Tensor | Waiting
     scale: float
     causal: bool = False
     padding: Tensor | None = None
@@ -44,6 +46,11 @@ class Heard:
     squares: Tensor | None = None
     log_sums: Tensor | None = None
     weights: Tensor | None = None
+
+    @property
+    def received(self) -> Tensor:
+        """What each token receives from all real tokens, (B, H, N)."""
+        return self.receiving if isinstance(self.receiving, Tensor) else self.receiving.found()
 
     @cached_property
     def real(self) -> Tensor:

@@ -54,7 +54,7 @@ def heard(weights: Tensor, mask: Tensor | None) -> Heard:
         k=given,
         v=given,
         output=given,
-        received=weights.sum(dim=2),
+        receiving=weights.sum(dim=2),
         padding=real,
         scale=1.0,
         squares=weights.square().sum(dim=3),

@@ -80,7 +80,7 @@ class GuidedTrainer(Trainer):
             self._losses = {"the task's loss": loss.detach()} | {
                 f"the guide {name}": term.detach() for name, term in terms.items()
             }
-            loss = loss + torch.stack(list(terms.values())).sum() / steps
+            loss = loss + sum(terms.values()) / steps
             for name, term in self.guided.terms.items():
                 self._heard.setdefault(name, []).append(term)
             for one in self.guides:

@@ -40,19 +40,19 @@ def _lacking(device: torch.device) -> str | None:
     return None
 
 
-def _missing(device: torch.device) -> str | None:
+def missing(device: torch.device) -> str | None:
     return _lacking(device)
 
 
 # So that the compiler does not trace it: what torch.compiler.assume_constant_result does, without the seconds that it
 # takes to import the compiler.
-_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]
+missing._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def obstacle(problem: Problem) -> str | None:
     """Why the kernels cannot solve this problem, or None if they can."""
     terms = problem.terms
-    lacking: str | None = _missing(problem.v.device)
+    lacking: str | None = missing(problem.v.device)
     if lacking is not None:
         return lacking
     if problem.out_dtype not in (torch.float32, torch.float16, torch.bfloat16):

@@ -24,10 +24,10 @@ AROUND = 64
 def kernels() -> Any:
     """All kernels by name, or None where Triton is not installed."""
     try:
-        from headwise.attention.triton import backward, forward, table
+        from headwise.attention.triton import backward, bunched, forward, table
     except ImportError:
         return None
-    return {**vars(forward), **vars(backward), **vars(table)}
+    return {**vars(forward), **vars(backward), **vars(table), **vars(bunched)}
 
 
 #: The operators' arguments that are tensors, by the names that kernels have for them.
@@ -132,6 +132,7 @@ class Plan:
         kind: str,
         heads: int,
         *,
+        layers: int = 1,
         per_key: bool = False,
         queries: int = 0,
         d_log_sums: bool = False,
@@ -139,7 +140,7 @@ class Plan:
         **more: Any,
     ) -> Launch:
         """A kernel's launch: programs for each head and block of (some) queries or of keys, or, given their number, of
-        all. The bias's kernel has programs for each block of pairs; `heads` are those of all its texts.
+        all, in some layers. The bias's kernel has programs for each block of pairs; `heads` are those of all its texts.
         """
         tile = self.tile(kind)
         whole = (self.batch, self.heads, self.n, self.m)
@@ -172,7 +173,7 @@ class Plan:
         }
         rows, keys = _blocks(queries or self.n, tile.rows), _blocks(self.m, tile.columns)
         blocks = 1 if "blocks" in more else keys if per_key else rows
-        grid = (blocks, heads, keys if kind == "bias" else self.batch)
+        grid = (blocks, heads, keys if kind == "bias" else self.batch * layers)
         return Launch(kernels()[name], grid, tile, arguments)
 
     @cached_property

@@ -44,7 +44,9 @@ class MapDiscrimination(Guide):
             raise ValueError(f"temperature must be above 0, got {temperature}")
 
     def term(self, observed: Observed) -> Tensor:
-        similar = observed.similarity(self.heads)[1] / self.temperature
-        per_head = torch.logsumexp(similar, dim=-1) - similar.diagonal(dim1=-2, dim2=-1)
-        per_text = per_head.sum(dim=-1) if self.reduction == "paper" else per_head.mean(dim=-1)
-        return per_text.mean()
+        similar = observed.similarity(self.heads)[1]
+        if self.temperature != 1.0:
+            similar = similar / self.temperature
+        itself = similar.detach().diagonal(dim1=-2, dim2=-1)  # 1/τ whatever it looks at, so it has no gradient
+        mean = (torch.logsumexp(similar, dim=-1) - itself).mean()
+        return mean * similar.shape[1] if self.reduction == "paper" else mean

@@ -34,7 +34,8 @@ class PatternDecorrelation(Guide):
     def term(self, observed: Observed) -> Tensor:
         rows, similar = observed.similarity(self.heads)
         length = observed.real.sum(dim=1)
-        squares = similar.square().sum(dim=(1, 2)) - 2 * rows.square().sum(dim=(1, 2)) + length
+        lengths = rows.detach().square().sum(dim=(1, 2))  # 1 a row, whatever it looks at, so they have no gradient
+        squares = similar.square().sum(dim=(1, 2)) - 2 * lengths + length
         if self.reduction == "mean":
             squares = squares / rows.shape[1] ** 2
         elif self.reduction == "released":

@@ -1,0 +1,153 @@
+"""What tokens receive, from queries and keys alone, in several layers at once.
+
+A model whose layers attend by torch's kernels need not be slowed down by Python: what its tokens receive can be found
+afterwards, and to find it for many layers takes as few launches as for one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from headwise.attention.triton.launch import Launch, on_device
+from headwise.attention.triton.operator import MOST, WIDEST, missing
+from headwise.attention.triton.plan import Plan, described, plan_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How one layer looks: queries (B, H, N, d), keys (B, G, N, d), and the real tokens (B, N); None if all are."""
+
+    q: Tensor
+    k: Tensor
+    scale: float
+    causal: bool
+    padding: Tensor | None
+
+    @property
+    def kind(self) -> Any:
+        """What layers of one bunch have in common."""
+        padding = None if self.padding is None else (self.padding.data_ptr(), described(self.padding))
+        return self.q.device, described(self.q), described(self.k), self.scale, self.causal, padding
+
+
+def obstacle(look: Look) -> str | None:
+    """Why the kernels cannot do it, or None if they can."""
+    batch, heads, n, width = look.q.shape
+    lacking: str | None = missing(look.q.device)
+    if lacking is not None:
+        return lacking
+    if look.q.dtype not in (torch.float32, torch.float16, torch.bfloat16) or look.k.dtype != look.q.dtype:
+        return "the kernels compute in float32, float16 and bfloat16"
+    if look.k.shape[2] != n:
+        return "the kernels are for a text that looks at itself"
+    if not 0 < batch <= MOST or not 0 < heads <= MOST or not 0 < width <= WIDEST or not n:
+        return "there are too many texts or heads, too wide ones, or none"
+    if any(x.stride(3) != 1 or x.data_ptr() % 16 for x in (look.q, look.k)):
+        return "the kernels want rows in one piece of memory, at addresses that are multiples of 16 bytes"
+    return None
+
+
+def received(looks: Sequence[Look]) -> list[Tensor]:
+    """What each token receives from all real tokens, (B, H, N) in float32, for layers of one kind without obstacle."""
+    first, most = looks[0], MOST // looks[0].q.shape[0]
+    tensors = [look.q for look in looks[:most]] + [look.k for look in looks[:most]]
+    found: Tensor = _Received.apply(first.scale, first.causal, first.padding, *tensors)
+    return [*found.unbind(), *(received(looks[most:]) if looks[most:] else ())]
+
+
+class _Received(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scale: float, causal: bool, padding: Tensor | None, *tensors: Tensor) -> Any:
+        arguments, plan = _planned(scale, causal, padding, *tensors)
+        layers, q = len(tensors) // 2, tensors[0]
+        log_sums, found = q.new_empty((2, layers, *plan.rows), dtype=torch.float32)
+        places = _places(tensors[:layers], tensors[layers:])
+        given = plan.tensors(arguments, places=places, lse_ptr=log_sums, received_ptr=found)
+        run = plan.launches(_forward_launches, layers)
+        with on_device(q):
+            run["log_sums"](given)
+            run["received"](given)
+        ctx.save_for_backward(log_sums, padding, *tensors)
+        ctx.settings, ctx.kinds = (scale, causal), (described(q), described(tensors[layers]))
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_received: Tensor) -> tuple[Tensor | None, ...]:
+        log_sums, padding, *tensors = ctx.saved_tensors
+        layers = len(tensors) // 2
+        tensors = [_as(ctx.kinds[place // layers], x) for place, x in enumerate(tensors)]
+        arguments, plan = _planned(*ctx.settings, padding, *tensors)
+        q, log_sums = tensors[0], log_sums.contiguous()
+        dq, dk = ([q.new_empty_strided(*plan.lying[name]) for _ in range(layers)] for name in ("dq", "dk"))
+        given = plan.tensors(
+            arguments,
+            places=_places(tensors[:layers], tensors[layers:], dq, dk),
+            lse_ptr=log_sums,
+            g_ptr=d_received.contiguous(),
+            delta_ptr=torch.empty_like(log_sums),
+            dq_ptr=dq[0],
+            dk_ptr=dk[0],
+        )
+        run = plan.launches(_backward_launches, layers)
+        with on_device(q):
+            run["queries"](given)
+            run["keys"](given)
+        return None, None, None, *dq, *dk
+
+
+def _planned(scale: float, causal: bool, padding: Tensor | None, *tensors: Tensor) -> tuple[tuple[Any, ...], Plan]:
+    """The operator's arguments for the first layer, in which keys stand for values, and their plan."""
+    q, k = tensors[0], tensors[len(tensors) // 2]
+    arguments = (
+        *(q, k, k, None, None, None, None, None, None, None, padding, None, None, None, None),
+        *(scale, 0, causal, False, 0, False, 0.0, True, False),
+    )
+    return arguments, plan_of(*arguments)
+
+
+def _forward_launches(plan: Plan, layers: int) -> dict[str, Launch]:
+    return {
+        "log_sums": plan.launch("bunched_log_sums", "sums", plan.heads, layers=layers),
+        "received": plan.launch("bunched_received", "sums", plan.heads, layers=layers, per_key=True),
+    }
+
+
+def _backward_launches(plan: Plan, layers: int) -> dict[str, Launch]:
+    return {
+        "queries": plan.launch("bunched_query_gradients", "queries", plan.heads, layers=layers),
+        "keys": plan.launch("bunched_key_gradients", "keys", plan.groups, layers=layers, per_key=True),
+    }
+
+
+_known: dict[Any, Tensor] = {}
+
+
+def _places(*tensors: Sequence[Tensor]) -> Tensor:
+    """How far each layer's tensors, up to four, lie behind those of the first layer, in elements.
+
+    From step to step they mostly lie where they lay, so tables are kept.
+    """
+    first = tensors[0][0]
+    size, starts = first.element_size(), [own[0].data_ptr() for own in tensors]
+    rows = [
+        [(x.data_ptr() - start) // size for x, start in zip(layer, starts, strict=True)] + [0] * (4 - len(starts))
+        for layer in zip(*tensors, strict=True)
+    ]
+    key = (first.device, *map(tuple, rows))
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= 1000:
+            _known.clear()
+        found = _known[key] = torch.tensor(rows, pin_memory=first.is_cuda).to(first.device, non_blocking=True)
+    return found
+
+
+def _as(kind: Any, x: Tensor) -> Tensor:
+    """A saved tensor as it lay in the forward pass, should hooks have laid it out anew."""
+    _, shape, steps, _ = kind
+    return x if described(x) == kind else x.new_empty_strided(shape, steps).copy_(x)

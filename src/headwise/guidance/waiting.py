@@ -1,0 +1,93 @@
+"""What tokens receive, computed when somebody asks, and for several layers at once."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from headwise.attention import Plain, attend
+from headwise.attention.operators import nobody_looks
+from headwise.attention.triton.bunch import Look, obstacle, received
+
+#: A bunch is complete with so many bytes of queries and keys: in the backward pass their gradients take as much.
+BUNCH = 2**28
+
+PLAIN = Plain()
+
+
+class Waiting:
+    """What one layer's tokens receive, (B, H, N)."""
+
+    def __init__(self, look: Look) -> None:
+        self.look = look
+        self.answer: Tensor | None = None
+
+    def found(self) -> Tensor:
+        if self.answer is None:
+            find([self])
+        assert self.answer is not None
+        return self.answer
+
+
+class Bunch:
+    """Layers that wait to be found together."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Waiting] = []
+        self._size = 0
+
+    def add(self, waiting: Waiting) -> None:
+        self._waiting.append(waiting)
+        self._size += waiting.look.q.nbytes + waiting.look.k.nbytes
+        if self._size >= BUNCH:
+            self.find()
+
+    def find(self) -> None:
+        """Compute what they receive."""
+        waiting = self._waiting
+        self.forget()
+        find(waiting)
+
+    def forget(self) -> None:
+        self._waiting, self._size = [], 0
+
+
+def may_wait(q: Tensor) -> bool:
+    """Whether what is computed now may be computed later.
+
+    Not in a graph that is captured, nor where somebody looks at operators, nor where what a layer saves is put
+    elsewhere or computed again: what waits would be kept.
+    """
+    return (
+        nobody_looks(q)
+        and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        and not (q.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def find(waiting: Sequence[Waiting]) -> None:
+    """Tell some layers what their tokens receive: those of one kind at once."""
+    for _, alike in groupby(waiting, key=lambda one: one.look.kind):
+        some = list(alike)
+        looks = [one.look for one in some]
+        answers = received(looks) if obstacle(looks[0]) is None else [alone(look) for look in looks]
+        for one, answer in zip(some, answers, strict=True):
+            one.answer = answer
+
+
+def alone(look: Look) -> Tensor:
+    """The same by attending once more."""
+    _, answer = attend(
+        look.q,
+        look.k,
+        look.k,
+        scheme=PLAIN,
+        key_padding=look.padding,
+        query_padding=look.padding,
+        causal=look.causal,
+        scale=look.scale,
+        return_received=True,
+    )
+    found: Tensor = answer
+    return found
