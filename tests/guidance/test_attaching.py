@@ -53,7 +53,8 @@ def test_outputs_received_and_gradients_are_the_models_own(
     name: str, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headwise.guidance.attaching.short", lambda q: waits)  # on a CPU too, by Triton's interpreter
-    model, inputs = build(name).train(), batch()
+    device = "cuda" if waits and torch.cuda.is_available() else "cpu"
+    model, inputs = build(name).train().to(device), {key: x.to(device) for key, x in batch().items()}
     model.set_attn_implementation("sdpa")
     own = first(model(**inputs), inputs["attention_mask"])
     with hw.guiding(model, [hw.MapDiscrimination(1.0), hw.PatternDecorrelation(0.5)]) as guided:

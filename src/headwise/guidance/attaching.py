@@ -88,7 +88,8 @@ def attention(
         bias = attention_mask[..., :m].masked_fill(~mask, 0.0)
         position_bias = bias if position_bias is None else position_bias + bias
     elif attention_mask is not None and attention_mask.shape[1:3] == (1, 1):
-        key_padding = attention_mask.flatten(0, 2)[:, :m]
+        key_padding = attention_mask.flatten(0, 2)
+        key_padding = key_padding if key_padding.shape[1] == m else key_padding[:, :m]
     elif attention_mask is not None:
         mask = attention_mask[..., :m]
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
@@ -197,7 +198,7 @@ def first_position(mask: Tensor | None, n: int, m: int) -> int:
 def real_tokens(key_padding: Tensor | None, mask: Tensor | None, batch: int) -> Tensor | None:
     """Which tokens are no padding: those that are keys to somebody; None if all are."""
     if key_padding is not None:
-        return key_padding.expand(batch, -1)
+        return key_padding if key_padding.shape[0] == batch else key_padding.expand(batch, -1)
     return None if mask is None else mask.expand(batch, *mask.shape[1:]).any(dim=1).any(dim=1)
 
 

@@ -27,6 +27,12 @@ class Observed:
         """Which tokens are no padding, (B, N)."""
         return self.layers[0].real
 
+    @property
+    def lengths(self) -> Tensor | int:
+        """How many tokens are no padding, (B,), or a number if that is all of them."""
+        first = self.layers[0]
+        return first.q.shape[2] if first.padding is None else first.padding.sum(dim=1)
+
     def similarity(self, heads: Sequence[int] | None) -> tuple[Tensor, Tensor]:
         """M of eq. 9 and M Mᵀ: a row for every layer and head, what each token receives, scaled to length 1.
 
@@ -41,7 +47,7 @@ class Observed:
             rows = full(torch.cat([some(layer.received, heads) for layer in self.layers], dim=1))
             if self.layers[0].padding is not None:
                 rows = rows * self.real[:, None]
-            rows = torch.nn.functional.normalize(rows, dim=-1)
+            rows = to_length_1(rows)
             self._similar[chosen] = rows, torch.bmm(rows, rows.mT)
         return self._similar[chosen]
 
@@ -138,6 +144,12 @@ def within(argument: str, index: int, count: int) -> int:
 def some(x: Tensor, heads: Sequence[int] | None) -> Tensor:
     """Of (B, H, …) some heads; None for all."""
     return x if heads is None else x[:, [within("heads", i, x.shape[1]) for i in heads]]
+
+
+def to_length_1(x: Tensor) -> Tensor:
+    """Vectors divided by their length; those of length 0 stay. On a GPU this is one kernel each way."""
+    n = x.shape[-1]
+    return torch.nn.functional.rms_norm(x, (n,), x.new_full((n,), n**-0.5), eps=1e-24)
 
 
 def full(x: Tensor) -> Tensor:

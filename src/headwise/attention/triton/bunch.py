@@ -5,8 +5,7 @@ afterwards, and to find it for many layers takes as few launches as for one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +16,7 @@ from headwise.attention.triton.operator import MOST, WIDEST, missing
 from headwise.attention.triton.plan import Plan, described, plan_of
 
 
-@dataclass(frozen=True, kw_only=True)
-class Look:
+class Look(NamedTuple):
     """How one layer looks: queries (B, H, N, d), keys (B, G, N, d), and the real tokens (B, N); None if all are."""
 
     q: Tensor
@@ -62,9 +60,10 @@ def received(looks: Sequence[Look]) -> list[Tensor]:
 class _Received(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scale: float, causal: bool, padding: Tensor | None, *tensors: Tensor) -> Any:
-        arguments, plan = _planned(scale, causal, padding, *tensors)
         layers, q = len(tensors) // 2, tensors[0]
-        log_sums, found = q.new_empty((2, layers, *plan.rows), dtype=torch.float32)
+        arguments = _arguments(q, tensors[layers], padding, scale, causal)
+        plan = plan_of(*arguments)
+        log_sums, found = (q.new_empty((layers, *plan.rows), dtype=torch.float32) for _ in range(2))
         places = _places(tensors[:layers], tensors[layers:])
         given = plan.tensors(arguments, places=places, lse_ptr=log_sums, received_ptr=found)
         run = plan.launches(_forward_launches, layers)
@@ -72,20 +71,19 @@ class _Received(torch.autograd.Function):
             run["log_sums"](given)
             run["received"](given)
         ctx.save_for_backward(log_sums, padding, *tensors)
-        ctx.settings, ctx.kinds = (scale, causal), (described(q), described(tensors[layers]))
+        ctx.plan, ctx.settings, ctx.kinds = plan, (scale, causal), (described(q), described(tensors[layers]))
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_received: Tensor) -> tuple[Tensor | None, ...]:
         log_sums, padding, *tensors = ctx.saved_tensors
-        layers = len(tensors) // 2
+        plan, layers = ctx.plan, len(tensors) // 2
         tensors = [_as(ctx.kinds[place // layers], x) for place, x in enumerate(tensors)]
-        arguments, plan = _planned(*ctx.settings, padding, *tensors)
         q, log_sums = tensors[0], log_sums.contiguous()
         dq, dk = ([q.new_empty_strided(*plan.lying[name]) for _ in range(layers)] for name in ("dq", "dk"))
         given = plan.tensors(
-            arguments,
+            _arguments(q, tensors[layers], padding, *ctx.settings),
             places=_places(tensors[:layers], tensors[layers:], dq, dk),
             lse_ptr=log_sums,
             g_ptr=d_received.contiguous(),
@@ -100,14 +98,12 @@ class _Received(torch.autograd.Function):
         return None, None, None, *dq, *dk
 
 
-def _planned(scale: float, causal: bool, padding: Tensor | None, *tensors: Tensor) -> tuple[tuple[Any, ...], Plan]:
-    """The operator's arguments for the first layer, in which keys stand for values, and their plan."""
-    q, k = tensors[0], tensors[len(tensors) // 2]
-    arguments = (
+def _arguments(q: Tensor, k: Tensor, padding: Tensor | None, scale: float, causal: bool) -> tuple[Any, ...]:
+    """The operator's arguments for one layer, in which keys stand for values."""
+    return (
         *(q, k, k, None, None, None, None, None, None, None, padding, None, None, None, None),
         *(scale, 0, causal, False, 0, False, 0.0, True, False),
     )
-    return arguments, plan_of(*arguments)
 
 
 def _forward_launches(plan: Plan, layers: int) -> dict[str, Launch]:
@@ -132,18 +128,19 @@ def _places(*tensors: Sequence[Tensor]) -> Tensor:
 
     From step to step they mostly lie where they lay, so tables are kept.
     """
+    starts = [[x.data_ptr() for x in of_layers] for of_layers in tensors]
     first = tensors[0][0]
-    size, starts = first.element_size(), [own[0].data_ptr() for own in tensors]
-    rows = [
-        [(x.data_ptr() - start) // size for x, start in zip(layer, starts, strict=True)] + [0] * (4 - len(starts))
-        for layer in zip(*tensors, strict=True)
-    ]
-    key = (first.device, *map(tuple, rows))
+    stream = torch.cuda.current_stream(first.device).cuda_stream if first.is_cuda else None
+    key = (first.device, stream, first.dtype, *map(tuple, starts))
     found = _known.get(key)
     if found is None:
         if len(_known) >= 1000:
             _known.clear()
-        found = _known[key] = torch.tensor(rows, pin_memory=first.is_cuda).to(first.device, non_blocking=True)
+        size = first.element_size()
+        columns = [[(start - own[0]) // size for start in own] for own in starts]
+        columns += [[0] * len(starts[0])] * (4 - len(columns))
+        rows = torch.tensor(list(zip(*columns, strict=True)), pin_memory=first.is_cuda)
+        found = _known[key] = rows.to(first.device, non_blocking=True)
     return found
 
 

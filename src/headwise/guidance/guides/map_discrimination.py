@@ -47,6 +47,5 @@ class MapDiscrimination(Guide):
         similar = observed.similarity(self.heads)[1]
         if self.temperature != 1.0:
             similar = similar / self.temperature
-        itself = similar.detach().diagonal(dim1=-2, dim2=-1)  # 1/τ whatever it looks at, so it has no gradient
-        mean = (torch.logsumexp(similar, dim=-1) - itself).mean()
+        mean = -torch.log_softmax(similar, dim=-1).diagonal(dim1=-2, dim2=-1).mean()
         return mean * similar.shape[1] if self.reduction == "paper" else mean

@@ -2,8 +2,8 @@
 
     L = ‖MᵀM − I‖²_F = ‖M Mᵀ‖²_F − 2 ‖M‖²_F + L                                                       (eq. 12)
 
-M has a row for every head of every layer: what each token receives, scaled to length 1. The right-hand side needs no
-matrix of tokens by tokens; L counts real tokens.
+M has a row for every head of every layer: what each token receives, scaled to length 1, so ‖M‖² is the number of rows.
+The right-hand side needs no matrix of tokens by tokens; L counts real tokens.
 """
 
 from typing import Unpack
@@ -32,12 +32,11 @@ class PatternDecorrelation(Guide):
         self.reduction = check_reduction(reduction)
 
     def term(self, observed: Observed) -> Tensor:
-        rows, similar = observed.similarity(self.heads)
-        length = observed.real.sum(dim=1)
-        lengths = rows.detach().square().sum(dim=(1, 2))  # 1 a row, whatever it looks at, so they have no gradient
-        squares = similar.square().sum(dim=(1, 2)) - 2 * lengths + length
+        similar = observed.similarity(self.heads)[1]
+        rows, length = similar.shape[1], observed.lengths
+        squares = similar.square().sum(dim=(1, 2)) - 2 * rows * (length > 0) + length
         if self.reduction == "mean":
-            squares = squares / rows.shape[1] ** 2
+            squares = squares / rows**2
         elif self.reduction == "released":
-            squares = squares / length.clamp(min=1)
+            squares = squares / (length + (length == 0))
         return squares.mean()
