@@ -15,7 +15,7 @@ from headwise.guidance.waiting import Waiting
 Need = Literal["squares", "neighbours", "weights", "states"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)  # not frozen, which takes four times as long to make
 class Heard:
     """One layer's part of a forward pass. All that is about weights is about those before dropout.
 

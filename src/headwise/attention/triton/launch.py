@@ -73,7 +73,7 @@ class Launch:
         self.tensors = [(place, name) for place, name in enumerate(names) if name not in arguments]
         self.compiled: Any = None
 
-    def __call__(self, tensors: dict[str, Tensor | None]) -> None:
+    def __call__(self, tensors: dict[str, Any]) -> None:
         if self.compiled is None:
             some = tensors["q_ptr"]  # for one that is not there, which the kernel does not read
             given = {name: some if tensors.get(name) is None else tensors[name] for _, name in self.tensors}
@@ -87,7 +87,8 @@ class Launch:
         for place, name in self.tensors:
             x = tensors.get(name)
             values[place] = 0 if x is None else x.data_ptr()  # which Triton would look up, and check, itself
-        self.compiled(*values)
+        # On the current stream, which Triton would look up in a longer way.
+        self.compiled(*values, stream=torch._C._cuda_getCurrentRawStream(tensors["q_ptr"].get_device()))
 
 
 def allow_shared_memory(compiled: Any) -> None:
