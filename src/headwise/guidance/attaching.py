@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
@@ -67,10 +68,10 @@ def attention(
         position_bias = None if position_bias is None else position_bias[..., :m]
     watcher = watcher if n == m else None
     listener = listener if listener is not None and listener.listening and n == m else None
-    torchs = options | {"scaling": scaling, "dropout": dropout, "is_causal": is_causal, "position_bias": position_bias}
-    by_torch = None
+    by_torch: tuple[Tensor, None] | None = None
     if scheme is None and listener is None:
-        by_torch = sdpa_attention_forward(module, query, key, value, attention_mask, **torchs)
+        known = {"scaling": scaling, "dropout": dropout, "is_causal": is_causal, "position_bias": position_bias}
+        by_torch = sdpa_attention_forward(module, query, key, value, attention_mask, **options | known)
         if watcher is None:
             return by_torch
     for option, what in (("softcap", "caps its scores"), ("s_aux", "has attention sinks")):
@@ -93,13 +94,20 @@ def attention(
     elif attention_mask is not None:
         mask = attention_mask[..., :m]
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
-    if listener is not None and scheme is None and mask is None and position_bias is None and can_wait(listener, query):
-        by_torch = sdpa_attention_forward(module, query, key, value, attention_mask, **torchs)
-        q, k = (x if x.dtype == by_torch[0].dtype else x.to(by_torch[0].dtype) for x in (query, key))  # as in autocast
+    grouped = key.shape[1] != query.shape[1]
+    simple = scheme is None and mask is None and position_bias is None and not (grouped and key_padding is not None)
+    if listener is not None and simple and can_wait(listener, query):
+        whether = {"is_causal": causal, "enable_gqa": grouped}
+        output = scaled_dot_product_attention(query, key, value, attention_mask, dropout, scale=scale, **whether)
+        dtype = output.dtype  # autocast's, where that is on
+        q, k = (query, key) if query.dtype == dtype else (query.to(dtype), key.to(dtype))
         real = real_tokens(key_padding, mask, query.shape[0])
-        waiting = Waiting(Look(q=q, k=k, scale=scale, causal=causal, padding=real))
-        tensors = {"q": query, "k": key, "v": value, "output": by_torch[0].transpose(1, 2)}
-        listener.hear(module, Heard(**tensors, receiving=waiting, padding=real, scale=scale, causal=causal))
+        waiting = Waiting(Look(q, k, scale, causal, real))
+        heard = Heard(
+            q=query, k=key, v=value, output=output, receiving=waiting, padding=real, scale=scale, causal=causal
+        )
+        listener.hear(module, heard)
+        by_torch = output.transpose(1, 2).contiguous(), None
         if watcher is None:
             return by_torch
     arguments: dict[str, Any] = {
