@@ -107,10 +107,9 @@ def markdown(rows: Sequence[Row], about: About) -> str:
 
 def tables(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """For each scheme its name, a header, and a line for each rival with a column for each length."""
-    lengths = unique(row.length for row in rows)
-    header = ["", "errors", *(f"N = {length}" for length in lengths)]
     for scheme in unique(row.scheme for row in rows):
-        body = []
+        lengths = unique(row.length for row in rows if row.scheme == scheme)
+        header, body = ["", "errors", *(f"N = {length}" for length in lengths)], []
         for rival in unique(row.rival for row in rows):
             own = [row for row in rows if (row.scheme, row.rival) == (scheme, rival)]
             caveats = unique(row.note for row in own if row.note and row.ratio is not None)
@@ -132,6 +131,10 @@ def plot(rows: Sequence[Row]) -> Figure:
             draw_lines(panels[1][column], own, rivals, lambda row: row.mib)
             panels[0][column].set_title(scheme)
             panels[1][column].set_xlabel("length N")
+        lengths = unique(row.length for row in rows)
+        panels[0][0].set_xticks(lengths, [str(length) for length in lengths])  # all panels share them
+        for panel in panels[1]:
+            panel.tick_params("x", rotation=45)
         panels[0][0].set_ylabel("time, as a multiple of SDPA's")
         panels[1][0].set_ylabel("peak memory, MiB")
         lines = {str(line.get_label()): line for panel in panels[0] for line in panel.get_lines()}
@@ -141,9 +144,7 @@ def plot(rows: Sequence[Row]) -> Figure:
 
 
 def draw_lines(axes: Axes, rows: Sequence[Row], rivals: Sequence[str], value: Callable[[Row], float | None]) -> None:
-    lengths = unique(row.length for row in rows)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [str(length) for length in lengths], rotation=45)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")

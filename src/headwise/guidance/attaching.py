@@ -83,16 +83,7 @@ def attention(
     if causal and m > n:  # the places of a static cache that are yet to be filled
         key, value, m = key[:, :, :n], value[:, :, :n], n
         position_bias = None if position_bias is None else position_bias[..., :n]
-    key_padding = mask = None
-    if attention_mask is not None and attention_mask.dtype != torch.bool:  # added to the scores; far below 0: not seen
-        mask = attention_mask[..., :m] > torch.finfo(attention_mask.dtype).min / 2
-        bias = attention_mask[..., :m].masked_fill(~mask, 0.0)
-        position_bias = bias if position_bias is None else position_bias + bias
-    elif attention_mask is not None and attention_mask.shape[1:3] == (1, 1):
-        key_padding = attention_mask.flatten(0, 2)
-        key_padding = key_padding if key_padding.shape[1] == m else key_padding[:, :m]
-    elif attention_mask is not None:
-        mask = attention_mask[..., :m]
+    key_padding, mask, position_bias = masks(attention_mask, position_bias, m)
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     grouped = key.shape[1] != query.shape[1]
     simple = scheme is None and mask is None and position_bias is None and not (grouped and key_padding is not None)
@@ -102,11 +93,8 @@ def attention(
         dtype = output.dtype  # autocast's, where that is on
         q, k = (query, key) if query.dtype == dtype else (query.to(dtype), key.to(dtype))
         real = real_tokens(key_padding, mask, query.shape[0])
-        waiting = Waiting(Look(q, k, scale, causal, real))
-        heard = Heard(
-            q=query, k=key, v=value, output=output, receiving=waiting, padding=real, scale=scale, causal=causal
-        )
-        listener.hear(module, heard)
+        states: Any = {"q": query, "k": key, "v": value, "output": output, "scale": scale, "causal": causal}
+        listener.hear(module, Heard(**states, padding=real, receiving=Waiting(Look(q, k, scale, causal, real))))
         by_torch = output.transpose(1, 2).contiguous(), None
         if watcher is None:
             return by_torch
@@ -139,6 +127,22 @@ def attention(
         heard = Heard(**tensors, receiving=receiving, padding=real, scale=scale, causal=causal, mask=mask)
         listener.hear(module, heard)
     return output.transpose(1, 2).contiguous(), None
+
+
+def masks(
+    attention_mask: Tensor | None, position_bias: Tensor | None, m: int
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """What transformers' mask says, for so many keys: padding (B, M), any other mask, and what is added to scores."""
+    if attention_mask is None:
+        return None, None, position_bias
+    if attention_mask.dtype != torch.bool:  # added to the scores; far below 0: not seen
+        mask = attention_mask[..., :m] > torch.finfo(attention_mask.dtype).min / 2
+        bias = attention_mask[..., :m].masked_fill(~mask, 0.0)
+        return None, mask, bias if position_bias is None else position_bias + bias
+    if attention_mask.shape[1:3] == (1, 1):
+        padding = attention_mask.flatten(0, 2)
+        return padding if padding.shape[1] == m else padding[:, :m], None, position_bias
+    return None, attention_mask[..., :m], position_bias
 
 
 def can_wait(listener: Listener, q: Tensor) -> bool:

@@ -157,7 +157,7 @@ def guiding(
     """Guide a Hugging Face model in any training loop.
 
     Inside, the model's attention goes through ours, with the same outputs; on leaving, also by an exception, it is as
-    it was. In training, heads' outputs at padding tokens are zeros, which nothing reads. The backward pass belongs
+    it was. In training, heads' outputs at padding tokens may be zeros, which nothing reads. The backward pass belongs
     inside too where gradient checkpointing computes layers again.
 
     Args:
