@@ -84,3 +84,20 @@ def test_as_exact_as_the_precision(case: str, dtype: torch.dtype) -> None:
         if place >= LAYERS:
             owner = (*qs, *ks)[place - LAYERS]
             assert mine.permute(0, 2, 1, 3).is_contiguous() == owner.permute(0, 2, 1, 3).is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.double(), "float32, float16 and bfloat16"),
+        (lambda x: x[:, :, :0], "or none"),
+        (lambda x: x[..., 1:], "multiples of 16 bytes"),
+        (lambda x: x.mT.contiguous().mT, "one piece of memory"),
+        (lambda x: x[:, :1].expand_as(x), "not expanded"),
+    ],
+)
+def test_what_the_kernels_cannot_do_is_said(change: Any, message: str) -> None:
+    x = change(torch.randn(BATCH, HEADS, 12, WIDTH, device=DEVICE))
+    found = obstacle(Look(x, x, 0.2, False, None))
+    assert found is not None
+    assert message in found

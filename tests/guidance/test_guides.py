@@ -269,3 +269,16 @@ def test_arcs_are_spread_over_word_pieces() -> None:
         "words": [-1, 0, 0, 1, -1],
         "word_heads": [-1, 1, 1, -1, -1],
     }
+
+
+@pytest.mark.parametrize("reduction", ["mean", "paper", "released"])
+def test_pdg_where_a_head_gives_nothing(reduction: Any) -> None:
+    """As with a model's own maps, after dropout: a row of zeros stays one."""
+    received = torch.rand(BATCH, HEADS, N, dtype=torch.float64)
+    received[0, 1] = 0.0
+    x = torch.zeros(BATCH, HEADS, N, WIDTH)
+    observed = Observed([Heard(q=x, k=x, v=x, output=x, receiving=received, scale=1.0)], {})
+    rows = torch.nn.functional.normalize(received, dim=-1)
+    formula = (rows.mT @ rows - torch.eye(N, dtype=torch.float64)).square().sum(dim=(1, 2)).mean()
+    divisor = {"mean": HEADS**2, "paper": 1, "released": N}[reduction]
+    assert float(hw.PatternDecorrelation(reduction=reduction)(observed)) == pytest.approx(float(formula) / divisor)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 
 import headwise as hw
@@ -116,6 +117,86 @@ def test_saved_tensors_may_lie_elsewhere(short: Any, launched: list[int]) -> Non
             loss = task + guided.loss(task)
         loss.backward()
     torch.testing.assert_close([x.grad for x in model.parameters() if x.grad is not None], expected[1])
+
+
+def test_a_bunch_that_is_completed_without_gradients_keeps_those_of_others(
+    short: Any, launched: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, inputs = model_and_inputs()
+    middle = model.bert.encoder.layer[1]
+    forward = middle.forward
+    middle.forward = lambda *given, **options: torch.no_grad()(forward)(*given, **options)
+    size = inputs["input_ids"].numel() * model.config.hidden_size * 4
+    monkeypatch.setattr(waiting, "BUNCH", 2 * 2 * size)  # complete with layer 1
+    short(True)
+    with hw.guiding(model, [hw.MapDiscrimination(0.3)], check=False) as guided:
+        model(**inputs)
+        guided.loss().backward()
+    assert launched == [1, 1, 1]  # those with a gradient and those without, then the last
+    assert model.bert.encoder.layer[0].attention.self.query.weight.grad.abs().sum() > 0
+
+
+def test_checkpointing_that_drops_the_last_layers_gradient_is_refused(short: Any) -> None:
+    model, inputs = model_and_inputs()
+    last = model.bert.encoder.layer[2]
+    forward = last.forward
+
+    def checkpointed(x: Tensor, *given: Any, **options: Any) -> Any:
+        return torch.utils.checkpoint.checkpoint(lambda y: forward(y, *given, **options), x, use_reentrant=True)
+
+    last.forward = checkpointed
+    short(True)
+    with hw.guiding(model, [hw.MapDiscrimination(0.3)], check=False) as guided:
+        model(**inputs)
+        with pytest.raises(RuntimeError, match="Re-entrant gradient checkpointing drops it"):
+            guided.loss()
+
+
+def test_layers_of_two_kinds_in_turn_are_told_in_two_launches(short: Any, launched: list[int]) -> None:
+    model, inputs = model_and_inputs()
+    model.bert.encoder.layer[1].attention.self.scaling = 0.5
+    short(True)
+    gradients(model, inputs, [hw.MapDiscrimination(0.3)])
+    assert launched == [2, 1]
+
+
+def test_a_layer_that_was_read_early_is_not_told_again(short: Any, launched: list[int]) -> None:
+    model, inputs = model_and_inputs()
+    short(True)
+    with hw.guiding(model, [hw.MapDiscrimination(0.3)]) as guided:
+        model(**inputs)
+        first = guided._layers[0]
+        early = first.received
+        guided.loss()
+        assert first.received is early
+    assert launched == [1, 2]
+
+
+def test_queries_and_keys_of_different_precision(short: Any) -> None:
+    model, inputs = model_and_inputs()
+    for module in model.modules():
+        if type(module).__name__ == "BertSelfAttention":
+            module.key.register_forward_hook(lambda own, given, output: output.float())
+    short(True)
+    with hw.guiding(model, [hw.MapDiscrimination(0.3)]) as guided:
+        with torch.autocast(DEVICE, torch.float16):
+            model(**inputs)
+        assert guided.loss().isfinite()
+
+
+def test_a_guide_of_ones_own_computes_in_autocast(short: Any) -> None:
+    class Mine(hw.Guide):
+        needs = frozenset({"states"})
+
+        def term(self, observed: Any) -> Tensor:
+            x = observed.layers[0].output
+            return torch.nn.functional.linear(x, torch.ones(1, x.shape[-1], device=x.device)).square().mean()
+
+    model, inputs = model_and_inputs()
+    short(True)
+    with hw.guiding(model, [Mine(0.3)]) as guided, torch.autocast(DEVICE, torch.float16):
+        model(**inputs)
+        assert guided.loss().isfinite()
 
 
 def test_a_forward_pass_without_a_loss_is_forgotten(short: Any, launched: list[int]) -> None:

@@ -84,18 +84,13 @@ def attention(
         key, value, m = key[:, :, :n], value[:, :, :n], n
         position_bias = None if position_bias is None else position_bias[..., :n]
     key_padding, mask, position_bias = masks(attention_mask, position_bias, m)
-    scale = query.shape[3] ** -0.5 if scaling is None else scaling
-    grouped = key.shape[1] != query.shape[1]
-    simple = scheme is None and mask is None and position_bias is None and not (grouped and key_padding is not None)
-    if listener is not None and simple and can_wait(listener, query):
-        whether = {"is_causal": causal, "enable_gqa": grouped}
-        output = scaled_dot_product_attention(query, key, value, attention_mask, dropout, scale=scale, **whether)
-        dtype = output.dtype  # autocast's, where that is on
-        q, k = (query, key) if query.dtype == dtype else (query.to(dtype), key.to(dtype))
+    scale = query.shape[3] ** -0.5 if scaling is None else float(scaling)
+    simple = scheme is None and mask is None and position_bias is None
+    if listener is not None and simple and can_wait(listener, query, key, value, attention_mask):
         real = real_tokens(key_padding, mask, query.shape[0])
-        states: Any = {"q": query, "k": key, "v": value, "output": output, "scale": scale, "causal": causal}
-        listener.hear(module, Heard(**states, padding=real, receiving=Waiting(Look(q, k, scale, causal, real))))
-        by_torch = output.transpose(1, 2).contiguous(), None
+        heard = heard_later(query, key, value, attention_mask, real, dropout=dropout, scale=scale, causal=causal)
+        listener.hear(module, heard)
+        by_torch = heard.output.transpose(1, 2).contiguous(), None
         if watcher is None:
             return by_torch
     arguments: dict[str, Any] = {
@@ -145,17 +140,44 @@ def masks(
     return None, attention_mask[..., :m], position_bias
 
 
-def can_wait(listener: Listener, q: Tensor) -> bool:
-    """Whether a layer may run by torch's kernels, and its listener be told later what tokens receive."""
-    return listener.wants <= {"states"} and may_wait(q) and short(q)
+def can_wait(listener: Listener, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None) -> bool:
+    """Whether a layer may run by torch's kernels, and its listener be told later what tokens receive.
+
+    Of grouped heads, those that torch has a fused kernel for: without a mask, as wide in keys as in values, up to 256.
+    """
+    if q.shape[1] != k.shape[1] and not (attention_mask is None and k.shape[3] == v.shape[3] <= 256):
+        return False
+    fits = attention_mask is None or attention_mask.shape[-1] == k.shape[2]
+    return fits and listener.wants <= {"states"} and may_wait(q) and short(q)
 
 
 def short(q: Tensor) -> bool:
     return q.is_cuda and q.shape[2] <= SHORT
 
 
+def heard_later(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attention_mask: Tensor | None,
+    real: Tensor | None,
+    *,
+    dropout: float,
+    scale: float,
+    causal: bool,
+) -> Heard:
+    """A layer run by torch's kernels, which still waits to be told what its tokens receive."""
+    grouped = q.shape[1] != k.shape[1]
+    output = scaled_dot_product_attention(
+        q, k, v, attention_mask, dropout, is_causal=causal, scale=scale, enable_gqa=grouped
+    )
+    low = output.dtype  # autocast's, where that is on
+    looks = Look(q if q.dtype == low else q.to(low), k if k.dtype == low else k.to(low), scale, causal, real)
+    return Heard(q=q, k=k, v=v, output=output, receiving=Waiting(looks), scale=scale, causal=causal, padding=real)
+
+
 def attached_to(module: nn.Module) -> tuple[Any, Listener | None, Watcher | None]:
-    """A layer's scheme, listener and watcher. By `getattr` those that are not there would take long to be missed."""
+    """A layer's scheme, listener and watcher; without `getattr`, which is slow where there is none."""
     own = module.__dict__
     return module._modules.get(SCHEME), own.get(LISTENER), own.get(WATCHER)
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict
 import torch
 from torch import Tensor
 
+from headwise.attention.checks import without_autocast
 from headwise.guidance.heard import Heard, Need
 
 Weight = float | Literal["auto"]
@@ -28,10 +29,12 @@ class Observed:
         return self.layers[0].real
 
     @property
-    def lengths(self) -> Tensor | int:
-        """How many tokens are no padding, (B,), or a number if that is all of them."""
+    def lengths(self) -> Tensor:
+        """How many tokens are no padding, (B,)."""
         first = self.layers[0]
-        return first.q.shape[2] if first.padding is None else first.padding.sum(dim=1)
+        if first.padding is not None:
+            return first.padding.sum(dim=1)
+        return torch.full(first.q.shape[:1], first.q.shape[2], device=first.q.device)
 
     def similarity(self, heads: Sequence[int] | None) -> tuple[Tensor, Tensor]:
         """M of eq. 9 and M Mᵀ: a row for every layer and head, what each token receives, scaled to length 1.
@@ -47,8 +50,9 @@ class Observed:
             rows = full(torch.cat([some(layer.received, heads) for layer in self.layers], dim=1))
             if self.layers[0].padding is not None:
                 rows = rows * self.real[:, None]
-            rows = to_length_1(rows)
-            self._similar[chosen] = rows, torch.bmm(rows, rows.mT)
+            with without_autocast(rows.device.type):
+                rows = to_length_1(rows)
+                self._similar[chosen] = rows, torch.bmm(rows, rows.mT)
         return self._similar[chosen]
 
 

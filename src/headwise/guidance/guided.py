@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.attention.checks import without_autocast
 from headwise.guidance.attaching import (
     NotThroughTheInterface,
     attached,
@@ -85,7 +84,7 @@ class Guided:
                 self._bunch.add(heard.receiving)
 
     def _forget(self) -> None:
-        self._layers, self._inputs = [], {}
+        self._layers, self._inputs, self._open = [], {}, False
         self._bunch.forget()
 
     def state(self) -> dict[str, Any]:
@@ -123,16 +122,15 @@ class Guided:
                 "no attention was heard since the last loss(): first call the model in training mode, inside guiding(…)"
             )
         self._bunch.find()
-        observed, self._open = Observed(self._layers, self._inputs), False
+        observed = Observed(self._layers, self._inputs)
         self._forget()
         layers = observed.layers
-        if torch.is_grad_enabled() and not layers[-1].received.requires_grad and needs_gradient(self.model):
+        if torch.is_grad_enabled() and not layers[-1].receiving.requires_grad and needs_gradient(self.model):
             raise RuntimeError(
                 "what heads do carries no gradient. Re-entrant gradient checkpointing drops it: use "
                 "gradient_checkpointing_kwargs={'use_reentrant': False}, or train the layers that are guided"
             )
-        with without_autocast(layers[0].q.device.type):
-            terms = {guide: guide(observed) for guide in self.guides}
+        terms = {guide: guide(observed) for guide in self.guides}
         self.terms = {guide.name: term.detach() for guide, term in terms.items()}
         automatic = {guide: term for guide, term in terms.items() if guide.auto}
         if automatic and torch.is_grad_enabled():
@@ -156,9 +154,9 @@ def guiding(
 ) -> Iterator[Guided]:
     """Guide a Hugging Face model in any training loop.
 
-    Inside, the model's attention goes through ours, with the same outputs; on leaving, also by an exception, it is as
-    it was. In training, heads' outputs at padding tokens may be zeros, which nothing reads. The backward pass belongs
-    inside too where gradient checkpointing computes layers again.
+    Inside, the model's attention goes through ours, with the same outputs, but for those at padding tokens, which
+    nothing reads and which may be zeros in training; on leaving, also by an exception, it is as it was. The backward
+    pass belongs inside too where gradient checkpointing computes layers again.
 
     Args:
         model: a `PreTrainedModel`, or what PEFT, DDP, `torch.compile` or sentence-transformers made of one.

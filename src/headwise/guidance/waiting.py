@@ -1,7 +1,7 @@
 """What tokens receive, computed when somebody asks, and for several layers at once."""
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,10 @@ class Waiting:
     def __init__(self, look: Look) -> None:
         self.look = look
         self.answer: Tensor | None = None
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.look.q.requires_grad or self.look.k.requires_grad
 
     def found(self) -> Tensor:
         if self.answer is None:
@@ -54,10 +58,11 @@ class Bunch:
 
 
 def may_wait(q: Tensor) -> bool:
-    """Whether what is computed now may be computed later.
+    """Whether what could be computed now may be computed later.
 
-    Not in a graph that is captured, nor where somebody looks at operators, nor where what a layer saves is put
-    elsewhere or computed again: what waits would be kept.
+    Not in a graph that is captured, as tables of addresses come from the host, nor where a compiler or a mode looks at
+    operators. And not where hooks put elsewhere what a layer saves, or compute it again: what waits would be kept. (The
+    re-entrant kind of checkpointing has no hooks, but no gradient either, and is refused.)
     """
     return (
         nobody_looks(q)
@@ -66,14 +71,18 @@ def may_wait(q: Tensor) -> bool:
     )
 
 
-def find(waiting: Sequence[Waiting]) -> None:
-    """Tell some layers what their tokens receive: those of one kind at once."""
-    for _, alike in groupby(waiting, key=lambda one: one.look.kind):
-        some = list(alike)
-        looks = [one.look for one in some]
-        answers = received(looks) if obstacle(looks[0]) is None else [alone(look) for look in looks]
-        for one, answer in zip(some, answers, strict=True):
-            one.answer = answer
+def find(waiting: Iterable[Waiting]) -> None:
+    """Tell layers what their tokens receive, those of one kind at once."""
+    kinds: dict[Any, list[Waiting]] = {}
+    for one in waiting:
+        if one.answer is None:
+            kinds.setdefault((one.requires_grad, one.look.kind), []).append(one)
+    with torch.enable_grad():  # whatever holds for the layer that completes a bunch
+        for some in kinds.values():
+            looks = [one.look for one in some]
+            answers = received(looks) if obstacle(looks[0]) is None else [alone(look) for look in looks]
+            for one, answer in zip(some, answers, strict=True):
+                one.answer = answer
 
 
 def alone(look: Look) -> Tensor:

@@ -27,7 +27,7 @@ class Look(NamedTuple):
 
     @property
     def kind(self) -> Any:
-        """What layers of one bunch have in common."""
+        """What layers have in common that are found at once."""
         padding = None if self.padding is None else (self.padding.data_ptr(), described(self.padding))
         return self.q.device, described(self.q), described(self.k), self.scale, self.causal, padding
 
@@ -46,15 +46,20 @@ def obstacle(look: Look) -> str | None:
         return "there are too many texts or heads, too wide ones, or none"
     if any(x.stride(3) != 1 or x.data_ptr() % 16 for x in (look.q, look.k)):
         return "the kernels want rows in one piece of memory, at addresses that are multiples of 16 bytes"
+    if any(x.stride(axis) == 0 and x.shape[axis] > 1 for x in (look.q, look.k) for axis in range(3)):
+        return "the kernels' tensors are not expanded"
     return None
 
 
 def received(looks: Sequence[Look]) -> list[Tensor]:
     """What each token receives from all real tokens, (B, H, N) in float32, for layers of one kind without obstacle."""
     first, most = looks[0], MOST // looks[0].q.shape[0]
-    tensors = [look.q for look in looks[:most]] + [look.k for look in looks[:most]]
-    found: Tensor = _Received.apply(first.scale, first.causal, first.padding, *tensors)
-    return [*found.unbind(), *(received(looks[most:]) if looks[most:] else ())]
+    found: list[Tensor] = []
+    for start in range(0, len(looks), most):
+        some = looks[start : start + most]
+        tensors = [look.q for look in some] + [look.k for look in some]
+        found += _Received.apply(first.scale, first.causal, first.padding, *tensors).unbind()
+    return found
 
 
 class _Received(torch.autograd.Function):
@@ -124,9 +129,9 @@ _known: dict[Any, Tensor] = {}
 
 
 def _places(*tensors: Sequence[Tensor]) -> Tensor:
-    """How far each layer's tensors, up to four, lie behind those of the first layer, in elements.
+    """How far each layer's q, k, and if given dq and dk, lie behind those of the first layer, in elements: (layers, 4).
 
-    From step to step they mostly lie where they lay, so tables are kept.
+    From step to step they mostly lie where they lay, so tables are kept, for the stream that they are copied on.
     """
     starts = [[x.data_ptr() for x in of_layers] for of_layers in tensors]
     first = tensors[0][0]

@@ -1,7 +1,7 @@
 """Kernels of what tokens receive in several layers at once, from queries and keys alone.
 
-The layers of a bunch are alike but for where they lie in memory: `places` holds, for each of them, how far its q, k, dq
-and dk lie behind the first layer's, in elements. `tiles.py` says the rest; a program's text is one of all layers'.
+The layers are alike but for where they lie in memory: `places` holds, for each of them, how far its q, k, dq and dk, in
+this order, lie behind the first layer's, in elements. `tiles.py` says the rest; a program's text is one of all layers'.
 """
 
 import triton
@@ -20,7 +20,7 @@ from headwise.attention.triton.tiles import (
 
 @triton.jit
 def moved(pointer, places, bh, B, H, WHICH: tl.constexpr):
-    """A tensor of this program's layer, which lies 16 bytes or a multiple of that behind the first layer's."""
+    """A tensor of this program's layer, which lies a multiple of 16 bytes behind, or before, the first layer's."""
     PIECE: tl.constexpr = 128 // pointer.dtype.element_ty.primitive_bitwidth
     return pointer + tl.multiple_of(tl.load(places + bh // H // B * 4 + WHICH), PIECE)
 
@@ -37,7 +37,9 @@ def bunched_log_sums(
     q_ptr, k_ptr, places, lse_ptr, key_padding, q_b, q_h, q_n, k_b, k_h, k_m,
     B, H, GROUP, n, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
-    """Each row's log-sum; +∞ for padding and for a row without a key: one program a block of queries."""
+    """Each row's log-sum, in units of log 2; +∞ for padding and for a row without a key, so that all its weights are 0:
+    one program a block of queries.
+    """
     BN: tl.constexpr = OPT.block_n
     BM: tl.constexpr = OPT.block_m
     BE: tl.constexpr = OPT.block_e

@@ -2,8 +2,8 @@
 
     L = ‖MᵀM − I‖²_F = ‖M Mᵀ‖²_F − 2 ‖M‖²_F + L                                                       (eq. 12)
 
-M has a row for every head of every layer: what each token receives, scaled to length 1, so ‖M‖² is the number of rows.
-The right-hand side needs no matrix of tokens by tokens; L counts real tokens.
+M has a row for every head of every layer: what each token receives, scaled to length 1. The right-hand side needs no
+matrix of tokens by tokens; L counts real tokens.
 """
 
 from typing import Unpack
@@ -33,10 +33,11 @@ class PatternDecorrelation(Guide):
 
     def term(self, observed: Observed) -> Tensor:
         similar = observed.similarity(self.heads)[1]
-        rows, length = similar.shape[1], observed.lengths
-        squares = similar.square().sum(dim=(1, 2)) - 2 * rows * (length > 0) + length
+        length = observed.lengths
+        rows = similar.detach().diagonal(dim1=1, dim2=2).sum(dim=1)  # ‖M‖²; it has no gradient, as each is 1, or 0
+        squares = similar.square().sum(dim=(1, 2)) - 2 * rows + length
         if self.reduction == "mean":
-            squares = squares / rows**2
+            squares = squares / similar.shape[1] ** 2
         elif self.reduction == "released":
-            squares = squares / (length + (length == 0))
+            squares = squares / length.clamp(min=1)
         return squares.mean()
