@@ -11,6 +11,7 @@ from torch import Tensor
 import headwise as hw
 from headwise.attention.triton import bunch
 from headwise.guidance import attaching, waiting
+from headwise.guidance.heard import Heard, Need
 from headwise.guidance.waiting import Waiting
 from tests.guidance.test_attaching import batch, build
 
@@ -239,3 +240,47 @@ def test_unguided_dropout_is_drawn_as_if_unguided(short: Any) -> None:
         torch.manual_seed(5)
         guided = model(**inputs).logits
     torch.testing.assert_close(guided, unguided)
+
+
+class Ear:
+    listening, wants = True, frozenset[Need]()
+
+    def __init__(self) -> None:
+        self.heard: list[Heard] = []
+
+    def hear(self, layer: torch.nn.Module, heard: Heard) -> None:
+        self.heard.append(heard)
+
+
+@pytest.mark.parametrize(
+    ("options", "waits"),
+    [
+        ({"scaling": torch.tensor(0.25)}, True),
+        ({"padding": 10}, False),
+        ({"key_heads": 1}, True),
+        ({"key_heads": 1, "padding": 8}, False),
+        ({"key_heads": 1, "value_width": 8}, False),
+    ],
+    ids=["scaling-tensor", "mask-longer-than-keys", "grouped", "grouped-padded", "grouped-uneven"],
+)
+def test_layers_that_may_wait(short: Any, options: dict[str, Any], waits: bool) -> None:
+    """Whether they do or not, output and received attention are the same."""
+    n, key_heads, length = 8, options.get("key_heads", 2), options.get("padding")
+    q, k = torch.randn(2, 2, n, 16, device=DEVICE), torch.randn(2, key_heads, n, 16, device=DEVICE)
+    v = torch.randn(2, key_heads, n, options.get("value_width", 16), device=DEVICE)
+    mask = None
+    if length is not None:
+        mask = (torch.arange(length, device=DEVICE) < torch.tensor([[length], [5]], device=DEVICE))[:, None, None]
+
+    def run(soon: bool) -> tuple[Tensor, Heard]:
+        layer, ear = torch.nn.Module(), Ear()
+        layer.__dict__[attaching.LISTENER] = ear
+        short(not soon)
+        output, _ = attaching.attention(layer, q, k, v, mask, scaling=options.get("scaling"), is_causal=False)
+        return output, ear.heard[0]
+
+    (expected, at_once), (found, later) = run(True), run(False)
+    assert isinstance(later.receiving, Waiting) is waits
+    real = at_once.real
+    torch.testing.assert_close(found[real], expected[real])
+    torch.testing.assert_close(later.received, at_once.received)
