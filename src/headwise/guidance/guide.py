@@ -21,29 +21,19 @@ class Observed:
 
     layers: list[Heard]
     inputs: dict[str, Any]  # what the model was given: input_ids, labels, …
-    _similar: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _similar: dict[Any, Tensor] = field(default_factory=dict)
 
     @property
     def real(self) -> Tensor:
         """Which tokens are no padding, (B, N)."""
         return self.layers[0].real
 
-    @property
-    def lengths(self) -> Tensor:
-        """How many tokens are no padding, (B,)."""
-        first = self.layers[0]
-        if first.padding is not None:
-            return first.padding.sum(dim=1)
-        return torch.full(first.q.shape[:1], first.q.shape[2], device=first.q.device)
-
-    def similarity(self, heads: Sequence[int] | None) -> tuple[Tensor, Tensor]:
-        """M of eq. 9 and M Mᵀ: a row for every layer and head, what each token receives, scaled to length 1.
+    def similarity(self, heads: Sequence[int] | None) -> Tensor:
+        """M Mᵀ, (B, rows, rows), where M of eq. 9 has a row for every layer and head: what each token receives, at
+        length 1.
 
         Args:
             heads: which of each layer; None for all.
-
-        Returns:
-            (B, rows, N) and (B, rows, rows).
         """
         chosen = None if heads is None else tuple(heads)
         if chosen not in self._similar:
@@ -52,7 +42,7 @@ class Observed:
                 rows = rows * self.real[:, None]
             with without_autocast(rows.device.type):
                 rows = to_length_1(rows)
-                self._similar[chosen] = rows, torch.bmm(rows, rows.mT)
+                self._similar[chosen] = torch.bmm(rows, rows.mT)
         return self._similar[chosen]
 
 

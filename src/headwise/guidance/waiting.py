@@ -13,8 +13,6 @@ from headwise.attention.triton.bunch import Look, obstacle, received
 #: A bunch is complete with so many bytes of queries and keys: in the backward pass their gradients take as much.
 BUNCH = 2**28
 
-PLAIN = Plain()
-
 
 class Waiting:
     """What one layer's tokens receive, (B, H, N)."""
@@ -91,7 +89,7 @@ def alone(look: Look) -> Tensor:
         look.q,
         look.k,
         look.k,
-        scheme=PLAIN,
+        scheme=Plain(),
         key_padding=look.padding,
         query_padding=look.padding,
         causal=look.causal,

@@ -123,29 +123,24 @@ def bunched_query_gradients(
     k_ptr = moved(k_ptr, places, bh, B, H, 1) + b * k_b + (h // GROUP) * k_h
     lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))[:, None]
     delta = tl.zeros([BN], tl.float32)
-    for SIDE in tl.static_range(SIDES):
-        if (OPT.sides >> SIDE) & 1:
-            lo, hi = key_blocks(first, n, m, 0, 0, 0, 0, SIDE, OPT)
-            for step in range(lo, hi):
-                columns = step * BM + tl.arange(0, BM)
-                k = block(k_ptr, k_m, columns, e, m, OPT.width, BE)
-                g = tl.load(g_ptr + bh * m + columns, mask=columns < m, other=0.0)
-                x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
-                p = weights(x, lse, i, columns[None, :], n, m, scale, key_padding + b * m, SIDE, OPT)
-                delta += tl.sum(p * g[None, :], axis=1)
-    tl.store(delta_ptr + bh * n + rows, delta, mask=rows < n)
     dq = tl.zeros([BN, BE], tl.float32)
-    for SIDE in tl.static_range(SIDES):
-        if (OPT.sides >> SIDE) & 1:
-            lo, hi = key_blocks(first, n, m, 0, 0, 0, 0, SIDE, OPT)
-            for step in range(lo, hi):
-                columns = step * BM + tl.arange(0, BM)
-                k = block(k_ptr, k_m, columns, e, m, OPT.width, BE)
-                g = tl.load(g_ptr + bh * m + columns, mask=columns < m, other=0.0)
-                x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
-                p = weights(x, lse, i, columns[None, :], n, m, scale, key_padding + b * m, SIDE, OPT)
-                dx = p * (g[None, :] - delta[:, None])
-                dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
+    for LOOK in tl.static_range(2):  # delta first, which dq needs whole
+        for SIDE in tl.static_range(SIDES):
+            if (OPT.sides >> SIDE) & 1:
+                lo, hi = key_blocks(first, n, m, 0, 0, 0, 0, SIDE, OPT)
+                for step in range(lo, hi):
+                    columns = step * BM + tl.arange(0, BM)
+                    k = block(k_ptr, k_m, columns, e, m, OPT.width, BE)
+                    g = tl.load(g_ptr + bh * m + columns, mask=columns < m, other=0.0)
+                    x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
+                    p = weights(x, lse, i, columns[None, :], n, m, scale, key_padding + b * m, SIDE, OPT)
+                    if LOOK == 0:
+                        delta += tl.sum(p * g[None, :], axis=1)
+                    else:
+                        dx = p * (g[None, :] - delta[:, None])
+                        dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
+        if LOOK == 0:
+            tl.store(delta_ptr + bh * n + rows, delta, mask=rows < n)
     at = moved(dq_ptr, places, bh, B, H, 2) + b * dq_b + h * dq_h + i * dq_n + e[None, :]
     tl.store(at, (dq * scale).to(dq_ptr.dtype.element_ty), mask=(i < n) & (e[None, :] < OPT.width))
 

@@ -44,7 +44,7 @@ class MapDiscrimination(Guide):
             raise ValueError(f"temperature must be above 0, got {temperature}")
 
     def term(self, observed: Observed) -> Tensor:
-        similar = observed.similarity(self.heads)[1]
+        similar = observed.similarity(self.heads)
         if self.temperature != 1.0:
             similar = similar / self.temperature
         mean = -torch.log_softmax(similar, dim=-1).diagonal(dim1=-2, dim2=-1).mean()

@@ -32,8 +32,8 @@ class PatternDecorrelation(Guide):
         self.reduction = check_reduction(reduction)
 
     def term(self, observed: Observed) -> Tensor:
-        similar = observed.similarity(self.heads)[1]
-        length = observed.lengths
+        similar = observed.similarity(self.heads)
+        length = observed.real.sum(dim=1)
         rows = similar.detach().diagonal(dim1=1, dim2=2).sum(dim=1)  # ‖M‖²; it has no gradient, as each is 1, or 0
         squares = similar.square().sum(dim=(1, 2)) - 2 * rows + length
         if self.reduction == "mean":
