@@ -28,7 +28,7 @@ from headwise.attention.attend import Backend
 
 #: In float32 errors stay below these on every backend; an error is relative where values are above 1.
 TOLERANCE = {"results": 2e-5, "gradients": 5e-4}
-RETURNED = ("received", "squares", "log_sums", "weights")
+RETURNED = ("received", "weight_norms", "lse", "weights")
 BACKENDS: tuple[Backend, ...] = ("reference", "blockwise", "sdpa", "triton")
 
 Make = Callable[[int, int], Any]
@@ -170,7 +170,7 @@ def measured(cases: int, triton_cases: int, device: str) -> dict[str, Errors]:
                 continue
             if backend == "triton" and seed % max(1, cases // (4 * triton_cases)):
                 continue
-            for wanted in (RETURNED, ("received", "squares", "log_sums"), ()):
+            for wanted in (RETURNED, ("received", "weight_norms", "lse"), ()):
                 if not case.solvable(backend, wanted):
                     continue
                 found = case.solved(backend, torch.float32, device, wanted)

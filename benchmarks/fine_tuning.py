@@ -32,8 +32,7 @@ from transformers import (
 )
 
 import headwise as hw
-from headwise.guidance.attaching import attached, evaluating, listened
-from headwise.guidance.heard import Heard, Need
+from headwise.integrations import LayerRecord, RecordField, eval_mode, recording, use_headwise_attention
 from headwise.studies.statistics import t_test
 
 #: Of each set: files of training and test, columns of text, rows to train and to test on.
@@ -50,13 +49,13 @@ def guides_of(method: str, tokenizer: Any) -> list[hw.Guide]:
     """The guides of a method such as `distance + MDG + PDG`; `MDG@0.05` has another share than the default."""
     stop = tokenizer.convert_tokens_to_ids(".")
     made: dict[str, Any] = {
-        "MDG": hw.MapDiscrimination,
-        "PDG": hw.PatternDecorrelation,
-        "First": hw.First,
-        "Next": hw.Next,
-        "Previous": hw.Previous,
-        "Delimiter": partial(hw.Delimiter, tokens=[tokenizer.sep_token_id]),
-        "Period": partial(hw.Period, tokens=[stop]),
+        "MDG": hw.guides.MapDiscrimination,
+        "PDG": hw.guides.PatternDecorrelation,
+        "First": hw.guides.First,
+        "Next": hw.guides.Next,
+        "Previous": hw.guides.Previous,
+        "Delimiter": partial(hw.guides.Delimiter, tokens=[tokenizer.sep_token_id]),
+        "Period": partial(hw.guides.Period, tokens=[stop]),
     }
     parts = [part.partition("@") for part in method.split(" + ")]
     shares = {name: {"share": float(share)} if share else {} for name, _, share in parts if name in made}
@@ -106,23 +105,23 @@ def held_out(name: str, data: Path, chosen: str) -> tuple[list[dict[str, Any]], 
 class Ear:
     """Keeps what heads receive."""
 
-    listening = True
-    wants: frozenset[Need] = frozenset()
+    is_recording = True
+    required_fields: frozenset[RecordField] = frozenset()
 
     def __init__(self) -> None:
-        self.heard: list[Heard] = []
+        self.heard: list[LayerRecord] = []
 
-    def hear(self, layer: nn.Module, heard: Heard) -> None:
+    def record(self, layer: nn.Module, heard: LayerRecord) -> None:
         self.heard.append(heard)
 
 
 def similarity(model: Any, batches: list[dict[str, Any]]) -> float:
     """The mean cosine between the received vectors of two heads, of any layers."""
     found = []
-    with evaluating(model), attached(model):
+    with eval_mode(model), use_headwise_attention(model):
         for batch in batches:
             ear = Ear()
-            with listened(model, ear):
+            with recording(model, ear):
                 model(**batch)
             rows = torch.cat([layer.received * layer.real[:, None] for layer in ear.heard], dim=1).float()
             rows = nn.functional.normalize(rows, dim=-1)
@@ -182,7 +181,7 @@ def run(name: str, data: Path, chosen: str, seed: int, method: str) -> dict[str,
         "accuracy": 100 * float(right),
         "similarity before": before,
         "similarity": similarity(model, shown),
-        "seconds": seconds,
+        "train_seconds": seconds,
     }
 
 

@@ -29,7 +29,7 @@ from scipy import stats
 
 from headwise.attention import DistanceAware
 from headwise.inspection import draw_distances
-from headwise.inspection.style import save
+from headwise.inspection.style import save_figure
 from headwise.models import (
     HeadwiseConfig,
     HeadwiseForRecommendation,
@@ -37,18 +37,18 @@ from headwise.models import (
     build_tokenizer,
     initialise_by_name,
 )
+from headwise.simulation.config import SimulationConfig
 from headwise.simulation.mind import simulate
-from headwise.simulation.settings import Settings
 from headwise.tasks import mind
-from headwise.tasks.metrics.clicks import METRICS, figures
+from headwise.tasks.metrics.clicks import METRICS, compute
 from headwise.training import train
-from headwise.training.progress import quieter
-from headwise.training.recommendation.clicks import Clicks, EpochBatches, only
-from headwise.training.recommendation.ranking import by_model, tallied
-from headwise.training.recommendation.settings import Recommendation
+from headwise.training.core.callbacks import quiet_libraries
+from headwise.training.recommendation.clicks import Clicks, EpochBatches, keep_rows
+from headwise.training.recommendation.config import RecommendationConfig
+from headwise.training.recommendation.ranking import score_by_model, sum_metrics
 from headwise.training.recommendation.survey import survey
-from headwise.training.recommendation.titles import tokenised
-from headwise.training.texts.batches import Loader
+from headwise.training.recommendation.titles import tokenize_titles
+from headwise.training.text.batches import Loader
 
 #: Of each log: what differs from the simulator's defaults.
 LOGS: dict[str, dict[str, Any]] = {
@@ -86,7 +86,7 @@ def prepare(given: argparse.Namespace, name: str) -> None:
     """A log, simulated and read once."""
     folder = given.out / "logs" / name
     if not folder.exists():
-        simulate(Settings(titles=given.titles, impressions=given.impressions, **LOGS[name]), folder)
+        simulate(SimulationConfig(titles=given.titles, impressions=given.impressions, **LOGS[name]), folder)
     mind.read(folder)
 
 
@@ -94,7 +94,7 @@ def run(given: argparse.Namespace, name: str, method: str, seed: int) -> None:
     torch.set_num_threads(1)
     folder = given.out / "runs" / name / method / str(seed)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    settings = Recommendation(
+    settings = RecommendationConfig(
         task="mind",
         data=(str(given.out / "logs" / name),),
         vectors=given.vectors,
@@ -158,7 +158,7 @@ def section(given: argparse.Namespace, name: str) -> str:
     runs = {method: found for method, found in runs.items() if found}
     if not runs:
         return ""
-    beside = next(iter(next(iter(runs.values())).values()))["beside"]["test"]
+    beside = next(iter(next(iter(runs.values())).values()))["baselines"]["test"]
     best = beside["oracle"]["auc"]
     rows = [
         f"## {name}\n\n{ABOUT[name]}\n",
@@ -189,7 +189,7 @@ def paired(mine: dict[int, Any], theirs: dict[int, Any]) -> str:
     seeds = sorted(mine.keys() & theirs.keys())
     if len(seeds) < 2:
         return ""
-    difference = [mine[s]["figures"]["test"]["auc"] - theirs[s]["figures"]["test"]["auc"] for s in seeds]
+    difference = [mine[s]["metrics"]["test"]["auc"] - theirs[s]["metrics"]["test"]["auc"] for s in seeds]
     return f"{np.mean(difference):+.4f}, {stats.ttest_1samp(difference, 0.0).pvalue:.3f}"
 
 
@@ -197,7 +197,7 @@ def schemes(given: argparse.Namespace, name: str) -> list[tuple[DistanceAware, D
     """The news level's scheme of each distance-aware model, as it began and as it ended."""
     found = []
     for seed in finished(given, name, "distance-aware"):
-        with quieter():
+        with quiet_libraries():
             model: Any = HeadwiseForRecommendation.from_pretrained(
                 given.out / "runs" / name / "distance-aware" / str(seed)
             )
@@ -229,7 +229,7 @@ def picture(given: argparse.Namespace) -> None:
         assert scheme.v is not None
         scheme.w.data, scheme.v.data = scheme.w.data[order], scheme.v.data[order]
     if named:
-        save(draw_distances(list(named.values()), names=list(named), reach=50), given.out / "distances.png")
+        save_figure(draw_distances(list(named.values()), names=list(named), reach=50), given.out / "distances.png")
 
 
 class Memory:
@@ -259,7 +259,7 @@ def measured(given: argparse.Namespace, size: int, what: str) -> dict[str, float
     count, memory, start = size, Memory(), time.perf_counter()
     if what == "simulate":
         if not folder.exists():
-            simulate(Settings(titles=given.titles, impressions=size, users=max(size // 10, 1000)), folder)
+            simulate(SimulationConfig(titles=given.titles, impressions=size, users=max(size // 10, 1000)), folder)
     elif what == "parse":
         mind.read(folder, cache=cache)
     else:
@@ -275,7 +275,7 @@ def worked(given: argparse.Namespace, log: mind.Log, what: str) -> tuple[int, fl
     split = log.splits["train"]
     seen = survey(split, len(log.news))
     tokenizer = build_tokenizer(log.news.data["title"][:])
-    titles = tokenised(tokenizer, log.news.data, given.title_length)
+    titles = tokenize_titles(tokenizer, log.news.data, given.title_length)
     sizes: dict[str, Any] = {"heads": given.heads, "head_dim": given.head_dim}
     words = HeadwiseConfig(vocab_size=len(tokenizer), word_dim=100, **sizes)
     model: Any = HeadwiseForRecommendation(RecommenderConfig(titles=words, **sizes))
@@ -283,7 +283,7 @@ def worked(given: argparse.Namespace, log: mind.Log, what: str) -> tuple[int, fl
     precision = partial(torch.autocast, device, torch.bfloat16, enabled=device == "cuda")
     if what == "evaluate":
         start = time.perf_counter()
-        tallied(by_model(model, log.splits["test"], titles, history=50, precision=precision))
+        sum_metrics(score_by_model(model, log.splits["test"], titles, history=50, precision=precision))
         return len(log.splits["test"]), start
     clicks = Clicks(split, seen.rows, titles, history=50, negatives=4, seed=0)
     batches: Any = EpochBatches(np.minimum(seen.lengths, 50), given.batch_size, seed=0)
@@ -294,7 +294,11 @@ def worked(given: argparse.Namespace, log: mind.Log, what: str) -> tuple[int, fl
         return sum(len(clicks[batch]["history"]) for batch in chosen), start
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = Loader(
-        clicks, batch_sampler=batches, collate_fn=only, num_workers=int(device == "cuda"), pin_memory=device == "cuda"
+        clicks,
+        batch_sampler=batches,
+        collate_fn=keep_rows,
+        num_workers=int(device == "cuda"),
+        pin_memory=device == "cuda",
     )
     count, start = 0, time.perf_counter()
     for step, batch in enumerate(loader):
@@ -338,7 +342,7 @@ def judged(impressions: int = 500_000, candidates: int = 30) -> str:
     clicked = random.random(len(scores)) < 0.1
     offsets = np.arange(impressions + 1) * candidates
     start, worked = time.perf_counter(), time.process_time()
-    figures(scores, clicked, offsets)
+    compute(scores, clicked, offsets)
     seconds, worked = time.perf_counter() - start, time.process_time() - worked
     return (
         f"Metrics of {impressions:,} impressions with {len(scores):,} candidates took {seconds:.1f} s, "

@@ -22,13 +22,13 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import TrainerCallback, set_seed
 
 from headwise.attention import EncoderLayer
-from headwise.training import Settings
-from headwise.training.progress import quieter
+from headwise.training import TextConfig
+from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.run import versions
-from headwise.training.texts.building import Built, build
-from headwise.training.texts.encoded import as_it_is
-from headwise.training.texts.running import arguments, load, tokenised
-from headwise.training.texts.trainer import RunTrainer
+from headwise.training.text.arrow_dataset import identity_collate
+from headwise.training.text.model import ModelBundle, build
+from headwise.training.text.train import load_examples, tokenize_splits, training_arguments
+from headwise.training.text.trainer import RunTrainer
 
 PROFILED = 20  # steps
 
@@ -118,11 +118,13 @@ class Clock(TrainerCallback):
 
 def main() -> None:
     asked = parsed()
-    settings = Settings(task=asked.task, data=(asked.data,), vectors=asked.vectors, model="distance-aware").resolved()
+    settings = TextConfig(
+        task=asked.task, data=(asked.data,), vectors=asked.vectors, model="distance-aware"
+    ).resolve_paths()
     asked.out.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory() as scratch, quieter():
-        task, examples = load(settings)
-        tokens = tokenised(build(settings, task, examples), examples, Path(scratch), again=True)["train"]
+    with TemporaryDirectory() as scratch, quiet_libraries():
+        task, examples = load_examples(settings)
+        tokens = tokenize_splits(build(settings, task, examples), examples, Path(scratch), again=True)["train"]
         rows = []
         for size in asked.batch_sizes:
             for name, change in RIVALS.items():
@@ -135,9 +137,9 @@ def main() -> None:
 
 
 def trainer_for(
-    settings: Settings, task: Any, built: Built, tokens: Any, size: int, scratch: str, **more: Any
+    settings: TextConfig, task: Any, built: ModelBundle, tokens: Any, size: int, scratch: str, **more: Any
 ) -> RunTrainer:
-    args = arguments(settings, task, Path(scratch), has_dev=False)
+    args = training_arguments(settings, task, Path(scratch), has_dev=False)
     args.save_strategy, args.logging_steps, args.report_to = "no", 10**9, []
     for name, value in more.items():
         setattr(args, name, value)
@@ -145,7 +147,7 @@ def trainer_for(
         model=built.model,
         args=args,
         train_dataset=built.reader.batches(tokens),
-        data_collator=as_it_is,
+        data_collator=identity_collate,
         batch_size=size,
         guides=(),
     )

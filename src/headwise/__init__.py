@@ -1,28 +1,97 @@
-"""Self-attention that knows how far apart tokens are, and that can be told what to look at."""
+"""Self-attention with learned distance and relative positions, and guides for attention heads."""
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from headwise import attention as _attention
-from headwise.attention import *  # noqa: F403
+from headwise.attention import (
+    BackendChoice,
+    DecoderLayer,
+    DistanceAware,
+    EncoderLayer,
+    MultiheadAttention,
+    Plain,
+    RelativePositions,
+    Scheme,
+    Tener,
+    TransformerXL,
+    attend,
+    explain,
+)
 
 if TYPE_CHECKING:
-    from headwise.guidance import *  # noqa: F403
-    from headwise.models import *  # noqa: F403
+    from headwise import guides, models
+    from headwise.guidance import Guided, GuidedLoss, GuidedTrainer, guiding
+    from headwise.guides import Guide
+    from headwise.integrations import (
+        UnsupportedAttentionError,
+        from_pretrained,
+        load_adapter,
+        remove_scheme,
+        retrofit,
+        save_adapter,
+        scheme_parameters,
+    )
 
 try:
-    __version__ = version("headwise")  # the tag's, as it was installed
+    __version__ = version("headwise")
 except PackageNotFoundError:
     __version__ = "0+not-installed"
 
-__all__ = [*_attention.__all__]
+__all__ = [
+    "BackendChoice",
+    "DecoderLayer",
+    "DistanceAware",
+    "EncoderLayer",
+    "Guide",
+    "Guided",
+    "GuidedLoss",
+    "GuidedTrainer",
+    "MultiheadAttention",
+    "Plain",
+    "RelativePositions",
+    "Scheme",
+    "Tener",
+    "TransformerXL",
+    "UnsupportedAttentionError",
+    "__version__",
+    "attend",
+    "explain",
+    "from_pretrained",
+    "guides",
+    "guiding",
+    "load_adapter",
+    "models",
+    "remove_scheme",
+    "retrofit",
+    "save_adapter",
+    "scheme_parameters",
+]
+
+#: Names that need transformers, imported on first use because that takes seconds.
+_LAZY = {
+    "Guide": "headwise.guides",
+    "Guided": "headwise.guidance",
+    "GuidedLoss": "headwise.guidance",
+    "GuidedTrainer": "headwise.guidance",
+    "UnsupportedAttentionError": "headwise.integrations",
+    "from_pretrained": "headwise.integrations",
+    "guiding": "headwise.guidance",
+    "load_adapter": "headwise.integrations",
+    "remove_scheme": "headwise.integrations",
+    "retrofit": "headwise.integrations",
+    "save_adapter": "headwise.integrations",
+    "scheme_parameters": "headwise.integrations",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """What needs transformers, imported when it is asked for first: that takes seconds."""
-    if not name.startswith("_"):
-        for room in map(import_module, ("headwise.guidance", "headwise.models")):
-            if name in room.__all__:
-                return getattr(room, name)
+    if name in ("guides", "models"):
+        return import_module(f"headwise.{name}")
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'headwise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

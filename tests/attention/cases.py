@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from headwise import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
-from headwise.attention.problem import Adjust
 from headwise.attention.schemes.distance_aware import Mapping
+from headwise.attention.types import Adjust
 
 Make = Callable[[int, int], Scheme]
 
@@ -49,7 +49,7 @@ ALL: dict[str, Make] = FIVE | {
 }
 
 #: All that `attend` can return besides the output.
-EVERYTHING: dict[str, Any] = {f"return_{what}": True for what in ("received", "squares", "log_sums", "weights")}
+EVERYTHING: dict[str, Any] = {f"return_{what}": True for what in ("received", "weight_norms", "lse", "weights")}
 
 
 def make(name: str, heads: int, head_dim: int, *, dtype: torch.dtype = torch.float64) -> Scheme:

@@ -71,14 +71,14 @@ def oracle(
     offset: int = 0,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Output (B, H, N, d), received (B, H, M), squares and log-sums (B, H, N), and weights (B, H, N, M).
+    """Output (B, H, N, d), received (B, H, M), weight_norms and log-sums (B, H, N), and weights (B, H, N, M).
 
     may_attend is the whole (B, H, N, M) mask.
     """
     batch, heads, n, _ = q.shape
     group = heads // k.shape[1]
     m, width = v.shape[2:]
-    outputs, weights, log_sums = [], [], []
+    outputs, weights, lse = [], [], []
     for b in range(batch):
         for h in range(heads):
             g = h // group
@@ -101,8 +101,8 @@ def oracle(
                     output = output + p * value
                     row[j] = p
                 outputs.append(output)
-                log_sums.append(torch.log(total) if keys else torch.tensor(-torch.inf, dtype=torch.float64))
+                lse.append(torch.log(total) if keys else torch.tensor(-torch.inf, dtype=torch.float64))
                 weights.append(torch.stack(row))
     map_ = torch.stack(weights).view(batch, heads, n, m)
     output = torch.stack(outputs).view(batch, heads, n, width)
-    return output, map_.sum(dim=2), map_.square().sum(dim=3), torch.stack(log_sums).view(batch, heads, n), map_
+    return output, map_.sum(dim=2), map_.square().sum(dim=3), torch.stack(lse).view(batch, heads, n), map_

@@ -12,7 +12,7 @@ from headwise import attend
 from headwise.attention.blockwise import block
 from tests.attention.cases import ALL, EVERYTHING, make
 
-LOG_SUMS = 3  # their place among the outputs; −∞ for a query without a key
+LSE = 3  # their place among the outputs; −∞ for a query without a key
 
 
 @st.composite
@@ -62,7 +62,7 @@ def test_backends_agree(problem: dict[str, Any]) -> None:
             gradients = torch.autograd.grad(outputs, leaves, directions, allow_unused=True, materialize_grads=True)
             results.append([*outputs, *gradients])
     for place, (reference, blockwise) in enumerate(zip(*results, strict=True)):
-        assert reference.isfinite().all() or place == LOG_SUMS
+        assert reference.isfinite().all() or place == LSE
         torch.testing.assert_close(blockwise, reference, atol=1e-9, rtol=1e-9)
 
 
@@ -73,13 +73,13 @@ def test_a_query_without_a_key_gets_zeros_and_no_gradient() -> None:
             mask = torch.ones(3, 3, dtype=torch.bool)
             mask[1] = False
             scheme = make(name, 2, 4, dtype=torch.float32)
-            output, received, squares, log_sums, weights = attend(
+            output, received, weight_norms, lse, weights = attend(
                 q, k, v, scheme=scheme, mask=mask, backend=backend, **EVERYTHING
             )
-            sum(x.sum() for x in (output, received, squares, log_sums, weights)).backward()
-            assert all(x[:, :, 1].eq(0).all() for x in (output, squares, weights)), (name, backend)
-            assert log_sums[:, :, 1].eq(-torch.inf).all(), (name, backend)
-            assert log_sums[:, :, [0, 2]].isfinite().all(), (name, backend)
+            sum(x.sum() for x in (output, received, weight_norms, lse, weights)).backward()
+            assert all(x[:, :, 1].eq(0).all() for x in (output, weight_norms, weights)), (name, backend)
+            assert lse[:, :, 1].eq(-torch.inf).all(), (name, backend)
+            assert lse[:, :, [0, 2]].isfinite().all(), (name, backend)
             assert q.grad is not None
             assert q.grad[:, :, 1].eq(0).all(), (name, backend)
             assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v)), (name, backend)
@@ -91,8 +91,8 @@ def test_a_query_without_a_key_gets_zeros_and_no_gradient() -> None:
 def test_nothing_to_attend_from_or_to(name: str, batch: int, n: int, m: int, backend: Any) -> None:
     scheme = make(name, 2, 4)
     q, k = (torch.randn(batch, 2, length, 4, dtype=torch.float64, requires_grad=True) for length in (n, m))
-    output, received, squares, _, weights = attend(q, k, k, scheme=scheme, backend=backend, **EVERYTHING)
+    output, received, weight_norms, _, weights = attend(q, k, k, scheme=scheme, backend=backend, **EVERYTHING)
     assert weights.shape == (batch, 2, n, m)
-    assert not any(x.any() for x in (output, received, squares))
+    assert not any(x.any() for x in (output, received, weight_norms))
     for grad in torch.autograd.grad(output.sum() + received.sum(), [q, k], materialize_grads=True):
         assert not grad.any()

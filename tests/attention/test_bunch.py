@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 pytest.importorskip("triton")
-from headwise.attention.triton.bunch import Look, obstacle, received
+from headwise.attention.triton_backend.multi_layer_received import LayerQK, multi_layer_received, why_unsupported
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -64,10 +64,10 @@ def test_as_exact_as_the_precision(case: str, dtype: torch.dtype) -> None:
         pairs = list(zip(leaves[:LAYERS], leaves[LAYERS:], strict=True))
         torch.use_deterministic_algorithms(ours, warn_only=True)  # memory that a kernel should have written is NaN
         if ours:
-            looks = [Look(q=q, k=k, scale=scale, causal=causal, padding=padding) for q, k in pairs]
-            assert [obstacle(look) for look in looks] == [None] * LAYERS
+            looks = [LayerQK(q=q, k=k, scale=scale, causal=causal, padding=padding) for q, k in pairs]
+            assert [why_unsupported(look) for look in looks] == [None] * LAYERS
             assert len({look.kind for look in looks}) == 1
-            outputs = received(looks)
+            outputs = multi_layer_received(looks)
         else:
             outputs = [formula(q, k, may, scale) for q, k in pairs]
         gradients = torch.autograd.grad(
@@ -98,6 +98,6 @@ def test_as_exact_as_the_precision(case: str, dtype: torch.dtype) -> None:
 )
 def test_what_the_kernels_cannot_do_is_said(change: Any, message: str) -> None:
     x = change(torch.randn(BATCH, HEADS, 12, WIDTH, device=DEVICE))
-    found = obstacle(Look(x, x, 0.2, False, None))
+    found = why_unsupported(LayerQK(x, x, 0.2, False, None))
     assert found is not None
     assert message in found

@@ -97,6 +97,6 @@ def test_plain_result_is_what_was_asked_for(name: str) -> None:
     _, weights = attend(q, k, v, scheme=scheme, return_weights=True)
     torch.testing.assert_close(alone, output, atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(received, weights.sum(dim=2), atol=1e-12, rtol=1e-12)
-    _, squares, log_sums = attend(q, k, v, scheme=scheme, return_squares=True, return_log_sums=True)
-    torch.testing.assert_close(squares, weights.square().sum(dim=3), atol=1e-12, rtol=1e-12)
-    assert log_sums.shape == squares.shape
+    _, weight_norms, lse = attend(q, k, v, scheme=scheme, return_weight_norms=True, return_lse=True)
+    torch.testing.assert_close(weight_norms, weights.square().sum(dim=3), atol=1e-12, rtol=1e-12)
+    assert lse.shape == weight_norms.shape

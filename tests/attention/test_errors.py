@@ -114,7 +114,7 @@ def test_a_backend_asked_for_by_name_never_falls_back() -> None:
         attend(X, X, X, scheme=DistanceAware(4), backend="sdpa")
     for what in EVERYTHING:
         options: dict[str, Any] = {"scheme": Plain(), what: True}
-        with pytest.raises(ValueError, match="neither received attention nor weights, nor squares or log-sums"):
+        with pytest.raises(ValueError, match="neither received attention nor weights, nor weight_norms or log-sums"):
             attend(X, X, X, backend="sdpa", **options)
         assert explain(X, X, X, **options).backend == "reference"
     assert explain(X, X, X, scheme=Plain(), backend="blockwise").backend == "blockwise"

@@ -12,7 +12,7 @@ n, heads, name, received = {n}, {heads}, {name!r}, {received}
 scheme = make(name, heads, 64, dtype=torch.float32)
 q, k, v = (torch.randn(1, heads, n, 64, requires_grad=True) for _ in range(3))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-more = dict(return_received=received, return_squares=received, return_log_sums=received)
+more = dict(return_received=received, return_weight_norms=received, return_lse=received)
 result = hw.attend(q, k, v, scheme=scheme, backend="blockwise", **more)
 sum(x.square().sum() for x in (result if received else (result,))).backward()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

@@ -23,7 +23,7 @@ def test_packed_equals_each_text_on_its_own(name: str, causal: bool, backend: Ba
     leaves = [*inputs, *scheme.parameters()]
     options: dict[str, Any] = {"scheme": scheme, "causal": causal, **EVERYTHING, "return_weights": False}
 
-    packed = attend(*inputs, packed=ENDS, backend=backend, **options)
+    cu_seqlens = attend(*inputs, cu_seqlens=ENDS, backend=backend, **options)
     texts = [
         attend(*(x[:, :, start:end] for x in inputs), backend="reference", **options)
         for start, end in pairwise(ENDS)
@@ -32,16 +32,16 @@ def test_packed_equals_each_text_on_its_own(name: str, causal: bool, backend: Ba
     alone = [torch.cat(parts, dim=2) for parts in zip(*texts, strict=True)]
 
     directions = [torch.randn_like(x) for x in alone]
-    torch.testing.assert_close(list(packed), alone, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(list(cu_seqlens), alone, atol=1e-10, rtol=1e-10)
     mine, true = (
         torch.autograd.grad(found, leaves, directions, allow_unused=True, materialize_grads=True)
-        for found in (packed, alone)
+        for found in (cu_seqlens, alone)
     )
     torch.testing.assert_close(mine, true, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("packed", "options", "message"),
+    ("cu_seqlens", "options", "message"),
     [
         ([0, 4, 9], {}, r"rise from 0 to the 10 tokens there are, got \[0, 4, 9\]"),
         ([0, 7, 4, 10], {}, "rise from 0"),
@@ -52,20 +52,20 @@ def test_packed_equals_each_text_on_its_own(name: str, causal: bool, backend: Ba
         ([0, 10], {"offset": 2, "return_weights": True}, "does not go with offset, return_weights"),
     ],
 )
-def test_mistakes_are_named(packed: Any, options: dict[str, Any], message: str) -> None:
+def test_mistakes_are_named(cu_seqlens: Any, options: dict[str, Any], message: str) -> None:
     x = torch.randn(1, HEADS, 10, WIDTH)
     with pytest.raises(ValueError, match=message):
-        attend(x, x, x, scheme=Plain(), packed=packed, **options)
+        attend(x, x, x, scheme=Plain(), cu_seqlens=cu_seqlens, **options)
 
 
 def test_packed_texts_are_a_batch_of_one() -> None:
     x = torch.randn(2, HEADS, 10, WIDTH)
     with pytest.raises(ValueError, match="in a batch of one, with as many keys as queries; got batch 2"):
-        attend(x, x, x, scheme=Plain(), packed=[0, 10])
+        attend(x, x, x, scheme=Plain(), cu_seqlens=[0, 10])
 
 
 def test_explain_tells_of_the_longest_text() -> None:
     x = torch.randn(1, HEADS, 24, WIDTH)
-    choice = explain(x, x, x, scheme=Plain(), packed=ENDS)
+    choice = explain(x, x, x, scheme=Plain(), cu_seqlens=ENDS)
     assert choice.backend == "sdpa"
     assert choice.reason.startswith("each text on its own")

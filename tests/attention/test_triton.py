@@ -42,10 +42,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "masked": {"mask": True, "position_bias": True},
     "grouped": {"key_heads": 1, "offset": 40, "scale": 0.1},
     "short": {"key_heads": 1, "offset": 7, "key_padding": "lengths"},
-    "packed": {"packed": True, "causal": True},
+    "cu_seqlens": {"cu_seqlens": True, "causal": True},
     "output": {"asked": (), "key_padding": "lengths"},
     "output-causal": {"asked": (), "causal": True, "key_heads": 1, "offset": 10},
-    "rows": {"asked": ("squares", "log_sums"), "key_padding": "lengths"},
+    "rows": {"asked": ("weight_norms", "lse"), "key_padding": "lengths"},
 }
 
 
@@ -87,12 +87,12 @@ def same_maths(
         of_rows = weights.new_zeros(*weights.shape[:3], 2 * scheme.k + 1)
         output = output + of_rows.scatter_add(-1, row.expand_as(weights), weights) @ scheme.value_table.to(dtype)
     seen = may.any(dim=-1)
-    log_sums = scores.masked_fill(~may & seen[..., None], -torch.inf).logsumexp(dim=-1).masked_fill(~seen, -torch.inf)
+    lse = scores.masked_fill(~may & seen[..., None], -torch.inf).logsumexp(dim=-1).masked_fill(~seen, -torch.inf)
     return {
         "output": output,
         "received": weights.sum(dim=2),
-        "squares": weights.square().sum(dim=3),
-        "log_sums": log_sums,
+        "weight_norms": weights.square().sum(dim=3),
+        "lse": lse,
     }
 
 
@@ -110,9 +110,9 @@ def prepare(options: dict[str, Any], batch: int, n: int, m: int) -> tuple[dict[s
         may &= (j < options["key_padding"][:, None])[:, None, None] & (i < options["query_padding"][:, None])[
             :, None, :, None
         ]
-    if options.get("packed"):
-        options["packed"] = torch.tensor([0, n // 3, n // 3, n // 3 + 1, n], device=DEVICE)
-        text = torch.searchsorted(options["packed"][1:], i, right=True)
+    if options.get("cu_seqlens"):
+        options["cu_seqlens"] = torch.tensor([0, n // 3, n // 3, n // 3 + 1, n], device=DEVICE)
+        text = torch.searchsorted(options["cu_seqlens"][1:], i, right=True)
         may &= text == text[:, None]
     if options.get("mask"):
         options["mask"] = torch.rand(2, 1, n, m, device=DEVICE) > 0.3
@@ -126,13 +126,15 @@ def prepare(options: dict[str, Any], batch: int, n: int, m: int) -> tuple[dict[s
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", SCHEMES)
 def test_as_exact_as_the_precision(name: str, option: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.attention.triton.strips.STRIP", 1)  # strips as small as they come, so several
-    if option == "packed" and name == "transformer-xl":
+    monkeypatch.setattr(
+        "headwise.attention.triton_backend.query_chunks.STRIP", 1
+    )  # strips as small as they come, so several
+    if option == "cu_seqlens" and name == "transformer-xl":
         pytest.skip("packed texts have no kernel for Transformer-XL")
-    n, m = {"short": (20, 27), "packed": (LENGTHS[0], LENGTHS[0])}.get(option, LENGTHS)
+    n, m = {"short": (20, 27), "cu_seqlens": (LENGTHS[0], LENGTHS[0])}.get(option, LENGTHS)
     if OPTIONS[option].get("asked") == ():
         n, m = 3 * n, 3 * m
-    batch = 1 if option == "packed" else 2
+    batch = 1 if option == "cu_seqlens" else 2
     scheme = SCHEMES[name].to(DEVICE)
     options, may, key_heads = prepare(OPTIONS[option], batch, n, m)
     inputs = [
@@ -140,7 +142,7 @@ def test_as_exact_as_the_precision(name: str, option: str, dtype: torch.dtype, m
         for heads, length in ((HEADS, n), (key_heads, m), (key_heads, m))
     ]
     directions: list[Tensor] = []
-    asked = options.pop("asked", ("received", "squares", "log_sums"))
+    asked = options.pop("asked", ("received", "weight_norms", "lse"))
     given_bias = [options.pop("position_bias")] if "position_bias" in options else []
 
     def run(how: str, precision: torch.dtype) -> list[Tensor]:
@@ -189,7 +191,7 @@ def test_backward_drops_what_forward_dropped(name: str) -> None:
     q, k = (torch.randn(1, HEADS, n, WIDTH, device=DEVICE, requires_grad=True) for _ in range(2))
     v = torch.eye(n, device=DEVICE).expand(1, HEADS, n, n).clone().requires_grad_()
 
-    rows: dict[str, Any] = {"return_received": True, "return_squares": True, "return_log_sums": True}
+    rows: dict[str, Any] = {"return_received": True, "return_weight_norms": True, "return_lse": True}
     of_rows = [torch.randn(1, HEADS, n, device=DEVICE) for _ in rows]  # the gradients of what is before dropout
 
     def run(dropout: float) -> list[Tensor]:
@@ -213,7 +215,7 @@ def test_nothing_to_see_and_nothing_to_give(keys: int, width: int) -> None:
     """Without keys rows are empty; values without width change nothing about the weights."""
     q = torch.randn(1, HEADS, 5, WIDTH, device=DEVICE, requires_grad=True)
     k, v = torch.randn(1, HEADS, keys, WIDTH, device=DEVICE), torch.randn(1, HEADS, keys, width, device=DEVICE)
-    options: dict[str, Any] = {"return_received": True, "return_squares": True, "return_log_sums": True}
+    options: dict[str, Any] = {"return_received": True, "return_weight_norms": True, "return_lse": True}
     found = []
     for backend in ("reference", "triton"):
         results = attend(q, k, v, scheme=Plain(), backend=backend, **options)
@@ -248,8 +250,8 @@ def test_compiles_in_one_graph() -> None:
 
 
 def test_operators_are_well_formed() -> None:
-    from headwise.attention.triton.operator import operators
-    from headwise.attention.triton.plan import surrounded
+    from headwise.attention.triton_backend.operator import operators
+    from headwise.attention.triton_backend.plan import surrounded
 
     q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (20, 30, 30))
     w, sharpness = torch.randn(2, HEADS, device=DEVICE)
@@ -322,7 +324,7 @@ def test_hooks_on_saved_tensors_may_lay_them_out_anew(name: str) -> None:
 @pytest.mark.parametrize(("n", "m", "width"), [(300, 20, 24), (70, 90, 160)])
 def test_transformer_xl_of_odd_shapes(n: int, m: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many more queries than keys, and heads whose width is no power of two, or more than 128."""
-    monkeypatch.setattr("headwise.attention.triton.strips.STRIP", 2**14)
+    monkeypatch.setattr("headwise.attention.triton_backend.query_chunks.STRIP", 2**14)
     scheme = TransformerXL(HEADS, width, dim=20).to(DEVICE)
     q, k, v = (torch.randn(1, HEADS, rows, width, device=DEVICE, requires_grad=True) for rows in (n, m, m))
     found = []
@@ -334,7 +336,7 @@ def test_transformer_xl_of_odd_shapes(n: int, m: int, width: int, monkeypatch: p
 
 def test_a_plan_keeps_the_precision_that_it_was_made_for() -> None:
     """Else launches that were prepared under another setting would serve calls under this one."""
-    from headwise.attention.triton.plan import plan_of
+    from headwise.attention.triton_backend.plan import plan_of
 
     x = torch.randn(1, HEADS, 9, WIDTH, device=DEVICE)
     arguments = (x, x, x, *[None] * 12, 0.2, 0, False, False, 0, False, 0.0, False, False)
@@ -351,7 +353,7 @@ def test_a_plan_keeps_the_precision_that_it_was_made_for() -> None:
 
 
 def test_pipelines_are_short_where_shared_memory_is_small() -> None:
-    from headwise.attention.triton.plan import Plan
+    from headwise.attention.triton_backend.plan import Plan
 
     def stages(width: int, roomy: bool) -> int:
         x = torch.empty(1, HEADS, 500, width, dtype=torch.float16, device="meta")

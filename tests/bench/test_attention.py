@@ -10,7 +10,7 @@ import torch
 
 from headwise.bench import attention, measure
 from headwise.bench.attention import BASELINE, NOTES, RIVALS, WRONG, Case, SchemeName, Settings, check, prepare
-from headwise.bench.measure import CannotRun, reason
+from headwise.bench.measure import NotMeasurable, reason
 from headwise.bench.report import Row
 from headwise.cli import main
 
@@ -46,9 +46,9 @@ def test_flex_formulas_equal_the_operator(scheme: SchemeName, causal: bool, monk
 def test_wrong_numbers_are_found_out() -> None:
     case = Case(SMALL, "distance-aware", "naive", 8)
     output, *gradients = prepare(case)()
-    with pytest.raises(CannotRun, match="computes something else"):
+    with pytest.raises(NotMeasurable, match="computes something else"):
         check(case, [output + 2 * WRONG["float64"] * output.abs().max(), *gradients])
-    with pytest.raises(CannotRun, match="computes something else"):
+    with pytest.raises(NotMeasurable, match="computes something else"):
         check(case, [output * torch.nan, *gradients])
 
 
@@ -123,7 +123,7 @@ def test_peak_memory_is_that_of_one_call() -> None:
 
 
 def test_out_of_memory_is_a_reason_not_an_end() -> None:
-    with pytest.raises(CannotRun, match="out of memory"):
+    with pytest.raises(NotMeasurable, match="out of memory"):
         measure.peak_on_cpu(allocate, 2**24)
 
 
@@ -131,7 +131,7 @@ def test_samples_are_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0.0)
     order: list[str] = []
     works: dict[str, measure.Work] = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
-    samples = measure.take_turns(works, 3, torch.device("cpu"))
+    samples = measure.time_interleaved(works, 3, torch.device("cpu"))
     assert [len(times) for times in samples.values()] == [3, 3]
     assert "".join(order).endswith("ababab")
 

@@ -11,8 +11,8 @@ import numpy as np
 from transformers import BertConfig, BertModel
 
 from headwise.models import build_tokenizer
+from headwise.simulation.config import SimulationConfig
 from headwise.simulation.mind import simulate
-from headwise.simulation.settings import Settings
 from tests.studies.simulated import classified
 
 NOUNS = ["film", "plot", "actor", "scene", "music", "story", "end", "start"]
@@ -27,13 +27,17 @@ def lay_out(folder: Path) -> None:
     table(folder / "news.csv", ["title", "topic"], ([text, label] for text, label in reviews(draw, 60)))
     (folder / "data" / "snli").mkdir(parents=True)
     for split in ("train", "dev", "test"):
-        pairs = [[sentence(draw), sentence(draw), kind] for kind in ("entailment", "neutral", "contradiction") * 4]
+        pairs = [
+            [sentence(draw), sentence(draw), label_type]
+            for label_type in ("entailment", "neutral", "contradiction") * 4
+        ]
         table(folder / "data" / "snli" / f"{split}.csv", ["premise", "hypothesis", "label"], pairs)
     translations(folder / "multi30k", draw)
     (folder / "new.en").write_text("a good film\nthe plot is dull\n")
 
     simulate(
-        Settings(titles=folder / "news.csv", text="title", label="topic", impressions=60, users=10), folder / "log"
+        SimulationConfig(titles=folder / "news.csv", text="title", label="topic", impressions=60, users=10),
+        folder / "log",
     )
     (folder / "log").rename(folder / "MINDsmall")
     word_vectors(folder)

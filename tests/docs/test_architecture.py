@@ -1,10 +1,10 @@
-"""The architecture page shows the rooms and doors that tests/test_rooms.py keeps."""
+"""The architecture page shows the rooms and doors that tests.test_layering.py keeps."""
 
 import re
 from xml.etree import ElementTree
 
 from tests.docs.pages import ROOT
-from tests.test_rooms import DOORS
+from tests.test_layering import DOORS
 
 PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "architecture" / "rooms.svg"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headwise.cli import main, parsed
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from tests.docs import scene
 from tests.docs.pages import PAGES, README, ROOT, TUTORIAL, Command, blocks, commands, mentioned, named, options
 
@@ -62,12 +62,12 @@ def test_commands_are_understood(page: Path, tmp_path: Path, monkeypatch: pytest
     for command in commands(page):
         try:
             check(command)
-        except Mistake as mistake:
+        except UserError as mistake:
             wrong.append(f"{command}: {mistake}")
     for command in mentioned(page):
         try:
             check(command)
-        except Mistake as mistake:
+        except UserError as mistake:
             if not re.search("missing|required", str(mistake).lower()):  # text says what it is about, and no more
                 wrong.append(f"{command}: {mistake}")
     assert not wrong, "\n".join(wrong)

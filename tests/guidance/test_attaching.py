@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.guidance.attaching import LISTENER, example_inputs, parts
+from headwise.integrations.hf_attention import LISTENER, example_inputs, parts
 from tests.guidance.models import FAMILIES, OTHERS
 
 
@@ -52,12 +52,14 @@ def eager_maps(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, list[Tens
 def test_outputs_received_and_gradients_are_the_models_own(
     name: str, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwise.guidance.attaching.short", lambda q: waits)  # on a CPU too, by Triton's interpreter
+    monkeypatch.setattr(
+        "headwise.integrations.hf_attention.short", lambda q: waits
+    )  # on a CPU too, by Triton's interpreter
     device = "cuda" if waits and torch.cuda.is_available() else "cpu"
     model, inputs = build(name).train().to(device), {key: x.to(device) for key, x in batch().items()}
     model.set_attn_implementation("sdpa")
     own = first(model(**inputs), inputs["attention_mask"])
-    with hw.guiding(model, [hw.MapDiscrimination(1.0), hw.PatternDecorrelation(0.5)]) as guided:
+    with hw.guiding(model, [hw.guides.MapDiscrimination(1.0), hw.guides.PatternDecorrelation(0.5)]) as guided:
         found = first(model(**inputs), inputs["attention_mask"])
         layers = list(guided._layers)
         loss = guided.loss()
@@ -91,7 +93,7 @@ def test_outputs_received_and_gradients_are_the_models_own(
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_model_that_does_not_ask_the_interface_is_found_out(name: str) -> None:
     model = build(name)
-    with pytest.raises(hw.NotThroughTheInterface, match="does not go through"), hw.guiding(model, [hw.First()]):
+    with pytest.raises(hw.NotThroughTheInterface, match="does not go through"), hw.guiding(model, [hw.guides.First()]):
         pass
     with pytest.raises(hw.NotThroughTheInterface):
         hw.retrofit(model)
@@ -100,7 +102,7 @@ def test_a_model_that_does_not_ask_the_interface_is_found_out(name: str) -> None
 def test_all_is_undone_on_leaving_also_by_an_exception() -> None:
     model = build("bert")
     model.set_attn_implementation("eager")
-    with pytest.raises(KeyError), hw.guiding(model, [hw.First()]):
+    with pytest.raises(KeyError), hw.guiding(model, [hw.guides.First()]):
         raise KeyError({part.config._attn_implementation for part in parts(model)})
     assert {part.config._attn_implementation for part in parts(model)} == {"eager"}
     assert not any(LISTENER in module.__dict__ for module in model.modules())
@@ -109,7 +111,7 @@ def test_all_is_undone_on_leaving_also_by_an_exception() -> None:
 
 def test_evaluation_hears_nothing() -> None:
     model, inputs = build("bert"), batch()
-    with hw.guiding(model, [hw.MapDiscrimination()]) as guided:
+    with hw.guiding(model, [hw.guides.MapDiscrimination()]) as guided:
         model.eval()
         model(**inputs)
         assert not guided._layers
@@ -120,7 +122,7 @@ def test_evaluation_hears_nothing() -> None:
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing(reentrant: bool) -> None:
     model, inputs = build("bert").train(), batch()
-    guides = [hw.MapDiscrimination()]
+    guides = [hw.guides.MapDiscrimination()]
 
     def gradients() -> list[Tensor]:
         with hw.guiding(model, guides) as guided:
@@ -146,7 +148,7 @@ def test_guided_heads_grow_apart_and_unguided_ones_do_not() -> None:
         model, inputs = build("bert").train(), batch()
         optimizer = torch.optim.Adam(model.parameters(), 1e-2)
         found = []
-        with hw.guiding(model, [hw.MapDiscrimination(0.0), *guides]) as guided:
+        with hw.guiding(model, [hw.guides.MapDiscrimination(0.0), *guides]) as guided:
             for _ in range(15):
                 logits = model(**inputs).logits
                 rows = torch.cat([layer.received for layer in guided._layers], dim=1)
@@ -158,7 +160,7 @@ def test_guided_heads_grow_apart_and_unguided_ones_do_not() -> None:
                 optimizer.step()
         return found[0], found[-1]
 
-    before, after = likeness([hw.PatternDecorrelation(1.0)])
+    before, after = likeness([hw.guides.PatternDecorrelation(1.0)])
     assert after < before - 0.05
     before, unguided = likeness([])
     assert unguided > after
@@ -167,12 +169,15 @@ def test_guided_heads_grow_apart_and_unguided_ones_do_not() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: hw.MapDiscrimination(-1.0), "weight must be 0 or more"),
-        (lambda: hw.MapDiscrimination(temperature=0.0), "temperature must be above 0"),
-        (lambda: hw.PatternDecorrelation(reduction=cast(Any, "sum")), "reduction must be one of mean, paper, released"),
-        (lambda: hw.Next(schedule=cast(Any, "cosine")), "schedule must be one of"),
-        (lambda: hw.First(layers=[]), "layers must be numbers"),
-        (lambda: hw.Disagreement(on=cast(Any, "value")), "on must be one of"),
+        (lambda: hw.guides.MapDiscrimination(-1.0), "weight must be 0 or more"),
+        (lambda: hw.guides.MapDiscrimination(temperature=0.0), "temperature must be above 0"),
+        (
+            lambda: hw.guides.PatternDecorrelation(reduction=cast(Any, "sum")),
+            "reduction must be one of mean, paper, released",
+        ),
+        (lambda: hw.guides.Next(schedule=cast(Any, "cosine")), "schedule must be one of"),
+        (lambda: hw.guides.First(layers=[]), "layers must be numbers"),
+        (lambda: hw.guides.Disagreement(on=cast(Any, "value")), "on must be one of"),
     ],
 )
 def test_a_guides_mistakes_are_named(make: Any, message: str) -> None:
@@ -180,7 +185,7 @@ def test_a_guides_mistakes_are_named(make: Any, message: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("guides", [hw.First(), [hw.First], "mdg"])
+@pytest.mark.parametrize("guides", [hw.guides.First(), [hw.guides.First], "mdg"])
 def test_what_is_no_list_of_guides_is_refused(guides: Any) -> None:
     with pytest.raises(TypeError, match="guides must be a list of guides"), hw.guiding(build("bert"), guides):
         pass
@@ -188,7 +193,10 @@ def test_what_is_no_list_of_guides_is_refused(guides: Any) -> None:
 
 def test_layers_and_heads_that_are_not_there_are_named() -> None:
     model, inputs = build("bert").train(), batch()
-    for guide, message in ((hw.First(layers=[3]), "layers has 3, but the model has 3"), (hw.Next(heads=[-3]), "heads")):
+    for guide, message in (
+        (hw.guides.First(layers=[3]), "layers has 3, but the model has 3"),
+        (hw.guides.Next(heads=[-3]), "heads"),
+    ):
         with hw.guiding(model, [guide]) as guided:
             model(**inputs)
             with pytest.raises(ValueError, match=message):
@@ -197,7 +205,7 @@ def test_layers_and_heads_that_are_not_there_are_named() -> None:
 
 def test_automatic_weights_are_a_share_of_the_tasks_gradient() -> None:
     model, inputs = build("bert").train(), batch()
-    guides = [hw.MapDiscrimination("auto", share=0.3), hw.PatternDecorrelation("auto")]
+    guides = [hw.guides.MapDiscrimination("auto", share=0.3), hw.guides.PatternDecorrelation("auto")]
     with hw.guiding(model, guides) as guided:
         task = model(**inputs).logits.square().mean()
         queries = [layer.q for layer in guided._layers]
@@ -210,13 +218,13 @@ def test_automatic_weights_are_a_share_of_the_tasks_gradient() -> None:
         assert guides[0].weight > 0
         weighted = sum(guide.weight * float(guided.terms[guide.name]) for guide in guides)
         assert weighted == pytest.approx(float(total))
-    with hw.guiding(model, [hw.MapDiscrimination(guides[0].weight)]) as alone:
+    with hw.guiding(model, [hw.guides.MapDiscrimination(guides[0].weight)]) as alone:
         again = model(**inputs).logits.square().mean()
         queries = [layer.q for layer in alone._layers]
         assert float(length(alone.loss()) / length(again)) == pytest.approx(0.3 / 2, rel=1e-3)  # two guides divide it
     other: Any
     for other in (None, 0.5, torch.tensor(0.5)):
-        with hw.guiding(model, [hw.MapDiscrimination("auto")]) as guided:
+        with hw.guiding(model, [hw.guides.MapDiscrimination("auto")]) as guided:
             model(**inputs)
             with pytest.raises(ValueError, match=r"give guided.loss\(…\) the task's loss, with its graph"):
                 guided.loss(other)
@@ -226,7 +234,7 @@ def test_automatic_weights_with_frozen_layers_and_a_batch_that_overflowed() -> N
     model, inputs = build("bert").train(), batch()
     model.bert.embeddings.requires_grad_(False)
     model.bert.encoder.layer[0].requires_grad_(False)
-    guide = hw.MapDiscrimination("auto")
+    guide = hw.guides.MapDiscrimination("auto")
     with hw.guiding(model, [guide]) as guided:
         for factor in (1.0, torch.inf):
             task = model(**inputs).logits.square().mean() * factor
@@ -239,7 +247,7 @@ def test_arguments_by_place_and_additive_masks_are_understood() -> None:
     mask = inputs["attention_mask"]
     additive = torch.zeros(3, 1, 9, 9).masked_fill(mask[:, None, None] == 0, torch.finfo(torch.float32).min)
     losses = []
-    with hw.guiding(model, [hw.PatternDecorrelation(), hw.Delimiter(tokens=[5])]) as guided:
+    with hw.guiding(model, [hw.guides.PatternDecorrelation(), hw.guides.Delimiter(tokens=[5])]) as guided:
         for given in (mask, additive):
             model(inputs["input_ids"], given)
             assert torch.equal(guided._layers[0].real, mask.bool())
@@ -262,7 +270,7 @@ def test_of_an_encoder_and_decoder_the_encoder_is_guided(name: str) -> None:
         model = hf.T5ForConditionalGeneration(config)
     inputs = batch() | {"decoder_input_ids": torch.randint(3, 40, (3, 9))}
     own = model.train()(**inputs).logits
-    with hw.guiding(model, [hw.MapDiscrimination()]) as guided:
+    with hw.guiding(model, [hw.guides.MapDiscrimination()]) as guided:
         torch.testing.assert_close(model(**inputs).logits, own, atol=1e-5, rtol=1e-4)
         assert len(guided._layers) == 2
         model(**(inputs | {"decoder_input_ids": torch.randint(3, 40, (3, 14))}))
@@ -274,8 +282,8 @@ def test_of_an_encoder_and_decoder_the_encoder_is_guided(name: str) -> None:
 
 def test_guiding_twice_is_refused_and_the_first_goes_on() -> None:
     model, inputs = build("bert").train(), batch()
-    with hw.guiding(model, [hw.MapDiscrimination()]) as guided:
-        with pytest.raises(RuntimeError, match="is guided already"), hw.guiding(model, [hw.First()]):
+    with hw.guiding(model, [hw.guides.MapDiscrimination()]) as guided:
+        with pytest.raises(RuntimeError, match="is guided already"), hw.guiding(model, [hw.guides.First()]):
             pass
         model(**inputs)
         assert guided.loss() > 0
@@ -284,12 +292,12 @@ def test_guiding_twice_is_refused_and_the_first_goes_on() -> None:
 def test_a_copy_of_a_guided_model_is_not_guided() -> None:
     """As people copy a model while it learns, to average weights or to keep the best."""
     model, inputs = build("bert"), batch()
-    with hw.guiding(model.train(), [hw.First()]) as guided:
+    with hw.guiding(model.train(), [hw.guides.First()]) as guided:
         model(**inputs)
         copied = copy.deepcopy(model)
         copied(**inputs)
         assert guided.loss().requires_grad  # of the model's own pass
-        with hw.guiding(copied, [hw.First()]) as other:
+        with hw.guiding(copied, [hw.guides.First()]) as other:
             copied(**inputs)
             assert other.loss().requires_grad
             with pytest.raises(RuntimeError, match="no attention was heard"):
@@ -299,7 +307,7 @@ def test_a_copy_of_a_guided_model_is_not_guided() -> None:
 
 def test_copies_in_threads_are_refused() -> None:
     parallel = nn.DataParallel(build("bert"))
-    with pytest.raises(ValueError, match=r"use DDP \(torchrun\)"), hw.guiding(parallel, [hw.First()]):
+    with pytest.raises(ValueError, match=r"use DDP \(torchrun\)"), hw.guiding(parallel, [hw.guides.First()]):
         pass
 
 
@@ -311,10 +319,13 @@ def test_a_model_that_cannot_be_tried_asks_for_an_example() -> None:
             hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=8, patch_size=4
         )
     )
-    with pytest.raises(ValueError, match="give a batch of its own as example="), hw.guiding(vision, [hw.First()]):
+    with (
+        pytest.raises(ValueError, match="give a batch of its own as example="),
+        hw.guiding(vision, [hw.guides.First()]),
+    ):
         pass
     example = {"pixel_values": torch.randn(2, 3, 8, 8)}
-    with hw.guiding(vision.train(), [hw.MapDiscrimination()], example=example) as guided:
+    with hw.guiding(vision.train(), [hw.guides.MapDiscrimination()], example=example) as guided:
         vision(**example)
         assert guided.loss() > 0
 

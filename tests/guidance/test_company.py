@@ -10,7 +10,12 @@ from torch import Tensor
 import headwise as hw
 from tests.guidance.test_attaching import batch, build
 
-GUIDES = [hw.MapDiscrimination(0.5), hw.PatternDecorrelation(0.1), hw.First(2.0), hw.Next(2.0)]
+GUIDES = [
+    hw.guides.MapDiscrimination(0.5),
+    hw.guides.PatternDecorrelation(0.1),
+    hw.guides.First(2.0),
+    hw.guides.Next(2.0),
+]
 
 
 def step(model: Any, inputs: dict[str, Tensor], called: Any = None) -> tuple[Tensor, list[Tensor]]:

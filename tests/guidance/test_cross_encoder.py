@@ -41,7 +41,7 @@ def test_the_cross_encoders_trainer_logs_each_guide(tmp_path: Path) -> None:
         use_cpu=True,
         save_strategy="no",
     )
-    guides = [hw.MapDiscrimination("auto"), hw.Next(0.5)]
+    guides = [hw.guides.MapDiscrimination("auto"), hw.guides.Next(0.5)]
     with hw.GuidedLoss(BinaryCrossEntropyLoss(encoder), guides) as loss:
         trainer = CrossEncoderTrainer(model=encoder, args=arguments, train_dataset=pairs, loss=loss)
         trainer.train()
@@ -53,4 +53,4 @@ def test_the_cross_encoders_trainer_logs_each_guide(tmp_path: Path) -> None:
 
 def test_a_loss_without_a_model_is_named() -> None:
     with pytest.raises(TypeError, match="loss must be a loss of sentence-transformers"):
-        hw.GuidedLoss(nn.MSELoss(), [hw.First()])
+        hw.GuidedLoss(nn.MSELoss(), [hw.guides.First()])

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.guidance.attaching import LISTENER, attention
-from headwise.guidance.guide import Observed
-from headwise.guidance.heard import Heard, Need
+from headwise.guides import ForwardRecord
+from headwise.integrations import LayerRecord, RecordField
+from headwise.integrations.hf_attention import LISTENER, attention
 
 HEADS, N, WIDTH, BATCH = 2, 5, 4, 2
 IDS = torch.tensor([[1, 7, 9, 7, 2], [1, 9, 2, 0, 0]])
@@ -22,26 +22,26 @@ LENGTHS = REAL.sum(dim=1).tolist()
 class Ear:
     """Hears what one guide needs."""
 
-    listening = True
+    is_recording = True
 
     def __init__(self, guide: hw.Guide) -> None:
-        self.wants: frozenset[Need] = guide.needs
-        self.heard: list[Heard] = []
+        self.required_fields: frozenset[RecordField] = guide.needs
+        self.heard: list[LayerRecord] = []
 
-    def hear(self, layer: nn.Module, heard: Heard) -> None:
+    def record(self, layer: nn.Module, heard: LayerRecord) -> None:
         self.heard.append(heard)
 
 
-def observe(guide: hw.Guide, tensors: Sequence[Tensor], inputs: dict[str, Any]) -> Observed:
+def observe(guide: hw.Guide, tensors: Sequence[Tensor], inputs: dict[str, Any]) -> ForwardRecord:
     """What a guide hears of layers with these queries, keys and values, layer after layer."""
     ear, layer = Ear(guide), nn.Module()
     layer.__dict__[LISTENER] = ear
     for q, k, v in zip(tensors[::3], tensors[1::3], tensors[2::3], strict=True):
         attention(layer, q, k, v, REAL[:, None, None, :], is_causal=False)
-    return Observed(ear.heard, inputs)
+    return ForwardRecord(ear.heard, inputs)
 
 
-def maps(observed: Observed) -> list[Tensor]:
+def maps(observed: ForwardRecord) -> list[Tensor]:
     """Each layer's softmax over real tokens; padding gives and receives nothing."""
     may = REAL[:, None, None, :] & REAL[:, None, :, None]
     keys = [layer.k.repeat_interleave(HEADS // layer.k.shape[1], dim=1) for layer in observed.layers]
@@ -49,7 +49,7 @@ def maps(observed: Observed) -> list[Tensor]:
     return [torch.softmax(x.masked_fill(~may, -torch.inf), dim=-1).nan_to_num(0.0) for x in scores]
 
 
-def received_rows(observed: Observed, b: int) -> list[list[float]]:
+def received_rows(observed: ForwardRecord, b: int) -> list[list[float]]:
     rows = []
     for layer in observed.layers:
         for h in range(HEADS):
@@ -63,7 +63,7 @@ def dot(a: list[float], b: list[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
-def mdg(observed: Observed, temperature: float, total: bool) -> float:
+def mdg(observed: ForwardRecord, temperature: float, total: bool) -> float:
     found = 0.0
     for b in range(BATCH):
         rows = received_rows(observed, b)
@@ -72,7 +72,7 @@ def mdg(observed: Observed, temperature: float, total: bool) -> float:
     return found / BATCH
 
 
-def pdg(observed: Observed, divide: Callable[[int, int], float]) -> float:
+def pdg(observed: ForwardRecord, divide: Callable[[int, int], float]) -> float:
     found = 0.0
     for b in range(BATCH):
         rows = received_rows(observed, b)
@@ -83,7 +83,7 @@ def pdg(observed: Observed, divide: Callable[[int, int], float]) -> float:
     return found / BATCH
 
 
-def pattern(observed: Observed, target: Callable[[int, int, int], float]) -> float:
+def pattern(observed: ForwardRecord, target: Callable[[int, int, int], float]) -> float:
     found = []
     for weights in maps(observed):
         for b in range(BATCH):
@@ -95,7 +95,7 @@ def pattern(observed: Observed, target: Callable[[int, int, int], float]) -> flo
     return sum(found) / len(found)
 
 
-def rationale(observed: Observed) -> float:
+def rationale(observed: ForwardRecord) -> float:
     found = []
     for layer in observed.layers:
         total = 0.0
@@ -142,23 +142,23 @@ def similarity(b: int, i: int, j: int) -> float:
 
 
 TEXTS = [[7, 9], [9, 7, 7], [9], [5]]
-CASES: dict[str, tuple[hw.Guide, Callable[[Observed], float]]] = {
-    "mdg": (hw.MapDiscrimination(), lambda o: mdg(o, 1.0, total=False)),
-    "mdg-paper": (hw.MapDiscrimination(reduction="paper"), lambda o: mdg(o, 1.0, total=True)),
-    "mdg-released": (hw.MapDiscrimination(reduction="released"), lambda o: mdg(o, 2.0, total=False)),
-    "pdg": (hw.PatternDecorrelation(), lambda o: pdg(o, lambda heads, _: heads**2)),
-    "pdg-paper": (hw.PatternDecorrelation(reduction="paper"), lambda o: pdg(o, lambda *_: 1.0)),
-    "pdg-released": (hw.PatternDecorrelation(reduction="released"), lambda o: pdg(o, lambda _, length: length)),
-    "first": (hw.First(), lambda o: pattern(o, lambda b, i, j: float(j == 0))),
-    "next": (hw.Next(), lambda o: pattern(o, lambda b, i, j: float(j == i + 1))),
-    "previous": (hw.Previous(), lambda o: pattern(o, lambda b, i, j: float(j == i - 1))),
-    "delimiter": (hw.Delimiter(tokens=[2]), lambda o: pattern(o, lambda b, i, j: float(IDS[b, j] == 2))),
-    "period": (hw.Period(tokens=[9, 8]), lambda o: pattern(o, lambda b, i, j: float(IDS[b, j] == 9))),
-    "pmi": (hw.MutualInformation(texts=TEXTS), lambda o: pattern(o, pmi)),
-    "rationale": (hw.Rationale(), rationale),
-    "dependency": (hw.Dependency(), lambda o: pattern(o, dependency)),
+CASES: dict[str, tuple[hw.Guide, Callable[[ForwardRecord], float]]] = {
+    "mdg": (hw.guides.MapDiscrimination(), lambda o: mdg(o, 1.0, total=False)),
+    "mdg-paper": (hw.guides.MapDiscrimination(reduction="paper"), lambda o: mdg(o, 1.0, total=True)),
+    "mdg-released": (hw.guides.MapDiscrimination(reduction="released"), lambda o: mdg(o, 2.0, total=False)),
+    "pdg": (hw.guides.PatternDecorrelation(), lambda o: pdg(o, lambda heads, _: heads**2)),
+    "pdg-paper": (hw.guides.PatternDecorrelation(reduction="paper"), lambda o: pdg(o, lambda *_: 1.0)),
+    "pdg-released": (hw.guides.PatternDecorrelation(reduction="released"), lambda o: pdg(o, lambda _, length: length)),
+    "first": (hw.guides.First(), lambda o: pattern(o, lambda b, i, j: float(j == 0))),
+    "next": (hw.guides.Next(), lambda o: pattern(o, lambda b, i, j: float(j == i + 1))),
+    "previous": (hw.guides.Previous(), lambda o: pattern(o, lambda b, i, j: float(j == i - 1))),
+    "delimiter": (hw.guides.Delimiter(tokens=[2]), lambda o: pattern(o, lambda b, i, j: float(IDS[b, j] == 2))),
+    "period": (hw.guides.Period(tokens=[9, 8]), lambda o: pattern(o, lambda b, i, j: float(IDS[b, j] == 9))),
+    "pmi": (hw.guides.MutualInformation(texts=TEXTS), lambda o: pattern(o, pmi)),
+    "rationale": (hw.guides.Rationale(), rationale),
+    "dependency": (hw.guides.Dependency(), lambda o: pattern(o, dependency)),
     "word-similarity": (
-        hw.WordSimilarity(tokenizer=Vocabulary(), similarity=lambda a, b: 0.8, least=0.5),
+        hw.guides.WordSimilarity(tokenizer=Vocabulary(), similarity=lambda a, b: 0.8, least=0.5),
         lambda o: pattern(o, similarity),
     ),
 }
@@ -182,7 +182,7 @@ def test_a_guide_is_its_formula(name: str) -> None:
 
 @pytest.mark.parametrize("on", ["output", "position", "subspace"])
 def test_disagreement_is_its_formula(on: Any) -> None:
-    guide = hw.Disagreement(on=on)
+    guide = hw.guides.Disagreement(on=on)
     tensors, inputs = draw(key_heads=HEADS)
     observed = observe(guide, tensors, inputs)
     found = []
@@ -218,7 +218,7 @@ def test_gradients_are_right_and_not_zero(name: str) -> None:
 
 def test_chosen_layers_and_heads_are_all_that_counts() -> None:
     tensors, inputs = draw()
-    guide = hw.First(layers=[-1], heads=[1])
+    guide = hw.guides.First(layers=[-1], heads=[1])
     term = guide(observe(guide, tensors, inputs))
     gradients: list[Tensor | None] = list(torch.autograd.grad(term, tensors[::3], allow_unused=True))
     first, second = gradients
@@ -229,22 +229,22 @@ def test_chosen_layers_and_heads_are_all_that_counts() -> None:
 
 
 def test_schedules() -> None:
-    linear, warm = hw.Next(2.0, schedule="linear"), hw.Next(2.0, schedule="warm-up")
+    linear, warm = hw.guides.Next(2.0, schedule="linear"), hw.guides.Next(2.0, schedule="warm-up")
     assert [linear.weight_at(x) for x in (0.0, 0.5, 1.0)] == [2.0, 1.0, 0.0]
     assert [warm.weight_at(x) for x in (0.0, 0.05, 0.1, 1.0)] == [0.0, 1.0, 2.0, 2.0]
 
 
 def test_what_a_guide_needs_is_asked_for() -> None:
     cases: list[tuple[hw.Guide, dict[str, Tensor], str]] = [
-        (hw.Rationale(), {"input_ids": IDS}, "needs 'rationale' in every batch"),
-        (hw.Rationale(), {"rationale": torch.ones(2, 4)}, r"rationale must be \(2, 5\)"),
-        (hw.Delimiter(tokens=[2]), {}, "the model must be given input_ids"),
+        (hw.guides.Rationale(), {"input_ids": IDS}, "needs 'rationale' in every batch"),
+        (hw.guides.Rationale(), {"rationale": torch.ones(2, 4)}, r"rationale must be \(2, 5\)"),
+        (hw.guides.Delimiter(tokens=[2]), {}, "the model must be given input_ids"),
     ]
     for guide, inputs, message in cases:
         with pytest.raises(ValueError, match=message):
             guide(observe(guide, draw()[0], inputs))
     with pytest.raises(ValueError, match="too few texts"):
-        hw.MutualInformation(texts=[[1], [2]])
+        hw.guides.MutualInformation(texts=[[1], [2]])
 
 
 def test_arcs_are_spread_over_word_pieces() -> None:
@@ -263,7 +263,7 @@ def test_arcs_are_spread_over_word_pieces() -> None:
     def tokenizer(text: str, **options: Any) -> dict[str, Any]:
         return {"input_ids": [1, 7, 5, 9, 2], "offset_mapping": [(0, 0), (0, 4), (4, 5), (6, 10), (0, 0)]}
 
-    encoded = hw.dependency_arcs("films bore", tokenizer, parse)
+    encoded = hw.guides.dependency_arcs("films bore", tokenizer, parse)
     assert encoded == {
         "input_ids": [1, 7, 5, 9, 2],
         "words": [-1, 0, 0, 1, -1],
@@ -277,8 +277,10 @@ def test_pdg_where_a_head_gives_nothing(reduction: Any) -> None:
     received = torch.rand(BATCH, HEADS, N, dtype=torch.float64)
     received[0, 1] = 0.0
     x = torch.zeros(BATCH, HEADS, N, WIDTH)
-    observed = Observed([Heard(q=x, k=x, v=x, output=x, receiving=received, scale=1.0)], {})
+    observed = ForwardRecord([LayerRecord(q=x, k=x, v=x, output=x, receiving=received, scale=1.0)], {})
     rows = torch.nn.functional.normalize(received, dim=-1)
     formula = (rows.mT @ rows - torch.eye(N, dtype=torch.float64)).square().sum(dim=(1, 2)).mean()
     divisor = {"mean": HEADS**2, "paper": 1, "released": N}[reduction]
-    assert float(hw.PatternDecorrelation(reduction=reduction)(observed)) == pytest.approx(float(formula) / divisor)
+    assert float(hw.guides.PatternDecorrelation(reduction=reduction)(observed)) == pytest.approx(
+        float(formula) / divisor
+    )

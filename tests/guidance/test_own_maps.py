@@ -10,9 +10,9 @@ from tests.guidance.test_attaching import batch, build
 @pytest.mark.parametrize("name", ["mpnet", "deberta", "bert"])
 def test_guides_read_a_models_own_maps(name: str) -> None:
     model, inputs = build(name), batch()
-    guides = [hw.MapDiscrimination(1.0, name="a"), hw.First(1.0), hw.Next(1.0)]
+    guides = [hw.guides.MapDiscrimination(1.0, name="a"), hw.guides.First(1.0), hw.guides.Next(1.0)]
     implementation = model.config._attn_implementation
-    with hw.guiding(model.train(), guides, own_maps=True) as guided:
+    with hw.guiding(model.train(), guides, output_attentions=True) as guided:
         output = model(**inputs)
         assert output.get("attentions") is None, "maps stay where they are needed"
         loss = guided.loss()
@@ -33,10 +33,16 @@ def test_guides_read_a_models_own_maps(name: str) -> None:
 
 def test_own_maps_give_what_the_interface_gives() -> None:
     model, inputs = build("bert"), batch()
-    guides = [hw.MapDiscrimination(1.0), hw.PatternDecorrelation(1.0), hw.First(1.0), hw.Next(1.0), hw.Previous(1.0)]
+    guides = [
+        hw.guides.MapDiscrimination(1.0),
+        hw.guides.PatternDecorrelation(1.0),
+        hw.guides.First(1.0),
+        hw.guides.Next(1.0),
+        hw.guides.Previous(1.0),
+    ]
     terms = []
-    for own_maps in (False, True):
-        with hw.guiding(model.train(), guides, own_maps=own_maps) as guided:
+    for output_attentions in (False, True):
+        with hw.guiding(model.train(), guides, output_attentions=output_attentions) as guided:
             model(**inputs)
             guided.loss()
         terms.append(guided.terms)
@@ -45,13 +51,13 @@ def test_own_maps_give_what_the_interface_gives() -> None:
 
 def test_automatic_weights_and_what_maps_do_not_tell() -> None:
     model, inputs = build("mpnet").train(), batch()
-    guide = hw.MapDiscrimination("auto")
-    with hw.guiding(model, [guide], own_maps=True) as guided:
+    guide = hw.guides.MapDiscrimination("auto")
+    with hw.guiding(model, [guide], output_attentions=True) as guided:
         task = model(**inputs).logits.square().mean()
         guided.loss(task)
     assert guide.weight > 0
     with (
         pytest.raises(ValueError, match="a model's own maps do not tell"),
-        hw.guiding(model, [hw.Disagreement(1.0)], own_maps=True),
+        hw.guiding(model, [hw.guides.Disagreement(1.0)], output_attentions=True),
     ):
         pass

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import headwise as hw
-from headwise.guidance import attaching
-from headwise.guidance.guide import Observed
+from headwise.guides import ForwardRecord
+from headwise.integrations import hf_attention
 from tests.guidance.test_attaching import build
 
 CAUSAL = {"gpt2", "llama"}
@@ -17,11 +17,11 @@ CAUSAL = {"gpt2", "llama"}
 OTHER_SCORES = {"t5-encoder", "retrofitted", "late"}
 MODELS = ["bert", "modernbert", *sorted(CAUSAL | OTHER_SCORES)]
 GUIDES: dict[str, hw.Guide] = {
-    "first": hw.First(),
-    "delimiter": hw.Delimiter(tokens=[5, 6]),
-    "period": hw.Period(tokens=[7], heads=[1]),
-    "next": hw.Next(layers=[0, -1]),
-    "previous": hw.Previous(),
+    "first": hw.guides.First(),
+    "delimiter": hw.guides.Delimiter(tokens=[5, 6]),
+    "period": hw.guides.Period(tokens=[7], heads=[1]),
+    "next": hw.guides.Next(layers=[0, -1]),
+    "previous": hw.guides.Previous(),
 }
 N = 9
 
@@ -31,7 +31,7 @@ class Maps(hw.Guide):
 
     needs = frozenset({"weights"})
 
-    def term(self, observed: Observed) -> Tensor:
+    def term(self, observed: ForwardRecord) -> Tensor:
         self.maps = [layer.weights for layer in observed.layers if layer.weights is not None]
         return torch.stack([weights.sum() for weights in self.maps]).sum()
 
@@ -115,7 +115,7 @@ def test_terms_and_gradients_are_those_of_the_maps(name: str, side: str) -> None
 def test_no_map_is_built_but_where_scores_are_more_than_products(guide: str, name: str) -> None:
     model, inputs = model_of(name), padded("right")
     with (
-        mock.patch.object(attaching, "attend", wraps=hw.attend) as attend,
+        mock.patch.object(hf_attention, "attend", wraps=hw.attend) as attend,
         hw.guiding(model, [GUIDES[guide]], check=False) as guided,
     ):
         model(**inputs)
@@ -124,7 +124,7 @@ def test_no_map_is_built_but_where_scores_are_more_than_products(guide: str, nam
     assert len(asked) == 3
     built = name in OTHER_SCORES and guide in ("next", "previous")
     assert all(call.get("return_weights", False) == built for call in asked)
-    assert all(call.get("return_squares", False) for call in asked)
+    assert all(call.get("return_weight_norms", False) for call in asked)
 
 
 def test_additive_masks_are_not_taken_for_products() -> None:

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 import headwise as hw
-from headwise.guidance.retrofit import scheme_modules
+from headwise.integrations import scheme_modules
 from tests.guidance.models import FAMILIES, LAYERS
 from tests.guidance.test_attaching import batch, build, first
 
@@ -101,7 +101,7 @@ def test_a_model_that_needs_an_example_is_loaded_by_one(tmp_path: Path) -> None:
 
 def test_works_together_with_guides() -> None:
     model, inputs = hw.retrofit(build("bert"), hw.DistanceAware).train(), batch()
-    with hw.guiding(model, [hw.MapDiscrimination(), hw.Next(heads=[0])]) as guided:
+    with hw.guiding(model, [hw.guides.MapDiscrimination(), hw.guides.Next(heads=[0])]) as guided:
         (model(**inputs).logits.sum() + guided.loss()).backward()
     assert all(parameter.grad is not None for parameter in hw.scheme_parameters(model))
 

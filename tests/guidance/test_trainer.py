@@ -47,9 +47,9 @@ def trainer(model: Any, folder: Path, guides: Sequence[hw.Guide], model_init: An
 
 def test_every_term_is_logged_by_name_and_added_to_the_loss(tmp_path: Path) -> None:
     guides = [
-        hw.MapDiscrimination(0.5),
-        hw.Rationale(2.0, key="highlights"),
-        hw.Next(1.0, heads=[0], schedule="linear"),
+        hw.guides.MapDiscrimination(0.5),
+        hw.guides.Rationale(2.0, key="highlights"),
+        hw.guides.Next(1.0, heads=[0], schedule="linear"),
     ]
     run = trainer(build("bert"), tmp_path, guides)
     unguided = trainer(build("bert"), tmp_path, [])
@@ -75,21 +75,21 @@ def test_gradient_accumulation_changes_nothing(tmp_path: Path) -> None:
 
     found = []
     for size, accumulated in ((4, 1), (2, 2)):
-        guided, unguided = (step(guides, size, accumulated) for guides in ([hw.MapDiscrimination(1.0)], []))
+        guided, unguided = (step(guides, size, accumulated) for guides in ([hw.guides.MapDiscrimination(1.0)], []))
         found.append([one - other for one, other in zip(guided, unguided, strict=True)])
     assert max(float(difference.abs().max()) for difference in found[0]) > 1e-3
     torch.testing.assert_close(*found, atol=1e-5, rtol=1e-3)
 
 
 def test_a_model_made_at_the_start_of_training_is_guided(tmp_path: Path) -> None:
-    run = trainer(None, tmp_path, [hw.MapDiscrimination(1.0)], model_init=lambda: build("bert"))
+    run = trainer(None, tmp_path, [hw.guides.MapDiscrimination(1.0)], model_init=lambda: build("bert"))
     run.train()
     assert "guide/MapDiscrimination" in run.state.log_history[0]
 
 
 def test_new_parameters_have_a_learning_rate_of_their_own(tmp_path: Path) -> None:
     model: Any = hw.retrofit(build("bert"), hw.DistanceAware)
-    run = trainer(model, tmp_path, [hw.MapDiscrimination(0.1)])
+    run = trainer(model, tmp_path, [hw.guides.MapDiscrimination(0.1)])
     run.train()
     own = [group for group in run.optimizer.param_groups if group.get("headwise")]
     assert len(own) == 1

@@ -9,10 +9,9 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 import headwise as hw
-from headwise.attention.triton import bunch
-from headwise.guidance import attaching, waiting
-from headwise.guidance.heard import Heard, Need
-from headwise.guidance.waiting import Waiting
+from headwise.attention.triton_backend import multi_layer_received
+from headwise.integrations import LayerRecord, RecordField, deferred, hf_attention
+from headwise.integrations.deferred import DeferredReceived
 from tests.guidance.test_attaching import batch, build
 
 pytest.importorskip("triton")
@@ -24,7 +23,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Says whether texts are short: then layers wait, on a CPU too, by Triton's interpreter."""
 
     def say(yes: bool) -> None:
-        monkeypatch.setattr(attaching, "short", lambda q: yes)
+        monkeypatch.setattr(hf_attention, "short", lambda q: yes)
 
     return say
 
@@ -38,8 +37,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         numbers.append(len(looks))
         return own(looks)
 
-    own = bunch.received
-    monkeypatch.setattr(waiting, "received", received)
+    own = multi_layer_received.multi_layer_received
+    monkeypatch.setattr(deferred, "multi_layer_received", received)
     return numbers
 
 
@@ -72,21 +71,28 @@ def same(short: Callable[[bool], None], model: Any, inputs: dict[str, Tensor], *
 
 @pytest.mark.parametrize("complete", [1, 2**28], ids=["one-by-one", "together"])
 def test_bunches_of_any_size(short: Any, launched: list[int], complete: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "BUNCH", complete)
+    monkeypatch.setattr(deferred, "BUNCH", complete)
     model, inputs = model_and_inputs()
-    same(short, model, inputs, hw.MapDiscrimination(0.3), hw.PatternDecorrelation("auto"), hw.Disagreement(0.1))
+    same(
+        short,
+        model,
+        inputs,
+        hw.guides.MapDiscrimination(0.3),
+        hw.guides.PatternDecorrelation("auto"),
+        hw.guides.Disagreement(0.1),
+    )
     assert launched == ([3] if complete > 1 else [1] * 6)  # of which 3 while it is attached and tried
 
 
 def test_what_the_kernels_cannot_do_is_attended_once_more(short: Any, launched: list[int]) -> None:
     model, inputs = model_and_inputs(dtype=torch.float64)
-    same(short, model, inputs, hw.MapDiscrimination(0.3))
+    same(short, model, inputs, hw.guides.MapDiscrimination(0.3))
     assert not launched
 
 
 def test_guides_that_need_more_than_received_do_not_wait(short: Any, launched: list[int]) -> None:
     model, inputs = model_and_inputs()
-    same(short, model, inputs, hw.MapDiscrimination(0.3), hw.First(0.1))
+    same(short, model, inputs, hw.guides.MapDiscrimination(0.3), hw.guides.First(0.1))
     assert not launched
 
 
@@ -94,7 +100,7 @@ def test_checkpointed_layers_do_not_wait(short: Any, launched: list[int]) -> Non
     """What waits is kept, and they are computed again just so that it need not be."""
     model, inputs = model_and_inputs()
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    same(short, model, inputs, hw.MapDiscrimination(0.3))
+    same(short, model, inputs, hw.guides.MapDiscrimination(0.3))
     assert not launched
 
 
@@ -102,17 +108,17 @@ def test_layers_do_not_wait_where_what_they_save_is_offloaded(short: Any, launch
     model, inputs = model_and_inputs()
     short(True)
     with torch.autograd.graph.save_on_cpu():
-        offloaded = gradients(model, inputs, [hw.MapDiscrimination(0.3)])
+        offloaded = gradients(model, inputs, [hw.guides.MapDiscrimination(0.3)])
     assert not launched
-    torch.testing.assert_close(offloaded, gradients(model, inputs, [hw.MapDiscrimination(0.3)]))
+    torch.testing.assert_close(offloaded, gradients(model, inputs, [hw.guides.MapDiscrimination(0.3)]))
     assert launched
 
 
 def test_saved_tensors_may_lie_elsewhere(short: Any, launched: list[int]) -> None:
     model, inputs = model_and_inputs()
     short(True)
-    expected = gradients(model, inputs, [hw.MapDiscrimination(0.3)])
-    with hw.guiding(model, [hw.MapDiscrimination(0.3)]) as guided:
+    expected = gradients(model, inputs, [hw.guides.MapDiscrimination(0.3)])
+    with hw.guiding(model, [hw.guides.MapDiscrimination(0.3)]) as guided:
         task = model(**inputs).logits.square().mean()
         with torch.autograd.graph.saved_tensors_hooks(lambda x: x.contiguous().clone(), lambda x: x):
             loss = task + guided.loss(task)
@@ -128,9 +134,9 @@ def test_a_bunch_that_is_completed_without_gradients_keeps_those_of_others(
     forward = middle.forward
     middle.forward = lambda *given, **options: torch.no_grad()(forward)(*given, **options)
     size = inputs["input_ids"].numel() * model.config.hidden_size * 4
-    monkeypatch.setattr(waiting, "BUNCH", 2 * 2 * size)  # complete with layer 1
+    monkeypatch.setattr(deferred, "BUNCH", 2 * 2 * size)  # complete with layer 1
     short(True)
-    with hw.guiding(model, [hw.MapDiscrimination(0.3)], check=False) as guided:
+    with hw.guiding(model, [hw.guides.MapDiscrimination(0.3)], check=False) as guided:
         model(**inputs)
         guided.loss().backward()
     assert launched == [1, 1, 1]  # those with a gradient and those without, then the last
@@ -147,7 +153,7 @@ def test_checkpointing_that_drops_the_last_layers_gradient_is_refused(short: Any
 
     last.forward = checkpointed
     short(True)
-    with hw.guiding(model, [hw.MapDiscrimination(0.3)], check=False) as guided:
+    with hw.guiding(model, [hw.guides.MapDiscrimination(0.3)], check=False) as guided:
         model(**inputs)
         with pytest.raises(RuntimeError, match="Re-entrant gradient checkpointing drops it"):
             guided.loss()
@@ -157,14 +163,14 @@ def test_layers_of_two_kinds_in_turn_are_told_in_two_launches(short: Any, launch
     model, inputs = model_and_inputs()
     model.bert.encoder.layer[1].attention.self.scaling = 0.5
     short(True)
-    gradients(model, inputs, [hw.MapDiscrimination(0.3)])
+    gradients(model, inputs, [hw.guides.MapDiscrimination(0.3)])
     assert launched == [2, 1]
 
 
 def test_a_layer_that_was_read_early_is_not_told_again(short: Any, launched: list[int]) -> None:
     model, inputs = model_and_inputs()
     short(True)
-    with hw.guiding(model, [hw.MapDiscrimination(0.3)]) as guided:
+    with hw.guiding(model, [hw.guides.MapDiscrimination(0.3)]) as guided:
         model(**inputs)
         first = guided._layers[0]
         early = first.received
@@ -179,7 +185,7 @@ def test_queries_and_keys_of_different_precision(short: Any) -> None:
         if type(module).__name__ == "BertSelfAttention":
             module.key.register_forward_hook(lambda own, given, output: output.float())
     short(True)
-    with hw.guiding(model, [hw.MapDiscrimination(0.3)]) as guided:
+    with hw.guiding(model, [hw.guides.MapDiscrimination(0.3)]) as guided:
         with torch.autocast(DEVICE, torch.float16):
             model(**inputs)
         assert guided.loss().isfinite()
@@ -203,7 +209,7 @@ def test_a_guide_of_ones_own_computes_in_autocast(short: Any) -> None:
 def test_a_forward_pass_without_a_loss_is_forgotten(short: Any, launched: list[int]) -> None:
     model, inputs = model_and_inputs()
     short(True)
-    with hw.guiding(model, [hw.MapDiscrimination(0.3)]) as guided:
+    with hw.guiding(model, [hw.guides.MapDiscrimination(0.3)]) as guided:
         model(**inputs)
         model(**inputs)
         guided.loss()
@@ -214,11 +220,11 @@ def test_precision_is_that_of_the_forward_pass(short: Any) -> None:
     """Also if the loss is asked for outside autocast."""
     model, inputs = model_and_inputs()
     short(True)
-    with hw.guiding(model, [hw.MapDiscrimination(0.3)]) as guided:
+    with hw.guiding(model, [hw.guides.MapDiscrimination(0.3)]) as guided:
         with torch.autocast(DEVICE, torch.float16):
             model(**inputs)
         for layer in guided._layers:
-            assert isinstance(layer.receiving, Waiting)
+            assert isinstance(layer.receiving, DeferredReceived)
             assert layer.receiving.look.q.dtype == torch.float16
         loss = guided.loss()
     assert loss.dtype == torch.float32
@@ -236,19 +242,19 @@ def test_unguided_dropout_is_drawn_as_if_unguided(short: Any) -> None:
     torch.manual_seed(5)
     unguided = model(**inputs).logits
     short(True)
-    with hw.guiding(model, [hw.MapDiscrimination(0.3)]):
+    with hw.guiding(model, [hw.guides.MapDiscrimination(0.3)]):
         torch.manual_seed(5)
         guided = model(**inputs).logits
     torch.testing.assert_close(guided, unguided)
 
 
 class Ear:
-    listening, wants = True, frozenset[Need]()
+    is_recording, required_fields = True, frozenset[RecordField]()
 
     def __init__(self) -> None:
-        self.heard: list[Heard] = []
+        self.heard: list[LayerRecord] = []
 
-    def hear(self, layer: torch.nn.Module, heard: Heard) -> None:
+    def record(self, layer: torch.nn.Module, heard: LayerRecord) -> None:
         self.heard.append(heard)
 
 
@@ -272,15 +278,15 @@ def test_layers_that_may_wait(short: Any, options: dict[str, Any], waits: bool) 
     if length is not None:
         mask = (torch.arange(length, device=DEVICE) < torch.tensor([[length], [5]], device=DEVICE))[:, None, None]
 
-    def run(soon: bool) -> tuple[Tensor, Heard]:
+    def run(soon: bool) -> tuple[Tensor, LayerRecord]:
         layer, ear = torch.nn.Module(), Ear()
-        layer.__dict__[attaching.LISTENER] = ear
+        layer.__dict__[hf_attention.LISTENER] = ear
         short(not soon)
-        output, _ = attaching.attention(layer, q, k, v, mask, scaling=options.get("scaling"), is_causal=False)
+        output, _ = hf_attention.attention(layer, q, k, v, mask, scaling=options.get("scaling"), is_causal=False)
         return output, ear.heard[0]
 
     (expected, at_once), (found, later) = run(True), run(False)
-    assert isinstance(later.receiving, Waiting) is waits
+    assert isinstance(later.receiving, DeferredReceived) is waits
     real = at_once.real
     torch.testing.assert_close(found[real], expected[real])
     torch.testing.assert_close(later.received, at_once.received)

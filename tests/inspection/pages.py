@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from headwise.inspection.compact import STRONGEST, Layer, group_size
-from headwise.inspection.reading import Reading
-from headwise.inspection.subject import Prediction
+from headwise.inspection.attention_maps import Reading
+from headwise.inspection.inspected_model import Prediction
+from headwise.inspection.quantize import STRONGEST, Layer, group_size
 from headwise.inspection.viewer import Example, Viewer
 
 

@@ -7,14 +7,14 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 import headwise as hw
-from headwise.inspection import Subject
+from headwise.inspection import InspectedModel
 from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification, build_tokenizer
 
 WORDS = "a fine warm and funny film with dull actors , though the plot is thin . ! < > / script"
 TEXT = "a warm and funny film , though the plot is thin ."
 
 
-def bert(name: str = "tiny", *, seed: int = 0, distance: bool = False, layers: int = 2) -> Subject:
+def bert(name: str = "tiny", *, seed: int = 0, distance: bool = False, layers: int = 2) -> InspectedModel:
     torch.manual_seed(seed)
     tokenizer = build_tokenizer([WORDS], framed=True)
     config = BertConfig(
@@ -33,12 +33,12 @@ def bert(name: str = "tiny", *, seed: int = 0, distance: bool = False, layers: i
         hw.retrofit(model, hw.DistanceAware)
         for parameter in hw.scheme_parameters(model):
             nn.init.normal_(parameter, std=0.5)
-    return Subject(name=name, model=model, tokenizer=tokenizer)
+    return InspectedModel(name=name, model=model, tokenizer=tokenizer)
 
 
-def ours(name: str = "ours", **options: Any) -> Subject:
+def ours(name: str = "ours", **options: Any) -> InspectedModel:
     torch.manual_seed(0)
     tokenizer = build_tokenizer([WORDS])
     sizes: dict[str, Any] = {"word_dim": 8, "heads": 2, "head_dim": 4, "layers": 2, "num_labels": 2}
     config = HeadwiseConfig(vocab_size=len(tokenizer), **({"scheme": "distance-aware"} | sizes | options))
-    return Subject(name=name, model=HeadwiseForSequenceClassification(config).eval(), tokenizer=tokenizer)
+    return InspectedModel(name=name, model=HeadwiseForSequenceClassification(config).eval(), tokenizer=tokenizer)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwise.inspection import Subject, Viewer, look, statistics
+from headwise.inspection import InspectedModel, Viewer, build_viewer, compute_head_statistics
 from headwise.inspection.viewer import Example
 from tests.inspection.conftest import Opened
 from tests.inspection.pages import made_up, page_of
@@ -22,7 +22,9 @@ def two() -> Viewer:
     """Two models, one with distance, three texts, and statistics."""
     models = [bert("as it is"), bert("with distance", seed=1, distance=True)]
     rows = [(TEXT,), ("a fine film .",), ("dull actors !",)]
-    return look(models, TEXTS, labels=["praise", None, HOSTILE], statistics=[statistics(x, rows) for x in models])
+    return build_viewer(
+        models, TEXTS, labels=["praise", None, HOSTILE], statistics=[compute_head_statistics(x, rows) for x in models]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +252,7 @@ def test_how_it_looks(name: str, options: dict[str, Any], path: Path, opened: Op
 
 def test_four_models(opened: Opened, artefacts: Path, tmp_path: Path) -> None:
     names = ("unguided", "MDG", "PDG", "both")
-    viewer = look([bert(name, seed=seed) for seed, name in enumerate(names)], [TEXT])
+    viewer = build_viewer([bert(name, seed=seed) for seed, name in enumerate(names)], [TEXT])
     viewer.write(tmp_path / "four.html")
     page = opened(tmp_path / "four.html", "#layer=1&head=0")
     assert page.locator(".heatmap").count() == 4
@@ -297,8 +299,8 @@ def test_in_a_notebook(two: Viewer, browser: Any, tmp_path: Path) -> None:
 
 def test_a_model_without_answers_and_a_single_token(opened: Opened, tmp_path: Path) -> None:
     subject = bert()
-    bare = Subject(name="bare", model=subject.model.base_model, tokenizer=subject.tokenizer)  # type: ignore[arg-type]
-    look([bare], ["film"]).write(tmp_path / "bare.html")
+    bare = InspectedModel(name="bare", model=subject.model.base_model, tokenizer=subject.tokenizer)  # type: ignore[arg-type]
+    build_viewer([bare], ["film"]).write(tmp_path / "bare.html")
     assert opened(tmp_path / "bare.html").locator("#answers").inner_text() == ""
     reading = made_up(1, layers=1, heads=1)
     Viewer("one", ("one",), (Example("one", None, (reading,)),)).write(tmp_path / "one.html")

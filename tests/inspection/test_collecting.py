@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.inspection import Statistics, attention_maps, statistics
-from headwise.inspection.collecting import CHUNK, PLACES, clustered
-from headwise.inspection.subject import Subject
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
+from headwise.inspection import HeadStatistics, attention_maps, compute_head_statistics
+from headwise.inspection.head_statistics import CHUNK, PLACES, clustered
+from headwise.inspection.inspected_model import InspectedModel
 from tests.inspection.small import bert, ours
 
 ROWS: list[tuple[str, ...]] = [("a fine film .",), ("dull , dull , dull actors !",), ("the plot is thin",)]
 
 
-def by_hand(subject: Subject, rows: list[tuple[str, ...]]) -> dict[str, np.ndarray]:
+def by_hand(subject: InspectedModel, rows: list[tuple[str, ...]]) -> dict[str, np.ndarray]:
     """Every measure as a loop over texts, heads, queries and keys."""
     sums: dict[str, np.ndarray] = {}
     tokens = 0
@@ -54,7 +54,7 @@ def by_hand(subject: Subject, rows: list[tuple[str, ...]]) -> dict[str, np.ndarr
     return measures | {"received": received / np.maximum(places, 1), "similarity": np.mean(alike, axis=0)}
 
 
-def check(found: Statistics, expected: dict[str, np.ndarray]) -> None:
+def check(found: HeadStatistics, expected: dict[str, np.ndarray]) -> None:
     for name, values in found.measures.items():
         np.testing.assert_allclose(values, expected[name], atol=1e-5, err_msg=name)
     np.testing.assert_allclose(found.received, expected["received"], atol=1e-5)
@@ -63,21 +63,21 @@ def check(found: Statistics, expected: dict[str, np.ndarray]) -> None:
 
 def test_every_number_is_what_a_loop_gives() -> None:
     subject = bert()
-    found = statistics(subject, ROWS)
+    found = compute_head_statistics(subject, ROWS)
     assert (found.texts, found.tokens, found.shape) == (3, 6 + 9 + 6, (2, 4))
     check(found, by_hand(subject, ROWS))
 
 
 def test_rows_in_small_blocks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = lambda n, *_: [(at, min(at + 2, n)) for at in range(0, n, 2)]  # noqa: E731
-    monkeypatch.setattr("headwise.inspection.collecting.row_blocks", blocks)
+    monkeypatch.setattr("headwise.inspection.head_statistics.row_blocks", blocks)
     subject = bert()
-    check(statistics(subject, ROWS), by_hand(subject, ROWS))
+    check(compute_head_statistics(subject, ROWS), by_hand(subject, ROWS))
 
 
 def test_empty_rows_are_left_out_and_counted() -> None:
     subject = bert()
-    found = statistics(subject, [ROWS[0], ("",), *ROWS[1:], (" ",)])
+    found = compute_head_statistics(subject, [ROWS[0], ("",), *ROWS[1:], (" ",)])
     assert (found.texts, found.empty) == (3, 2)
     check(found, by_hand(subject, ROWS))
 
@@ -92,11 +92,11 @@ def test_texts_are_drawn_as_needed_and_not_kept() -> None:
             yield ROWS[drawn % 3]
 
     subject, peaks = bert(layers=1), []
-    statistics(subject, rows(3))
+    compute_head_statistics(subject, rows(3))
     for count in (CHUNK, 4 * CHUNK):
         drawn = 0
         tracemalloc.start()
-        statistics(subject, rows(count))
+        compute_head_statistics(subject, rows(count))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert drawn == count
@@ -104,10 +104,10 @@ def test_texts_are_drawn_as_needed_and_not_kept() -> None:
 
 
 def test_siamese_and_documents() -> None:
-    pairs = statistics(ours(pair="siamese"), [("a fine film", "dull"), ("the plot", "the actors")])
+    pairs = compute_head_statistics(ours(pair="siamese"), [("a fine film", "dull"), ("the plot", "the actors")])
     assert pairs.shape == (2, 2)
     assert pairs.tokens == 8
-    documents = statistics(ours(hierarchy=(4, 3)), [("A fine film. Dull actors.",), ("Thin.",)])
+    documents = compute_head_statistics(ours(hierarchy=(4, 3)), [("A fine film. Dull actors.",), ("Thin.",)])
     assert documents.shape == (4, 2)  # two layers of words, two of sentences
     assert np.isnan(documents.similarity[:4, 4:]).all()
     assert not np.isnan(documents.similarity[:4, :4]).any()
@@ -124,11 +124,11 @@ def test_alike_heads_are_of_one_cluster() -> None:
 
 
 def test_no_text_at_all_is_told() -> None:
-    with pytest.raises(Mistake, match="no text"):
-        statistics(bert(), [("",)])
+    with pytest.raises(UserError, match="no text"):
+        compute_head_statistics(bert(), [("",)])
 
 
 def test_texts_of_one_token() -> None:
-    found = statistics(ours(), [("film",)])
+    found = compute_head_statistics(ours(), [("film",)])
     assert found.measures["distance"].tolist() == [[0.0, 0.0]] * 2
     torch.testing.assert_close(torch.tensor(found.received[:, :, 0]), torch.ones(2, 2, dtype=torch.float64))

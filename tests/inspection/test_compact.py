@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import headwise as hw
-from headwise.guidance.rows import Rows
-from headwise.inspection import compact as module
-from headwise.inspection.compact import STRONGEST, compact
+from headwise.inspection import quantize as module
 from headwise.inspection.measures import row_blocks
+from headwise.inspection.quantize import STRONGEST, compact
+from headwise.integrations import AttentionRows
 
 
-def rows(maps: Tensor, lengths: list[int], scheme: hw.attention.Scheme | None = None) -> Rows:
+def rows(maps: Tensor, lengths: list[int], scheme: hw.attention.Scheme | None = None) -> AttentionRows:
     real = torch.arange(maps.shape[2]) < torch.tensor(lengths)[:, None]
-    return Rows(maps.shape[1], real, scheme, lambda start, stop: maps[:, :, start:stop])
+    return AttentionRows(maps.shape[1], real, scheme, lambda start, stop: maps[:, :, start:stop])
 
 
 def some_maps(sequences: int, heads: int, length: int) -> Tensor:

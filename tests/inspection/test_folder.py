@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 
 import headwise as hw
 from headwise.inspection import (
+    build_viewer,
+    compute_head_statistics,
     draw_averages,
     draw_coefficients,
     draw_components,
@@ -21,12 +23,10 @@ from headwise.inspection import (
     draw_sigmoids,
     draw_similarity,
     draw_sorted,
-    look,
-    statistics,
 )
-from headwise.inspection.folder import learned_figures, schemes, telling_heads, write_folder
-from headwise.inspection.reading import read
-from headwise.inspection.subject import Subject
+from headwise.inspection.attention_maps import read
+from headwise.inspection.inspected_model import InspectedModel
+from headwise.inspection.output_dir import find_schemes, plot_learned_parameters, telling_heads, write_inspection
 from headwise.models import HeadwiseConfig, HeadwiseForRecommendation, RecommenderConfig
 from tests.inspection.small import TEXT, bert
 
@@ -98,7 +98,9 @@ def test_components_are_shared_by_all_models() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_figures_of_a_data_set(count: int) -> None:
-    found = [statistics(bert(f"model {seed}", seed=seed), [(TEXT,), ("a fine film",)]) for seed in range(count)]
+    found = [
+        compute_head_statistics(bert(f"model {seed}", seed=seed), [(TEXT,), ("a fine film",)]) for seed in range(count)
+    ]
     figures: list[Figure] = [draw_measures(found), draw_received(found), draw_similarity(found)]
     for figure in figures:
         figure.draw_without_rendering()
@@ -108,9 +110,9 @@ def test_figures_of_a_data_set(count: int) -> None:
 
 def test_a_folder_holds_all_of_it(tmp_path: Path) -> None:
     subjects = [bert("as it is"), bert("with distance", seed=1, distance=True)]
-    found = [statistics(subject, [(TEXT,), ("a fine film",)]) for subject in subjects]
-    viewer = look(subjects, ["a $fine$ film"], statistics=found)
-    write_folder(viewer, subjects, tmp_path)
+    found = [compute_head_statistics(subject, [(TEXT,), ("a fine film",)]) for subject in subjects]
+    viewer = build_viewer(subjects, ["a $fine$ film"], statistics=found)
+    write_inspection(viewer, subjects, tmp_path)
     names = {path.stem for path in (tmp_path / "figures").iterdir()}
     learned, of_text, of_data = (
         "sigmoids coefficients sorted",
@@ -149,11 +151,11 @@ def test_heads_that_are_shown_differ_in_w() -> None:
 def test_the_parts_of_a_recommender_are_drawn_apart() -> None:
     words = HeadwiseConfig(vocab_size=9, word_dim=4, scheme="distance-aware", heads=2, head_dim=4)
     model = HeadwiseForRecommendation(RecommenderConfig(titles=words, scheme="distance-aware", heads=3, head_dim=4))
-    subject = Subject(name="mind", model=model.titles.encoder, tokenizer=None, part_of=model)
-    found = schemes(subject)
+    subject = InspectedModel(name="mind", model=model.titles.encoder, tokenizer=None, part_of=model)
+    found = find_schemes(subject)
     assert {part: [layer.w.numel() for layer in layers] for part, layers in found.items()} == {
         "titles": [2],
         "clicks": [3],
     }
-    names = [name for name, _ in learned_figures({"mind": [subject]})]
+    names = [name for name, _ in plot_learned_parameters({"mind": [subject]})]
     assert names == ["sigmoids-1", "coefficients-1", "sigmoids-2", "coefficients-2", "sorted"]

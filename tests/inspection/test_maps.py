@@ -20,7 +20,7 @@ def maps(heads: int) -> torch.Tensor:
 def test_a_row_for_each_map_and_a_column_for_each_head(tmp_path: Path) -> None:
     shown = [maps(2), maps(1)]
     figure = draw_maps(shown, TOKENS, ["plain", "tener"], heads=[["w = 1", "w = 2"], ["u"]])
-    style.save(figure, tmp_path / "maps.png")
+    style.save_figure(figure, tmp_path / "maps.png")
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
     *cells, _ = figure.axes  # the last is the colour bar
     images = [axes.get_images() for axes in cells]

@@ -5,7 +5,7 @@ import torch
 from transformers import BertConfig, BertModel, DebertaV2Config, DebertaV2Model
 
 import headwise as hw
-from headwise.inspection.reading import attention_maps
+from headwise.inspection.attention_maps import attention_maps
 
 IDS = torch.tensor([[5, 6, 7, 8], [9, 3, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])

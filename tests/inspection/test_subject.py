@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.inspection.reading import read, same_tokens
-from headwise.inspection.subject import Subject
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
+from headwise.inspection.attention_maps import read, same_tokens
+from headwise.inspection.inspected_model import InspectedModel
 from tests.inspection.small import TEXT, bert, ours
 
 
@@ -66,7 +66,7 @@ def test_a_rating_and_tags() -> None:
 
 def test_a_text_that_is_too_long_is_cut_and_told() -> None:
     subject = bert()
-    short = Subject(name="short", model=subject.model, tokenizer=subject.tokenizer, max_length=6)
+    short = InspectedModel(name="short", model=subject.model, tokenizer=subject.tokenizer, max_length=6)
     (reading,) = read(short, (TEXT,))
     assert len(reading.tokens) == 6
     assert reading.cut
@@ -82,15 +82,15 @@ def test_a_text_that_is_too_long_is_cut_and_told() -> None:
     ],
     ids=["empty", "one", "two"],
 )
-def test_texts_that_do_not_fit_are_told(subject: Subject, texts: tuple[str, ...], told: str) -> None:
-    with pytest.raises(Mistake, match=told):
+def test_texts_that_do_not_fit_are_told(subject: InspectedModel, texts: tuple[str, ...], told: str) -> None:
+    with pytest.raises(UserError, match=told):
         read(subject, texts)
 
 
 def test_models_side_by_side_read_the_same_tokens() -> None:
     a, b = read(bert(), (TEXT,)), read(ours(), (TEXT,))
     same_tokens(["tiny", "again"], [a, a])
-    with pytest.raises(Mistake, match=r"tiny and ours cut the text into different tokens \(14 and 12\)"):
+    with pytest.raises(UserError, match=r"tiny and ours cut the text into different tokens \(14 and 12\)"):
         same_tokens(["tiny", "ours"], [a, b])
 
 

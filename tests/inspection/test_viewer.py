@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwise.inspection import Subject, look, statistics
+from headwise.errors import UserError
+from headwise.inspection import InspectedModel, build_viewer, compute_head_statistics
 from headwise.inspection.viewer import THUMB, thumbs
-from headwise.mistakes import Mistake
 from tests.inspection.pages import made_up, page_of
 from tests.inspection.small import TEXT, bert, ours
 
@@ -32,7 +32,7 @@ def unpacked(html: str, name: str) -> bytes:
 
 
 def test_maps_in_the_page_are_the_readings() -> None:
-    viewer = look([bert(), bert("other", seed=1)], [TEXT, "a fine film"])
+    viewer = build_viewer([bert(), bert("other", seed=1)], [TEXT, "a fine film"])
     html = viewer.html()
     for text, example in enumerate(viewer.examples):
         told = about(html)["texts"][text]
@@ -61,7 +61,7 @@ def test_it_is_small(tmp_path: Path) -> None:
 
 
 def test_it_needs_nothing_else_and_only_its_own_script_may_run() -> None:
-    html = look([bert()], [TEXT]).html()
+    html = build_viewer([bert()], [TEXT]).html()
     assert not re.search(r"<(link|iframe|img)\b", html)
     assert not re.search(r"""(src|href)\s*=""", html.split('id="about-data"')[0])
     assert set(re.findall(r"https?://[^\s\"']+", html)) <= {"http://www.w3.org/2000/svg"}  # a name, not an address
@@ -74,8 +74,8 @@ def test_it_needs_nothing_else_and_only_its_own_script_may_run() -> None:
 
 def test_what_looks_like_html_is_text() -> None:
     subject = bert()
-    hostile = Subject(name=HOSTILE, model=subject.model, tokenizer=subject.tokenizer)
-    html = look([hostile], [HOSTILE], labels=[HOSTILE]).html()
+    hostile = InspectedModel(name=HOSTILE, model=subject.model, tokenizer=subject.tokenizer)
+    html = build_viewer([hostile], [HOSTILE], labels=[HOSTILE]).html()
     assert "<script>window" not in html
     assert "<img" not in html
     told = about(html)
@@ -84,7 +84,7 @@ def test_what_looks_like_html_is_text() -> None:
 
 
 def test_in_a_notebook_it_displays_itself_in_a_frame_of_its_own() -> None:
-    viewer = look([bert()], [TEXT])
+    viewer = build_viewer([bert()], [TEXT])
     frame = viewer._repr_html_()
     (inside,) = re.findall(r'srcdoc="([^"]*)"', frame)
     assert unescape(inside) == viewer.html()
@@ -93,8 +93,8 @@ def test_in_a_notebook_it_displays_itself_in_a_frame_of_its_own() -> None:
 
 def test_statistics_are_on_the_page() -> None:
     subject = bert()
-    found = statistics(subject, [(TEXT,), ("a fine film",)])
-    html = look([subject], [TEXT], statistics=[found]).html()
+    found = compute_head_statistics(subject, [(TEXT,), ("a fine film",)])
+    html = build_viewer([subject], [TEXT], statistics=[found]).html()
     told = about(html)["statistics"][0]
     np.testing.assert_allclose(told["measures"]["entropy"], found.measures["entropy"], rtol=1e-4)
     alike = np.frombuffer(unpacked(html, "similarity-0"), np.uint8).reshape(8, 8) / 127 - 1
@@ -123,6 +123,6 @@ def test_small_pictures_show_the_strongest() -> None:
     ],
     ids=["none", "five", "twins", "nothing", "empty", "tokens", "layers"],
 )
-def test_what_cannot_be_shown_is_told(subjects: list[Subject], texts: list[str], told: str) -> None:
-    with pytest.raises(Mistake, match=told):
-        look(subjects, texts)
+def test_what_cannot_be_shown_is_told(subjects: list[InspectedModel], texts: list[str], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        build_viewer(subjects, texts)

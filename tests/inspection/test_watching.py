@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, DebertaV2Config, DebertaV2Model, GPT2Config, GPT2Model, PreTrainedModel
 
 import headwise as hw
-from headwise.guidance.attaching import WATCHER
-from headwise.guidance.rows import Rows
+from headwise.errors import UserError
 from headwise.inspection import watch
-from headwise.mistakes import Mistake
+from headwise.integrations import AttentionRows
+from headwise.integrations.hf_attention import WATCHER
 from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 4, 3], [9, 3, 8, 2, 0, 0, 0]])
@@ -55,7 +55,7 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
 def seen(model: nn.Module, step: int) -> tuple[Any, list[Tensor]]:
     found: list[Tensor] = []
 
-    def see(_: nn.Module, rows: Rows) -> None:
+    def see(_: nn.Module, rows: AttentionRows) -> None:
         n = rows.real.shape[1]
         blocks = [rows.weights(start, min(start + step, n)) for start in range(0, n, step)]
         found.append(torch.cat(blocks, dim=2))
@@ -103,7 +103,7 @@ def test_maps_are_those_that_the_model_returns_itself(name: str) -> None:
 def test_causal_models_without_a_mask() -> None:
     model, found = gpt2().eval(), []
 
-    def see(_: nn.Module, rows: Rows) -> None:
+    def see(_: nn.Module, rows: AttentionRows) -> None:
         found.append(torch.cat([rows.weights(start, start + 1) for start in range(7)], dim=2))
 
     inputs = {"input_ids": IDS[:1]}
@@ -128,5 +128,5 @@ def test_a_model_that_cannot_be_seen_is_told() -> None:
         def forward(self, input_ids: Tensor, **_: Any) -> Any:
             return self.embeddings(input_ids)
 
-    with pytest.raises(Mistake, match=r"Blind: its attention cannot be seen"):
+    with pytest.raises(UserError, match=r"Blind: its attention cannot be seen"):
         watch(Blind(BertConfig(**TINY)), {"input_ids": IDS}, lambda *_: None)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models import HeadwiseForTokenClassification
 from tests.models.small import CASES, KINDS, SCHEMES, WORDS, classifier, config, inputs, texts
 
@@ -138,13 +138,13 @@ def test_weights_of_both_texts() -> None:
 def test_mistakes() -> None:
     single, siamese, document = classifier(), classifier(pair="siamese"), classifier(hierarchy=(6, 4))
     ids = torch.ones(2, 3, dtype=torch.long)
-    with pytest.raises(Mistake, match="pair=None"):
+    with pytest.raises(UserError, match="pair=None"):
         single(ids, pair_input_ids=ids)
-    with pytest.raises(Mistake, match="siamese"):
+    with pytest.raises(UserError, match="siamese"):
         siamese(ids)
-    with pytest.raises(Mistake, match=r"\(batch, sentences, words\), got shape \(2, 3\)"):
+    with pytest.raises(UserError, match=r"\(batch, sentences, words\), got shape \(2, 3\)"):
         document(ids)
-    with pytest.raises(Mistake, match="token_type_ids"):
+    with pytest.raises(UserError, match="token_type_ids"):
         classifier(pair="joint")(ids)
-    with pytest.raises(Mistake, match="token classification"):
+    with pytest.raises(UserError, match="token classification"):
         HeadwiseForTokenClassification(config(pair="siamese"))

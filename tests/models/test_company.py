@@ -116,4 +116,4 @@ def test_the_trainer_learns(tmp_path: Path) -> None:
 def test_importing_headwise_stays_fast_and_offers_the_models() -> None:
     code = "import sys, headwise; sys.exit('transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    assert headwise.HeadwiseModel is HeadwiseModel
+    assert headwise.models.HeadwiseModel is HeadwiseModel

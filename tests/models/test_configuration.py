@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoConfig
 
 from headwise import DistanceAware, RelativePositions
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models import HeadwiseConfig
 from tests.models.small import SCHEMES
 
@@ -65,5 +65,5 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(Mistake, match=message):
+    with pytest.raises(UserError, match=message):
         HeadwiseConfig(**options)

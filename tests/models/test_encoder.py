@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models import HeadwiseModel
 from tests.models.small import SCHEMES, config, texts
 
@@ -91,13 +91,13 @@ def test_weights_and_states_of_each_layer(scheme: str) -> None:
 def test_learned_positions_end() -> None:
     model = encoder("plain", positions="learned", max_tokens=4)
     assert model(torch.ones(1, 4, dtype=torch.long)).last_hidden_state.shape == (1, 4, 8)
-    with pytest.raises(Mistake, match="end at 4, got a text of length 5"):
+    with pytest.raises(UserError, match="end at 4, got a text of length 5"):
         model(torch.ones(1, 5, dtype=torch.long))
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 0), (2, 3, 4)])
 def test_ids_of_a_wrong_shape(shape: tuple[int, ...]) -> None:
-    with pytest.raises(Mistake, match="input_ids must be"):
+    with pytest.raises(UserError, match="input_ids must be"):
         encoder("plain")(torch.ones(shape, dtype=torch.long))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, BartConfig, GPT2Config
 
 import headwise as hw
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models import FirstToken
 
 SIZE: dict[str, Any] = {
@@ -91,10 +91,10 @@ def test_another_classifier_never_takes_its_weights(tmp_path: Path) -> None:
 def test_it_is_guided_and_given_distance_as_any_other(tmp_path: Path) -> None:
     model: Any = FirstToken.from_config(config_of("Bert"))
     hw.retrofit(model, hw.DistanceAware)
-    with hw.guiding(model.train(), [hw.MapDiscrimination()]) as guided:
+    with hw.guiding(model.train(), [hw.guides.MapDiscrimination()]) as guided:
         loss = model(input_ids=IDS, attention_mask=MASK, labels=torch.tensor([0, 1])).loss + guided.loss()
         loss.backward()
-    assert all(p.grad is not None for p in hw.guidance.scheme_parameters(model))
+    assert all(p.grad is not None for p in hw.scheme_parameters(model))
     model.save_pretrained(tmp_path)
     again: Any = hw.from_pretrained(tmp_path, FirstToken).eval()
     both = [one.eval()(input_ids=IDS, attention_mask=MASK).logits for one in (model, again)]
@@ -103,5 +103,5 @@ def test_it_is_guided_and_given_distance_as_any_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [GPT2Config, BartConfig])
 def test_a_first_token_that_has_not_seen_the_others_is_refused(config: Any) -> None:
-    with pytest.raises(Mistake, match="the first token is read of Hugging Face's encoders alone"):
+    with pytest.raises(UserError, match="the first token is read of Hugging Face's encoders alone"):
         FirstToken.from_config(config())

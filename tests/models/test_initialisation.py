@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models import HeadwiseForSequenceClassification, initialise_by_name
 from tests.models.small import CASES, KINDS, SCHEMES, classifier
 
@@ -89,9 +89,9 @@ def test_only_the_named_parameters_change() -> None:
 
 def test_mistakes() -> None:
     model = classifier()
-    with pytest.raises(Mistake, match="HeadwiseForSequenceClassification has no parameter 'head'"):
+    with pytest.raises(UserError, match="HeadwiseForSequenceClassification has no parameter 'head'"):
         initialise_by_name(model, 1, ["head"])
     with torch.device("meta"):
         elsewhere = HeadwiseForSequenceClassification(model.config)
-    with pytest.raises(Mistake, match="before it moves"):
+    with pytest.raises(UserError, match="before it moves"):
         initialise_by_name(elsewhere, 1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, BertConfig
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models import HeadwiseConfig, HeadwiseForRecommendation, RecommenderConfig, initialise_by_name
 from headwise.models.recommendation.pooling import RecentPooling
 from tests.models.small import SCHEMES, WORDS, config
@@ -133,7 +133,7 @@ def test_recent_pooling_prefers_the_latest_real_click() -> None:
 
 
 def test_what_is_not_possible_is_told() -> None:
-    with pytest.raises(Mistake, match="pooling must be one of additive, recent, last; got 'cls'"):
+    with pytest.raises(UserError, match="pooling must be one of additive, recent, last; got 'cls'"):
         RecommenderConfig(pooling="cls")  # type: ignore[arg-type]
-    with pytest.raises(Mistake, match="scheme must be one of"):
+    with pytest.raises(UserError, match="scheme must be one of"):
         RecommenderConfig(titles=HeadwiseConfig(), scheme="none at all")  # type: ignore[arg-type]

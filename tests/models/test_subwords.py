@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models import build_subwords
 
 TEXTS = ["Two young, White males are outside.", "Zwei junge weiße Männer sind im Freien.", "deux, c'est assez !"]
@@ -44,7 +44,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(Mistake, match="at least 259"):
+    with pytest.raises(UserError, match="at least 259"):
         build_subwords(TEXTS, size=258)
-    with pytest.raises(Mistake, match="no texts"):
+    with pytest.raises(UserError, match="no texts"):
         build_subwords([])

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, EncoderDecoderCache
 from transformers.cache_utils import DynamicCache
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models import HeadwiseForTranslation, HeadwiseTranslatorConfig, initialise_by_name
 
 WORDS = 60
@@ -161,11 +161,11 @@ def test_presets_are_the_papers() -> None:
     ],
 )
 def test_mistakes_are_named(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         HeadwiseTranslatorConfig(**options)
 
 
 def test_learned_positions_end() -> None:
     model = translator("learned")
-    with pytest.raises(Mistake, match="end at 32"):
+    with pytest.raises(UserError, match="end at 32"):
         model(torch.randint(3, WORDS, (1, 33)), labels=torch.randint(3, WORDS, (1, 4)))

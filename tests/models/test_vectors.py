@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models import Coverage, read_vectors
 
 VOCABULARY = {"[PAD]": 0, "[UNK]": 1, "the": 2, "café": 3, "rare": 4}
@@ -116,7 +116,7 @@ def test_a_large_file_needs_little_memory(packed: bool, tmp_path: Path) -> None:
 def test_faults_of_a_file(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     path.write_bytes(content)
-    with pytest.raises(Mistake, match=message) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         read_vectors(path, VOCABULARY)
     assert str(path) in str(caught.value)
 
@@ -134,18 +134,18 @@ def test_faults_of_a_file(content: bytes, message: str, tmp_path: Path) -> None:
     ],
 )
 def test_faults_of_an_archive(words: Any, vectors: Any, message: str, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=message):
+    with pytest.raises(UserError, match=message):
         read_vectors(npz(tmp_path / "v.npz", words, vectors), VOCABULARY)
 
 
 def test_an_archive_without_words(tmp_path: Path) -> None:
     np.savez(tmp_path / "v.npz", vectors=ROWS)
-    with pytest.raises(Mistake, match="arrays called words and vectors are expected"):
+    with pytest.raises(UserError, match="arrays called words and vectors are expected"):
         read_vectors(tmp_path / "v.npz", VOCABULARY)
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="there is no such file"):
+    with pytest.raises(UserError, match="there is no such file"):
         read_vectors(tmp_path / "v.txt", VOCABULARY)
-    with pytest.raises(Mistake, match="directory"):
+    with pytest.raises(UserError, match="directory"):
         read_vectors(tmp_path, VOCABULARY)

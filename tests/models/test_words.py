@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models import build_tokenizer, count_words
 
 TRAIN = ["The cat didn't see the dog.", "The dog's cat; the END"]
@@ -90,13 +90,13 @@ def test_words_of_a_sentence_that_is_cut_already() -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(Mistake, match="not one string"):
+    with pytest.raises(UserError, match="not one string"):
         build_tokenizer("the cat")
-    with pytest.raises(Mistake, match=r"no word is left for the vocabulary"):
+    with pytest.raises(UserError, match=r"no word is left for the vocabulary"):
         build_tokenizer([" "])
-    with pytest.raises(Mistake, match="none of them 5 times"):
+    with pytest.raises(UserError, match="none of them 5 times"):
         build_tokenizer(TRAIN, min_count=5)
-    with pytest.raises(Mistake, match="size must leave room"):
+    with pytest.raises(UserError, match="size must leave room"):
         build_tokenizer(TRAIN, size=4)
-    with pytest.raises(Mistake, match="max_tokens"):
+    with pytest.raises(UserError, match="max_tokens"):
         build_tokenizer(TRAIN, max_tokens=0)

@@ -19,14 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
+from headwise.errors import UserError
 from headwise.inspection import Page
-from headwise.mistakes import Mistake
 from headwise.models import read_vectors
 from headwise.simulation import titles
-from headwise.tasks import mind, own
+from headwise.tasks import load_files, mind
 from headwise.tasks.translation import read_pairs
-from headwise.training import Settings, Trained, folder, train
-from headwise.training.kinds import read_settings
+from headwise.training import TextConfig, TextModel, train
+from headwise.training.core import run_dir
+from headwise.training.registry import load_config
 from tests.training.conftest import rows, write
 
 #: What breaks readers.
@@ -73,14 +74,14 @@ def table(ending: str) -> Callable[[bytes, Path], None]:
     def read(data: bytes, place: Path) -> None:
         path = place / f"data{ending}"
         path.write_bytes(data)
-        own(path, kind="regression" if len(data) % 3 == 0 else "classification", cache=place / "cache")
+        load_files(path, label_type="regression" if len(data) % 3 == 0 else "classification", cache=place / "cache")
 
     return read
 
 
 def sentences(data: bytes, place: Path) -> None:
     (place / "data.conll").write_bytes(data)
-    own(place / "data.conll", kind="tokens", cache=place / "cache")
+    load_files(place / "data.conll", label_type="tokens", cache=place / "cache")
 
 
 def news(data: bytes, place: Path) -> None:
@@ -115,23 +116,23 @@ def vectors(ending: str) -> Callable[[bytes, Path], None]:
 
 def settings(data: bytes, place: Path) -> None:
     (place / "run.yaml").write_bytes(data)
-    found = read_settings(place / "run.yaml")
-    (place / "run.yaml").write_text(found.written(), encoding="utf-8")
-    assert read_settings(place / "run.yaml") == found, "what is written is what is read"
+    found = load_config(place / "run.yaml")
+    (place / "run.yaml").write_text(found.to_yaml(), encoding="utf-8")
+    assert load_config(place / "run.yaml") == found, "what is written is what is read"
 
 
 def figures(data: bytes, place: Path) -> None:
     """A run whose metrics.json is anything."""
     (place / "run.yaml").write_text("data: [a.csv]\n")
     (place / "metrics.json").write_bytes(data)
-    Trained.load(place)
+    TextModel.load(place)
 
 
 def checkpoints(data: bytes, place: Path) -> None:
     kept = place / "checkpoints" / "checkpoint-3"
     kept.mkdir(parents=True, exist_ok=True)
     (kept / "whole.json").write_bytes(data)
-    found = folder.last_checkpoint(place)
+    found = run_dir.last_checkpoint(place)
     assert found is None or all((kept / name).exists() for name in json.loads(data))
 
 
@@ -142,7 +143,7 @@ def part_of_a_run(name: str) -> Callable[[bytes, Path], None]:
         if not (place / "run.yaml").exists():
             shutil.copytree(a_run(), place, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints"))
         (place / name).write_bytes(data)
-        Trained.load(place)
+        TextModel.load(place)
 
     return load
 
@@ -152,7 +153,7 @@ def a_run() -> Path:
     place = Path(tempfile.mkdtemp())
     data = write(place / "reviews.csv", ("text", "label"), list(rows(40)))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
-    return train(Settings(data=(str(data),), heads=2, head_dim=4, word_dim=8, epochs=1), place / "run").folder
+    return train(TextConfig(data=(str(data),), heads=2, head_dim=4, word_dim=8, epochs=1), place / "run").folder
 
 
 def valid(name: str) -> bytes:
@@ -208,7 +209,7 @@ CLICKS = b"".join(b"%d\tU1\t11/9/2019 9:00:00 AM\tN1 N2\tN3-1 N4-0\n" % i for i 
 GLOVE = b"a 0.1 0.2 0.3\nthe 1 2 3\nother 1e-3 2 -3\n"
 YAML = b"data: [a.csv]\nmodel: plain\nepochs: 3\nseed: 1\nheads: 4\nguides: [mdg]\nhierarchy: [3, 4]\n"
 METRICS = json.dumps(
-    {"kind": "classification", "task": "a", "labels": ["x", "y"], "primary": "accuracy", "figures": {},
+    {"label_type": "classification", "task": "a", "labels": ["x", "y"], "primary": "accuracy", "figures": {},
      "inputs": {"pair": None, "max_length": 8, "hierarchy": None}}
 ).encode()  # fmt: skip
 
@@ -263,6 +264,6 @@ def nothing_run() -> Iterator[None]:
 
 def try_out(name: str, data: bytes, place: Path) -> None:
     """Our own mistakes are the only errors."""
-    with nothing_run(), suppress(Mistake):
+    with nothing_run(), suppress(UserError):
         TARGETS[name][1](data, place)
     shutil.rmtree(place / "cache", ignore_errors=True)

@@ -17,13 +17,13 @@ def outcome(run: Path) -> Any:
     metrics = json.loads((run / "metrics.json").read_text())
     losses = [log["loss"] for log in metrics["history"] if "loss" in log]
     weights = (run / "model.safetensors").read_bytes()
-    return metrics["figures"], losses, weights, pq.read_table(run / "predictions.parquet").to_pydict()
+    return metrics["metrics"], losses, weights, pq.read_table(run / "predictions.parquet").to_pydict()
 
 
 @pytest.mark.parametrize("model", ["rpr", "retrofitted and guided"])
 def test_the_same_command_twice(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise, model: str) -> None:
-    kind = ("--model", bert, "--retrofit", "distance-aware", "--guides", "mdg", "pdg")
-    options = kind if "guided" in model else ("--model", model, *OURS)
+    label_type = ("--model", bert, "--retrofit", "distance-aware", "--guides", "mdg", "pdg")
+    options = label_type if "guided" in model else ("--model", model, *OURS)
     common = ("--data", reviews, "--epochs", 2, "--batch-size", 16, "--deterministic")
     for name in ("first", "second"):
         code, _, said = headwise("train", *common, *options, "--out", tmp_path / name)

@@ -14,8 +14,8 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 import headwise
-from headwise.training import Trained
-from headwise.training.folder import last_checkpoint
+from headwise.training import TextModel
+from headwise.training.core.run_dir import last_checkpoint
 from tests.robustness.launcher import Launcher
 from tests.training.conftest import rows, write
 
@@ -56,7 +56,7 @@ def test_they_do_the_work_of_one(
     whole, parts = (AutoModelForSequenceClassification.from_pretrained(run) for run in (alone, out))
     for name, value in whole.state_dict().items():
         np.testing.assert_allclose(parts.state_dict()[name], value, atol=1e-4, err_msg=name)
-    assert len(Trained.load(out).scores({"text": ["a good film"]})) == 1
+    assert len(TextModel.load(out).scores({"text": ["a good film"]})) == 1
     if sharded:
         kept = last_checkpoint(out)
         assert kept is not None

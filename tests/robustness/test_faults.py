@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.guidance import MapDiscrimination
-from headwise.mistakes import Mistake
-from headwise.training import Settings, train
-from headwise.training.folder import last_checkpoint
-from headwise.training.texts.trainer import RunTrainer
+from headwise.errors import UserError
+from headwise.guides import MapDiscrimination
+from headwise.training import TextConfig, train
+from headwise.training.core.run_dir import last_checkpoint
+from headwise.training.text.trainer import RunTrainer
 from tests.training.conftest import Headwise, rows, write
 
 SMALL = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 16, "--epochs", 3)
@@ -94,8 +94,8 @@ def test_too_little_memory_says_what_fits(reviews: Path, tmp_path: Path, monkeyp
         return kept(self, model, inputs, *args)
 
     monkeypatch.setattr(RunTrainer, "step", small)
-    settings = Settings(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, batch_size=16, epochs=1)
-    with pytest.raises(Mistake, match=r"^step 1: out of memory with batches of 16 rows; --batch-size 4 fits"):
+    settings = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, batch_size=16, epochs=1)
+    with pytest.raises(UserError, match=r"^step 1: out of memory with batches of 16 rows; --batch-size 4 fits"):
         train(settings, tmp_path / "run")
     assert [size for size, _ in tried] == [16, 8, 4]
     longest = max(len(text.split()) for text, _ in rows(160))
@@ -107,8 +107,8 @@ def test_memory_that_suffices_for_nothing(reviews: Path, tmp_path: Path, monkeyp
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
 
     monkeypatch.setattr(RunTrainer, "step", none)
-    settings = Settings(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, batch_size=16, epochs=1)
-    with pytest.raises(Mistake, match=r"batches of 16 rows, and of 1: a smaller model or shorter texts"):
+    settings = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, batch_size=16, epochs=1)
+    with pytest.raises(UserError, match=r"batches of 16 rows, and of 1: a smaller model or shorter texts"):
         train(settings, tmp_path / "run")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.robustness.hostile import TARGETS, inputs, try_out, valid
 
-SHORT, FULL = 40, 6_000  # inputs of each kind
+SHORT, FULL = 40, 6_000  # inputs of each label_type
 
 
 @pytest.fixture(scope="module")

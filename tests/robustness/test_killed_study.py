@@ -49,7 +49,7 @@ def outcome(study: Path) -> dict[str, Any]:
     for path in study.rglob("metrics.json"):
         metrics = json.loads(path.read_text())
         losses = [log["loss"] for log in metrics["history"] if "loss" in log]
-        found[str(path.parent.relative_to(study))] = metrics["figures"], losses
+        found[str(path.parent.relative_to(study))] = metrics["metrics"], losses
     return found
 
 

@@ -17,10 +17,10 @@ import torch
 from safetensors.torch import load_file
 
 import headwise as package
-from headwise.mistakes import Mistake
-from headwise.training import Settings, Trained, train
-from headwise.training.folder import last_checkpoint
-from headwise.training.kinds import read_settings
+from headwise.errors import UserError
+from headwise.training import TextConfig, TextModel, train
+from headwise.training.core.run_dir import last_checkpoint
+from headwise.training.registry import load_config
 from tests.training.conftest import Headwise
 
 ROOT = Path(package.__file__).parent
@@ -84,7 +84,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("secret-place")
     data = write(folder / "reviews.csv", ("text", "label"), list(rows(100)))
-    settings = Settings(data=(str(data),), heads=2, head_dim=8, word_dim=16, epochs=2, batch_size=16)
+    settings = TextConfig(data=(str(data),), heads=2, head_dim=8, word_dim=16, epochs=2, batch_size=16)
     return train(settings, folder / "run").folder
 
 
@@ -95,8 +95,8 @@ def test_no_pickle_of_a_run_is_obeyed(run: Path, tmp_path: Path) -> None:
     try:
         (run / "model.safetensors").unlink()
         (run / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(sprung)))
-        with pytest.raises(Mistake, match="its model cannot be loaded"):
-            Trained.load(run)
+        with pytest.raises(UserError, match="its model cannot be loaded"):
+            TextModel.load(run)
     finally:
         (run / "pytorch_model.bin").unlink()
         (run / "model.safetensors").write_bytes(kept)
@@ -113,8 +113,8 @@ def test_no_pickle_of_a_run_is_obeyed(run: Path, tmp_path: Path) -> None:
         torch.save(Trap(sprung), path)
         sizes = json.loads(Path(checkpoint, "whole.json").read_text())
         Path(checkpoint, "whole.json").write_text(json.dumps(sizes | {name: path.stat().st_size}))
-        with pytest.raises(Mistake, match=r"cannot be gone on from .*Weights only load failed"):
-            train(read_settings(run / "run.yaml"), run, resume=True)
+        with pytest.raises(UserError, match=r"cannot be gone on from .*Weights only load failed"):
+            train(load_config(run / "run.yaml"), run, resume=True)
         path.write_bytes(sound)
         Path(checkpoint, "whole.json").write_text(json.dumps(sizes))
     (run / "metrics.json").write_bytes(figures)

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwise.cli import main
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.simulation import writing
+from headwise.simulation.config import SimulationConfig
 from headwise.simulation.mind import simulate
-from headwise.simulation.settings import Settings
 from headwise.tasks import mind
 from headwise.tasks.metrics import clicks
 
@@ -27,8 +27,9 @@ def titles(tmp_path: Path) -> Path:
     return path
 
 
-def some(titles: Path, **changed: object) -> Settings:
-    return Settings(**{"titles": titles, "impressions": 300, "users": 50, "candidates": 10, "past": 2} | changed)  # type: ignore[arg-type]
+def some(titles: Path, **changed: object) -> SimulationConfig:
+    options = {"titles": titles, "impressions": 300, "users": 50, "candidates": 10, "past": 2} | changed
+    return SimulationConfig(**options)  # type: ignore[arg-type]
 
 
 def test_the_log_is_minds_and_its_truth_is_true(titles: Path, tmp_path: Path) -> None:
@@ -46,13 +47,13 @@ def test_the_log_is_minds_and_its_truth_is_true(titles: Path, tmp_path: Path) ->
         assert part.clicked is not None
         known = [p for split, p in zip(stored["split"], stored["probability"], strict=True) if split == name]
         np.testing.assert_array_equal([len(p) for p in known], np.diff(part.offsets))
-        found = clicks.figures(np.concatenate(known), part.clicked, part.offsets)
+        found = clicks.compute(np.concatenate(known), part.clicked, part.offsets)
         assert found == pytest.approx(truth["oracle"][name])
         assert found["only_non_clicks"] == 0
         if name == "train":
             np.add.at(popular, part.candidates, part.clicked)
         else:
-            found = clicks.figures(popular[part.candidates], part.clicked, part.offsets)
+            found = clicks.compute(popular[part.candidates], part.clicked, part.offsets)
             assert found == pytest.approx(truth["popularity"][name])
     rows = [row for name in SPLITS for row in log.splits[name].rows.data["impression"][:]]
     assert rows == [str(number) for number in range(1, 301)] == list(map(str, stored["impression"]))
@@ -61,7 +62,7 @@ def test_the_log_is_minds_and_its_truth_is_true(titles: Path, tmp_path: Path) ->
 
 
 def test_the_oracle_is_between_070_and_080(titles: Path, tmp_path: Path) -> None:
-    truth = simulate(Settings(titles=titles, impressions=4000, users=400), tmp_path / "log")
+    truth = simulate(SimulationConfig(titles=titles, impressions=4000, users=400), tmp_path / "log")
     assert 0.70 < truth["oracle"]["train"]["auc"] < 0.80
     assert 0.50 < truth["popularity"]["test"]["auc"] < truth["oracle"]["test"]["auc"]
 
@@ -106,7 +107,7 @@ def test_nothing_is_left_of_a_log_that_failed(titles: Path, tmp_path: Path, monk
 
 
 def test_what_is_there_stays(titles: Path, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="there is something already"):
+    with pytest.raises(UserError, match="there is something already"):
         simulate(some(titles), tmp_path)
     (tmp_path / "empty").mkdir()
     simulate(some(titles), tmp_path / "empty")
@@ -126,7 +127,7 @@ def test_what_is_there_stays(titles: Path, tmp_path: Path) -> None:
 def test_mistakes_about_titles(text: str, told: str, tmp_path: Path) -> None:
     path = tmp_path / "news.csv"
     path.write_text(text)
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         simulate(some(path), tmp_path / "log")
     assert list(tmp_path.iterdir()) == [path]
 
@@ -142,7 +143,7 @@ def test_mistakes_about_titles(text: str, told: str, tmp_path: Path) -> None:
     ids=["impressions", "burst-length", "drift", "bursts"],
 )
 def test_mistakes_about_settings(changed: dict[str, object], told: str) -> None:
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         some(Path("news.csv"), **changed)
 
 

@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwise.simulation.readers import Pages, Readers
-from headwise.simulation.settings import Settings
+from headwise.simulation.config import SimulationConfig
+from headwise.simulation.user_model import Impressions, UserModel
 from headwise.tasks.metrics import clicks
 
 TOPIC = np.arange(200) % 4
-SETTINGS = Settings(titles=Path("news.csv"), users=400, candidates=12, past=3, history=20)
+SETTINGS = SimulationConfig(titles=Path("news.csv"), users=400, candidates=12, past=3, history=20)
 
 
-def shown(settings: Settings, rounds: int) -> list[Pages]:
+def shown(settings: SimulationConfig, rounds: int) -> list[Impressions]:
     """Impressions of all users, those without a click too."""
-    readers = Readers(TOPIC, settings)
+    readers = UserModel(TOPIC, settings)
     return [readers.show(np.arange(settings.users)) for _ in range(rounds)]
 
 
-def joined(pages: list[Pages], name: str) -> Any:
+def joined(pages: list[Impressions], name: str) -> Any:
     return np.concatenate([getattr(part, name) for part in pages])
 
 
@@ -47,7 +47,7 @@ def test_attention_that_falls_is_noise_to_clicks() -> None:
 
 
 def test_no_news_is_shown_twice_in_an_impression() -> None:
-    readers = Readers(TOPIC[:14], SETTINGS)
+    readers = UserModel(TOPIC[:14], SETTINGS)
     pages = readers.show(np.arange(SETTINGS.users))
     assert np.diff(pages.offsets).max() == 14  # all there are
     for first, last in zip(pages.offsets[:-1], pages.offsets[1:], strict=True):
@@ -66,10 +66,10 @@ def test_clicks_become_history() -> None:
 
 
 def test_a_log_has_clicks_only_and_begins_with_a_past() -> None:
-    first = next(Readers(TOPIC, SETTINGS).log())
-    assert (clicks.per_impression(first.clicked, first.offsets) > 0).all()
+    first = next(UserModel(TOPIC, SETTINGS).log())
+    assert (clicks.impression_metrics(first.clicked, first.offsets) > 0).all()
     assert len(first.history) > 0
-    assert not len(next(Readers(TOPIC, replace(SETTINGS, past=0)).log()).history)
+    assert not len(next(UserModel(TOPIC, replace(SETTINGS, past=0)).log()).history)
 
 
 def test_nothing_is_taken_but_what_is_kept() -> None:
@@ -85,9 +85,9 @@ def test_nothing_is_taken_but_what_is_kept() -> None:
             )
 
 
-def same_topic(settings: Settings, *, apart: int) -> float:
+def same_topic(settings: SimulationConfig, *, apart: int) -> float:
     """How often two clicks that lie so far apart in a history are of one topic."""
-    readers = Readers(TOPIC, settings)
+    readers = UserModel(TOPIC, settings)
     pages = list(islice(readers.log(), 30))[-1]
     topic, last = TOPIC[pages.history], pages.history_offsets[1:]
     sizes = np.diff(pages.history_offsets)

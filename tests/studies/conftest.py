@@ -14,7 +14,7 @@ import pytest
 from headwise.studies.methods import Method
 from headwise.studies.plan import Run, runs
 from headwise.studies.study import Study
-from headwise.training import Settings
+from headwise.training import TextConfig
 from tests.training.conftest import bert, headwise, own_cache, reviews
 
 __all__ = ["bert", "headwise", "own_cache", "reviews"]
@@ -23,7 +23,7 @@ PLAIN, RPR = Method("plain", {"model": "plain"}), Method("rpr", {"model": "rpr"}
 
 
 def planned(seeds: int = 2, *methods: Method) -> list[Run]:
-    return runs([Settings(data=("reviews.csv",))], methods or (PLAIN, RPR), range(seeds))
+    return runs([TextConfig(data=("reviews.csv",))], methods or (PLAIN, RPR), range(seeds))
 
 
 def begun(out: Path, seeds: int = 2, **about: Any) -> Study:

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from headwise.training.settings import Common
+from headwise.training.core.config import RunConfig
 
 
-def fake(settings: Common, out: Path, resume: bool = False) -> dict[str, Any]:
+def fake(settings: RunConfig, out: Path, resume: bool = False) -> dict[str, Any]:
     """A run that leaves what a run leaves, at once."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "run.yaml").write_text(settings.written())
+    (out / "run.yaml").write_text(settings.to_yaml())
     metrics = {"primary": "accuracy", "figures": {"dev": {"accuracy": 0.5}, "test": {"accuracy": settings.seed / 10}}}
     (out / "metrics.json").write_text(json.dumps(metrics))
     return metrics

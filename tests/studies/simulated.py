@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwise.studies.examples import as_rows
+from headwise.studies.bootstrap import as_rows
 from headwise.studies.result import Result
 from headwise.tasks import metrics
 
@@ -46,7 +46,7 @@ def written(
     pq.write_table(
         pa.table({**table, "scores": [np.asarray(row).tolist() for row in scores]}), own / "predictions.parquet"
     )
-    judge = metrics.of(kind)
+    judge = metrics.get_metrics(kind)
     found = judge.figures(scores, as_rows(listed, kind, labels))
     return Result(
         task=task,
@@ -56,12 +56,12 @@ def written(
         metrics={
             "task": task,
             "kind": kind,
-            "primary": judge.PRIMARY,
-            "figures": {"test": found},
+            "primary_metric": judge.PRIMARY,
+            "metrics": {"test": found},
             "labels": list(labels),
-            "seconds": 10.0 + len(method),
-            "memory": {"peak_mib": 500.0, "of": "process"},
+            "train_seconds": 10.0 + len(method),
+            "peak_memory": {"peak_mib": 500.0, "of": "process"},
             "history": [{"epoch": e, "loss": 1 / e, f"eval_{judge.PRIMARY}": 1 - 1 / (e + 1)} for e in (1, 2, 3)],
-            "recipe": "Simulated.",
+            "dataset": "Simulated.",
         },
     )

@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.studies import report
-from headwise.studies.answer import Answer, answer
-from headwise.studies.examples import bleu, mean, of_impressions, of_translations, resampled
+from headwise.studies.analysis import Analysis, analyze
+from headwise.studies.bootstrap import bleu, mean, of_impressions, of_translations, resampled
 from headwise.studies.result import Result
 from tests.studies.simulated import classified, rated, written
 
@@ -33,7 +33,7 @@ def study(folder: Path, methods: Mapping[str, float], seeds: int, *, task: str =
     ]
 
 
-def words(found: Answer) -> str:
+def words(found: Analysis) -> str:
     told = io.StringIO()
     found.tell(Console(file=told, width=200))
     return told.getvalue()
@@ -41,12 +41,12 @@ def words(found: Answer) -> str:
 
 def test_figures_are_those_of_scipy(tmp_path: Path) -> None:
     runs = study(tmp_path, {"none": 0.80, "plain": 0.80, "distance-aware": 0.86}, seeds=8)
-    found = answer(runs, "none")
+    found = analyze(runs, "none")
     (task,) = found.tasks
     own = {m.name: np.array(list(m.figures.values())) for m in task.methods}
     for name, values in own.items():
         assert values == pytest.approx(
-            [100 * r.metrics["figures"]["test"]["accuracy"] for r in runs if r.method == name]
+            [100 * r.metrics["metrics"]["test"]["accuracy"] for r in runs if r.method == name]
         )
     for one in task.comparisons:
         wanted = stats.ttest_rel(own[one.method], own["none"])
@@ -62,7 +62,7 @@ def test_figures_are_those_of_scipy(tmp_path: Path) -> None:
 
 
 def test_a_difference_is_told_in_words(tmp_path: Path) -> None:
-    found = answer(study(tmp_path, {"none": 0.80, "plain": 0.80, "distance-aware": 0.86}, seeds=10), "none")
+    found = analyze(study(tmp_path, {"none": 0.80, "plain": 0.80, "distance-aware": 0.86}, seeds=10), "none")
     text = words(found)
     assert "distance-aware beats none by " in text
     assert "after Holm, 10 seeds)." in text
@@ -73,21 +73,21 @@ def test_a_difference_is_told_in_words(tmp_path: Path) -> None:
 
 
 def test_a_loss_is_told_in_words(tmp_path: Path) -> None:
-    (told,) = answer(study(tmp_path, {"none": 0.86, "guided": 0.80}, seeds=10), "none").sentences
+    (told,) = analyze(study(tmp_path, {"none": 0.86, "guided": 0.80}, seeds=10), "none").sentences
     assert told.startswith("guided is worse than none by ")
     assert "95% CI " in told
     assert "−" not in told, "an amount and its interval are both told as positive numbers"
 
 
 def test_five_seeds_are_warned_about(tmp_path: Path) -> None:
-    text = words(answer(study(tmp_path, {"none": 0.80, "plain": 0.86}, seeds=5), "none"))
+    text = words(analyze(study(tmp_path, {"none": 0.80, "plain": 0.86}, seeds=5), "none"))
     assert "5 seeds cannot go below p = 0.0625 in a permutation test" in text
     assert "with 6 seeds it could" in text
     assert "The permutation test does not confirm it (p = 0.062)." in text
 
 
 def test_one_seed_says_nothing(tmp_path: Path) -> None:
-    text = words(answer(study(tmp_path, {"none": 0.80, "plain": 0.86}, seeds=1), "none"))
+    text = words(analyze(study(tmp_path, {"none": 0.80, "plain": 0.86}, seeds=1), "none"))
     assert "with one seed, which says nothing about chance" in text
     assert "nan" not in text
 
@@ -96,7 +96,7 @@ def test_equal_differences_do_not_count_as_certain(tmp_path: Path) -> None:
     right = np.arange(100) < 80
     runs = [classified(tmp_path, "none", seed, right) for seed in range(3)]
     runs += [classified(tmp_path, "plain", seed, np.arange(100) < 82) for seed in range(3)]
-    (told,) = answer(runs, "none").sentences
+    (told,) = analyze(runs, "none").sentences
     assert "every seed gave this difference" in told
     assert "not significant (p = 0.25" in told
 
@@ -109,7 +109,7 @@ def test_lower_is_better_where_it_is_an_error(tmp_path: Path) -> None:
         for seed in range(8)
         for name, size in {"none": 1.0, "plain": 1.1, "distance-aware": 0.9}.items()
     ]
-    found = answer(runs, "none")
+    found = analyze(runs, "none")
     worse, better = found.sentences
     assert better.startswith("distance-aware beats none by 0.1")
     assert "rmse" in better
@@ -127,7 +127,7 @@ def test_several_tasks_have_ranks(tmp_path: Path) -> None:
     for seed in range(6):
         for name, size in {"none": 1.0, "plain": 1.2, "distance-aware": 0.8}.items():
             runs.append(rated(tmp_path, name, seed, (size + draw.normal(0, 0.01)) * noise))
-    found = answer(runs, "none")
+    found = analyze(runs, "none")
     assert found.ranks is not None
     assert found.ranks.average == {"none": 2.0, "plain": 3.0, "distance-aware": 1.0}
     assert "Average ranks over 4 tasks: distance-aware 1.00, none 2.00, plain 3.00." in words(found)
@@ -138,7 +138,7 @@ def test_missing_runs_are_told(tmp_path: Path) -> None:
     runs = [run for run in runs if not (run.method == "plain" and run.seed > 5)]
     runs = [run for run in runs if not (run.method == "rpr" and run.seed != 7)]
     runs = [run for run in runs if not (run.method == "none" and run.seed == 7)]
-    found = answer(runs, "none")
+    found = analyze(runs, "none")
     text = words(found)
     assert "plain has 6 of 7 seeds" in text
     assert "rpr shares no seed with what it is to be compared with" in text
@@ -148,7 +148,7 @@ def test_missing_runs_are_told(tmp_path: Path) -> None:
 def test_without_predictions_there_is_no_bootstrap(tmp_path: Path) -> None:
     runs = study(tmp_path, {"none": 0.80, "plain": 0.86}, seeds=6)
     (runs[0].folder / "predictions.parquet").unlink()
-    found = answer(runs, "none")
+    found = analyze(runs, "none")
     assert found.tasks[0].comparisons[0].over_examples is None
     assert "Chance in the test examples is not counted" in words(found)
 
@@ -163,16 +163,16 @@ def test_few_test_rows_that_differ_by_seed(tmp_path: Path) -> None:
             runs.append(
                 written(tmp_path, "classification", "own", name, seed, {"label": labels}, scores, ["a", "b"], rows)
             )
-    (one,) = answer(runs, "none").tasks[0].comparisons
+    (one,) = analyze(runs, "none").tasks[0].comparisons
     assert one.over_examples is not None
     assert np.isfinite([one.over_examples.low, one.over_examples.high, one.over_examples.p]).all()
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="no run has finished"):
-        answer([], "none")
-    with pytest.raises(Mistake, match="no run of the baseline 'none'"):
-        answer(study(tmp_path, {"plain": 0.8}, seeds=2), "none")
+    with pytest.raises(UserError, match="no run has finished"):
+        analyze([], "none")
+    with pytest.raises(UserError, match="no run of the baseline 'none'"):
+        analyze(study(tmp_path, {"plain": 0.8}, seeds=2), "none")
 
 
 def kinds() -> dict[str, tuple[Mapping[str, Any], Any, Sequence[str]]]:
@@ -200,7 +200,7 @@ def test_bootstrap_over_examples_is_around_the_figure(kind: str, tmp_path: Path)
     samples = resampled([result, result], "test")
     assert samples.shape == (2000, 2)
     assert (samples[:, 0] == samples[:, 1]).all(), "runs share their draws"
-    figure = result.metrics["figures"]["test"][result.metrics["primary"]]
+    figure = result.metrics["metrics"]["test"][result.metrics["primary_metric"]]
     assert samples.mean() == pytest.approx(figure, abs=0.03)
     assert samples.std() > 0
 
@@ -232,7 +232,7 @@ def test_bootstrap_of_clicks_leaves_out_impressions_without_a_figure(tmp_path: P
 def test_methods_are_compared_with_their_own_controls(tmp_path: Path) -> None:
     accuracies = {"bert": 0.7, "bert+mdg": 0.76, "roberta": 0.8, "roberta+mdg": 0.86}
     runs = study(tmp_path, accuracies, seeds=8)
-    found = answer(runs, "bert", {"bert+mdg": "bert", "roberta+mdg": "roberta", "albert+mdg": "albert"})
+    found = analyze(runs, "bert", {"bert+mdg": "bert", "roberta+mdg": "roberta", "albert+mdg": "albert"})
     assert [(one.method, one.baseline) for one in found.tasks[0].comparisons] == [
         ("bert+mdg", "bert"),
         ("roberta+mdg", "roberta"),
@@ -243,8 +243,8 @@ def test_methods_are_compared_with_their_own_controls(tmp_path: Path) -> None:
 def test_the_recipe_is_the_baselines_whoever_was_first(tmp_path: Path) -> None:
     runs = study(tmp_path, {"few rows": 0.7, "all rows": 0.8}, seeds=2)
     for run in runs:
-        run.metrics["recipe"] = f"{run.method}, seed {run.seed}."
-    assert answer(runs, "all rows").tasks[0].recipe == "all rows, seed 0."
+        run.metrics["dataset"] = f"{run.method}, seed {run.seed}."
+    assert analyze(runs, "all rows").tasks[0].recipe == "all rows, seed 0."
 
 
 def test_rows_of_other_splits_are_drawn_together(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_rows_of_other_splits_are_drawn_together(tmp_path: Path) -> None:
 def test_the_report_is_one_file_and_its_tables(tmp_path: Path) -> None:
     runs = study(tmp_path / "runs", {"none": 0.80, "a_b & c": 0.86}, seeds=6)
     out = tmp_path / "out"
-    report.write(answer(runs, "none"), out)
+    report.write(analyze(runs, "none"), out)
     assert sorted(path.name for path in out.iterdir()) == ["report.html", "table.csv", "table.md", "table.tex"]
     html = (out / "report.html").read_text()
     assert "a_b &amp; c beats none by" in html
@@ -277,7 +277,7 @@ def test_the_report_is_one_file_and_its_tables(tmp_path: Path) -> None:
     lines = list(csv.DictReader((out / "table.csv").open()))
     assert [line["method"] for line in lines] == ["none", "a_b & c"]
     own, base = (
-        np.mean([r.metrics["figures"]["test"]["accuracy"] for r in runs if r.method == m]) for m in ("a_b & c", "none")
+        np.mean([r.metrics["metrics"]["test"]["accuracy"] for r in runs if r.method == m]) for m in ("a_b & c", "none")
     )
     assert float(lines[1]["difference"]) == pytest.approx(100 * (own - base))
     assert lines[0]["difference"] == ""

@@ -12,22 +12,22 @@ import torch
 from transformers import TrainerCallback
 
 import headwise as package
-from headwise.cli.studying import resumable
-from headwise.studies import comparing
-from headwise.studies.crew import Machine
-from headwise.studies.methods import Method, method
+from headwise.cli.study_options import resumable
+from headwise.studies import compare
+from headwise.studies.methods import Method, parse_method
 from headwise.studies.worker import train_run, work
-from headwise.training import Settings, train
-from headwise.training.kinds import read_settings
-from headwise.training.progress import watched
+from headwise.studies.worker_pool import Resources
+from headwise.training import TextConfig, train
+from headwise.training.core.callbacks import extra_callbacks
+from headwise.training.registry import load_config
 from tests.training.conftest import Headwise, rows, write
 
 SMALL = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 16, "--epochs", 2)
 
 
-def small(data: Path, **others: Any) -> Settings:
+def small(data: Path, **others: Any) -> TextConfig:
     sizes: dict[str, Any] = {"heads": 2, "head_dim": 8, "word_dim": 16, "batch_size": 16, "epochs": 2}
-    return Settings(data=(str(data),), **sizes, **others)
+    return TextConfig(data=(str(data),), **sizes, **others)
 
 
 @pytest.fixture
@@ -48,13 +48,18 @@ class Spy(TrainerCallback):
 
 
 def test_methods_differ_in_nothing_but_the_method(file: Path, bert: Path, tmp_path: Path) -> None:
-    methods = [method("plain"), method("rpr"), method(f"{bert}+retrofit:distance-aware"), method(f"{bert}+mdg")]
-    study = comparing.begin([small(file)], methods, 1, tmp_path / "study")
+    methods = [
+        parse_method("plain"),
+        parse_method("rpr"),
+        parse_method(f"{bert}+retrofit:distance-aware"),
+        parse_method(f"{bert}+mdg"),
+    ]
+    study = compare.create_comparison([small(file)], methods, 1, tmp_path / "study")
     spies: dict[str, Spy] = {}
 
     def spied(settings: Any, out: Path, resume: bool) -> dict[str, Any]:
         name = f"{Path(settings.model).name} {settings.retrofit} {settings.guides}"
-        with watched(spies.setdefault(name, Spy())):
+        with extra_callbacks(spies.setdefault(name, Spy())):
             return train_run(settings, out, resume)
 
     work(study.ledger, study.folder, spied, name="worker")
@@ -92,7 +97,7 @@ def test_from_a_file_to_an_answer(
     assert "against none" in said.replace("\n", " ")
     assert {path.name for path in out.iterdir()} >= {"report.html", "table.md", "table.tex", "table.csv", "study.yaml"}
     run = out / "runs" / "reviews.csv" / "rpr" / "seed-1"
-    alone = train(read_settings(run / "run.yaml"), tmp_path / "alone").metrics
+    alone = train(load_config(run / "run.yaml"), tmp_path / "alone").metrics
     kept = json.loads((run / "metrics.json").read_text())
     assert kept["figures"]["test"]["accuracy"] == pytest.approx(alone["figures"]["test"]["accuracy"]), "as by itself"
     assert not (run / "checkpoints").exists()
@@ -107,11 +112,11 @@ def test_from_a_file_to_an_answer(
 def test_what_fails_is_told_and_the_answer_made_of_the_rest(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    methods = [method("plain"), Method("lost", {"model": str(tmp_path / "no-such-model")})]
-    study = comparing.begin([small(file)], methods, 2, tmp_path / "study")
+    methods = [parse_method("plain"), Method("lost", {"model": str(tmp_path / "no-such-model")})]
+    study = compare.create_comparison([small(file)], methods, 2, tmp_path / "study")
     work(study.ledger, study.folder, train_run, name="worker")
     capsys.readouterr()
-    assert not comparing.compare(study, Machine(1)), "something failed"
+    assert not compare.run_comparison(study, Resources(1)), "something failed"
     said = capsys.readouterr()
     assert "plain" in said.out
     assert "headwise: missing: reviews.csv, lost, seed 0 and 1 more: --model" in said.err
@@ -120,9 +125,9 @@ def test_what_fails_is_told_and_the_answer_made_of_the_rest(
 
 
 def test_a_study_all_of_whose_runs_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study = comparing.begin([small(tmp_path / "missing.csv")], [method("plain")], 1, tmp_path / "study")
+    study = compare.create_comparison([small(tmp_path / "missing.csv")], [parse_method("plain")], 1, tmp_path / "study")
     work(study.ledger, study.folder, train_run, name="worker")
-    assert not comparing.compare(study, Machine(1))
+    assert not compare.run_comparison(study, Resources(1))
     told = capsys.readouterr().err
     assert "no run has finished" in told
     assert "missing.csv: no such file" in told
@@ -135,7 +140,7 @@ def test_several_tasks_have_a_base_each(tmp_path: Path, headwise: Headwise, monk
         seen.update(bases=bases, methods=methods, seeds=seeds, **others)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(comparing, "begin", begin)
+    monkeypatch.setattr(compare, "create_comparison", begin)
     monkeypatch.chdir(tmp_path)
     for folder in ("a", "b"):
         Path(folder).mkdir()
@@ -143,7 +148,7 @@ def test_several_tasks_have_a_base_each(tmp_path: Path, headwise: Headwise, monk
     assert headwise("compare", *tasks, "--methods", *methods, "--epochs", 3, "--out", "study")[0] == 130
     found = [(base.task, base.data, base.epochs) for base in seen["bases"]]
     assert found == [("sst2", ("a",), 3), ("ag-news", ("b",), 3)]
-    assert seen["methods"] == [method("plain"), Method("wide", {"model": "rpr", "heads": 32})]
+    assert seen["methods"] == [parse_method("plain"), Method("wide", {"model": "rpr", "heads": 32})]
     assert seen["seeds"] == 10
 
 

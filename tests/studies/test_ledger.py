@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from headwise.mistakes import Mistake
-from headwise.studies.ledger import ATTEMPTS, Ledger
+from headwise.errors import UserError
 from headwise.studies.storage import address, connect, shown
 from headwise.studies.study import Study
+from headwise.studies.trials import ATTEMPTS, Trials
 from tests.studies.conftest import begun, planned
 
 
-def states(ledger: Ledger) -> list[str]:
+def states(ledger: Trials) -> list[str]:
     return [entry.state for entry in ledger.entries()]
 
 
@@ -22,7 +22,7 @@ def test_every_run_is_claimed_once_by_many_workers(tmp_path: Path, storage: str 
     claimed: list[tuple[str, str, int]] = []
 
     def pull(name: str) -> None:
-        ledger = Ledger(connect(study.url), study.folder.name)
+        ledger = Trials(connect(study.url), study.folder.name)
         while (claim := ledger.claim(name)) is not None:
             claimed.append(claim.run.key)
             ledger.finished(claim, 0.5)
@@ -45,7 +45,7 @@ def test_what_is_enqueued_again_is_there_once(tmp_path: Path) -> None:
 
 def test_a_run_whose_worker_gives_no_sign_of_life_goes_to_another(tmp_path: Path, storage: str | None) -> None:
     study = begun(tmp_path / "study", seeds=1, storage=storage)
-    quick = Ledger(connect(study.url, heartbeat=1, grace=1), study.folder.name)
+    quick = Trials(connect(study.url, heartbeat=1, grace=1), study.folder.name)
     first = quick.claim("first")
     assert first is not None
     other = quick.claim("second")
@@ -95,19 +95,19 @@ def test_resume_tries_what_failed_again_and_adds_seeds(tmp_path: Path) -> None:
     assert states(Study.resume(out).ledger) == ["waiting"] * 4
     more = Study.resume(out, seeds=3).ledger
     assert [entry.run for entry in more.entries()] == planned(3)
-    with pytest.raises(Mistake, match=r"--seeds 1: the study in .* has 3 already"):
+    with pytest.raises(UserError, match=r"--seeds 1: the study in .* has 3 already"):
         Study.resume(out, seeds=1)
 
 
 def test_a_folder_that_is_taken(tmp_path: Path) -> None:
     begun(tmp_path / "study")
-    with pytest.raises(Mistake, match="holds a study; --resume goes on with it"):
+    with pytest.raises(UserError, match="holds a study; --resume goes on with it"):
         begun(tmp_path / "study")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(Mistake, match="is not empty and holds no study"):
+    with pytest.raises(UserError, match="is not empty and holds no study"):
         begun(tmp_path / "mine")
-    with pytest.raises(Mistake, match=r"holds no study \(study.yaml is missing\)"):
+    with pytest.raises(UserError, match=r"holds no study \(study.yaml is missing\)"):
         Study.resume(tmp_path / "mine")
 
 
@@ -120,7 +120,7 @@ def test_a_folder_that_is_taken(tmp_path: Path) -> None:
     ],
 )
 def test_databases_that_cannot_be(url: str, told: str) -> None:
-    with pytest.raises(Mistake, match=told) as mistake:
+    with pytest.raises(UserError, match=told) as mistake:
         connect(url)
     assert "secret" not in str(mistake.value)
     assert "\n" not in str(mistake.value)

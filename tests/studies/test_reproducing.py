@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from headwise.cli import main
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models import HeadwiseConfig
-from headwise.studies.answer import answer
+from headwise.studies.analysis import analyze
 from headwise.studies.papers import published
-from headwise.studies.reproducing.beside import beside
-from headwise.studies.reproducing.library import PICTURES, STUDIES, study
-from headwise.studies.reproducing.reproduce import Asked, picture, plan
+from headwise.studies.reproduction.paper_comparison import beside
+from headwise.studies.reproduction.registry import PICTURES, STUDIES, get_study
+from headwise.studies.reproduction.reproduce import ReproduceOptions, picture, plan
 from headwise.studies.study import Study
 from headwise.studies.worker import work
-from headwise.training.texts.building import scheme_options
+from headwise.training.text.model import scheme_options
 from tests.studies.simulated import classified
 
 TABLES = [
@@ -30,8 +30,8 @@ TABLES = [
 PICTURED = [*(f"da-figure{n}" for n in (1, 2, 6, 7, 8)), "guiding-figure4", "guiding-figure5"]
 
 
-def asked(methods: Sequence[str] = (), **settings: Any) -> Asked:
-    return Asked({}, methods, settings)
+def asked(methods: Sequence[str] = (), **settings: Any) -> ReproduceOptions:
+    return ReproduceOptions({}, methods, settings)
 
 
 def test_every_table_and_figure_is_there() -> None:
@@ -81,7 +81,7 @@ TEXTS = [name for name in TABLES if not name.startswith("rpr") and name != "da-t
 def test_studies_of_texts_can_be_planned(name: str) -> None:
     declared = STUDIES[name]
     tasks = dict.fromkeys(task for task in declared.tasks if task != "mind")
-    planned = plan(name, declared, Asked(tasks, (), {"epochs": 3.0}), 2)
+    planned = plan(name, declared, ReproduceOptions(tasks, (), {"epochs": 3.0}), 2)
     assert len(planned) == len(tasks) * len(declared.methods) * 2
     assert {run.settings.epochs for run in planned} == {3.0}, "what the user says wins"
     assert {(run.task, run.method, run.seed) for run in planned} == {run.key for run in planned}
@@ -96,8 +96,8 @@ def test_variants_of_distance_are_models(name: str) -> None:
 
 def test_some_methods_come_with_what_they_are_compared_with() -> None:
     def methods(name: str, *wanted: str) -> set[str]:
-        task = next(iter(study(name).tasks))
-        return {run.method for run in plan(name, study(name), Asked({task: None}, wanted, {}), 1)}
+        task = next(iter(get_study(name).tasks))
+        return {run.method for run in plan(name, get_study(name), ReproduceOptions({task: None}, wanted, {}), 1)}
 
     assert methods("da-table4", "rpr") == {"none", "rpr"}
     assert methods("guiding-table1", "SciBERT+AG") == {"SciBERT", "SciBERT+AG"}
@@ -106,20 +106,20 @@ def test_some_methods_come_with_what_they_are_compared_with() -> None:
 
 def test_a_small_model_has_fewer_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": 6}))
-    planned = plan("guiding-figure3", study("guiding-figure3"), asked(model=str(tmp_path)), 1)
+    planned = plan("guiding-figure3", get_study("guiding-figure3"), asked(model=str(tmp_path)), 1)
     assert len(planned) == 1 + 3 * 6
     assert "left out: MDG at layer 7: the model has 6 layers" in capsys.readouterr().err
 
 
 def test_mistakes() -> None:
-    with pytest.raises(Mistake, match="headwise inspect"):
-        study("da-figure8")
-    with pytest.raises(Mistake, match="no table or figure 'da-table9'"):
-        study("da-table9")
-    with pytest.raises(Mistake, match="not in da-table4; there: none, plain"):
-        plan("da-table4", study("da-table4"), asked(["alibi"]), 1)
-    with pytest.raises(Mistake, match="parses no sentences"):
-        plan("guiding-table2", study("guiding-table2"), asked(["[Dependency]"]), 1)
+    with pytest.raises(UserError, match="headwise inspect"):
+        get_study("da-figure8")
+    with pytest.raises(UserError, match="no table or figure 'da-table9'"):
+        get_study("da-table9")
+    with pytest.raises(UserError, match="not in da-table4; there: none, plain"):
+        plan("da-table4", get_study("da-table4"), asked(["alibi"]), 1)
+    with pytest.raises(UserError, match="parses no sentences"):
+        plan("guiding-table2", get_study("guiding-table2"), asked(["[Dependency]"]), 1)
 
 
 def test_the_papers_figure_stands_beside_ours(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_figure_of_lines_is_drawn_as_one(tmp_path: Path) -> None:
     runs = [classified(tmp_path, name, 0, np.arange(100) < right) for name, right in methods.items()]
     axis = STUDIES["guiding-figure3"].axis
     assert axis is not None
-    drawn, _ = picture(answer(runs, "unguided").tasks[0], axis)
+    drawn, _ = picture(analyze(runs, "unguided").tasks[0], axis)
     lines = [np.asarray(line.get_xydata()).tolist() for line in drawn.axes[0].get_lines()]
     assert lines == [[[1, 80], [12, 80]], [[1, 82], [2, 84]], [[2, 86]]]
 

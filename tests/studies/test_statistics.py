@@ -47,7 +47,7 @@ def test_many_seeds_are_permuted_at_random() -> None:
 
 
 def test_five_seeds_cannot_go_below_a_sixteenth() -> None:
-    assert statistics.permutation_test([5.0, 6.0, 7.0, 8.0, 9.0]) == statistics.least_p(5) == 0.0625
+    assert statistics.permutation_test([5.0, 6.0, 7.0, 8.0, 9.0]) == statistics.min_permutation_p(5) == 0.0625
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
@@ -99,7 +99,7 @@ def test_figures_of_small_test_sets_do_not_mislead(seeds: int) -> None:
     x = right[0] - right[1]
     p = statistics.t_test(x)
     p = np.where(np.isnan(p), statistics.permutation_test(x), p)
-    assert [statistics.over_seeds(one).p for one in x[:200]] == pytest.approx(p[:200])
+    assert [statistics.seed_interval(one).p for one in x[:200]] == pytest.approx(p[:200])
     assert at_most((p < 0.05).mean(), 0.05)
 
 
@@ -130,9 +130,9 @@ def test_both_sources_together_hold_the_truth(seed_spread: float, row_spread: fl
         b = draw.normal(0, row_spread, (1, rows))
         x = truth + a + b + draw.normal(0, 0.3, (seeds, rows))
         times = draw.multinomial(rows, np.full(rows, 1 / rows), samples)
-        found = statistics.together(x.mean(axis=1), times @ x.mean(axis=0) / rows)
+        found = statistics.seed_and_example_interval(x.mean(axis=1), times @ x.mean(axis=0) / rows)
         held.append(found.low <= truth <= found.high)
-        shifted = statistics.together(x.mean(axis=1) - truth, times @ (x.mean(axis=0) - truth) / rows)
+        shifted = statistics.seed_and_example_interval(x.mean(axis=1) - truth, times @ (x.mean(axis=0) - truth) / rows)
         wrong.append(shifted.p < 0.05)
     assert np.mean(held) >= 0.95 - 4 * np.sqrt(0.95 * 0.05 / studies)
     assert at_most(float(np.mean(wrong)), 0.05, studies)
@@ -141,7 +141,7 @@ def test_both_sources_together_hold_the_truth(seed_spread: float, row_spread: fl
 @given(differences, st.floats(0.0, 3.0))
 def test_both_sources_are_wider_than_one(values: list[float], spread: float) -> None:
     drawn = np.mean(values) + spread * np.linspace(-1, 1, 50)
-    found, seeds = statistics.together(values, drawn), statistics.over_seeds(values)
+    found, seeds = statistics.seed_and_example_interval(values, drawn), statistics.seed_interval(values)
     if not np.isnan(found.low) and not np.isnan(seeds.low):
         assert found.high - found.low >= seeds.high - seeds.low - 1e-9
         assert found.p >= seeds.p - 1e-9

@@ -5,23 +5,23 @@ from typing import Any
 
 import pytest
 
-from headwise.mistakes import Mistake
-from headwise.studies import sweeping
-from headwise.studies.axes import WEIGHTS, Axis, axes_of, grid
-from headwise.studies.crew import Machine
+from headwise.errors import UserError
+from headwise.studies import sweep
 from headwise.studies.search import Search
+from headwise.studies.search_space import WEIGHTS, Axis, grid, parse_search_space
 from headwise.studies.worker import train_run, work
-from headwise.training import Settings
-from headwise.training.settings import Common
+from headwise.studies.worker_pool import Resources
+from headwise.training import TextConfig
+from headwise.training.core.config import RunConfig
 from tests.studies.fakes import fake
 from tests.training.conftest import Headwise
 
-GUIDED = Settings(data=("reviews.csv",), model="bert", guides=("mdg", "pdg"))
-OWN = Settings(data=("reviews.csv",), model="rpr")
+GUIDED = TextConfig(data=("reviews.csv",), model="bert", guides=("mdg", "pdg"))
+OWN = TextConfig(data=("reviews.csv",), model="rpr")
 
 
 def test_the_papers_grid_and_the_unguided_model() -> None:
-    tried, controls = grid(axes_of(GUIDED, ()), GUIDED)
+    tried, controls = grid(parse_search_space(GUIDED, ()), GUIDED)
     assert len(tried) == 16
     assert {one.settings["guides"] for one in tried} == {(f"mdg={a:g}", f"pdg={b:g}") for a in WEIGHTS for b in WEIGHTS}
     assert [one.name for one in controls] == ["unchanged"]
@@ -29,7 +29,7 @@ def test_the_papers_grid_and_the_unguided_model() -> None:
 
 
 def test_a_grid_of_settings() -> None:
-    axes = axes_of(OWN, [("learning_rate", "1e-3", "1e-4"), ("--head-dim", "8", "16")])
+    axes = parse_search_space(OWN, [("learning_rate", "1e-3", "1e-4"), ("--head-dim", "8", "16")])
     assert axes == (Axis("learning_rate", (0.001, 0.0001)), Axis("head_dim", (8, 16)))
     tried, controls = grid(axes, OWN)
     assert [one.name for one in tried][:2] == ["learning_rate=0.001 head_dim=8", "learning_rate=0.001 head_dim=16"]
@@ -37,8 +37,8 @@ def test_a_grid_of_settings() -> None:
 
 
 def test_the_unguided_model_is_tried_with_other_settings_too() -> None:
-    base = Settings(data=("reviews.csv",), model="bert", guides=("mdg", "pdg=0.5"))
-    axes = axes_of(base, [("learning_rate", "1e-3", "1e-4"), ("mdg", "0.3")])
+    base = TextConfig(data=("reviews.csv",), model="bert", guides=("mdg", "pdg=0.5"))
+    axes = parse_search_space(base, [("learning_rate", "1e-3", "1e-4"), ("mdg", "0.3")])
     tried, controls = grid(axes, base)
     assert [one.settings for one in tried] == [
         {"guides": ("mdg=0.3", "pdg=0.5"), "learning_rate": 0.001},
@@ -59,25 +59,25 @@ def test_the_unguided_model_is_tried_with_other_settings_too() -> None:
     ],
 )
 def test_what_cannot_be_swept(over: Any, told: str) -> None:
-    with pytest.raises(Mistake, match=told):
-        axes_of(OWN, over)
+    with pytest.raises(UserError, match=told):
+        parse_search_space(OWN, over)
 
 
 def test_trials_and_samplers_go_together(tmp_path: Path) -> None:
-    axes = axes_of(OWN, [("heads", "1", "2")])
+    axes = parse_search_space(OWN, [("heads", "1", "2")])
     for options, told in (
         ({"sampler": "tpe"}, "--trials N is missing"),
         ({"trials": 3}, "--trials is for a sampler"),
         ({"sampler": "tpe", "trials": 3, "seeds": 2}, "a sampler tries each setting once"),
     ):
-        with pytest.raises(Mistake, match=told):
-            sweeping.begin(OWN, axes, tmp_path / "sweep", **options)
-    with pytest.raises(Mistake, match="needs two values"):
-        sweeping.begin(OWN, [Axis("heads", (1,))], tmp_path / "sweep", sampler="tpe", trials=3)
+        with pytest.raises(UserError, match=told):
+            sweep.create_sweep(OWN, axes, tmp_path / "sweep", **options)
+    with pytest.raises(UserError, match="needs two values"):
+        sweep.create_sweep(OWN, [Axis("heads", (1,))], tmp_path / "sweep", sampler="tpe", trials=3)
     assert not (tmp_path / "sweep").exists()
 
 
-def by_heads(settings: Common, out: Path, resume: bool) -> dict[str, Any]:
+def by_heads(settings: RunConfig, out: Path, resume: bool) -> dict[str, Any]:
     """On dev, two heads are best; on test, eight are."""
     heads = getattr(settings, "heads")  # noqa: B009
     dev, test = {2: 0.9}.get(heads, 0.5) + settings.seed / 100, {8: 0.99}.get(heads, 0.6)
@@ -89,9 +89,9 @@ def by_heads(settings: Common, out: Path, resume: bool) -> dict[str, Any]:
 def test_what_is_best_on_dev_is_chosen_and_its_test_figure_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = sweeping.begin(OWN, axes_of(OWN, [("heads", "2", "4", "8")]), tmp_path / "sweep")
+    study = sweep.create_sweep(OWN, parse_search_space(OWN, [("heads", "2", "4", "8")]), tmp_path / "sweep")
     work(study.ledger, study.folder, by_heads, name="worker")
-    assert sweeping.sweep(study, Machine(1))
+    assert sweep.run_sweep(study, Resources(1))
     said = capsys.readouterr().out
     assert "Chosen: heads=2." in said
     assert "heads=2: test accuracy 0.6000 (1 seeds)" in said
@@ -104,16 +104,18 @@ def test_what_is_best_on_dev_is_chosen_and_its_test_figure_told(
 
 
 def test_nothing_beats_the_unchanged_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = Settings(data=("reviews.csv",), model="rpr", heads=2)
-    study = sweeping.begin(base, axes_of(base, [("heads", "4", "8")]), tmp_path / "sweep", seeds=2)
+    base = TextConfig(data=("reviews.csv",), model="rpr", heads=2)
+    study = sweep.create_sweep(base, parse_search_space(base, [("heads", "4", "8")]), tmp_path / "sweep", seeds=2)
     work(study.ledger, study.folder, by_heads, name="worker")
-    assert sweeping.sweep(study, Machine(1))
+    assert sweep.run_sweep(study, Resources(1))
     assert "Chosen: unchanged: nothing that was tried beats it on dev." in capsys.readouterr().out
 
 
 def test_a_sampler_draws_as_often_as_asked(tmp_path: Path) -> None:
-    axes = axes_of(OWN, [("learning_rate", "1e-4", "1e-2"), ("heads", "1", "8"), ("pooling", "additive", "cls")])
-    study = sweeping.begin(OWN, axes, tmp_path / "sweep", sampler="tpe", trials=7)
+    axes = parse_search_space(
+        OWN, [("learning_rate", "1e-4", "1e-2"), ("heads", "1", "8"), ("pooling", "additive", "cls")]
+    )
+    study = sweep.create_sweep(OWN, axes, tmp_path / "sweep", sampler="tpe", trials=7)
     work(study.ledger, study.folder, by_heads, name="worker")
     entries = study.ledger.entries()
     assert [entry.state for entry in entries] == ["finished"] * 8
@@ -123,11 +125,13 @@ def test_a_sampler_draws_as_often_as_asked(tmp_path: Path) -> None:
     assert len({one.learning_rate for one in drawn}) == 7
     assert all(entry.trial.params["heads"] == one.heads for entry, one in zip(entries[1:], drawn, strict=True))
     best = max(entry.value or 0 for entry in entries)
-    assert sweeping.candidates(study)[0].mean == best
+    assert sweep.candidates(study)[0].mean == best
 
 
 def test_a_search_that_lost_its_worker_goes_on(tmp_path: Path) -> None:
-    study = sweeping.begin(OWN, axes_of(OWN, [("heads", "1", "8")]), tmp_path / "sweep", sampler="random", trials=2)
+    study = sweep.create_sweep(
+        OWN, parse_search_space(OWN, [("heads", "1", "8")]), tmp_path / "sweep", sampler="random", trials=2
+    )
     claims = [study.ledger.claim("dead") for _ in range(2)]
     assert claims[1] is not None
     study.ledger.lost("dead")
@@ -145,7 +149,7 @@ def test_the_command_line_of_a_sweep(tmp_path: Path, headwise: Headwise, monkeyp
         seen.update(base=base, axes=axes, **others)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sweeping, "begin", begin)
+    monkeypatch.setattr(sweep, "create_sweep", begin)
     monkeypatch.chdir(tmp_path)
     Path("a.csv").touch()
     given = ("--data", "a.csv", "--model", "bert", "--guides", "mdg", "--seeds", 3, "--out", "sweep")
@@ -158,15 +162,19 @@ def test_the_command_line_of_a_sweep(tmp_path: Path, headwise: Headwise, monkeyp
 
 def test_a_sweep_is_no_comparison(tmp_path: Path, headwise: Headwise) -> None:
     out = tmp_path / "sweep"
-    sweeping.begin(OWN, axes_of(OWN, [("heads", "2", "4")]), out)
+    sweep.create_sweep(OWN, parse_search_space(OWN, [("heads", "2", "4")]), out)
     code, _, told = headwise("compare", "--resume", "--out", out)
     assert code == 2
     assert told == f"headwise: --resume: {out} holds no compare, but a study of the kind sweep\n"
 
 
 def test_a_run_that_does_worse_than_others_is_stopped_early(reviews: Path, tmp_path: Path) -> None:
-    base = Settings(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=3, learning_rate=0.02, batch_size=16)
-    study = sweeping.begin(base, axes_of(base, [("dropout", "0", "0.1")]), tmp_path / "sweep", sampler="tpe", trials=1)
+    base = TextConfig(
+        data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=3, learning_rate=0.02, batch_size=16
+    )
+    study = sweep.create_sweep(
+        base, parse_search_space(base, [("dropout", "0", "0.1")]), tmp_path / "sweep", sampler="tpe", trials=1
+    )
     ledger = study.ledger
     assert isinstance(ledger, Search)
     judged: list[tuple[int, float]] = []
@@ -193,10 +201,10 @@ class Harsh:
 
 
 def test_what_fails_is_told_with_what_tries_it_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = Settings(data=(str(tmp_path / "lost.csv"),), model="rpr")
-    study = sweeping.begin(base, axes_of(base, [("heads", "1", "2")]), tmp_path / "my sweep")
+    base = TextConfig(data=(str(tmp_path / "lost.csv"),), model="rpr")
+    study = sweep.create_sweep(base, parse_search_space(base, [("heads", "1", "2")]), tmp_path / "my sweep")
     work(study.ledger, study.folder, train_run, name="worker")
-    assert not sweeping.sweep(study, Machine(1))
+    assert not sweep.run_sweep(study, Resources(1))
     told = capsys.readouterr().err
     assert "lost.csv: no such file" in told
     assert f"headwise sweep --resume --out '{tmp_path / 'my sweep'}' tries again" in told

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import headwise as package
-from headwise.mistakes import Mistake
-from headwise.studies.crew import Crew, Machine, conduct
+from headwise.errors import UserError
 from headwise.studies.study import Study
 from headwise.studies.worker import TAKEN_OVER, work
-from headwise.training.folder import complete
-from headwise.training.settings import Common
+from headwise.studies.worker_pool import Resources, WorkerPool, conduct
+from headwise.training.core.config import RunConfig
+from headwise.training.core.run_dir import complete
 from tests.studies.conftest import begun, planned
 from tests.studies.fakes import fake
 
@@ -34,7 +34,7 @@ sys.path.insert(0, {tests!r})
 from headwise.studies import storage
 storage.HEARTBEAT, storage.GRACE = 1, 2
 storage.connect.__kwdefaults__.update(heartbeat=1, grace=2)
-from headwise.studies.folder import Folder
+from headwise.studies.study_dir import Folder
 from headwise.studies.worker import work, main
 from tests.studies.fakes import fake
 
@@ -110,7 +110,7 @@ def test_a_run_that_was_finished_but_not_told_is_not_run_again(tmp_path: Path) -
     assert [entry.value for entry in study.ledger.entries()] == [0.0, 0.0]
 
 
-def train_never(settings: Common, out: Path, resume: bool) -> dict[str, Any]:
+def train_never(settings: RunConfig, out: Path, resume: bool) -> dict[str, Any]:
     raise AssertionError("it is done already")
 
 
@@ -122,13 +122,13 @@ def test_what_has_a_checkpoint_is_resumed_and_what_has_not_begins_anew(tmp_path:
         checkpoint = out / "checkpoints" / "checkpoint-5"
         checkpoint.mkdir(parents=True)
         settings = fourth.settings if run is third else run.settings
-        (out / "run.yaml").write_text(settings.written())
+        (out / "run.yaml").write_text(settings.to_yaml())
         if run is not second:
             (checkpoint / "trainer_state.json").write_text('{"global_step": 5}')
             complete(checkpoint)
     resumed = {}
 
-    def train(settings: Common, out: Path, resume: bool) -> dict[str, Any]:
+    def train(settings: RunConfig, out: Path, resume: bool) -> dict[str, Any]:
         resumed[settings.model, settings.seed] = resume, out.exists()
         return fake(settings, out)
 
@@ -144,10 +144,10 @@ def test_what_has_a_checkpoint_is_resumed_and_what_has_not_begins_anew(tmp_path:
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     study = begun(tmp_path / "study", seeds=2)
 
-    def train(settings: Common, out: Path, resume: bool) -> dict[str, Any]:
+    def train(settings: RunConfig, out: Path, resume: bool) -> dict[str, Any]:
         os.system("echo loud and clear")
         if settings.model == "rpr" and settings.seed == 0:
-            raise Mistake("reviews.csv: no such file")
+            raise UserError("reviews.csv: no such file")
         if settings.model == "rpr":
             raise RuntimeError("CUDA out of memory\nmore of it")
         return fake(settings, out)
@@ -166,7 +166,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capfd: pytest
 def test_a_figure_that_is_no_number_is_a_failure(tmp_path: Path) -> None:
     study = begun(tmp_path / "study", seeds=1)
 
-    def train(settings: Common, out: Path, resume: bool) -> dict[str, Any]:
+    def train(settings: RunConfig, out: Path, resume: bool) -> dict[str, Any]:
         return {"primary": "rmse", "figures": {"test": {"rmse": float("nan")}}}
 
     work(study.ledger, study.folder, train, name="worker")
@@ -176,7 +176,7 @@ def test_a_figure_that_is_no_number_is_a_failure(tmp_path: Path) -> None:
 def test_models_of_the_first_seed_are_kept(tmp_path: Path) -> None:
     study = begun(tmp_path / "study", seeds=2)
 
-    def train(settings: Common, out: Path, resume: bool) -> dict[str, Any]:
+    def train(settings: RunConfig, out: Path, resume: bool) -> dict[str, Any]:
         metrics = fake(settings, out)
         (out / "checkpoints" / "checkpoint-1").mkdir(parents=True)
         (out / "model.safetensors").touch()
@@ -192,7 +192,7 @@ def test_a_crew_replaces_who_dies_and_stops_at_once(tmp_path: Path, monkeypatch:
     study = begun(tmp_path / "study", seeds=4)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     command = script(tmp_path / "worker.py", seconds=300)
-    with Crew(study.folder, study.ledger, Machine(2), study.url, command) as crew:
+    with WorkerPool(study.folder, study.ledger, Resources(2), study.url, command) as crew:
         crew.tend(study.ledger.entries())
         assert len(crew.workers) == 2
         victim = crew.workers[0]
@@ -217,14 +217,14 @@ def test_a_study_that_is_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        conduct(study.folder, study.ledger, Machine(1), study.url, script(tmp_path / "worker.py", seconds=1))
+        conduct(study.folder, study.ledger, Resources(1), study.url, script(tmp_path / "worker.py", seconds=1))
     thread.join()
     kept = Counter(entry.state for entry in study.ledger.entries())
     assert kept["running"] == 0
     assert kept["finished"] >= 1
     assert kept["waiting"] >= 1
     again = Study.resume(study.folder.path)
-    conduct(again.folder, again.ledger, Machine(1), again.url, script(tmp_path / "worker.py", seconds=0))
+    conduct(again.folder, again.ledger, Resources(1), again.url, script(tmp_path / "worker.py", seconds=0))
     assert len(again.results()) == 4
     starts = Counter((model, seed) for model, seed, _ in lines(study))
     assert sum(starts.values()) <= 5, "what was finished was not run again"
@@ -233,8 +233,8 @@ def test_a_study_that_is_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest
 def test_workers_that_cannot_even_start_are_told(tmp_path: Path) -> None:
     study = begun(tmp_path / "study", seeds=1)
     broken = [sys.executable, "-c", "raise SystemExit('no torch here')"]
-    with pytest.raises(Mistake, match=r"4 workers in a row ended .* code 1: no torch here .* --resume goes on"):
-        conduct(study.folder, study.ledger, Machine(1), study.url, broken)
+    with pytest.raises(UserError, match=r"4 workers in a row ended .* code 1: no torch here .* --resume goes on"):
+        conduct(study.folder, study.ledger, Resources(1), study.url, broken)
 
 
 def test_a_worker_that_is_killed_at_its_start_is_replaced(tmp_path: Path) -> None:
@@ -244,18 +244,18 @@ def test_a_worker_that_is_killed_at_its_start_is_replaced(tmp_path: Path) -> Non
     killed = "import os, pathlib, signal, sys; seen = pathlib.Path(sys.argv[0] + '.seen')\n"
     killed += "if not seen.exists(): seen.touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
     first.write_text(killed + f"os.execv({worker[0]!r}, [*{list(worker)!r}, *sys.argv[1:]])\n")
-    conduct(study.folder, study.ledger, Machine(1), study.url, [sys.executable, str(first)])
+    conduct(study.folder, study.ledger, Resources(1), study.url, [sys.executable, str(first)])
     assert (tmp_path / "first.py.seen").exists()
     assert len(study.results()) == 2
 
 
 def test_gpus_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    machine = Machine(4, ("0", "3"))
+    machine = Resources(4, ("0", "3"))
     assert [machine.environment(place)["CUDA_VISIBLE_DEVICES"] for place in range(4)] == ["0", "3", "0", "3"]
     assert int(machine.environment(0)["OMP_NUM_THREADS"]) >= 1
-    with pytest.raises(Mistake, match="--jobs must be at least 1, got 0"):
-        Machine(0)
+    with pytest.raises(UserError, match="--jobs must be at least 1, got 0"):
+        Resources(0)
 
 
 def test_progress_is_a_line_for_each_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

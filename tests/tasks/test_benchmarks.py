@@ -9,14 +9,14 @@ import datasets
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
 
-from headwise.mistakes import Mistake
-from headwise.tasks import Examples, hub, listed, named, own
+from headwise.errors import UserError
+from headwise.tasks import Examples, get_task, hub, list_tasks, load_files
 from headwise.tasks.benchmarks.bm25 import candidates
 from tests.tasks.files import Columns, sample, write
 
 
 def load(name: str, folder: Path) -> Examples:
-    return named(name).load(folder, cache=folder / "cache")
+    return get_task(name).load(folder, cache=folder / "cache")
 
 
 def sizes(examples: Examples) -> list[int]:
@@ -24,21 +24,21 @@ def sizes(examples: Examples) -> list[int]:
 
 
 def test_every_task_says_what_it_is_and_where_its_data_comes_from() -> None:
-    assert len({task.name for task in listed()}) == len(listed()) == 13
-    for task in listed():
+    assert len({task.name for task in list_tasks()}) == len(list_tasks()) == 13
+    for task in list_tasks():
         assert task.about
         assert task.source
         assert task.primary in {"accuracy", "rmse", "f1", "mrr"}
-        assert named(task.name) is task
-    with pytest.raises(Mistake, match="no task 'ag'; there: ag-news, "):
-        named("ag")
+        assert get_task(task.name) is task
+    with pytest.raises(UserError, match="no task 'ag'; there: ag-news, "):
+        get_task("ag")
 
 
-@pytest.mark.parametrize("task", listed(), ids=lambda task: task.name)
+@pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.name)
 def test_an_empty_folder_is_told_with_what_was_expected(task: Any, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=r"expected .*(train|corpus|json)"):
+    with pytest.raises(UserError, match=r"expected .*(train|corpus|json)"):
         task.load(tmp_path)
-    with pytest.raises(Mistake, match="no such file or folder"):
+    with pytest.raises(UserError, match="no such file or folder"):
         task.load(tmp_path / "none")
 
 
@@ -116,7 +116,7 @@ def test_the_sentiment_treebank_in_lines(tmp_path: Path) -> None:
         (tmp_path / f"stsa.binary.{split}").write_text("1 a fine film\n0 a poor one\n")
     assert load("sst2", tmp_path).splits["dev"][0] == {"text": "a fine film", "row": 0, "label": 1}
     (tmp_path / "stsa.binary.dev").write_text("1 a fine film\nwhat\n")
-    with pytest.raises(Mistake, match="line 2: expected a tree"):
+    with pytest.raises(UserError, match="line 2: expected a tree"):
         load("sst2", tmp_path)
 
 
@@ -145,8 +145,8 @@ def test_what_was_stored_for_a_benchmark_is_not_taken_for_own_data(tmp_path: Pat
     for split in ("train", "dev", "test"):
         write(tmp_path / f"snli_1.0_{split}.jsonl", inference())
     load("snli", tmp_path)
-    with pytest.raises(Mistake, match="line 10: column 'sentence2': empty text"):
-        own(tmp_path, cache=tmp_path / "cache")
+    with pytest.raises(UserError, match="line 10: column 'sentence2': empty text"):
+        load_files(tmp_path, cache=tmp_path / "cache")
 
 
 def test_multinli_is_judged_on_dev_matched(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_multinli_is_judged_on_dev_matched(tmp_path: Path) -> None:
 
 def test_a_label_that_a_benchmark_does_not_know_is_told(tmp_path: Path) -> None:
     write(tmp_path / "rte_train.csv", {"premise": ["a"], "hypothesis": ["b"], "label": ["maybe"]})
-    with pytest.raises(Mistake, match="line 2: label 'maybe' is unknown; expected entailment, not_entailment"):
+    with pytest.raises(UserError, match="line 2: label 'maybe' is unknown; expected entailment, not_entailment"):
         load("rte", tmp_path)
 
 
@@ -204,7 +204,7 @@ def test_scifact_ranks_bm25s_candidates(tmp_path: Path) -> None:
     assert {row["query"] for row in found.splits["train"]}.isdisjoint(row["query"] for row in found.splits["dev"])
     assert sum(found.splits["train"]["label"]) == 27
     assert "0 of dev's 3 and 1 of test's 4 claims" in found.recipe
-    score = named("scifact").metrics(-test.to_pandas().index.to_numpy(), test)
+    score = get_task("scifact").metrics(-test.to_pandas().index.to_numpy(), test)
     assert (score["mrr"], score["queries"], score["queries_without_hit"]) == (1.0, 3.0, 1.0)
     assert load("scifact", tmp_path).splits["train"]["document"][:] == found.splits["train"]["document"][:]
 
@@ -212,10 +212,10 @@ def test_scifact_ranks_bm25s_candidates(tmp_path: Path) -> None:
 def test_scifact_without_a_cited_document_is_told(tmp_path: Path) -> None:
     science(tmp_path)
     (tmp_path / "corpus.jsonl").write_text('{"doc_id": 1, "title": "T", "abstract": ["A"]}\n')
-    with pytest.raises(Mistake, match=r"claims_train\.jsonl: claim 100 cites document 0, which the corpus lacks"):
+    with pytest.raises(UserError, match=r"claims_train\.jsonl: claim 100 cites document 0, which the corpus lacks"):
         load("scifact", tmp_path)
     (tmp_path / "corpus.jsonl").unlink()
-    with pytest.raises(Mistake, match=r"no corpus\.jsonl; expected"):
+    with pytest.raises(UserError, match=r"no corpus\.jsonl; expected"):
         load("scifact", tmp_path)
 
 
@@ -241,9 +241,9 @@ def test_cross_genre_ir(tmp_path: Path) -> None:
         "query": "B",
         "label": 0,
     }
-    assert named("cross-genre-ir").metrics([1.0, 0.0] * 4, found.splits["test"])["mrr"] == 1.0
+    assert get_task("cross-genre-ir").metrics([1.0, 0.0] * 4, found.splits["test"])["mrr"] == 1.0
     write(tmp_path / "dev_dataset.csv", {**columns, "PMID": [10, 20] * 4, "Label": [1, 2] * 4})
-    with pytest.raises(Mistake, match=r"dev_dataset\.csv, line 3: label '2'"):
+    with pytest.raises(UserError, match=r"dev_dataset\.csv, line 3: label '2'"):
         load("cross-genre-ir", tmp_path)
 
 
@@ -266,13 +266,13 @@ def test_the_hub_is_asked_when_no_path_is_given(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(hub, "answers", lambda _: True)
-    found = named("snli").load(cache=tmp_path)
+    found = get_task("snli").load(cache=tmp_path)
     assert sizes(found) == [15, 15, 15]
     assert found.splits["train"]["label"][:] == [0, 1, 2] * 5
-    with pytest.raises(Mistake, match=r"say where the data is .*mli_train_v1\.jsonl"):
-        named("mednli").load(cache=tmp_path)
+    with pytest.raises(UserError, match=r"say where the data is .*mli_train_v1\.jsonl"):
+        get_task("mednli").load(cache=tmp_path)
 
 
 def test_one_file_is_split(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", sample(100, ("0", "1")))
-    assert sizes(named("sst2").load(path, cache=tmp_path / "cache")) == [80, 10, 10]
+    assert sizes(get_task("sst2").load(path, cache=tmp_path / "cache")) == [80, 10, 10]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.tasks.metrics import clicks
 
 #: Candidates of some impressions, as (score, clicked); few scores, so that there are ties.
@@ -50,7 +50,7 @@ def mean(values: list[float]) -> float:
 def test_metrics_are_scikit_learns_and_minds(log: list[list[tuple[float, int]]], at_a_time: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clicks, "CANDIDATES", at_a_time)
-        found = clicks.figures(*flat(log))
+        found = clicks.compute(*flat(log))
     some = [impression for impression in log if any(clicked for _, clicked in impression)]
     both = [impression for impression in some if not all(clicked for _, clicked in impression)]
     auc = [float(roc_auc_score([y for _, y in impression], [s for s, _ in impression])) for impression in both]
@@ -74,7 +74,7 @@ def test_every_impression_has_its_own_figures() -> None:
 
 
 def test_of_equal_scores_the_one_listed_first_ranks_first() -> None:
-    first, last = clicks.figures([1, 1], [1, 0], [0, 2]), clicks.figures([1, 1], [0, 1], [0, 2])
+    first, last = clicks.compute([1, 1], [1, 0], [0, 2]), clicks.compute([1, 1], [0, 1], [0, 2])
     assert (first["mind_mrr"], last["mind_mrr"]) == (1.0, 0.5)
     assert first["auc"] == last["auc"] == 0.5
 
@@ -83,10 +83,10 @@ def test_parts_add_up() -> None:
     draw = np.random.default_rng(0)
     offsets = np.arange(0, 401, 10)
     scores, clicked = draw.normal(size=400), draw.integers(0, 2, 400)
-    tally = clicks.Tally()
+    tally = clicks.ClickMetrics()
     tally.add(scores[:100], clicked[:100], offsets[:11])
     tally.add(scores[100:], clicked[100:], offsets[10:] - 100)
-    assert tally.figures() == pytest.approx(clicks.figures(scores, clicked, offsets))
+    assert tally.figures() == pytest.approx(clicks.compute(scores, clicked, offsets))
 
 
 @pytest.mark.parametrize(
@@ -101,5 +101,5 @@ def test_parts_add_up() -> None:
     ids=["shapes", "end", "falling", "clicked", "nan"],
 )
 def test_mistakes(scores: list[float], clicked: list[int], offsets: list[int], told: str) -> None:
-    with pytest.raises(Mistake, match=told):
-        clicks.figures(scores, clicked, offsets)
+    with pytest.raises(UserError, match=told):
+        clicks.compute(scores, clicked, offsets)

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from headwise.mistakes import Mistake
-from headwise.tasks.columns import Columns, choose
+from headwise.errors import UserError
+from headwise.tasks.columns import Columns, choose_columns
 from headwise.tasks.formats import Batch
 
 
@@ -31,19 +31,19 @@ def first(*names: str) -> Batch:
 )
 def test_columns_are_found_by_name_or_by_being_the_only_one(names: tuple[str, ...], expected: Columns | None) -> None:
     if expected is None:
-        with pytest.raises(Mistake, match=r"a\.csv: which column is the (text|label)\? Say --(text|label) NAME"):
-            choose(first(*names))
+        with pytest.raises(UserError, match=r"a\.csv: which column is the (text|label)\? Say --(text|label) NAME"):
+            choose_columns(first(*names))
     else:
-        assert choose(first(*names)) == expected
+        assert choose_columns(first(*names)) == expected
 
 
 def test_named_columns_win() -> None:
     file = first("text", "review", "label", "stars")
-    assert choose(file, text="review", label="stars") == Columns("review", None, "stars")
-    assert choose(file, text="text", pair="review", label="label") == Columns("text", "review", "label")
-    assert choose(file, text="text", labelled=False) == Columns("text", None, None)
+    assert choose_columns(file, text="review", label="stars") == Columns("review", None, "stars")
+    assert choose_columns(file, text="text", pair="review", label="label") == Columns("text", "review", "label")
+    assert choose_columns(file, text="text", labelled=False) == Columns("text", None, None)
 
 
 def test_a_named_column_that_is_not_there_is_told_with_those_that_are() -> None:
-    with pytest.raises(Mistake, match=r"a\.csv: no column 'stars'; there: text, label"):
-        choose(first("text", "label"), label="stars")
+    with pytest.raises(UserError, match=r"a\.csv: no column 'stars'; there: text, label"):
+        choose_columns(first("text", "label"), label="stars")

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.tasks.conll import batches
 
 FILE = """-DOCSTART- -X- -X- O
@@ -35,10 +35,10 @@ def test_sentences_have_words_tags_and_the_line_they_begin_at(tmp_path: Path) ->
 def test_a_line_with_other_columns_is_told(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "a.conll"
     path.write_text(content)
-    with pytest.raises(Mistake, match=message):
+    with pytest.raises(UserError, match=message):
         list(batches(path))
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="no such file"):
+    with pytest.raises(UserError, match="no such file"):
         list(batches(tmp_path / "a.conll"))

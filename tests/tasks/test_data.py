@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.tasks import named
+from headwise.tasks import get_task
 
 DATA = os.environ.get("HEADWISE_DATA")
 
@@ -30,7 +30,7 @@ def test_real_data(name: str, folder: str, sizes: tuple[int, ...], tmp_path: Pat
     path = Path(str(DATA), folder)
     if not path.exists():
         pytest.skip(f"no {path}")
-    found = named(name).load(path, cache=tmp_path)
+    found = get_task(name).load(path, cache=tmp_path)
     assert tuple(len(found.splits[split]) for split in ("train", "dev", "test")) == sizes
     for rows in found.splits.values():
         assert all(rows["text"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headwise.tasks import own
+from headwise.tasks import load_files
 from tests.tasks.files import write
 
 
@@ -16,7 +16,7 @@ def test_a_file_is_never_whole_in_memory(tmp_path: Path) -> None:
     del columns
     before = pa.default_memory_pool().max_memory()
     tracemalloc.start()
-    _, found = own(path, cache=tmp_path / "cache")
+    _, found = load_files(path, cache=tmp_path / "cache")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     size = path.stat().st_size

@@ -11,30 +11,30 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.tasks import Kind, Task, metrics
+from headwise.tasks import LabelType, Task, metrics
 from headwise.tasks.metrics import bootstrap, standard_error
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
 
-def task(kind: Kind) -> Task:
-    return Task(name="a", kind=kind, about="")
+def task(label_type: LabelType) -> Task:
+    return Task(name="a", label_type=label_type, about="")
 
 
-def random(kind: Kind, count: int, seed: int) -> tuple[Any, Dataset]:
+def random(label_type: LabelType, count: int, seed: int) -> tuple[Any, Dataset]:
     """Scores and rows of a kind."""
     draw = np.random.default_rng(seed)
-    if kind == "classification":
+    if label_type == "classification":
         feature = Features({"label": ClassLabel(names=["a", "b", "c"])})
         return draw.normal(size=(count, 3)), Dataset.from_dict({"label": draw.integers(0, 3, count)}, features=feature)
-    if kind == "multi-label":
+    if label_type == "multi-label":
         feature = Features({"label": List(Value("int8"), length=3)})
         return draw.normal(size=(count, 3)), Dataset.from_dict(
             {"label": draw.integers(0, 2, (count, 3))}, features=feature
         )
-    if kind == "regression":
+    if label_type == "regression":
         return draw.normal(size=(count, 1)), Dataset.from_dict({"label": draw.normal(size=count)})
-    if kind == "tokens":
+    if label_type == "tokens":
         lengths = draw.integers(1, 9, count)
         feature = Features({"label": List(ClassLabel(names=TAGS))})
         rows = Dataset.from_dict({"label": [draw.integers(0, 5, length) for length in lengths]}, features=feature)
@@ -143,16 +143,18 @@ def test_a_model_gains_nothing_by_equal_scores() -> None:
     assert task("ranking").metrics(np.zeros(4), rows)["mrr"] == 0.25
 
 
-@pytest.mark.parametrize("kind", [kind for kind in get_args(Kind) if kind != "clicks"])  # which have impressions
-def test_the_primary_metric_is_what_the_bootstrap_computes_from_sums(kind: Kind) -> None:
-    scores, rows = random(kind, 40, 1)
-    found = task(kind).metrics(scores, rows)
-    of_kind = metrics.of(kind)
-    assert of_kind.primary(of_kind.parts(scores, rows).sum(axis=0)) == pytest.approx(found[task(kind).primary])
-    error = task(kind).standard_error(scores, rows)
-    assert error == task(kind).standard_error(scores, rows)
+@pytest.mark.parametrize(
+    "label_type", [label_type for label_type in get_args(LabelType) if label_type != "clicks"]
+)  # which have impressions
+def test_the_primary_metric_is_what_the_bootstrap_computes_from_sums(label_type: LabelType) -> None:
+    scores, rows = random(label_type, 40, 1)
+    found = task(label_type).metrics(scores, rows)
+    of_kind = metrics.get_metrics(label_type)
+    assert of_kind.primary(of_kind.parts(scores, rows).sum(axis=0)) == pytest.approx(found[task(label_type).primary])
+    error = task(label_type).standard_error(scores, rows)
+    assert error == task(label_type).standard_error(scores, rows)
     assert 0 < error < 0.5
-    assert task(kind).higher_is_better == (kind != "regression")
+    assert task(label_type).higher_is_better == (label_type != "regression")
 
 
 def test_bootstrap_is_the_spread_of_metrics_of_drawn_rows() -> None:

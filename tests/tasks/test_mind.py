@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.tasks import mind
 from headwise.tasks.metrics import clicks
 
@@ -66,7 +66,7 @@ def test_parts_are_flat(data: Path) -> None:
     np.testing.assert_array_equal(part.offsets, [0, 3, 4, 5])
     np.testing.assert_array_equal(part.history, [1, 0, 0])
     np.testing.assert_array_equal(part.history_offsets, [0, 2, 2, 3])
-    assert clicks.figures(part.candidates, part.clicked, part.offsets)["auc"] == 1.0
+    assert clicks.compute(part.candidates, part.clicked, part.offsets)["auc"] == 1.0
 
 
 def test_many_parts_hold_every_row(tmp_path: Path) -> None:
@@ -119,30 +119,32 @@ def test_numbers_follow_the_news(data: Path) -> None:
 )
 def test_mistakes_name_the_line(data: Path, news: list[str], behaviors: list[str], told: str) -> None:
     folder(data / "MINDsmall_train", [*news_lines(*NEWS), *news], [*TRAIN, *behaviors])
-    with pytest.raises(Mistake, match=re.escape(told)):
+    with pytest.raises(UserError, match=re.escape(told)):
         read(data)
 
 
 def test_one_id_is_one_news(data: Path) -> None:
     folder(data / "dev", news_lines(("N2", "Another", "")), TRAIN[:1])
-    with pytest.raises(Mistake, match=r"dev/news.tsv, line 1: news 'N2' has another title in .*train/news.tsv, line 2"):
+    with pytest.raises(
+        UserError, match=r"dev/news.tsv, line 1: news 'N2' has another title in .*train/news.tsv, line 2"
+    ):
         read(data)
 
 
 def test_mistakes_about_folders(data: Path) -> None:
-    with pytest.raises(Mistake, match=r"nowhere: no such folder"):
+    with pytest.raises(UserError, match=r"nowhere: no such folder"):
         read(data / "nowhere")
     (data / "dev" / "empty").mkdir(parents=True)
-    with pytest.raises(Mistake, match=r"expected folders train, dev and test, .*; folders there: none"):
+    with pytest.raises(UserError, match=r"expected folders train, dev and test, .*; folders there: none"):
         read(data / "dev" / "empty")
     (data / "dev" / "empty").rmdir()
-    with pytest.raises(Mistake, match=r"dev: news.tsv is missing"):
+    with pytest.raises(UserError, match=r"dev: news.tsv is missing"):
         read(data)
     folder(data / "dev", news_lines(*NEWS), [])
-    with pytest.raises(Mistake, match=r"dev/behaviors.tsv: holds no rows"):
+    with pytest.raises(UserError, match=r"dev/behaviors.tsv: holds no rows"):
         read(data)
     folder(data / "MINDlarge_train", [], [])
-    with pytest.raises(Mistake, match=r"which folder is train\? MINDlarge_train or MINDsmall_train"):
+    with pytest.raises(UserError, match=r"which folder is train\? MINDlarge_train or MINDsmall_train"):
         read(data)
 
 
@@ -172,5 +174,5 @@ def test_a_split_by_itself_can_be_read(data: Path) -> None:
 def test_no_oracle_without_a_simulation(data: Path) -> None:
     assert mind.oracle(data) == {}
     (data / "truth.json").write_text("[]")
-    with pytest.raises(Mistake, match=r"truth.json: holds no figures of an oracle"):
+    with pytest.raises(UserError, match=r"truth.json: holds no figures of an oracle"):
         mind.oracle(data)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
 
-from headwise.mistakes import Mistake
-from headwise.tasks import Examples, hub, own, reading
+from headwise.errors import UserError
+from headwise.tasks import Examples, arrow_cache, hub, load_files
 from tests.tasks.files import sample, write
 
 
@@ -28,8 +28,8 @@ def sizes(examples: Examples) -> dict[str, int]:
 
 @pytest.mark.parametrize("ending", ["csv", "tsv.gz", "jsonl", "parquet"])
 def test_one_file_is_split(tmp_path: Path, ending: str) -> None:
-    task, found = own(write(tmp_path / f"reviews.{ending}", sample(100)))
-    assert (task.name, task.kind, task.pair) == ("reviews", "classification", False)
+    task, found = load_files(write(tmp_path / f"reviews.{ending}", sample(100)))
+    assert (task.name, task.label_type, task.pair) == ("reviews", "classification", False)
     assert found.labels == ("bad", "good")
     assert sizes(found) == {"train": 80, "dev": 10, "test": 10}
     assert "split 80/10/10, stratified, seed 0" in found.recipe
@@ -45,7 +45,7 @@ def test_one_file_is_split(tmp_path: Path, ending: str) -> None:
 
 def test_splits_are_the_same_for_a_seed_only(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", sample(100))
-    rows = [own(path, seed=seed)[1].splits["test"]["row"][:] for seed in (0, 0, 1)]
+    rows = [load_files(path, seed=seed)[1].splits["test"]["row"][:] for seed in (0, 0, 1)]
     assert rows[0] == rows[1] != rows[2]
 
 
@@ -54,35 +54,35 @@ def test_a_folder_of_splits(tmp_path: Path, dev: str) -> None:
     for split, count in (("train", 30), (dev, 6), ("test", 8)):
         write(tmp_path / f"my_{split}.csv.gz", sample(count))
     write(tmp_path / "notes.csv", sample(3))
-    _, found = own(tmp_path)
+    _, found = load_files(tmp_path)
     assert sizes(found) == {"train": 30, "dev": 6, "test": 8}
     assert "split as given. 8 of test's texts are in train too." in found.recipe
     (tmp_path / "my_test.csv.gz").unlink()
-    assert "6 of dev's texts are in train too." in own(tmp_path)[1].recipe, "which is then the only judge"
+    assert "6 of dev's texts are in train too." in load_files(tmp_path)[1].recipe, "which is then the only judge"
 
 
 def test_several_files_of_a_split_and_files_by_name(tmp_path: Path) -> None:
     one, two = write(tmp_path / "one.csv", sample(30)), write(tmp_path / "two.csv", sample(20))
-    _, found = own([one, two])
+    _, found = load_files([one, two])
     assert sizes(found) == {"train": 40, "dev": 5, "test": 5}
-    _, found = own(train=[one, two], test=two)
+    _, found = load_files(train=[one, two], test=two)
     assert sizes(found) == {"train": 45, "dev": 5, "test": 20}
     assert "dev is 10% of train" in found.recipe
-    _, found = own(train=one, dev=two)
+    _, found = load_files(train=one, dev=two)
     assert sizes(found) == {"train": 30, "dev": 20}
     assert "no test split" in found.recipe
 
 
 def test_pairs(tmp_path: Path) -> None:
     columns = {"premise": ["a b"] * 20, "hypothesis": ["c"] * 20, "label": ["x", "y"] * 10}
-    task, found = own(write(tmp_path / "a.jsonl", columns))
+    task, found = load_files(write(tmp_path / "a.jsonl", columns))
     assert task.pair
     assert found.splits["train"][0]["pair"] == "c"
 
 
 def test_ratings(tmp_path: Path) -> None:
     columns = {"text": sample(50)["text"], "stars": [number / 10 for number in range(50)]}
-    task, found = own(write(tmp_path / "a.csv", columns), kind="regression")
+    task, found = load_files(write(tmp_path / "a.csv", columns), label_type="regression")
     assert (task.primary, found.labels) == ("rmse", ())
     assert found.splits["train"][0]["label"] == found.splits["train"][0]["row"] / 10
 
@@ -91,7 +91,7 @@ def test_ratings(tmp_path: Path) -> None:
 def test_several_labels(tmp_path: Path, name: str, value: Any) -> None:
     none: Any = [] if isinstance(value, list) else ""
     columns = {"text": sample(30)["text"], "label": [value, none, [value[0]] if isinstance(value, list) else "c"] * 10}
-    _, found = own(write(tmp_path / name, columns), kind="multi-label")
+    _, found = load_files(write(tmp_path / name, columns), label_type="multi-label")
     row = {row["row"]: row["label"] for rows in found.splits.values() for row in rows}
     count = len(found.labels)
     assert row[0][:2] == [1, 1]
@@ -102,39 +102,39 @@ def test_several_labels(tmp_path: Path, name: str, value: Any) -> None:
 def test_tokens(tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text("EU B-ORG\nsays O\n\nPeter B-PER\nsmiles O\n\n")
-    _, found = own(tmp_path, kind="tokens")
+    _, found = load_files(tmp_path, label_type="tokens")
     assert found.labels == ("O", "B-ORG", "B-PER")
     assert found.splits["dev"][1] == {"words": ["Peter", "smiles"], "label": [2, 0], "row": 1}
     columns = {"tokens": [["EU", "says"]] * 20, "ner_tags": [["B-ORG", "O"]] * 20}
-    _, found = own(write(tmp_path / "a.jsonl", columns), kind="tokens")
+    _, found = load_files(write(tmp_path / "a.jsonl", columns), label_type="tokens")
     assert sizes(found) == {"train": 16, "dev": 2, "test": 2}
 
 
-@pytest.mark.parametrize("kind", ["classification", "multi-label"])
-def test_train_knows_every_class_of_a_file_that_is_split(tmp_path: Path, kind: Any) -> None:
+@pytest.mark.parametrize("label_type", ["classification", "multi-label"])
+def test_train_knows_every_class_of_a_file_that_is_split(tmp_path: Path, label_type: Any) -> None:
     columns = {**sample(40), "label": ["a", "b"] * 15 + [f"rare {number}" for number in range(10)]}
     for seed in range(5):
-        _, found = own(write(tmp_path / "a.csv", columns), kind=kind, seed=seed)
+        _, found = load_files(write(tmp_path / "a.csv", columns), label_type=label_type, seed=seed)
         label = np.asarray(found.splits["train"]["label"][:])
-        known = set(label) if kind == "classification" else set(np.flatnonzero(label.any(axis=0)))
+        known = set(label) if label_type == "classification" else set(np.flatnonzero(label.any(axis=0)))
         assert known == set(range(12))
 
 
 def test_labels_as_numbers_are_in_their_order(tmp_path: Path) -> None:
-    assert own(write(tmp_path / "a.csv", sample(60, ("10", "9", "2"))))[1].labels == ("2", "9", "10")
-    assert own(write(tmp_path / "a.parquet", sample(60, (1.0, 0.0))))[1].labels == ("0", "1")
+    assert load_files(write(tmp_path / "a.csv", sample(60, ("10", "9", "2"))))[1].labels == ("2", "9", "10")
+    assert load_files(write(tmp_path / "a.parquet", sample(60, (1.0, 0.0))))[1].labels == ("0", "1")
 
 
 def test_what_was_read_is_not_read_again_unless_it_changed(tmp_path: Path, cache: Path) -> None:
     path = write(tmp_path / "a.csv", sample(20))
-    own(path)
+    load_files(path)
     (stored,) = cache.iterdir()
     made = stored.stat().st_mtime_ns
-    own(path)
+    load_files(path)
     assert [(file, file.stat().st_mtime_ns) for file in cache.iterdir()] == [(stored, made)]
     write(path, sample(30))
-    assert sum(sizes(own(path)[1]).values()) == 30
-    own(path, cache=tmp_path / "elsewhere")
+    assert sum(sizes(load_files(path)[1]).values()) == 30
+    load_files(path, cache=tmp_path / "elsewhere")
     assert len(list((tmp_path / "elsewhere").iterdir())) == 1
 
 
@@ -144,11 +144,11 @@ def test_nothing_half_stored_is_left(tmp_path: Path, cache: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "write", full)
-        with pytest.raises(Mistake, match="headwise: No space left on device"):
-            own(write(tmp_path / "a.csv", sample(20)))
+        patch.setattr(arrow_cache, "write", full)
+        with pytest.raises(UserError, match="headwise: No space left on device"):
+            load_files(write(tmp_path / "a.csv", sample(20)))
     assert list(cache.iterdir()) == []
-    own(tmp_path / "a.csv")
+    load_files(tmp_path / "a.csv")
 
 
 WRONG: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
@@ -159,20 +159,24 @@ WRONG: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     "too few": ({"text": ["a", "b"], "label": [1, 0]}, {}, "2 rows are too few to split; give train, dev and test"),
     "nan": (
         {"text": ["a", "b"], "label": [1, "nan"]},
-        {"kind": "regression"},
+        {"label_type": "regression"},
         "line 3: .*expected a finite number, got 'nan'",
     ),
-    "word": ({"text": ["a", "b"], "label": [1, "x"]}, {"kind": "regression"}, "line 3: .*expected a number, got 'x'"),
+    "word": (
+        {"text": ["a", "b"], "label": [1, "x"]},
+        {"label_type": "regression"},
+        "line 3: .*expected a number, got 'x'",
+    ),
     "missing": ({"text": ["a"], "label": [1]}, {"label": "stars"}, "no column 'stars'; there: text, label"),
-    "ids": ({**sample(50), "label": range(50)}, {}, "50 classes in 50 rows; .*--kind regression"),
+    "ids": ({**sample(50), "label": range(50)}, {}, "50 classes in 50 rows; .*--label_type regression"),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_told(tmp_path: Path, what: str) -> None:
     columns, options, message = WRONG[what]
-    with pytest.raises(Mistake, match=message) as told:
-        own(write(tmp_path / "a.csv", columns), **options)
+    with pytest.raises(UserError, match=message) as told:
+        load_files(write(tmp_path / "a.csv", columns), **options)
     assert "\n" not in str(told.value)
 
 
@@ -180,42 +184,42 @@ def test_a_label_in_one_split_only_is_told(tmp_path: Path) -> None:
     write(tmp_path / "train.csv", sample(20))
     write(tmp_path / "test.csv", {"text": ["a", "b"], "label": ["good", "maybe"]})
     with pytest.raises(
-        Mistake, match=r"test\.csv, line 3: label 'maybe' is in test, but nowhere in train, which has bad"
+        UserError, match=r"test\.csv, line 3: label 'maybe' is in test, but nowhere in train, which has bad"
     ):
-        own(tmp_path)
+        load_files(tmp_path)
 
 
 def test_tags_that_are_no_spans_are_told(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("EU B-ORG\nsays O\n\nPeter NOUN\n")
-    with pytest.raises(Mistake, match=r"a\.conll, line 4: .*expected tags such as O, B-PER and I-PER, got 'NOUN'"):
-        own(tmp_path / "a.conll", kind="tokens")
+    with pytest.raises(UserError, match=r"a\.conll, line 4: .*expected tags such as O, B-PER and I-PER, got 'NOUN'"):
+        load_files(tmp_path / "a.conll", label_type="tokens")
 
 
 def test_a_text_that_no_file_can_hold_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "\\ud800", "label": 0}\n')
-    with pytest.raises(Mistake, match="line 2: half a character"):
-        own(tmp_path / "a.jsonl")
+    with pytest.raises(UserError, match="line 2: half a character"):
+        load_files(tmp_path / "a.jsonl")
 
 
 def test_where_nothing_is_or_too_much(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=r"none\.csv: no such file or folder"):
-        own(tmp_path / "none.csv")
-    with pytest.raises(Mistake, match="given as hub:owner/name"):
-        own("owner/name")
-    with pytest.raises(Mistake, match="no data files there"):
-        own(tmp_path)
+    with pytest.raises(UserError, match=r"none\.csv: no such file or folder"):
+        load_files(tmp_path / "none.csv")
+    with pytest.raises(UserError, match="given as hub:owner/name"):
+        load_files("owner/name")
+    with pytest.raises(UserError, match="no data files there"):
+        load_files(tmp_path)
     write(tmp_path / "one.csv", sample())
-    assert own(tmp_path)
+    assert load_files(tmp_path)
     write(tmp_path / "two.csv", sample())
-    with pytest.raises(Mistake, match=r"which file is it\? .* there: one\.csv, two\.csv"):
-        own(tmp_path)
-    with pytest.raises(Mistake, match="say either data"):
-        own()
-    with pytest.raises(Mistake, match="give --train too"):
-        own(test=tmp_path / "one.csv")
+    with pytest.raises(UserError, match=r"which file is it\? .* there: one\.csv, two\.csv"):
+        load_files(tmp_path)
+    with pytest.raises(UserError, match="say either data"):
+        load_files()
+    with pytest.raises(UserError, match="give --train too"):
+        load_files(test=tmp_path / "one.csv")
     os.rename(tmp_path / "one.csv", tmp_path / "test.csv")
-    with pytest.raises(Mistake, match="there is no train split among test"):
-        own(tmp_path)
+    with pytest.raises(UserError, match="there is no train split among test"):
+        load_files(tmp_path)
 
 
 @pytest.fixture(params=[True, False], ids=["reached", "cached"])
@@ -233,7 +237,7 @@ def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch, hub_answers: boo
         return DatasetDict(train=rows, validation=rows, test=rows)
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    _, found = own("hub:owner/name:small")
+    _, found = load_files("hub:owner/name:small")
     assert found.labels == ("no", "yes")
     assert sizes(found) == {"train": 20, "dev": 20, "test": 20}
     assert "hub:owner/name:small" in found.recipe
@@ -243,8 +247,8 @@ def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch, hub_answers: boo
 def test_no_network_says_how_to_give_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "answers", lambda _: False)
     with pytest.raises(
-        Mistake,
+        UserError,
         match=r"hub:owner/name: could not be had .*Couldn't reach 'owner/name' on the Hub.*give files: --data PATH",
     ) as told:
-        own("hub:owner/name")
+        load_files("hub:owner/name")
     assert "\n" not in str(told.value)

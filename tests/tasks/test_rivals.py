@@ -3,15 +3,15 @@
 from datasets import Dataset
 
 from headwise.tasks import Examples, Task
-from headwise.tasks.rivals import rivals
+from headwise.tasks.baselines import compute_baselines
 
 
-def of(kind: str, train: list[object], test: list[object], **more: object) -> dict[str, dict[str, float]]:
+def of(label_type: str, train: list[object], test: list[object], **more: object) -> dict[str, dict[str, float]]:
     splits = {"train": Dataset.from_dict({"label": train}), "test": Dataset.from_dict({"label": test})}
-    if kind == "ranking":
+    if label_type == "ranking":
         splits["test"] = splits["test"].add_column("query", more.pop("query"))
     found: dict[str, object] = {"labels": ("a", "b", "c"), "recipe": "", **more}
-    return rivals(Task(name="mine", kind=kind, about=""), Examples(splits, **found), "test")  # type: ignore[arg-type]
+    return compute_baselines(Task(name="mine", label_type=label_type, about=""), Examples(splits, **found), "test")  # type: ignore[arg-type]
 
 
 def test_the_most_frequent_label_of_training() -> None:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.tasks.splitting import one_of_each, shuffled, split
+from headwise.tasks.splitting import one_of_each, shuffled_indices, split
 
 
 @given(
@@ -39,8 +39,8 @@ def test_one_row_of_each_label_where_rows_have_several() -> None:
 
 def test_the_order_of_a_seed_is_the_same_everywhere() -> None:
     expected = [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
-    assert shuffled(10, 0).tolist() == expected
-    assert shuffled(10, 1).tolist() != expected
+    assert shuffled_indices(10, 0).tolist() == expected
+    assert shuffled_indices(10, 1).tolist() != expected
 
 
 def test_ratings_are_spread_alike() -> None:

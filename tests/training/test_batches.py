@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.mistakes import Mistake
-from headwise.training.texts.batches import Batches
+from headwise.errors import UserError
+from headwise.training.text.batches import Batches
 
 
 @given(rows=st.integers(1, 300), size=st.integers(1, 40), processes=st.integers(1, 4), epoch=st.integers(0, 3))
 def test_each_row_once(rows: int, size: int, processes: int, epoch: int) -> None:
     if processes > min(rows, size):
-        with pytest.raises(Mistake, match=f"{processes} processes cannot share batches of {min(rows, size)} rows"):
+        with pytest.raises(UserError, match=f"{processes} processes cannot share batches of {min(rows, size)} rows"):
             Batches(np.ones(rows), size, seed=0, processes=processes)
         return
     shares = [Batches(np.ones(rows), size, seed=0, process=i, processes=processes) for i in range(processes)]

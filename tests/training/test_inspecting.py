@@ -20,11 +20,11 @@ TEXT = "a good film with a dull plot"
 @pytest.fixture(scope="module")
 def run(bert: Path, reviews: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of BERT with distance."""
-    from headwise.training import Settings, train
+    from headwise.training import TextConfig, train
 
     folder = tmp_path_factory.mktemp("runs") / "distance"
     train(
-        Settings(data=(str(reviews),), model=str(bert), retrofit="distance-aware", epochs=1, max_length=12, seed=1),
+        TextConfig(data=(str(reviews),), model=str(bert), retrofit="distance-aware", epochs=1, max_length=12, seed=1),
         folder,
     )
     return folder
@@ -179,7 +179,7 @@ def test_runs_that_differ_in_their_seed_share_a_line(
 ) -> None:
     drawn: dict[str, Any] = {}
     monkeypatch.setattr(
-        "headwise.inspection.folder.draw_sorted", lambda models: drawn.update(models) or draw_sorted(models)
+        "headwise.inspection.output_dir.draw_sorted", lambda models: drawn.update(models) or draw_sorted(models)
     )
     for name, old, new in (("other-seed", "seed: 1", "seed: 2"), ("shorter", "max_length: 12", "max_length: 11")):
         shutil.copytree(run, tmp_path / name)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headwise.mistakes import Mistake
-from headwise.training import Finished, Settings, Trained, evaluate, predict, train
+from headwise.errors import UserError
+from headwise.training import RunResult, TextConfig, TextModel, evaluate, predict, train
 from tests.training.conftest import GOOD, rows, write
 
 SMALL: dict[str, Any] = {"heads": 2, "head_dim": 8, "word_dim": 16, "batch_size": 16, "learning_rate": 0.01}
@@ -20,9 +20,9 @@ def read_lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def judged_alike(run: Finished) -> None:
+def judged_alike(run: RunResult) -> None:
     found = evaluate(run.folder)
-    assert found["figures"] == pytest.approx(run.metrics["figures"]["test"], abs=1e-6)
+    assert found["metrics"] == pytest.approx(run.metrics["metrics"]["test"], abs=1e-6)
     assert found["standard_error"] == pytest.approx(run.metrics["standard_error"]["test"], abs=1e-6)
 
 
@@ -34,7 +34,7 @@ def test_pairs(tmp_path: Path) -> None:
         for (a, x), (b, y) in zip(texts, texts[shift:] + texts[:shift], strict=True)
     ]
     data = write(tmp_path / "pairs.csv", ("premise", "hypothesis", "label"), list(lines))
-    run = train(Settings(data=(str(data),), epochs=1, pooling="cls", **SMALL), tmp_path / "run")
+    run = train(TextConfig(data=(str(data),), epochs=1, pooling="cls", **SMALL), tmp_path / "run")
     judged_alike(run)
     new = tmp_path / "new.jsonl"
     new.write_text('{"premise": "good film", "hypothesis": "bad"}\n{"premise": "good film"}\n')
@@ -45,15 +45,15 @@ def test_pairs(tmp_path: Path) -> None:
     assert second["predicted"] is None
     single = write(tmp_path / "single.csv", ("text", "label"), [("good", "same")])
     for call in (lambda: evaluate(run.folder, single), lambda: predict(run.folder, single, tmp_path / "o.csv")):
-        with pytest.raises(Mistake, match="this model reads two texts a row"):
+        with pytest.raises(UserError, match="this model reads two texts a row"):
             call()
 
 
 def test_pairs_read_by_themselves_are_framed_for_cls(tmp_path: Path) -> None:
     lines = [(text, text, label) for text, label in rows(40)]
     data = write(tmp_path / "pairs.csv", ("premise", "hypothesis", "label"), list(lines))
-    run = train(Settings(data=(str(data),), epochs=1, pooling="cls", pairs="siamese", **SMALL), tmp_path / "run")
-    reader = Trained.load(run.folder).reader
+    run = train(TextConfig(data=(str(data),), epochs=1, pooling="cls", pairs="siamese", **SMALL), tmp_path / "run")
+    reader = TextModel.load(run.folder).reader
     encoded = reader.encode({"text": ["good"], "pair": ["film"]})
     assert encoded["input_ids"][0][0] == encoded["pair_input_ids"][0][0] == reader.tokenizer.cls_token_id
 
@@ -61,11 +61,11 @@ def test_pairs_read_by_themselves_are_framed_for_cls(tmp_path: Path) -> None:
 def test_ratings(tmp_path: Path) -> None:
     lines = [(text, "4.5" if label == "positive" else "1") for text, label in rows(80)]
     data = write(tmp_path / "rated.csv", ("text", "stars"), list(lines))
-    run = train(Settings(data=(str(data),), kind="regression", epochs=2, **SMALL), tmp_path / "run")
+    run = train(TextConfig(data=(str(data),), label_type="regression", epochs=2, **SMALL), tmp_path / "run")
     judged_alike(run)
     assert "writes a number beside each row" in (run.folder / "README.md").read_text()
     same = write(tmp_path / "same.csv", ("text", "stars"), [("good film", "3"), ("bad film", "3")])
-    assert evaluate(run.folder, same)["figures"]["pearson"] == 0
+    assert evaluate(run.folder, same)["metrics"]["pearson"] == 0
     predict(run.folder, same, tmp_path / "out.jsonl")
     assert all(isinstance(row["predicted"], float) and len(row) == 3 for row in read_lines(tmp_path / "out.jsonl"))
 
@@ -73,7 +73,7 @@ def test_ratings(tmp_path: Path) -> None:
 def test_several_labels(tmp_path: Path) -> None:
     lines = [(text, f"{label}|long" if len(text) > 40 else label) for text, label in rows(80)]
     data = write(tmp_path / "several.csv", ("text", "labels"), list(lines))
-    run = train(Settings(data=(str(data),), kind="multi-label", epochs=3, **SMALL), tmp_path / "run")
+    run = train(TextConfig(data=(str(data),), label_type="multi-label", epochs=3, **SMALL), tmp_path / "run")
     judged_alike(run)
     new = write(tmp_path / "new.csv", ("text", "labels"), [("a good film", "positive"), ("a bad film", "")])
     assert evaluate(run.folder, new)["rows"] == 2
@@ -86,7 +86,7 @@ def test_several_labels(tmp_path: Path) -> None:
 def test_documents(tmp_path: Path) -> None:
     lines = [(f"{text}. {text}! {text}.", label) for text, label in rows(60)]
     data = write(tmp_path / "long.csv", ("text", "label"), list(lines))
-    run = train(Settings(data=(str(data),), hierarchy=(8, 3), epochs=1, **SMALL), tmp_path / "run")
+    run = train(TextConfig(data=(str(data),), hierarchy=(8, 3), epochs=1, **SMALL), tmp_path / "run")
     judged_alike(run)
     predict(run.folder, data, tmp_path / "out.csv")
 
@@ -100,7 +100,7 @@ def tagged(tmp_path: Path) -> Path:
 
 
 def test_tags(tagged: Path, tmp_path: Path) -> None:
-    run = train(Settings(data=(str(tagged),), kind="tokens", epochs=6, max_length=9, **SMALL), tmp_path / "run")
+    run = train(TextConfig(data=(str(tagged),), label_type="tokens", epochs=6, max_length=9, **SMALL), tmp_path / "run")
     assert any("longer than 9 tokens (--max-length) and cut" in note for note in run.metrics["notes"])
     judged_alike(run)
     new = tmp_path / "new.conll"
@@ -116,17 +116,17 @@ def test_tags(tagged: Path, tmp_path: Path) -> None:
     assert predict(run.folder, tmp_path / "new.jsonl", tmp_path / "out.jsonl") == 1
     assert read_lines(tmp_path / "out.jsonl")[0] == {"words": ["a", "good"], "id": 7, "predicted": ["O", "B-GOOD"]}
     before = new.read_text()
-    with pytest.raises(Mistake, match="that is the input itself"):
+    with pytest.raises(UserError, match="that is the input itself"):
         predict(run.folder, new, new)
     assert new.read_text() == before
     (tmp_path / "new.jsonl").write_text('{"words": "a good"}\n')
-    with pytest.raises(Mistake, match=r"new.jsonl, line 1: column 'words': expected a list of words"):
+    with pytest.raises(UserError, match=r"new.jsonl, line 1: column 'words': expected a list of words"):
         predict(run.folder, tmp_path / "new.jsonl", tmp_path / "out.jsonl")
 
 
 def test_a_word_that_leaves_no_token_keeps_the_others_in_place(tagged: Path, tmp_path: Path) -> None:
-    run = train(Settings(data=(str(tagged),), kind="tokens", epochs=6, **SMALL), tmp_path / "run")
-    trained = Trained.load(run.folder)
+    run = train(TextConfig(data=(str(tagged),), label_type="tokens", epochs=6, **SMALL), tmp_path / "run")
+    trained = TextModel.load(run.folder)
     with_gap, without = trained.scores({"words": [["a", " ", "good", "film"], ["a", "good", "film"]]})
     np.testing.assert_allclose(with_gap[[0, 2, 3]], without, atol=1e-5)
     assert run.metrics["labels"][int(with_gap[1].argmax())] == "O"
@@ -146,8 +146,8 @@ def scifact(tmp_path: Path) -> Path:
 
 
 def test_rankings(scifact: Path, tmp_path: Path) -> None:
-    run = train(Settings(task="scifact", data=(str(scifact),), epochs=1, **SMALL), tmp_path / "run")
-    assert set(run.metrics["figures"]["test"]) >= {"mrr", "map", "ndcg", "r@1", "r@20"}
+    run = train(TextConfig(task="scifact", data=(str(scifact),), epochs=1, **SMALL), tmp_path / "run")
+    assert set(run.metrics["metrics"]["test"]) >= {"mrr", "map", "ndcg", "r@1", "r@20"}
     judged_alike(run)
     kept = pq.read_table(run.folder / "predictions.parquet").to_pydict()
     test = [i for i, split in enumerate(kept["split"]) if split == "test"]
@@ -158,42 +158,42 @@ def test_rankings(scifact: Path, tmp_path: Path) -> None:
         [label for _, label in sorted(found, key=lambda pair: (-pair[0], pair[1]))].index(1) + 1
         for found in best.values()
     ]
-    assert run.metrics["figures"]["test"]["mrr"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
-    assert run.metrics["beside"]["test"]["BM25"]["mrr"] == 1.0, "each claim has the words of what it cites"
+    assert run.metrics["metrics"]["test"]["mrr"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
+    assert run.metrics["baselines"]["test"]["BM25"]["mrr"] == 1.0, "each claim has the words of what it cites"
     assert "| mrr of BM25 |" in (run.folder / "README.md").read_text()
     new = write(tmp_path / "new.csv", ("claim", "document"), [("good film", "a film that is good")])
     assert predict(run.folder, new, tmp_path / "out.jsonl") == 0
     assert read_lines(tmp_path / "out.jsonl")[0]["predicted"] in ("other", "relevant")
-    with pytest.raises(Mistake, match="leave --data out"):
+    with pytest.raises(UserError, match="leave --data out"):
         evaluate(run.folder, new)
 
 
 def test_another_file(reviews: Path, tmp_path: Path) -> None:
-    run = train(Settings(data=(str(reviews),), epochs=1, **SMALL), tmp_path / "run")
+    run = train(TextConfig(data=(str(reviews),), epochs=1, **SMALL), tmp_path / "run")
     one = write(tmp_path / "one.csv", ("body", "mark"), [("a good film", "positive")] * 3)
     found = evaluate(run.folder, one, text="body", label="mark")
     assert found["rows"] == 3
-    assert found["figures"]["accuracy"] in (0.0, 1.0)
+    assert found["metrics"]["accuracy"] in (0.0, 1.0)
     new = write(tmp_path / "new.csv", ("text", "label"), [("a good film", "mixed")])
-    with pytest.raises(Mistake, match=r"line 2: label 'mixed' is unknown; expected negative, positive"):
+    with pytest.raises(UserError, match=r"line 2: label 'mixed' is unknown; expected negative, positive"):
         evaluate(run.folder, new)
     pairs = write(tmp_path / "pairs.csv", ("premise", "hypothesis"), [("a", "b")])
-    with pytest.raises(Mistake, match="this model reads one text a row"):
+    with pytest.raises(UserError, match="this model reads one text a row"):
         predict(run.folder, pairs, tmp_path / "out.csv")
 
 
 def test_a_runs_own_test_split_is_what_it_was(tmp_path: Path) -> None:
     data = write(tmp_path / "reviews.csv", ("text", "label"), list(rows(80)))
-    run = train(Settings(data=(str(data),), epochs=1, **SMALL), tmp_path / "run")
+    run = train(TextConfig(data=(str(data),), epochs=1, **SMALL), tmp_path / "run")
     judged_alike(run)
     write(data, ("text", "label"), list(rows(60)))
-    with pytest.raises(Mistake, match="its data has changed since it was trained, so test is another one"):
+    with pytest.raises(UserError, match="its data has changed since it was trained, so test is another one"):
         evaluate(run.folder)
     assert evaluate(run.folder, data)["rows"] == 60
 
 
 def test_what_an_output_can_hold(reviews: Path, tmp_path: Path) -> None:
-    run = train(Settings(data=(str(reviews),), epochs=1, **SMALL), tmp_path / "run")
+    run = train(TextConfig(data=(str(reviews),), epochs=1, **SMALL), tmp_path / "run")
     texts = [text for text, _ in rows(1200)]
     late = pa.table({"text": [None] * 1000 + texts[:200], "note": pa.array([None] * 1100 + ["x"] * 100, pa.string())})
     pq.write_table(late, tmp_path / "late.parquet")
@@ -211,15 +211,15 @@ def test_what_an_output_can_hold(reviews: Path, tmp_path: Path) -> None:
         ("ragged.jsonl", "o.parquet", "a column that is not in the first rows"),
         ("tabs.csv", "o.csv", "has a column 'predicted' already; rename it"),
     ):
-        with pytest.raises(Mistake, match=message):
+        with pytest.raises(UserError, match=message):
             predict(run.folder, tmp_path / name, tmp_path / out)
         assert not (tmp_path / out).exists()
     write(tmp_path / "tabs.csv", ("text",), [("a\tgood film",)])
-    with pytest.raises(Mistake, match="holds a tab or a line end, which TSV cannot"):
+    with pytest.raises(UserError, match="holds a tab or a line end, which TSV cannot"):
         predict(run.folder, tmp_path / "tabs.csv", tmp_path / "o.tsv")
 
 
 def test_a_text_needs_room_beside_special_tokens(bert: Path, reviews: Path, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="--max-length 2 leaves no room for a text beside 2 special tokens"):
-        train(Settings(data=(str(reviews),), model=str(bert), max_length=2), tmp_path / "run")
+    with pytest.raises(UserError, match="--max-length 2 leaves no room for a text beside 2 special tokens"):
+        train(TextConfig(data=(str(reviews),), model=str(bert), max_length=2), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from transformers import AutoConfig, AutoTokenizer, RobertaConfig, RobertaModel
 
-from headwise.mistakes import Mistake
-from headwise.training import Settings, evaluate, train
-from headwise.training.folder import last_checkpoint, staged, write_whole
-from headwise.training.kinds import read_settings
+from headwise.errors import UserError
+from headwise.training import TextConfig, evaluate, train
+from headwise.training.core.run_dir import atomic_write, last_checkpoint, staging_dir
+from headwise.training.registry import load_config
 from tests.training.conftest import Headwise, rows, write
 
 
@@ -84,13 +84,13 @@ def test_data(tmp_path: Path, headwise: Headwise) -> None:
     files = ("--train", tmp_path / "train.csv", "--test", tmp_path / "test.csv")
     assert "label 'mixed' is in test, but nowhere in train" in refused(headwise, *files, "--out", tmp_path / "run")
     write(tmp_path / "rated.csv", ("text", "stars"), [*((text, "4") for text, _ in good), ("so so", "nan")])
-    told = refused(headwise, "--data", tmp_path / "rated.csv", "--kind", "regression", "--out", tmp_path / "run")
+    told = refused(headwise, "--data", tmp_path / "rated.csv", "--label_type", "regression", "--out", tmp_path / "run")
     assert "line 42: column 'stars': expected a finite number, got 'nan'" in told
 
 
 def test_a_run_is_never_overwritten_unasked(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
     out = tmp_path / "run"
-    settings = Settings(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1)
+    settings = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1)
     train(settings, out)
     before = (out / "metrics.json").read_bytes()
     assert "holds a finished run; --force replaces it" in refused(headwise, "--data", reviews, "--out", out)
@@ -113,32 +113,32 @@ def test_settings_from_a_file(tmp_path: Path, headwise: Headwise) -> None:
         ("data: reviews.csv", "data cannot be 'reviews.csv'"),
         ("data: [1]", "data cannot be 1"),
         ("hierarchy: [3]", "hierarchy cannot be [3]"),
-        ("kind: poems", "kind must be one of classification, multi-label"),
+        ("label_type: poems", "label_type must be one of classification, multi-label"),
     ):
         (tmp_path / "run.yaml").write_text(text)
         assert message in refused(headwise, "--config", tmp_path / "run.yaml", "--out", tmp_path / "run")
 
 
 def test_options_beside_a_file_win(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
-    settings = Settings(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1, seed=3, dropout=0.0)
-    (tmp_path / "run.yaml").write_text(settings.written())
+    settings = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1, seed=3, dropout=0.0)
+    (tmp_path / "run.yaml").write_text(settings.to_yaml())
     options = ("--config", tmp_path / "run.yaml", "--out", tmp_path / "run")
     assert headwise("train", *options, "--seed", 0, "--dropout", 0.2)[0] == 0  # both are the defaults
-    assert read_settings(tmp_path / "run" / "run.yaml") == replace(settings, seed=0, dropout=0.2)
+    assert load_config(tmp_path / "run" / "run.yaml") == replace(settings, seed=0, dropout=0.2)
 
 
 def test_settings_hold_from_any_folder(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(reviews.parent)
-    settings = Settings(data=("reviews.csv",), heads=2, head_dim=8, word_dim=16, epochs=1)
+    settings = TextConfig(data=("reviews.csv",), heads=2, head_dim=8, word_dim=16, epochs=1)
     done = train(settings, Path("run"))
     folder = done.folder.absolute()
     monkeypatch.chdir(tmp_path)
-    assert evaluate(folder)["figures"] == pytest.approx(done.metrics["figures"]["test"])
+    assert evaluate(folder)["metrics"] == pytest.approx(done.metrics["metrics"]["test"])
 
 
 def test_force_loses_nothing_to_a_mistake(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
     out = tmp_path / "run"
-    train(Settings(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1), out)
+    train(TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1), out)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     assert "no such file" in refused(headwise, "--data", tmp_path / "none.csv", "--out", out, "--force")
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
@@ -147,8 +147,8 @@ def test_force_loses_nothing_to_a_mistake(reviews: Path, tmp_path: Path, headwis
 
 
 def test_a_run_goes_on_as_it_began(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
-    settings = Settings(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1)
-    (tmp_path / "run.yaml").write_text(settings.written())
+    settings = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1)
+    (tmp_path / "run.yaml").write_text(settings.to_yaml())
     options = ("--resume", "--out", tmp_path)
     assert "goes on as the run began, with seed 0; it cannot be 1 now" in refused(headwise, *options, "--seed", 1)
     assert headwise("train", *options, "--data", reviews, "--heads", 2, "--epochs", 1)[0] == 0
@@ -179,7 +179,7 @@ def test_without_a_network_the_hub_is_not_asked_again_and_again(
         asked.append(options.get("local_files_only"))
         return kept(name, **options)
 
-    monkeypatch.setattr("headwise.training.texts.building.AutoConfig.from_pretrained", ask)
+    monkeypatch.setattr("headwise.training.text.model.AutoConfig.from_pretrained", ask)
     refused(headwise, "--data", reviews, "--model", "no/such-model", "--out", tmp_path / "run")
     assert asked == [True], "what was had before is looked for, no more"
 
@@ -193,18 +193,18 @@ def test_models_with_tokenizers_of_their_own(bert: Path, reviews: Path, tmp_path
     )
     RobertaModel(config).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    settings = Settings(data=(str(reviews),), model=str(tmp_path / "model"), epochs=1)
+    settings = TextConfig(data=(str(reviews),), model=str(tmp_path / "model"), epochs=1)
     found = train(settings, tmp_path / "run").metrics
     assert found["inputs"]["max_length"] == 10, "RoBERTa keeps two positions for padding"
     assert any("longer than 10 tokens" in note for note in found["notes"])
-    with pytest.raises(Mistake, match="this model reads at most 10 tokens"):
+    with pytest.raises(UserError, match="this model reads at most 10 tokens"):
         train(replace(settings, max_length=12), tmp_path / "other")
 
 
 def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(
     reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=4, batch_size=16, patience=9)
+    settings = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=4, batch_size=16, patience=9)
     whole = train(settings, tmp_path / "whole").metrics
 
     class Killed(BaseException):
@@ -215,7 +215,7 @@ def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(
 
     out = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr("headwise.training.texts.running.scores_of", counted(die, after=2))
+        patched.setattr("headwise.training.text.train.scores_of", counted(die, after=2))
         with pytest.raises(Killed):
             train(settings, out)
     assert not (out / "metrics.json").exists()
@@ -232,7 +232,7 @@ def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(
 
 
 def counted(last: object, after: int) -> object:
-    from headwise.training.texts.predictions import scores_of
+    from headwise.training.text.predictions import scores_of
 
     calls = 0
 
@@ -245,15 +245,15 @@ def counted(last: object, after: int) -> object:
 
 
 def test_files_are_whole_or_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_whole(tmp_path / "a.txt", "old")
+    atomic_write(tmp_path / "a.txt", "old")
 
     def full(path: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("headwise.training.folder.flush", full)
+    monkeypatch.setattr("headwise.training.core.run_dir.flush", full)
     with pytest.raises(OSError, match="No space left"):
-        write_whole(tmp_path / "a.txt", "new")
-    with pytest.raises(OSError, match="No space left"), staged(tmp_path) as stage:
+        atomic_write(tmp_path / "a.txt", "new")
+    with pytest.raises(OSError, match="No space left"), staging_dir(tmp_path) as stage:
         (stage / "metrics.json").write_text("{}")
     assert (tmp_path / "a.txt").read_text() == "old"
     assert not (tmp_path / "metrics.json").exists()

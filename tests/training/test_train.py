@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 import headwise as hw
 import headwise.models
-from headwise.training import Settings, train
+from headwise.training import TextConfig, train
 from tests.training.conftest import Headwise, rows, write
 
 SMALL = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 16)
@@ -31,18 +31,18 @@ def test_from_a_file_to_a_model_with_a_card(reviews: Path, tmp_path: Path, headw
     assert "  epoch 6: dev loss " in told
     assert "48/48 [" in told, "a bar"
     found = figures(out)
-    assert found["figures"]["test"]["accuracy"] >= 0.9
-    assert f"accuracy {found['figures']['test']['accuracy']:.4f} ± " in said
-    assert found["recipe"].startswith("reviews.csv. train/dev/test 128/16/16: split 80/10/10, stratified, seed 0")
+    assert found["metrics"]["test"]["accuracy"] >= 0.9
+    assert f"accuracy {found['metrics']['test']['accuracy']:.4f} ± " in said
+    assert found["dataset"].startswith("reviews.csv. train/dev/test 128/16/16: split 80/10/10, stratified, seed 0")
     card = (out / "README.md").read_text()
-    assert f"{found['figures']['test']['accuracy']:.4g} ± " in card
+    assert f"{found['metrics']['test']['accuracy']:.4g} ± " in card
     assert str(tmp_path) not in card, "a card names no path of the user's machine"
     assert not (out / "training_args.bin").exists()
 
     predictions = pq.read_table(out / "predictions.parquet").to_pydict()
     test = [i for i, split in enumerate(predictions["split"]) if split == "test"]
     right = [np.argmax(predictions["scores"][i]) == predictions["label"][i] for i in test]
-    assert np.mean(right) == pytest.approx(found["figures"]["test"]["accuracy"])
+    assert np.mean(right) == pytest.approx(found["metrics"]["test"]["accuracy"])
     assert all(rows(160)[predictions["row"][i]][1] == found["labels"][predictions["label"][i]] for i in test)
 
     pipe = pipeline(
@@ -58,7 +58,7 @@ def test_the_same_settings_give_the_same_figures(reviews: Path, tmp_path: Path, 
     assert headwise("train", "--data", reviews, "--out", first, "--epochs", 2, "--model", "rpr", *SMALL)[0] == 0
     assert headwise("train", "--config", first / "run.yaml", "--out", again)[0] == 0
     assert headwise("train", "--config", first / "run.yaml", "--out", other, "--seed", 1)[0] == 0
-    assert figures(again)["figures"] == figures(first)["figures"]
+    assert figures(again)["metrics"] == figures(first)["metrics"]
     scores = [pq.read_table(folder / "predictions.parquet")["scores"].to_pylist() for folder in (first, again, other)]
     assert scores[0] == scores[1]
     assert scores[0] != scores[2]
@@ -66,7 +66,7 @@ def test_the_same_settings_give_the_same_figures(reviews: Path, tmp_path: Path, 
 
 @pytest.mark.parametrize("retrofit", [None, "distance-aware", "rpr"])
 def test_a_hugging_face_model_guided_and_retrofitted(bert: Path, reviews: Path, tmp_path: Path, retrofit: Any) -> None:
-    settings = Settings(
+    settings = TextConfig(
         data=(str(reviews),),
         model=str(bert),
         retrofit=retrofit,
@@ -90,21 +90,21 @@ def test_a_hugging_face_model_guided_and_retrofitted(bert: Path, reviews: Path, 
 
 
 def test_an_epoch_is_chosen_by_dev_and_training_stops_early(reviews: Path, tmp_path: Path) -> None:
-    settings = Settings(
+    settings = TextConfig(
         data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=30, learning_rate=0.02, batch_size=16, patience=2
     )
     found = train(settings, tmp_path / "run").metrics
     dev = [log["eval_accuracy"] for log in found["history"] if "eval_accuracy" in log]
     assert len(dev) < 30
-    assert found["figures"]["dev"]["accuracy"] == pytest.approx(max(dev))
+    assert found["metrics"]["dev"]["accuracy"] == pytest.approx(max(dev))
 
 
 def test_fewer_rows_and_texts_that_are_cut_are_told(reviews: Path, tmp_path: Path) -> None:
-    settings = Settings(
+    settings = TextConfig(
         data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1, rows=40, max_length=5, batch_size=16
     )
     found = train(settings, tmp_path / "run").metrics
-    assert found["recipe"].endswith("40 of the training rows, drawn by seed 0.")
+    assert found["dataset"].endswith("40 of the training rows, drawn by seed 0.")
     assert any(note.startswith("longer than 5 tokens (--max-length) and cut: ") for note in found["notes"])
 
 
@@ -115,18 +115,18 @@ def test_pairs(pairs: Any, tmp_path: Path) -> None:
         (a, b, "same" if x == y else "other") for (a, x), (b, y) in zip(texts, [*texts[3:], *texts[:3]], strict=True)
     ] + [(a, a, "same") for a, _ in texts[:100]]
     data = write(tmp_path / "pairs.csv", ("premise", "hypothesis", "label"), list(same))
-    settings = Settings(data=(str(data),), pairs=pairs, heads=2, head_dim=8, word_dim=16, epochs=2, batch_size=16)
+    settings = TextConfig(data=(str(data),), pairs=pairs, heads=2, head_dim=8, word_dim=16, epochs=2, batch_size=16)
     assert train(settings, tmp_path / "run").metrics["inputs"]["pair"] == pairs
 
 
 def test_ratings(tmp_path: Path) -> None:
     rated = [(text, str(4.5 if label == "positive" else 1.0)) for text, label in rows(160)]
     data = write(tmp_path / "rated.csv", ("text", "stars"), list(rated))
-    settings = Settings(
-        data=(str(data),), kind="regression", heads=2, head_dim=8, word_dim=16, epochs=12, learning_rate=0.01
+    settings = TextConfig(
+        data=(str(data),), label_type="regression", heads=2, head_dim=8, word_dim=16, epochs=12, learning_rate=0.01
     )
     found = train(settings, tmp_path / "run").metrics
-    assert found["figures"]["test"]["rmse"] < 1.0, "half as far off as the mean"
+    assert found["metrics"]["test"]["rmse"] < 1.0, "half as far off as the mean"
 
 
 def test_several_labels(tmp_path: Path) -> None:
@@ -134,12 +134,12 @@ def test_several_labels(tmp_path: Path) -> None:
     lines = [(text + (" music music" if i % 3 == 0 else ""), label + ("|song" if i % 3 == 0 else ""))
              for i, (text, label) in enumerate(lines)]  # fmt: skip
     data = write(tmp_path / "several.csv", ("text", "labels"), list(lines))
-    settings = Settings(
-        data=(str(data),), kind="multi-label", heads=2, head_dim=8, word_dim=16, epochs=8, learning_rate=0.01
+    settings = TextConfig(
+        data=(str(data),), label_type="multi-label", heads=2, head_dim=8, word_dim=16, epochs=8, learning_rate=0.01
     )
     found = train(settings, tmp_path / "run").metrics
     assert found["labels"] == ["negative", "positive", "song"]
-    assert found["figures"]["test"]["micro_f1"] > 0.7
+    assert found["metrics"]["test"]["micro_f1"] > 0.7
 
 
 @pytest.mark.parametrize("model", ["tener", "bert"])
@@ -149,9 +149,9 @@ def test_tags_of_words(model: Any, bert: Path, tmp_path: Path) -> None:
         words = text.split()
         lines += [f"{word} {'B-GOOD' if word in ('good', 'fine', 'great', 'lovely') else 'O'}" for word in words] + [""]
     (tmp_path / "tags.conll").write_text("\n".join(lines))
-    settings = Settings(
+    settings = TextConfig(
         data=(str(tmp_path / "tags.conll"),),
-        kind="tokens",
+        label_type="tokens",
         epochs=12,
         learning_rate=0.01,
         batch_size=16,
@@ -159,13 +159,13 @@ def test_tags_of_words(model: Any, bert: Path, tmp_path: Path) -> None:
     )
     found = train(settings, tmp_path / "run").metrics
     assert found["labels"] == ["O", "B-GOOD"]
-    assert found["figures"]["test"]["f1"] > 0.85
+    assert found["metrics"]["test"]["f1"] > 0.85
 
 
 def test_long_texts_by_sentences(tmp_path: Path) -> None:
     lines = [(". ".join([a, b, c]), label) for (a, label), (b, _), (c, _) in zip(*[rows(120)] * 3, strict=True)]
     data = write(tmp_path / "long.csv", ("text", "label"), list(lines))
-    settings = Settings(
+    settings = TextConfig(
         data=(str(data),),
         hierarchy=(6, 2),
         heads=2,
@@ -176,5 +176,5 @@ def test_long_texts_by_sentences(tmp_path: Path) -> None:
         batch_size=8,
     )
     found = train(settings, tmp_path / "run").metrics
-    assert found["figures"]["test"]["accuracy"] > 0.8
+    assert found["metrics"]["test"]["accuracy"] > 0.8
     assert any("2 sentences of 6 words (--hierarchy) and cut" in note for note in found["notes"])

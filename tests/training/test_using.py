@@ -11,31 +11,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headwise.mistakes import Mistake
-from headwise.training import Finished, Settings, train
-from headwise.training.shown import told
-from headwise.training.writing import writer_for
+from headwise.errors import UserError
+from headwise.training import RunResult, TextConfig, train
+from headwise.training.core.printing import print_result
+from headwise.training.core.table_writer import writer_for
 from tests.training.conftest import Headwise, rows, write
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     data = write(tmp_path_factory.mktemp("data") / "reviews.csv", ("text", "label"), list(rows(160)))
-    settings = Settings(
+    settings = TextConfig(
         data=(str(data),), heads=2, head_dim=8, word_dim=16, epochs=6, learning_rate=0.01, batch_size=16
     )
     return train(settings, tmp_path_factory.mktemp("runs") / "run")
 
 
-def test_evaluate_finds_the_runs_own_figures(run: Finished, tmp_path: Path, headwise: Headwise) -> None:
+def test_evaluate_finds_the_runs_own_figures(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
     code, said, _ = headwise("evaluate", run.folder, "--out", tmp_path / "figures.json")
     assert code == 0
     found = json.loads((tmp_path / "figures.json").read_text())
-    assert found["figures"] == pytest.approx(run.metrics["figures"]["test"])
+    assert found["metrics"] == pytest.approx(run.metrics["metrics"]["test"])
     assert "accuracy" in said
 
 
-def test_evaluate_on_another_file(run: Finished, tmp_path: Path, headwise: Headwise) -> None:
+def test_evaluate_on_another_file(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
     new = rows(50, seed=9)
     data = write(tmp_path / "new.csv", ("text", "label"), list(new))
     assert headwise("evaluate", run.folder, "--data", data, "--out", tmp_path / "figures.json")[0] == 0
@@ -49,7 +49,9 @@ def test_evaluate_on_another_file(run: Finished, tmp_path: Path, headwise: Headw
 
 
 @pytest.mark.parametrize("name", ["new.csv", "new.tsv", "new.jsonl", "new.parquet", "new.csv.gz", "new.jsonl.gz"])
-def test_predict_writes_the_same_rows_with_labels(run: Finished, name: str, tmp_path: Path, headwise: Headwise) -> None:
+def test_predict_writes_the_same_rows_with_labels(
+    run: RunResult, name: str, tmp_path: Path, headwise: Headwise
+) -> None:
     texts = [text for text, _ in rows(1500, seed=3)]  # more than a batch
     columns: dict[str, list[Any]] = {"id": list(range(len(texts))), "text": texts, "note": ['é, "x"'] * len(texts)}
     source, out = tmp_path / name, tmp_path / f"labelled-{name}"
@@ -97,7 +99,7 @@ def load(path: Path) -> dict[str, list[Any]]:
     return {name: [record[name] for record in records] for name in records[0]}
 
 
-def test_rows_without_a_text_get_no_label(run: Finished, tmp_path: Path, headwise: Headwise) -> None:
+def test_rows_without_a_text_get_no_label(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
     data = write(tmp_path / "new.csv", ("text",), [("a good film",), ("  ",), ("a dull film",)])
     code, _, err = headwise("predict", run.folder, data, "--out", tmp_path / "out.csv")
     assert code == 0
@@ -113,7 +115,7 @@ def test_rows_without_a_text_get_no_label(run: Finished, tmp_path: Path, headwis
     ],
 )
 def test_a_broken_line_leaves_no_output(
-    run: Finished, line: str, message: str, tmp_path: Path, headwise: Headwise
+    run: RunResult, line: str, message: str, tmp_path: Path, headwise: Headwise
 ) -> None:
     data = tmp_path / "new.csv"
     data.write_bytes(b"text\n" + line.encode("latin-1"))
@@ -123,7 +125,7 @@ def test_a_broken_line_leaves_no_output(
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
 
 
-def test_what_predict_refuses(run: Finished, tmp_path: Path, headwise: Headwise) -> None:
+def test_what_predict_refuses(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
     data = write(tmp_path / "new.csv", ("a", "b"), [("x", "y")])
     begun = tmp_path / "my run"
     begun.mkdir()
@@ -145,13 +147,13 @@ def test_what_predict_refuses(run: Finished, tmp_path: Path, headwise: Headwise)
 
 def test_a_label_that_tsv_cannot_hold_is_told(tmp_path: Path) -> None:
     with (
-        pytest.raises(Mistake, match="a field holds a tab or a line end, which TSV cannot"),
+        pytest.raises(UserError, match="a field holds a tab or a line end, which TSV cannot"),
         writer_for(tmp_path / "out.tsv", like=tmp_path / "new.csv") as write,
     ):
         write({"text": ["a good film"], "probability_very\ngood": [1.0]})
     assert not list(tmp_path.iterdir())
 
 
-def test_what_to_do_next_can_be_copied(run: Finished, capsys: pytest.CaptureFixture[str]) -> None:
-    told(Finished(Path("my runs/first"), run.metrics))
+def test_what_to_do_next_can_be_copied(run: RunResult, capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(RunResult(Path("my runs/first"), run.metrics))
     assert "headwise predict 'my runs/first' FILE --out LABELLED" in capsys.readouterr().out

@@ -1,12 +1,12 @@
 """How a head looks: pure tensors, knowing nothing of models, data or training."""
 
-from headwise.attention.attend import Choice, attend, explain
+from headwise.attention.attend import BackendChoice, attend, explain
 from headwise.attention.layers import DecoderLayer, EncoderLayer
 from headwise.attention.multihead import MultiheadAttention
 from headwise.attention.schemes import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
 
 __all__ = [
-    "Choice",
+    "BackendChoice",
     "DecoderLayer",
     "DistanceAware",
     "EncoderLayer",

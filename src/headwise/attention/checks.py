@@ -41,7 +41,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tens
     return q, k, v
 
 
-def without_autocast(device: str) -> AbstractContextManager[Any]:
+def disable_autocast(device: str) -> AbstractContextManager[Any]:
     """Autocast has chosen the inputs' precision by now; inside, the precision of what is computed holds."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 

@@ -47,12 +47,12 @@ def softmax_of_rows(scores: Tensor, *, can_be_empty: bool) -> Tensor:
     return torch.softmax(scores.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0)
 
 
-def log_sums_of_rows(scores: Tensor) -> Tensor:
+def lse_of_rows(scores: Tensor) -> Tensor:
     """log Σ exp over keys; a row whose scores are all −∞ gives −∞, and zero gradient."""
     empty = (scores == -torch.inf).all(dim=-1)
     return scores.masked_fill(empty[..., None], 0.0).logsumexp(dim=-1).masked_fill(empty, -torch.inf)
 
 
-def natural(log_sums: Tensor) -> Tensor:
+def natural(lse: Tensor) -> Tensor:
     """Log-sums in units of log 2, where a row without a key has +∞, as natural ones, where it has −∞."""
-    return torch.where(log_sums == torch.inf, -torch.inf, log_sums * math.log(2))
+    return torch.where(lse == torch.inf, -torch.inf, lse * math.log(2))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 Pass = Callable[..., Sequence[Tensor | None]]
 
-LOG_SUMS = 1  # of (output, log-sums, received, …); hardly anybody asks for them, and then their gradient is None
+LSE = 1  # of (output, log-sums, received, …); hardly anybody asks for them, and then their gradient is None
 
 
 class Operators:
@@ -62,14 +62,14 @@ class Operators:
         self.forward.register_fake(_complete(fake_forward))
         self.backward.register_fake(_complete(fake_backward))
         for operator in (self.forward, self.backward):
-            operator.register_vmap(_once_a_model(operator))
+            operator.register_vmap(vmap_by_loop(operator))
         self._watched, self._plain = _functions(
             (name, f"{name}_backward"), forward, backward, tensors, differentiable, saved
         )
 
     def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:
         results: tuple[Tensor, ...]
-        if nobody_looks(arguments[0]):
+        if is_plain_eager(arguments[0]):
             results = self._plain.apply(*arguments)
         else:  # views, since the compiler refuses a function that is given one tensor twice, as in attend(x, x, x)
             results = self._watched.apply(*(x.view_as(x) if isinstance(x, Tensor) else x for x in arguments))
@@ -128,7 +128,7 @@ def _functions(
         def backward(ctx: Any, *d_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
             twice = torch.is_grad_enabled()  # create_graph: somebody means to differentiate again
             filled = [
-                torch.zeros(**like) if d is None and like and (twice or i != LOG_SUMS) else d
+                torch.zeros(**like) if d is None and like and (twice or i != LSE) else d
                 for i, (d, like) in enumerate(zip(d_outputs, ctx.outputs, strict=True))
             ]
             arguments = backward_arguments(ctx, filled)
@@ -153,7 +153,7 @@ def _complete(function: Pass) -> Callable[..., tuple[Tensor, ...]]:
     return complete
 
 
-def nobody_looks(x: Tensor) -> bool:
+def is_plain_eager(x: Tensor) -> bool:
     """Whether neither a compiler nor a transform, a dispatch mode or a tensor subclass needs to see an operator."""
     return (
         type(x) in (Tensor, torch.nn.Parameter)
@@ -163,7 +163,7 @@ def nobody_looks(x: Tensor) -> bool:
     )
 
 
-def _once_a_model(operator: Callable[..., Sequence[Tensor]]) -> Callable[..., Any]:
+def vmap_by_loop(operator: Callable[..., Sequence[Tensor]]) -> Callable[..., Any]:
     """A vmap rule: the operator is as fast on one model as on many, so run it once for each."""
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:

@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.attention.diagonals import collect, relative_positions, skew, spread, toeplitz
-from headwise.attention.masking import allowed, log_sums_of_rows, softmax_of_rows
-from headwise.attention.problem import Attended, Problem
+from headwise.attention.masking import allowed, lse_of_rows, softmax_of_rows
+from headwise.attention.types import AttentionInputs, AttentionOutput
 
 
-def attend(problem: Problem) -> Attended:
+def attend(problem: AttentionInputs) -> AttentionOutput:
     terms, dtype = problem.terms, problem.compute_dtype
     _, heads, n, m = problem.shape
     q, relative_q = terms.content_q.to(dtype), terms.relative_q.to(dtype)
@@ -58,11 +58,11 @@ def attend(problem: Problem) -> Attended:
     if terms.value_table is not None:
         rows = toeplitz(rows_of(terms.value_table, positions, terms.first), n)
         output = output + collect(dropped, rows, terms.value_table.shape[1]) @ terms.value_table.to(dtype)
-    return Attended(
+    return AttentionOutput(
         output.to(problem.out_dtype),
         received=weights.sum(dim=-2) if problem.want_received else None,
-        squares=weights.square().sum(dim=-1) if problem.want_squares else None,
-        log_sums=log_sums_of_rows(scores) if problem.want_log_sums else None,
+        weight_norms=weights.square().sum(dim=-1) if problem.want_squares else None,
+        lse=lse_of_rows(scores) if problem.want_log_sums else None,
         weights=weights if problem.want_weights else None,
     )
 

@@ -2,16 +2,16 @@
 
 import torch.nn.functional as F
 
-from headwise.attention.problem import Attended, Problem
+from headwise.attention.types import AttentionInputs, AttentionOutput
 
 
-def obstacle(problem: Problem) -> str | None:
+def why_unsupported(problem: AttentionInputs) -> str | None:
     """Why torch's kernels cannot solve this problem, or None if they can."""
     terms = problem.terms
     if any(x is not None for x in (terms.key_table, terms.value_table, terms.distance)):
         return "the scheme adds terms of its own to scores or values"
     if problem.want_received or problem.want_squares or problem.want_log_sums or problem.want_weights:
-        return "they return neither received attention nor weights, nor squares or log-sums of these"
+        return "they return neither received attention nor weights, nor weight_norms or log-sums of these"
     if problem.mask is not None or problem.bias is not None:
         return "an arbitrary mask or bias may leave a row without a key"
     if problem.causal and (problem.offset or problem.key_padding is not None):
@@ -19,7 +19,7 @@ def obstacle(problem: Problem) -> str | None:
     return None
 
 
-def attend(problem: Problem) -> Attended:
+def attend(problem: AttentionInputs) -> AttentionOutput:
     dtype = problem.out_dtype
     padding = problem.key_padding
     output = F.scaled_dot_product_attention(
@@ -36,4 +36,4 @@ def attend(problem: Problem) -> Attended:
         output = output.masked_fill(~padding.any(dim=1)[:, None, None, None], 0.0)
     if problem.query_padding is not None:
         output = output.masked_fill(~problem.query_padding[:, None, :, None], 0.0)
-    return Attended(output)
+    return AttentionOutput(output)

@@ -18,10 +18,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from headwise.attention import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL, attend
 from headwise.attention.attend import BACKENDS
 from headwise.bench import formulas, measure
-from headwise.bench.conduct import conduct
-from headwise.bench.measure import CannotRun, reason
+from headwise.bench.measure import NotMeasurable, reason
 from headwise.bench.report import About, Row
-from headwise.mistakes import Mistake
+from headwise.bench.runner import run_benchmark
+from headwise.errors import UserError
 
 SchemeName = Literal["distance-aware", "plain", "rpr", "tener", "transformer-xl"]
 
@@ -83,22 +83,22 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("lengths", "schemes", "rivals"):
             if not getattr(self, name):
-                raise Mistake(f"--{name} needs at least one value")
+                raise UserError(f"--{name} needs at least one value")
         numbers = {"lengths": min(self.lengths), "batch": self.batch, "heads": self.heads, "repeats": self.repeats}
         for name, number in numbers.items():
             if number < 1:
-                raise Mistake(f"--{name} must be at least 1, got {number}")
+                raise UserError(f"--{name} must be at least 1, got {number}")
         if self.head_dim < 2 or self.head_dim % 2:
-            raise Mistake(f"--head-dim must be even and at least 2, got {self.head_dim}")
+            raise UserError(f"--head-dim must be even and at least 2, got {self.head_dim}")
         if self.clip < 0:
-            raise Mistake(f"--clip must be at least 0, got {self.clip}")
+            raise UserError(f"--clip must be at least 0, got {self.clip}")
         for rival in self.rivals:
             if rival not in RIVALS:
-                raise Mistake(f"--rivals must be among {', '.join(RIVALS)}; got {rival}")
+                raise UserError(f"--rivals must be among {', '.join(RIVALS)}; got {rival}")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise Mistake("--device cuda: torch sees no CUDA device here")
+            raise UserError("--device cuda: torch sees no CUDA device here")
         if self.graphs and self.place.type != "cuda":
-            raise Mistake("--graphs needs a GPU: only CUDA has graphs")
+            raise UserError("--graphs needs a GPU: only CUDA has graphs")
 
     @property
     def place(self) -> torch.device:
@@ -136,7 +136,7 @@ class Case:
 def bench(settings: Settings, out: Path | None, command: str) -> bool:
     """Measure, print a table, and write the report to a folder; False if it was interrupted, and so is incomplete."""
     about = About("attention", describe(settings), command, settings.place)
-    return conduct(lambda progress: run(settings, progress), steps(settings), about, out)
+    return run_benchmark(lambda progress: run(settings, progress), steps(settings), about, out)
 
 
 def describe(settings: Settings) -> str:
@@ -176,7 +176,7 @@ def compare(cases: Sequence[Case], progress: Callable[[str], None], slow: dict[s
         try:
             progress(f"{where}, memory")
             if case.rival in slow:
-                raise CannotRun(slow[case.rival])
+                raise NotMeasurable(slow[case.rival])
             if device.type == "cpu":
                 row.mib = measure.peak_on_cpu(prepare, case)
             progress(f"{where}, numbers")
@@ -192,7 +192,7 @@ def compare(cases: Sequence[Case], progress: Callable[[str], None], slow: dict[s
                 torch.cuda.empty_cache()
     progress(f"{cases[0].scheme}, N = {cases[0].length}: time")
     if BASELINE in works:
-        samples = measure.take_turns(works, settings.repeats, device)
+        samples = measure.time_interleaved(works, settings.repeats, device)
         for rival, times in samples.items():
             rows[rival].timed(times, samples[BASELINE], absolute=device.type == "cuda")
             if min(times) > PATIENCE:
@@ -228,7 +228,7 @@ def check(case: Case, found: Sequence[Tensor]) -> tuple[float | None, float | No
     errors = [float((x - y).abs().max()) for x, y in zip(found, expected, strict=True)]
     relative = [error / float(y.abs().max()) for error, y in zip(errors, expected, strict=True)]
     if not max(relative) <= WRONG[case.settings.dtype]:
-        raise CannotRun(f"computes something else: error {max(relative):.1e}")
+        raise NotMeasurable(f"computes something else: error {max(relative):.1e}")
     outputs = 2 if case.received else 1
     return max(errors[:outputs]), max(relative[outputs:], default=None)
 
@@ -259,9 +259,9 @@ def forward_of(case: Case, scheme: Scheme) -> formulas.Attention:
     waves = formulas.sinusoids(case.length, width).to(device, settings.parameter_dtype)
     if case.by_flex:
         if settings.received:
-            raise CannotRun("gives no received attention")
+            raise NotMeasurable("gives no received attention")
         if device.type == "cpu" and not settings.forward_only:
-            raise CannotRun("no backward on CPU")
+            raise NotMeasurable("no backward on CPU")
         return compiled(formulas.flex(case.scheme, scheme, waves, settings.causal))
     formula = formulas.NAIVE[case.scheme](scheme, waves, settings.causal)
 

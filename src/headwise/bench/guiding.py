@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from headwise.bench import measure
-from headwise.bench.conduct import conduct
 from headwise.bench.measure import reason
 from headwise.bench.report import About, Row
-from headwise.mistakes import Mistake
+from headwise.bench.runner import run_benchmark
+from headwise.errors import UserError
 
 BASELINE = "sdpa, unguided"
 RIVALS = (BASELINE, "headwise, MDG and PDG", "eager maps, MDG and PDG")
@@ -41,16 +41,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.shapes:
-            raise Mistake("--shapes needs at least one value")
+            raise UserError("--shapes needs at least one value")
         for shape in self.shapes:
             numbers = shape.split("x")
             if len(numbers) != 2 or not all(number.isdecimal() and int(number) > 0 for number in numbers):
-                raise Mistake(f"--shapes must be batch size x length, such as 64x256; got {shape}")
+                raise UserError(f"--shapes must be batch size x length, such as 64x256; got {shape}")
         for name in ("layers", "heads", "repeats"):
             if getattr(self, name) < 1:
-                raise Mistake(f"--{name} must be at least 1, got {getattr(self, name)}")
+                raise UserError(f"--{name} must be at least 1, got {getattr(self, name)}")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise Mistake("--device cuda: torch sees no CUDA device here")
+            raise UserError("--device cuda: torch sees no CUDA device here")
 
     @property
     def place(self) -> torch.device:
@@ -78,7 +78,7 @@ def bench(settings: Settings, out: Path | None, command: str) -> bool:
         "model and its inputs."
     )
     about = About("guiding", what, command, settings.place)
-    return conduct(lambda progress: run(settings, progress), len(settings.shapes) * (len(RIVALS) + 1), about, out)
+    return run_benchmark(lambda progress: run(settings, progress), len(settings.shapes) * (len(RIVALS) + 1), about, out)
 
 
 def run(settings: Settings, progress: Callable[[str], None]) -> Iterator[Row]:
@@ -105,7 +105,7 @@ def run(settings: Settings, progress: Callable[[str], None]) -> Iterator[Row]:
                     torch.cuda.empty_cache()
         progress(f"{shape}: time")
         if BASELINE in works:
-            samples = measure.take_turns(works, settings.repeats, device)
+            samples = measure.time_interleaved(works, settings.repeats, device)
             for rival, times in samples.items():
                 rows[rival].timed(times, samples[BASELINE], absolute=device.type == "cuda")
         yield from rows.values()
@@ -150,7 +150,8 @@ def unguided(model: Any) -> Callable[[dict[str, Tensor]], Tensor]:
 
 
 def ours(model: Any) -> Callable[[dict[str, Tensor]], Tensor]:
-    from headwise.guidance import MapDiscrimination, PatternDecorrelation, guiding
+    from headwise.guidance import guiding
+    from headwise.guides import MapDiscrimination, PatternDecorrelation
 
     context = guiding(model, [MapDiscrimination(0.01), PatternDecorrelation(0.01)], check=False)
     guided = context.__enter__()

@@ -46,13 +46,13 @@ REASONS = {
 }
 
 
-class CannotRun(Exception):  # noqa: N818
+class NotMeasurable(Exception):  # noqa: N818
     """Why something could not be measured, in a few words."""
 
 
 def reason(error: BaseException) -> str:
     """A few words on why something could not run."""
-    if isinstance(error, CannotRun):
+    if isinstance(error, NotMeasurable):
         return str(error)
     if isinstance(error, MemoryError):
         return "out of memory"
@@ -64,7 +64,7 @@ def reason(error: BaseException) -> str:
     return ours[1] if ours else f"{message.splitlines()[0]:.80}"
 
 
-def take_turns(works: Mapping[str, Work], repeats: int, device: torch.device) -> dict[str, list[float]]:
+def time_interleaved(works: Mapping[str, Work], repeats: int, device: torch.device) -> dict[str, list[float]]:
     """Seconds a call, `repeats` samples each. Every repeat runs all works, so that a change in the machine's speed
     meets all of them alike. They have run once before."""
     calls = {name: 1 + int(SAMPLE_SECONDS / seconds(work, 1, device)) for name, work in works.items()}
@@ -146,12 +146,12 @@ def peak_on_cpu(make: Callable[..., Work], *arguments: Any) -> float | None:
     except EOFError:
         process.join()
         killed = process.exitcode == -signal.SIGKILL
-        raise CannotRun("out of memory" if killed else f"crashed, exit code {process.exitcode}") from None
+        raise NotMeasurable("out of memory" if killed else f"crashed, exit code {process.exitcode}") from None
     finally:
         process.kill()
         process.join()
     if isinstance(peak, str):
-        raise CannotRun(peak)
+        raise NotMeasurable(peak)
     return float(peak) if peak is not None else None
 
 

@@ -78,7 +78,7 @@ def write(rows: Sequence[Row], about: About, folder: Path) -> None:
     """`attention.csv`, `attention.md` and `attention.png` for the title `attention`."""
     write_csv(rows, folder / f"{about.title}.csv")
     (folder / f"{about.title}.md").write_text(markdown(rows, about), encoding="utf-8")
-    style.save(plot(rows), folder / f"{about.title}.png")
+    style.save_figure(plot(rows), folder / f"{about.title}.png")
 
 
 def write_csv(rows: Sequence[Row], path: Path) -> None:
@@ -123,7 +123,7 @@ def tables(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[str]
 def plot(rows: Sequence[Row]) -> Figure:
     """Time over length above, memory below, a column for each scheme."""
     schemes, rivals = unique(row.scheme for row in rows), unique(row.rival for row in rows)
-    with style.drawing(max(2.6 * len(schemes), 5.0), 5.4) as figure:
+    with style.plot_style(max(2.6 * len(schemes), 5.0), 5.4) as figure:
         panels = figure.subplots(2, len(schemes), sharex=True, sharey="row", squeeze=False)
         for column, scheme in enumerate(schemes):
             own = [row for row in rows if row.scheme == scheme]

@@ -12,17 +12,17 @@ from tyro.extras import SubcommandApp
 from headwise import __version__
 from headwise.cli import bench, simulate
 from headwise.cli.compare import Compare
+from headwise.cli.errors import in_one_line
 from headwise.cli.evaluate import Evaluate
 from headwise.cli.inspect import Inspect
-from headwise.cli.mistakes import in_one_line
 from headwise.cli.predict import Predict
 from headwise.cli.reproduce import Reproduce, first_task
 from headwise.cli.studies import Studies
-from headwise.cli.studying import asking
+from headwise.cli.study_options import asking
 from headwise.cli.sweep import Sweep
 from headwise.cli.tasks import Tasks
 from headwise.cli.train import command_for, task_in
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 
 ABOUT = """Self-attention that knows how far apart tokens are, and that can be told what to look at.
 
@@ -51,7 +51,7 @@ def parsed(args: Sequence[str]) -> Any:
     """The command that arguments ask for, with its options, to be called with the line as it was typed.
 
     Raises:
-        Mistake: what is asked for does not exist.
+        UserError: what is asked for does not exist.
     """
     with in_one_line():
         return commands(args).cli(
@@ -71,7 +71,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return 0
     try:
         return int(parsed(args)(shlex.join(["headwise", *args])))
-    except Mistake as mistake:
+    except UserError as mistake:
         return told(str(mistake))
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro import cli
 from tyro.conf import DisallowNone, FlagCreatePairsOff, UseAppendAction, arg
 
-from headwise.cli.mistakes import in_one_line
-from headwise.cli.studying import Studied, resumable
-from headwise.mistakes import Mistake
-from headwise.training.settings import Common
+from headwise.cli.errors import in_one_line
+from headwise.cli.study_options import StudyOptions, resumable
+from headwise.errors import UserError
+from headwise.training.core.config import RunConfig
 
 if TYPE_CHECKING:
     from headwise.studies.methods import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(Studied):
+class Compare(StudyOptions):
     """Compare methods on your own texts or on named tasks: the same splits, batches and initial values for all of
     them, many seeds, and an answer with its uncertainty. Settings of training hold for all methods.
 
@@ -41,7 +41,7 @@ class Compare(Studied):
     """Keep all trained models; otherwise only those of the first seed."""
 
     def __call__(self, command: str) -> int:
-        from headwise.studies import comparing
+        from headwise.studies import compare
         from headwise.studies.study import Study
 
         assert self.out is not None
@@ -50,7 +50,7 @@ class Compare(Studied):
             study = Study.resume(self.out, storage=self.storage, seeds=self.seeds, kinds=["compare"])
         else:
             bases = self.bases()
-            study = comparing.begin(
+            study = compare.create_comparison(
                 bases,
                 [as_method(text, bases[0]) for text in self.methods],
                 10 if self.seeds is None else self.seeds,
@@ -60,33 +60,33 @@ class Compare(Studied):
                 keep_models=self.keep_models,
             )
         with resumable("compare", self.out):
-            return 0 if comparing.compare(study, machine) else 1
+            return 0 if compare.run_comparison(study, machine) else 1
 
-    def bases(self) -> list[Common]:
+    def bases(self) -> list[RunConfig]:
         """Of each task the settings that all methods share."""
         if not self.methods:
-            raise Mistake("--methods is missing: what shall be compared? --methods plain rpr distance-aware")
+            raise UserError("--methods is missing: what shall be compared? --methods plain rpr distance-aware")
         if not self.task:
             return [self.base(None)]
         if len(self.task) > 1 and getattr(self, "data", None):
-            raise Mistake("--data is of one task; of several, each has its own: --task sst2=PATH --task ag-news=PATH")
+            raise UserError("--data is of one task; of several, each has its own: --task sst2=PATH --task ag-news=PATH")
         named = [one.partition("=") for one in self.task]
         return [self.base(name, path or None) for name, _, path in named]
 
 
-def as_method(text: str, base: Common) -> "Method":
+def as_method(text: str, base: RunConfig) -> "Method":
     """A method in short, or with a name and options of training."""
-    from headwise.studies.methods import Method, method
+    from headwise.studies.methods import Method, parse_method
 
     named = re.fullmatch(r"([^=\s]+)=\s*((?:--.*)?)", text, re.DOTALL)
     if named is None:
-        return method(text)
+        return parse_method(text)
     name, options = named.groups()
     made: Any = type(base)
     try:
         with in_one_line():
             asked = cli(made, args=shlex.split(options), default=base, config=(FlagCreatePairsOff, DisallowNone))
-    except Mistake as mistake:
-        raise Mistake(f"--methods {name}: {mistake}") from None
+    except UserError as mistake:
+        raise UserError(f"--methods {name}: {mistake}") from None
     before = asdict(base)
     return Method(name, {setting: value for setting, value in asdict(asked).items() if value != before[setting]})

@@ -36,12 +36,12 @@ class Evaluate:
 
     def __call__(self, command: str) -> int:
         from headwise.training import evaluate
-        from headwise.training.folder import as_json, write_whole
-        from headwise.training.shown import judged
+        from headwise.training.core.printing import print_evaluation
+        from headwise.training.core.run_dir import atomic_write, to_json
 
         options = {name: getattr(self, name) for name in ("text", "pair", "label", "source", "target")}
         found = evaluate(self.run, self.data, **options, clip=self.clip or None)
-        judged(found)
+        print_evaluation(found)
         if self.out is not None:
-            write_whole(self.out, as_json(found))
+            atomic_write(self.out, to_json(found))
         return 0

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,8 @@ class Inspect:
 
     def __call__(self, command: str) -> int:
         if self.pair and len(self.pair) != len(self.text):
-            raise Mistake(f"--pair: {len(self.pair)} second texts for {len(self.text)} first ones")
-        from headwise.training.inspecting import inspect
+            raise UserError(f"--pair: {len(self.pair)} second texts for {len(self.text)} first ones")
+        from headwise.training.inspect import inspect
 
         texts = list(zip(self.text, self.pair, strict=True)) if self.pair else [(text,) for text in self.text]
         done = inspect(

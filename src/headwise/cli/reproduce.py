@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from headwise.cli.studying import Studied, resumable
-from headwise.mistakes import Mistake
-from headwise.training.kinds import kind_of
+from headwise.cli.study_options import StudyOptions, resumable
+from headwise.errors import UserError
+from headwise.training.registry import get_task_type
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduce(Studied):
+class Reproduce(StudyOptions):
     """Do a table or figure of the papers again, on the published data or on what you have, and tell the paper's figures
     beside yours. Settings of training hold for all methods, and win over the paper's.
 
@@ -37,16 +37,16 @@ class Reproduce(Studied):
     def __post_init__(self) -> None:
         if not self.list:
             if self.name is None and not self.resume:
-                raise Mistake("which table or figure? headwise reproduce --list names them")
+                raise UserError("which table or figure? headwise reproduce --list names them")
             super().__post_init__()
 
     def __call__(self, command: str) -> int:
         if self.list:
-            from headwise.studies.reproducing.listing import listed
+            from headwise.studies.reproduction.listing import print_reproductions
 
-            listed()
+            print_reproductions()
             return 0
-        from headwise.studies.reproducing import reproduce
+        from headwise.studies.reproduction import reproduce
         from headwise.studies.study import Study
 
         assert self.out is not None
@@ -54,35 +54,35 @@ class Reproduce(Studied):
             study = Study.resume(self.out, storage=self.storage, seeds=self.seeds)
         else:
             assert self.name is not None
-            study = reproduce.begin(
+            study = reproduce.create_reproduction(
                 self.name, self.asked(), self.out, seeds=self.seeds, storage=self.storage, keep_models=self.keep_models
             )
         with resumable("reproduce", self.out):
-            return 0 if reproduce.reproduce(study, self.machine()) else 1
+            return 0 if reproduce.run_reproduction(study, self.machine()) else 1
 
     def asked(self) -> Any:
         """What the user wants otherwise than the paper."""
-        from headwise.studies.reproducing.library import study
-        from headwise.studies.reproducing.reproduce import Asked
+        from headwise.studies.reproduction.registry import get_study
+        from headwise.studies.reproduction.reproduce import ReproduceOptions
 
         assert self.name is not None
-        tasks = study(self.name).tasks
+        tasks = get_study(self.name).tasks
         named = {name: path or None for name, _, path in (one.partition("=") for one in self.task)}
         data: Sequence[str] = getattr(self, "data", ())
         if data and len(named or tasks) > 1:
-            raise Mistake(
+            raise UserError(
                 f"--data is of one task; here each has its own: {' '.join(f'--task {x}=PATH' for x in tasks)}"
             )
-        made = kind_of(next(iter(named or tasks))).settings
+        made = get_task_type(next(iter(named or tasks))).settings
         own = {field.name: getattr(self, field.name, field.default) for field in fields(made) if field.name != "task"}
-        given = {name: value for name, value in own.items() if value != made.default(name)}
-        return Asked(named, self.methods, given)
+        given = {name: value for name, value in own.items() if value != made.default_value(name)}
+        return ReproduceOptions(named, self.methods, given)
 
 
 def first_task(args: Sequence[str]) -> str | None:
     """The task whose settings the command asks for: the first that is named, or else the study's."""
     from headwise.cli.train import value_of
-    from headwise.studies.reproducing.library import STUDIES
+    from headwise.studies.reproduction.registry import STUDIES
 
     named = value_of("--task", args)
     study = next((arg for arg in args[1:] if arg in STUDIES), None)

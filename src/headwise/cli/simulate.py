@@ -7,14 +7,14 @@ from typing import Annotated
 from tyro.conf import arg
 from tyro.extras import SubcommandApp
 
-from headwise.simulation.settings import Settings
+from headwise.simulation.config import SimulationConfig
 
 app = SubcommandApp()
 
 
 @app.command(name="mind")
 @dataclass(frozen=True, kw_only=True)
-class Mind(Settings):
+class Mind(SimulationConfig):
     """A click log in MIND's layout, over titles of yours, with known click probabilities.
 
     $ headwise simulate mind --titles ag_news/test.csv --out log
@@ -28,7 +28,7 @@ class Mind(Settings):
     def __call__(self, command: str) -> int:
         from headwise.simulation.mind import simulate
 
-        settings = Settings(**{field.name: getattr(self, field.name) for field in fields(Settings)})
+        settings = SimulationConfig(**{field.name: getattr(self, field.name) for field in fields(SimulationConfig)})
         truth = simulate(settings, self.out)
         for name in ("oracle", "popularity"):
             found = truth[name]["test"]

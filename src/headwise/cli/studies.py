@@ -23,7 +23,7 @@ class Studies:
     """A database of studies."""
 
     def __call__(self, command: str) -> int:
-        from headwise.studies.listing import tell
+        from headwise.studies.listing import print_studies
 
-        tell(self.folders, self.storage)
+        print_studies(self.folders, self.storage)
         return 0

@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from headwise.cli.studying import Studied, resumable
+from headwise.cli.study_options import StudyOptions, resumable
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(Studied):
+class Sweep(StudyOptions):
     """Try weights of guides, or values of any setting of training; choose on dev, report on test once. The unchanged
     model is always among the candidates.
 
@@ -29,8 +29,8 @@ class Sweep(Studied):
     """How often a sampler draws."""
 
     def __call__(self, command: str) -> int:
-        from headwise.studies import sweeping
-        from headwise.studies.axes import axes_of
+        from headwise.studies import sweep
+        from headwise.studies.search_space import parse_search_space
         from headwise.studies.study import Study
 
         assert self.out is not None
@@ -39,9 +39,9 @@ class Sweep(Studied):
             study = Study.resume(self.out, storage=self.storage, seeds=self.seeds, kinds=["sweep", "search"])
         else:
             base = self.base(getattr(self, "task", None))
-            study = sweeping.begin(
+            study = sweep.create_sweep(
                 base,
-                axes_of(base, self.over),
+                parse_search_space(base, self.over),
                 self.out,
                 sampler=self.sampler,
                 trials=self.trials,
@@ -49,4 +49,4 @@ class Sweep(Studied):
                 storage=self.storage,
             )
         with resumable("sweep", self.out):
-            return 0 if sweeping.sweep(study, machine) else 1
+            return 0 if sweep.run_sweep(study, machine) else 1

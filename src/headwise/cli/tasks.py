@@ -11,7 +11,7 @@ class Tasks:
     """
 
     def __call__(self, command: str) -> int:
-        from headwise.training.shown import tasks_told
+        from headwise.training.core.printing import print_tasks
 
-        tasks_told()
+        print_tasks()
         return 0

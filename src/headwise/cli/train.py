@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro import cli
 from tyro.conf import DisallowNone, FlagCreatePairsOff, arg
 
-from headwise.cli.mistakes import in_one_line
-from headwise.mistakes import Mistake
-from headwise.training.kinds import kind_of, read_settings
-from headwise.training.recommendation.settings import Recommendation
-from headwise.training.settings import Common
-from headwise.training.texts.settings import Settings
-from headwise.training.translation.settings import Translation
+from headwise.cli.errors import in_one_line
+from headwise.errors import UserError
+from headwise.training.core.config import RunConfig
+from headwise.training.recommendation.config import RecommendationConfig
+from headwise.training.registry import get_task_type, load_config
+from headwise.training.text.config import TextConfig
+from headwise.training.translation.config import TranslationConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,31 +37,31 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.out is None:
-            raise Mistake("--out FOLDER is missing: where shall the run go?")
+            raise UserError("--out FOLDER is missing: where shall the run go?")
         if self.config is None and not self.resume:
             super().__post_init__()  # type: ignore[misc]
 
     def __call__(self, command: str) -> int:
         settings = self.settings(shlex.split(command)[2:])
         from headwise.training import train
-        from headwise.training.shown import told
+        from headwise.training.core.printing import print_result
 
         assert self.out is not None
         done = train(settings, self.out, force=self.force, resume=self.resume)
         if os.environ.get("RANK", "0") == "0":
-            told(done)
+            print_result(done)
         return 0
 
-    def settings(self, args: Sequence[str]) -> Common:
+    def settings(self, args: Sequence[str]) -> RunConfig:
         """What was asked for: what a file says, and on top of it the options."""
-        made = kind_of(self.task).settings
+        made = get_task_type(self.task).settings
         if self.config is None and not self.resume:
             return made(**given(self, made))
         assert self.out is not None
         begun = self.out / "run.yaml"
         if self.resume and not begun.is_file():
-            raise Mistake(f"--resume: {self.out} holds no run (run.yaml is missing)")
-        base = read_settings(self.config or begun)
+            raise UserError(f"--resume: {self.out} holds no run (run.yaml is missing)")
+        base = load_config(self.config or begun)
         options: Any = command_for(base.task)
         with in_one_line():
             again = cli(
@@ -70,15 +70,15 @@ class Options:
                 default=options(out=self.out, **vars(base)),
                 config=(FlagCreatePairsOff, DisallowNone),
             )
-        made = kind_of(again.task).settings
+        made = get_task_type(again.task).settings
         settings = made(**given(again, made))
         if self.resume:
-            unchanged(settings.resolved(), read_settings(begun))
+            unchanged(settings.resolve_paths(), load_config(begun))
         return settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Options, Settings):
+class Train(Options, TextConfig):
     """Train a model on your own texts or on a named task, and leave it in a folder with its figures and its card.
 
     $ headwise train --data reviews.csv --model distance-aware --vectors glove.6B.300d.txt --out runs/reviews
@@ -91,7 +91,7 @@ class Train(Options, Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainMind(Options, Recommendation):
+class TrainMind(Options, RecommendationConfig):
     """Train a recommender of news on a click log in MIND's layout, and leave it in a folder with its figures.
 
     $ headwise train --task mind --data MINDsmall --vectors glove.6B.300d.txt --out runs/mind
@@ -101,7 +101,7 @@ class TrainMind(Options, Recommendation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainTranslation(Options, Translation):
+class TrainTranslation(Options, TranslationConfig):
     """Train a translator on pairs of sentences, and leave it in a folder with its figures and its card.
 
     $ headwise train --task translation --data multi30k --source en --target de --model small --out runs/en-de
@@ -128,7 +128,7 @@ def task_in(args: Sequence[str]) -> str | None:
     named = value_of("--task", args)
     config, out = value_of("--config", args), value_of("--out", args)
     path = Path(config) if config else Path(out, "run.yaml") if out and "--resume" in args else None
-    return named or (read_settings(path).task if path is not None and path.is_file() else None)
+    return named or (load_config(path).task if path is not None and path.is_file() else None)
 
 
 def value_of(option: str, args: Sequence[str]) -> str | None:
@@ -140,17 +140,17 @@ def value_of(option: str, args: Sequence[str]) -> str | None:
     return None
 
 
-def given(options: Options, settings: type[Common]) -> dict[str, Any]:
+def given(options: Options, settings: type[RunConfig]) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in fields(settings)}
 
 
-def unchanged(asked: Common, begun: Common) -> None:
+def unchanged(asked: RunConfig, begun: RunConfig) -> None:
     """A run goes on as it began.
 
     Raises:
-        Mistake: another setting than it began with.
+        UserError: another setting than it began with.
     """
     for field in fields(begun):
         new, old = getattr(asked, field.name, None), getattr(begun, field.name)
         if new != old:
-            raise Mistake(f"--resume goes on as the run began, with {field.name} {old!r}; it cannot be {new!r} now")
+            raise UserError(f"--resume goes on as the run began, with {field.name} {old!r}; it cannot be {new!r} now")

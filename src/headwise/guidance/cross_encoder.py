@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headwise.guidance.guide import Guide
 from headwise.guidance.guided import guiding
+from headwise.guides import Guide
 
 
 class GuidedLoss(nn.Module):
@@ -24,7 +24,7 @@ class GuidedLoss(nn.Module):
         from sentence_transformers.cross_encoder import CrossEncoderTrainer
         from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
 
-        with hw.GuidedLoss(BinaryCrossEntropyLoss(model), [hw.MapDiscrimination("auto")]) as loss:
+        with hw.GuidedLoss(BinaryCrossEntropyLoss(model), [hw.guides.MapDiscrimination("auto")]) as loss:
             CrossEncoderTrainer(model=model, train_dataset=pairs, loss=loss).train()
         ```
     """
@@ -44,7 +44,7 @@ class GuidedLoss(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor]:
         task: Tensor = self.loss(*args, **kwargs)
-        if not self._guided.listening:
+        if not self._guided.is_recording:
             return task
         return {"task": task, **self._guided.losses(task)}
 

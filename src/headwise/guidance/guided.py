@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.guidance.attaching import (
-    NotThroughTheInterface,
-    attached,
-    compare,
-    listened,
-    outputs_of,
-    unwrapped,
+from headwise.guidance.auto_weight import AutoWeight
+from headwise.guides import ForwardRecord, Guide
+from headwise.integrations import (
+    LayerRecord,
+    RecordField,
+    UnsupportedAttentionError,
+    recording,
+    unwrap_model,
+    use_headwise_attention,
 )
-from headwise.guidance.balance import Balance
-from headwise.guidance.guide import Guide, Observed
-from headwise.guidance.heard import Heard, Need
-from headwise.guidance.own_maps import own_maps as maps_of
-from headwise.guidance.waiting import Bunch, Waiting
+from headwise.integrations import recording_output_attentions as maps_of
+from headwise.integrations.deferred import DeferredBatch, DeferredReceived
+from headwise.integrations.hf_attention import compare, outputs_of
 
 
 class Guided:
@@ -41,26 +41,26 @@ class Guided:
         if repeated:
             raise ValueError(f"two guides are called {repeated.pop()!r}: give one of them a name")
         self.model, self.guides = model, tuple(guides)
-        self.wants = frozenset[Need]().union(*(guide.needs for guide in guides))
+        self.required_fields = frozenset[RecordField]().union(*(guide.needs for guide in guides))
         self.terms: dict[str, Tensor] = {}
-        self._layers: list[Heard] = []
-        self._bunch = Bunch()  # those of them that wait for what their tokens receive
+        self._layers: list[LayerRecord] = []
+        self._bunch = DeferredBatch()  # those of them that wait for what their tokens receive
         self._inputs: dict[str, Any] = {}
         self._open = False  # between a forward pass and its loss
         self._entered = False  # between the model and the base model inside it
         self._always = False
-        self._balance = Balance()
+        self._balance = AutoWeight()
         self.over = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Guided":
         """What a copy of the model gets, which is not guided: somebody who listens no more."""
         copied = copy.copy(self)
-        copied.model, copied._layers, copied._bunch, copied._inputs = nn.Identity(), [], Bunch(), {}
+        copied.model, copied._layers, copied._bunch, copied._inputs = nn.Identity(), [], DeferredBatch(), {}
         copied.over = True
         return copied
 
     @property
-    def listening(self) -> bool:
+    def is_recording(self) -> bool:
         """In training only, so that evaluation costs nothing."""
         return not self.over and (self._always or self.model.training)
 
@@ -77,10 +77,10 @@ class Guided:
         own = {key for guide in self.guides for key in guide.keys}
         return args, {name: x for name, x in kwargs.items() if name not in own}
 
-    def hear(self, layer: nn.Module, heard: Heard) -> None:
+    def record(self, layer: nn.Module, heard: LayerRecord) -> None:
         if self._open:  # else a checkpointed layer is computed again, in the backward pass
             self._layers.append(heard)
-            if isinstance(heard.receiving, Waiting):
+            if isinstance(heard.receiving, DeferredReceived):
                 self._bunch.add(heard.receiving)
 
     def _forget(self) -> None:
@@ -122,7 +122,7 @@ class Guided:
                 "no attention was heard since the last loss(): first call the model in training mode, inside guiding(…)"
             )
         self._bunch.find()
-        observed = Observed(self._layers, self._inputs)
+        observed = ForwardRecord(self._layers, self._inputs)
         self._forget()
         layers = observed.layers
         if torch.is_grad_enabled() and not layers[-1].receiving.requires_grad and needs_gradient(self.model):
@@ -150,7 +150,7 @@ def guiding(
     *,
     example: Mapping[str, Any] | None = None,
     check: bool = True,
-    own_maps: bool = False,
+    output_attentions: bool = False,
 ) -> Iterator[Guided]:
     """Guide a Hugging Face model in any training loop.
 
@@ -164,8 +164,8 @@ def guiding(
             times before `guided.loss(…)`, the last one counts.
         example: a batch to try the model on at the start; by default transformers' own dummy inputs.
         check: whether to compare the outputs with the model's own at the start.
-        own_maps: read the maps that the model returns itself, after dropout and at N × N memory a head: for models that
-            never ask the interface, such as MPNet and DeBERTa.
+        output_attentions: read the maps that the model returns itself, after dropout, N × N memory a head: for
+            models that never ask the interface, such as MPNet and DeBERTa.
 
     Raises:
         NotThroughTheInterface: the model's attention never asks transformers' AttentionInterface.
@@ -175,7 +175,7 @@ def guiding(
         >>> from transformers import BertConfig, BertForSequenceClassification
         >>> tiny = BertConfig(vocab_size=30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2)
         >>> model, ids = BertForSequenceClassification(tiny).train(), torch.tensor([[1, 2, 3, 4]])
-        >>> with hw.guiding(model, [hw.MapDiscrimination(0.1)]) as guided:
+        >>> with hw.guiding(model, [hw.guides.MapDiscrimination(0.1)]) as guided:
         ...     loss = model(input_ids=ids, labels=torch.tensor([0])).loss + guided.loss()
         ...     loss.backward()
         >>> list(guided.terms)
@@ -185,14 +185,16 @@ def guiding(
         raise ValueError(
             "DataParallel runs copies of a model in threads, which cannot be told apart: use DDP (torchrun)"
         )
-    inner = unwrapped(model)
+    inner = unwrap_model(model)
     guided = Guided(inner, guides)
-    unheard = next((guide.name for guide in guides if own_maps and "states" in guide.needs), None)
+    unheard = next((guide.name for guide in guides if output_attentions and "states" in guide.needs), None)
     if unheard is not None:
         raise ValueError(f"{unheard} needs values or outputs of heads, which a model's own maps do not tell")
     before = outputs_of(inner, example) if check else None
     with ExitStack() as ways:
-        for way in [maps_of(inner, guided)] if own_maps else [attached(inner), listened(inner, guided)]:
+        for way in (
+            [maps_of(inner, guided)] if output_attentions else [use_headwise_attention(inner), recording(inner, guided)]
+        ):
             ways.enter_context(way)
         hooks = [
             part.register_forward_pre_hook(guided.begin, with_kwargs=True)
@@ -205,7 +207,7 @@ def guiding(
                 heard, guided._always = len(guided._layers), False
                 guided._forget()
                 if not heard:
-                    raise NotThroughTheInterface(inner)
+                    raise UnsupportedAttentionError(inner)
                 compare(inner, before, after)
             yield guided
         finally:

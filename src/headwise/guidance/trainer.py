@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer
 
-from headwise.guidance.guide import Guide
 from headwise.guidance.guided import Guided, guiding
-from headwise.guidance.retrofit import scheme_parameters
+from headwise.guides import Guide
+from headwise.integrations import scheme_parameters
 
 GUIDES = "guides.json"  # in a checkpoint
 

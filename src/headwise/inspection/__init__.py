@@ -13,36 +13,38 @@ from headwise.inspection.page import Page
 from headwise.inspection.ranks import draw_ranks
 
 if TYPE_CHECKING:
-    from headwise.inspection.collecting import Statistics, statistics
+    from headwise.inspection.attention_maps import attention_maps
+    from headwise.inspection.capture import watch
     from headwise.inspection.comparison import draw_averages, draw_components
+    from headwise.inspection.head_statistics import HeadStatistics, compute_head_statistics
     from headwise.inspection.heads import draw_measures, draw_received, draw_similarity
-    from headwise.inspection.reading import attention_maps
-    from headwise.inspection.subject import Subject
-    from headwise.inspection.viewer import Viewer, look
-    from headwise.inspection.watching import watch
+    from headwise.inspection.inspected_model import InspectedModel
+    from headwise.inspection.viewer import Viewer, build_viewer
 
 #: What takes seconds to import, and where it is.
 LATER = {
-    "Statistics": "collecting",
-    "Subject": "subject",
+    "HeadStatistics": "head_statistics",
+    "InspectedModel": "inspected_model",
     "Viewer": "viewer",
-    "attention_maps": "reading",
+    "attention_maps": "attention_maps",
     "draw_averages": "comparison",
     "draw_components": "comparison",
     "draw_measures": "heads",
     "draw_received": "heads",
     "draw_similarity": "heads",
-    "look": "viewer",
-    "statistics": "collecting",
-    "watch": "watching",
+    "build_viewer": "viewer",
+    "compute_head_statistics": "head_statistics",
+    "watch": "capture",
 }
 
 __all__ = [
+    "HeadStatistics",
+    "InspectedModel",
     "Page",
-    "Statistics",
-    "Subject",
     "Viewer",
     "attention_maps",
+    "build_viewer",
+    "compute_head_statistics",
     "draw_averages",
     "draw_boxes",
     "draw_coefficients",
@@ -57,8 +59,6 @@ __all__ = [
     "draw_sigmoids",
     "draw_similarity",
     "draw_sorted",
-    "look",
-    "statistics",
     "watch",
 ]
 

@@ -17,7 +17,7 @@ def draw_boxes(runs: Mapping[str, Sequence[float]], *, x: str) -> Figure:
     Example:
         >>> figure = draw_boxes({"none": [90.1, 90.4, 89.9], "distance-aware": [90.6, 90.5, 90.9]}, x="accuracy, %")
     """
-    with style.drawing(6.5, 0.9 + 0.45 * len(runs)) as figure:
+    with style.plot_style(6.5, 0.9 + 0.45 * len(runs)) as figure:
         axes = figure.subplots()
         for row, values in enumerate(runs.values()):
             colour = style.PALETTE[row % len(style.PALETTE)]

@@ -34,7 +34,7 @@ def draw_averages(models: Mapping[str, Maps], tokens: Sequence[str], *, most: in
     apart = [mean - first for mean in list(means.values())[1:]]
     cell = max(2.2, 0.17 * len(few))
     rows = 1 + bool(apart)
-    with style.drawing(cell * len(means) + 1.8, (cell + 0.4) * rows + 0.9) as figure:
+    with style.plot_style(cell * len(means) + 1.8, (cell + 0.4) * rows + 0.9) as figure:
         panels = figure.subplots(rows, len(means), squeeze=False)
         scale = PowerNorm(0.5, vmin=0.0, vmax=max(float(mean.max()) for mean in means.values()))
         for axes in panels.flat:
@@ -79,7 +79,7 @@ def draw_components(models: Mapping[str, Maps], layers: int) -> Figure:
     together = np.concatenate(list(flat.values()))
     components = PCA(n_components=2, random_state=0).fit(together)
     shares = 100 * np.nan_to_num(components.explained_variance_ratio_)
-    with style.drawing(2.75 * len(flat) + 1.0, 3.1) as figure:
+    with style.plot_style(2.75 * len(flat) + 1.0, 3.1) as figure:
         panels = figure.subplots(1, len(flat), squeeze=False, sharex=True, sharey=True)[0]
         for axes, (name, maps) in zip(panels, flat.items(), strict=True):
             places = components.transform(maps)

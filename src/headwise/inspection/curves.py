@@ -19,7 +19,7 @@ def draw_curves(runs: Mapping[str, Sequence[Line]], *, x: str, y: str) -> Figure
     Example:
         >>> figure = draw_curves({"plain": [[(0, 0.7), (1, 0.5)], [(0, 0.7), (1, 0.4)]]}, x="epoch", y="loss")
     """
-    with style.drawing(6.5, 3.4) as figure:
+    with style.plot_style(6.5, 3.4) as figure:
         axes = figure.subplots()
         for index, (name, lines) in enumerate(runs.items()):
             for number, line in enumerate(lines):

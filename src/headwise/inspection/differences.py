@@ -24,7 +24,7 @@ def draw_differences(
     Example:
         >>> figure = draw_differences({"guided": [0.5, -0.2]}, x="accuracy minus the unguided model's, points")
     """
-    with style.drawing(6.5, 0.9 + 0.55 * len(differences)) as figure:
+    with style.plot_style(6.5, 0.9 + 0.55 * len(differences)) as figure:
         axes = figure.subplots()
         axes.axvline(0.0, color="#555555", linewidth=1.0)
         ends = [abs(value) for values in differences.values() for value in values]

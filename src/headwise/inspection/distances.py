@@ -33,7 +33,7 @@ def draw_distances(layers: Sequence[DistanceAware], *, reach: int = 30, names: S
         "v: how sharply": [numbers(layer.v) for layer in layers if layer.v is not None],
     }
     learnt = {title: rows for title, rows in learnt.items() if rows}
-    with style.drawing(3.4 * len(learnt) + 3.2, 3.0) as figure:
+    with style.plot_style(3.4 * len(learnt) + 3.2, 3.0) as figure:
         *panels, curves = figure.subplots(1, len(learnt) + 1)
         for axes, (title, rows) in zip(panels, learnt.items(), strict=True):
             grid = np.stack(rows)

@@ -7,16 +7,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from headwise.inspection import style
-from headwise.inspection.collecting import MEASURES, Statistics
 from headwise.inspection.distances import SIGNED_COLOURS
+from headwise.inspection.head_statistics import MEASURES, HeadStatistics
 
 
-def draw_measures(models: Sequence[Statistics]) -> Figure:
+def draw_measures(models: Sequence[HeadStatistics]) -> Figure:
     """A grid of layers and heads for each measure and model; models share a measure's scale."""
     layers, heads = models[0].shape
     names = list(MEASURES)
     width, height = max(1.3, 0.11 * heads + 0.3), max(0.8, 0.11 * layers + 0.4)
-    with style.drawing(width * len(names) + 0.6, height * len(models) + 1.0) as figure:
+    with style.plot_style(width * len(names) + 0.6, height * len(models) + 1.0) as figure:
         panels = figure.subplots(len(models), len(names), squeeze=False)
         for column, name in enumerate(names):
             values = [found.measures[name] for found in models]
@@ -41,10 +41,10 @@ def draw_measures(models: Sequence[Statistics]) -> Figure:
 UNITS = {"distance": "tokens", "entropy": "bits"}
 
 
-def draw_received(models: Sequence[Statistics]) -> Figure:
+def draw_received(models: Sequence[HeadStatistics]) -> Figure:
     """What tokens receive by their place in a text: a thin line for each head, a thick one for all."""
     most = max(float(found.received.max()) for found in models)
-    with style.drawing(3.0 * len(models) + 0.8, 2.9) as figure:
+    with style.plot_style(3.0 * len(models) + 0.8, 2.9) as figure:
         panels = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
         for index, (axes, found) in enumerate(zip(panels, models, strict=True)):
             places = (np.arange(found.received.shape[2]) + 0.5) / found.received.shape[2]
@@ -67,9 +67,9 @@ def draw_received(models: Sequence[Statistics]) -> Figure:
     return figure
 
 
-def draw_similarity(models: Sequence[Statistics]) -> Figure:
+def draw_similarity(models: Sequence[HeadStatistics]) -> Figure:
     """The correlation of all heads' maps, in the order of their clusters, whose bounds are drawn."""
-    with style.drawing(3.3 * len(models) + 0.9, 3.7) as figure:
+    with style.plot_style(3.3 * len(models) + 0.9, 3.7) as figure:
         panels = figure.subplots(1, len(models), squeeze=False)[0]
         for axes, found in zip(panels, models, strict=True):
             order = np.lexsort((np.arange(len(found.clusters)), found.clusters))

@@ -33,7 +33,7 @@ def draw_sigmoids(layers: Sequence[DistanceAware], *, reach: float = 8.0) -> Fig
     x = np.linspace(-reach, reach, 201)
     most = float(np.abs(values).max()) or 1.0
     colours = ScalarMappable(Normalize(-most, most), cmap="cividis")
-    with style.drawing(5.6, 3.4) as figure:
+    with style.plot_style(5.6, 3.4) as figure:
         axes = figure.subplots()
         axes.axvline(0.0, color="#BBBBBB", linewidth=0.8)
         axes.axhline(1.0, color="#BBBBBB", linewidth=0.8)
@@ -69,7 +69,7 @@ def draw_coefficients(layers: Sequence[DistanceAware], *, tokens: int = 24, most
     matrices = [of_distance[layer][head][apart] for layer, head, _ in shown]
     low, high = min(x.min() for x in matrices), max(x.max() for x in matrices)
     scale = TwoSlopeNorm(1.0, vmin=min(low, 0.99), vmax=max(high, 1.01))
-    with style.drawing(1.75 * columns + 0.9, 2.15 * rows + 0.2) as figure:
+    with style.plot_style(1.75 * columns + 0.9, 2.15 * rows + 0.2) as figure:
         panels = figure.subplots(rows, columns, squeeze=False)
         for axes in panels.flat:
             axes.set_axis_off()
@@ -100,7 +100,7 @@ def draw_sorted(models: Mapping[str, Sequence[Sequence[DistanceAware]]]) -> Figu
     """
     has_v = all(layer.v is not None for runs in models.values() for layers in runs for layer in layers)
     names = {"w": "w: below 0 near, above 0 far", "v": "v: how strongly"} if has_v else {"w": "w"}
-    with style.drawing(3.6 * len(names), 3.0) as figure:
+    with style.plot_style(3.6 * len(names), 3.0) as figure:
         panels = figure.subplots(1, len(names), squeeze=False)[0]
         for axes, (name, title) in zip(panels, names.items(), strict=True):
             axes.axhline(0.0, color="#555555", linewidth=1.0)

@@ -50,7 +50,7 @@ def draw_maps(
     check(grids, tokens, key_tokens, titles, heads)
     columns = max(len(grid) for grid in grids)
     cell = max(CELL_INCHES, TOKEN_INCHES * max(len(tokens), len(key_tokens)))
-    with style.drawing(cell * columns + 1.6, (cell + 0.35) * len(grids) + 0.6) as figure:
+    with style.plot_style(cell * columns + 1.6, (cell + 0.35) * len(grids) + 0.6) as figure:
         panels = figure.subplots(len(grids), columns, squeeze=False)
         scale = PowerNorm(0.5, vmin=0.0, vmax=max(float(grid.max()) for grid in grids))
         for axes in panels.flat:

@@ -52,7 +52,7 @@ class Page:
     def figure(self, figure: Figure, caption: str) -> None:
         """A picture, which becomes part of the page."""
         file = BytesIO()
-        style.save(figure, file)
+        style.save_figure(figure, file)
         picture = base64.b64encode(file.getvalue()).decode("ascii")
         width = round(96 * figure.get_figwidth())  # as large as it was drawn, with sharp pixels
         self.parts.append(

@@ -21,7 +21,7 @@ def draw_ranks(average: Mapping[str, float], critical: float) -> Figure:
     bars = together([average[name] for name in order], critical)
     last = max(len(order), 2)
     half = -(-len(order) // 2)  # the better half is named on the left
-    with style.drawing(6.5, 0.9 + 0.24 * half + 0.12 * len(bars)) as figure:
+    with style.plot_style(6.5, 0.9 + 0.24 * half + 0.12 * len(bars)) as figure:
         axes = figure.subplots()
         axes.set_axis_off()
         axes.plot([1, last], [0, 0], color="#555555", linewidth=1.0)

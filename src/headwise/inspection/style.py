@@ -40,12 +40,12 @@ SIZES: dict[Any, Any] = {
 
 
 @contextmanager
-def drawing(width: float, height: float) -> Iterator[Figure]:
+def plot_style(width: float, height: float) -> Iterator[Figure]:
     """A figure of this many inches, in our style for as long as it is drawn."""
     with matplotlib.rc_context(SIZES):
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def save(figure: Figure, to: Path | BinaryIO) -> None:
+def save_figure(figure: Figure, to: Path | BinaryIO) -> None:
     with matplotlib.rc_context(SIZES):
         figure.savefig(to)

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headwise.inspection.collecting import MEASURES, Statistics
-from headwise.inspection.compact import group_size
+from headwise.errors import UserError
+from headwise.inspection.attention_maps import Reading, read, same_tokens
+from headwise.inspection.head_statistics import MEASURES, HeadStatistics
+from headwise.inspection.inspected_model import InspectedModel, Prediction, Texts
 from headwise.inspection.page import LOOK
-from headwise.inspection.reading import Reading, read, same_tokens
-from headwise.inspection.subject import Prediction, Subject, Texts
-from headwise.mistakes import Mistake
+from headwise.inspection.quantize import group_size
 
 MOST_MODELS = 4
 THUMB = 32  # cells along a small picture's side, at most
@@ -70,7 +70,7 @@ class Viewer:
     title: str
     names: tuple[str, ...]
     examples: tuple[Example, ...]
-    statistics: tuple[Statistics, ...] = ()
+    statistics: tuple[HeadStatistics, ...] = ()
 
     def parts(self) -> Iterator[str]:
         """The page, piece by piece; what is seen first comes first."""
@@ -124,13 +124,13 @@ class Viewer:
         return f'<iframe sandbox="allow-scripts" style="{frame}" srcdoc="{escape(self.html())}"></iframe>'
 
 
-def look(
-    subjects: Sequence[Subject],
+def build_viewer(
+    subjects: Sequence[InspectedModel],
     texts: Sequence[str | Texts],
     *,
     titles: Sequence[str] | None = None,
     labels: Sequence[str | None] | None = None,
-    statistics: Sequence[Statistics] = (),
+    statistics: Sequence[HeadStatistics] = (),
 ) -> Viewer:
     """Look at texts through the heads of up to four models.
 
@@ -142,7 +142,7 @@ def look(
         statistics: of each model over a data set (`headwise.inspection.statistics`), to be shown on the page too.
 
     Raises:
-        Mistake: no model, more than four, two of one name, no text, an empty one, a model whose attention cannot be
+        UserError: no model, more than four, two of one name, no text, an empty one, a model whose attention cannot be
             seen, or models that cut a text into different tokens.
 
     Example:
@@ -154,37 +154,37 @@ def look(
         >>> viewer.html().startswith("<!doctype html>")
         True
     """
-    check([subject.name for subject in subjects])
+    check_examples([subject.name for subject in subjects])
     rows = [(text,) if isinstance(text, str) else text for text in texts]
     if not rows:
-        raise Mistake("no text was given: there is nothing to look at")
+        raise UserError("no text was given: there is nothing to look at")
     names = tuple(subject.name for subject in subjects)
     examples = []
     for number, row in enumerate(rows):
         found = [read(subject, row) for subject in subjects]
         same_tokens(names, found)
-        title = titles[number] if titles else beginning(" / ".join(row))
+        title = titles[number] if titles else truncate_label(" / ".join(row))
         for passages in zip(*found, strict=True):
             if len({(len(reading.layers), len(reading.layers[0].cells)) for reading in passages}) > 1:
-                raise Mistake(f"{', '.join(names)} have different numbers of layers or heads: show them one by one")
+                raise UserError(f"{', '.join(names)} have different numbers of layers or heads: show them one by one")
             of = f": {passages[0].title}" if passages[0].title else ""
             examples.append(Example(title + of, labels[number] if labels else None, passages))
     return Viewer(", ".join(names), names, tuple(examples), tuple(statistics))
 
 
-def check(names: Sequence[str]) -> None:
+def check_examples(names: Sequence[str]) -> None:
     """So many models of different names can be shown side by side.
 
     Raises:
-        Mistake: they cannot.
+        UserError: they cannot.
     """
     if not 1 <= len(names) <= MOST_MODELS:
-        raise Mistake(f"up to {MOST_MODELS} models can be looked at side by side, got {len(names)}")
+        raise UserError(f"up to {MOST_MODELS} models can be looked at side by side, got {len(names)}")
     if len(set(names)) < len(names):
-        raise Mistake(f"two models have the same name: {', '.join(names)}")
+        raise UserError(f"two models have the same name: {', '.join(names)}")
 
 
-def beginning(text: str, most: int = 60) -> str:
+def truncate_label(text: str, most: int = 60) -> str:
     """
     >>> beginning("a long story", most=8)
     'a long…'
@@ -229,7 +229,7 @@ def about_prediction(prediction: Prediction | None) -> dict[str, Any] | None:
     return {"labels": [[label, round(share, 4)] for label, share in prediction.labels]}
 
 
-def about_statistics(found: Statistics) -> dict[str, Any]:
+def about_statistics(found: HeadStatistics) -> dict[str, Any]:
     return {
         "name": found.name,
         "texts": found.texts,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput, TokenClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models.configuration import HeadwiseConfig
 from headwise.models.encoder import HeadwiseModel, HeadwisePreTrainedModel
 from headwise.models.hierarchy import Document, flattened
@@ -90,7 +90,7 @@ class HeadwiseForSequenceClassification(HeadwisePreTrainedModel):
             output_attentions, output_hidden_states: see `HeadwiseModel`; of a siamese pair both texts', in turn.
         """
         if (pair_input_ids is not None) != (self.comparison is not None):
-            raise Mistake(
+            raise UserError(
                 f"a siamese pair, and no other input, has pair_input_ids; this model has pair={self.config.pair!r}"
             )
         wanted: dict[str, Any] = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
@@ -140,7 +140,7 @@ class HeadwiseForTokenClassification(HeadwisePreTrainedModel):
     def __init__(self, config: HeadwiseConfig) -> None:
         super().__init__(config)
         if config.pair == "siamese" or config.hierarchy is not None:
-            raise Mistake("token classification takes a text or a joint pair, no siamese pair and no hierarchy")
+            raise UserError("token classification takes a text or a joint pair, no siamese pair and no hierarchy")
         self.model = HeadwiseModel(config)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = make_classifier(config)

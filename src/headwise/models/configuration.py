@@ -8,7 +8,7 @@ import torch
 from transformers import PretrainedConfig
 
 from headwise.attention import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 
 SchemeName = Literal["none", "plain", "rpr", "transformer-xl", "tener", "distance-aware"]
 InputPositions = Literal["sinusoidal", "learned", "none"]
@@ -54,7 +54,7 @@ class HeadwiseConfig(PretrainedConfig):
         kwargs: as for every `PretrainedConfig`: num_labels, id2label, problem_type, …
 
     Raises:
-        Mistake: a value that is not possible, or two that do not go together; the message names them.
+        UserError: a value that is not possible, or two that do not go together; the message names them.
 
     Example:
         >>> from headwise.models import HeadwiseConfig
@@ -122,15 +122,19 @@ class HeadwiseConfig(PretrainedConfig):
     def _check_together(self) -> None:
         check_scheme(self.scheme, self.scheme_options, heads=self.heads, head_dim=self.head_dim)
         if self.scheme == "none" and self.positions != "none":
-            raise Mistake(f"scheme none knows no positions, got positions={self.positions!r}; scheme plain takes them")
+            raise UserError(
+                f"scheme none knows no positions, got positions={self.positions!r}; scheme plain takes them"
+            )
         if self.positions == "sinusoidal" and self.dim % 2:
-            raise Mistake(f"sinusoidal positions need an even width, got heads · head_dim = {self.dim}")
+            raise UserError(f"sinusoidal positions need an even width, got heads · head_dim = {self.dim}")
         if not isinstance(self.pad_token_id, int) or not 0 <= self.pad_token_id < self.vocab_size:
-            raise Mistake(f"pad_token_id must lie between 0 and {self.vocab_size - 1}, got {self.pad_token_id!r}")
+            raise UserError(f"pad_token_id must lie between 0 and {self.vocab_size - 1}, got {self.pad_token_id!r}")
         if self.hierarchy is not None and self.pair == "joint":
-            raise Mistake("a hierarchy has no joint pairs: a sentence belongs to one text; pair='siamese' goes with it")
+            raise UserError(
+                "a hierarchy has no joint pairs: a sentence belongs to one text; pair='siamese' goes with it"
+            )
         if self.hierarchy is not None and self.pooling == "cls":
-            raise Mistake("a hierarchy pools by additive attention: a document has no [CLS] sentence")
+            raise UserError("a hierarchy pools by additive attention: a document has no [CLS] sentence")
 
 
 def make_scheme(name: str, options: Mapping[str, Any], **sizes: int) -> Scheme:
@@ -143,17 +147,17 @@ def check_scheme(name: str, options: Mapping[str, Any], **sizes: int) -> None:
     """Make sure that a scheme can be made.
 
     Raises:
-        Mistake: an option that the scheme does not have, or sizes that it cannot have.
+        UserError: an option that the scheme does not have, or sizes that it cannot have.
     """
     known = [argument for argument in _arguments(SCHEMES[name]) if argument not in SIZES]
     for option in options:
         if option not in known:
-            raise Mistake(f"scheme_options: {name} has {', '.join(known) or 'no options'}; got {option!r}")
+            raise UserError(f"scheme_options: {name} has {', '.join(known) or 'no options'}; got {option!r}")
     try:
         with torch.device("meta"):
             make_scheme(name, options, **sizes)
     except (TypeError, ValueError) as error:
-        raise Mistake(f"scheme {name}: {error}") from None
+        raise UserError(f"scheme {name}: {error}") from None
 
 
 def _arguments(kind: type[Scheme]) -> list[str]:
@@ -164,23 +168,23 @@ def _arguments(kind: type[Scheme]) -> list[str]:
 
 def count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Mistake(f"{name} must be a whole number of at least 1, got {value!r}")
+        raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
     return value
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise Mistake(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+        raise UserError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
     return str(value)
 
 
 def share(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise Mistake(f"{name} must be at least 0 and below 1, got {value!r}")
+        raise UserError(f"{name} must be at least 0 and below 1, got {value!r}")
     return float(value)
 
 
 def _sizes(name: str, value: Any) -> tuple[int, int]:
     if not isinstance(value, list | tuple) or len(value) != 2:
-        raise Mistake(f"{name} must be (words in a sentence, sentences in a document), got {value!r}")
+        raise UserError(f"{name} must be (words in a sentence, sentences in a document), got {value!r}")
     return count(f"{name}'s words", value[0]), count(f"{name}'s sentences", value[1])

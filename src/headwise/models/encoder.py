@@ -14,7 +14,7 @@ from transformers.utils.generic import can_return_tuple
 
 from headwise.attention import EncoderLayer, Scheme
 from headwise.attention.sinusoids import sinusoids
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models.configuration import HeadwiseConfig
 
 
@@ -33,7 +33,7 @@ class Positions(nn.Module):
         if self.learned is None:
             return x
         if length > self.learned.num_embeddings:
-            raise Mistake(f"learned positions end at {self.learned.num_embeddings}, got a text of length {length}")
+            raise UserError(f"learned positions end at {self.learned.num_embeddings}, got a text of length {length}")
         return x + self.learned.weight[:length]
 
 
@@ -53,7 +53,7 @@ class Embeddings(nn.Module):
         x = self.projection(self.words(input_ids))
         if self.segments is not None:
             if token_type_ids is None:
-                raise Mistake("a joint pair needs token_type_ids: 0 for the first text, 1 for the second")
+                raise UserError("a joint pair needs token_type_ids: 0 for the first text, 1 for the second")
             x = x + self.segments(token_type_ids)
         embedded: Tensor = self.dropout(self.positions(x))
         return embedded
@@ -148,7 +148,9 @@ class HeadwiseModel(HeadwisePreTrainedModel):
             output_hidden_states: also return the embeddings and each layer's states.
         """
         if input_ids.dim() != 2 or not input_ids.shape[1]:
-            raise Mistake(f"input_ids must be (batch, tokens), at least one token; got shape {tuple(input_ids.shape)}")
+            raise UserError(
+                f"input_ids must be (batch, tokens), at least one token; got shape {tuple(input_ids.shape)}"
+            )
         wants_weights = self.config.output_attentions if output_attentions is None else output_attentions
         wants_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
 

@@ -13,7 +13,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, MODEL_MAPPING, AutoConfig,
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 
 #: How the names of such classes end; a saved model's configuration tells it.
 NAME = "FirstTokenForSequenceClassification"
@@ -47,7 +47,7 @@ class FirstToken:
         """A trained encoder, whose classifier begins at random, or a model that was saved with its classifier.
 
         Raises:
-            Mistake: no encoder: its first token has not seen the others.
+            UserError: no encoder: its first token has not seen the others.
         """
         if config is None:
             kept = {key: options[key] for key in (*WHERE, *HOW) if key in options}
@@ -61,7 +61,7 @@ class FirstToken:
 def class_of(config: Any) -> Any:
     """The class for an architecture, by that of its configuration."""
     if config not in MODEL_FOR_MASKED_LM_MAPPING or config().is_encoder_decoder:
-        raise Mistake(
+        raise UserError(
             f"{config.__name__.removesuffix('Config')}: the first token is read of Hugging Face's encoders alone "
             "(BERT, RoBERTa, …), where it has seen the others"
         )

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models.configuration import HeadwiseConfig
 from headwise.models.encoder import Positions, make_layers
 from headwise.models.pooling import AdditivePooling
@@ -31,5 +31,5 @@ class Document(nn.Module):
 def flattened(name: str, ids: Tensor) -> Tensor:
     """(B, sentences, words) → (B · sentences, words)."""
     if ids.dim() != 3:
-        raise Mistake(f"a hierarchy's {name} must be (batch, sentences, words), got shape {tuple(ids.shape)}")
+        raise UserError(f"a hierarchy's {name} must be (batch, sentences, words), got shape {tuple(ids.shape)}")
     return ids.flatten(0, 1)

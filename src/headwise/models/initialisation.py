@@ -10,7 +10,7 @@ from collections.abc import Collection
 import torch
 from transformers import PreTrainedModel
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 
 
 def initialise_by_name(model: PreTrainedModel, seed: int, names: Collection[str] | None = None) -> None:
@@ -25,7 +25,7 @@ def initialise_by_name(model: PreTrainedModel, seed: int, names: Collection[str]
             `from_pretrained(…, output_loading_info=True)`.
 
     Raises:
-        Mistake: a name that the model does not have, or a model on another device, where numbers are drawn otherwise.
+        UserError: a name that the model does not have, or a model on another device, where numbers are drawn otherwise.
 
     Example:
         >>> from headwise.models import HeadwiseConfig, HeadwiseModel, initialise_by_name
@@ -39,9 +39,9 @@ def initialise_by_name(model: PreTrainedModel, seed: int, names: Collection[str]
     parameters = dict(model.named_parameters())
     chosen = set(parameters if names is None else names)
     if not chosen <= parameters.keys():
-        raise Mistake(f"{type(model).__name__} has no parameter {sorted(chosen - parameters.keys())[0]!r}")
+        raise UserError(f"{type(model).__name__} has no parameter {sorted(chosen - parameters.keys())[0]!r}")
     if any(parameters[name].device.type != "cpu" for name in chosen):
-        raise Mistake("initialise a model before it moves to another device: there a seed means other numbers")
+        raise UserError("initialise a model before it moves to another device: there a seed means other numbers")
     before = torch.get_rng_state()
     with torch.no_grad():
         for place, module in reversed(list(model.named_modules())):  # a part before what it is part of

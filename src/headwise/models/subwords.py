@@ -10,7 +10,7 @@ from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 
 PAD, BOS, EOS = SPECIAL = ("<pad>", "<s>", "</s>")
 BYTES = 256
@@ -27,7 +27,7 @@ def build_subwords(texts: Iterable[str], *, size: int = 32_768, max_tokens: int 
         max_tokens: where texts are cut when truncation is asked for.
 
     Raises:
-        Mistake: no texts, or a size without room for all bytes.
+        UserError: no texts, or a size without room for all bytes.
 
     Example:
         >>> from headwise.models import build_subwords
@@ -38,7 +38,7 @@ def build_subwords(texts: Iterable[str], *, size: int = 32_768, max_tokens: int 
     """
     least = BYTES + len(SPECIAL)
     if size < least:
-        raise Mistake(f"a vocabulary needs at least {least} entries, for all bytes and special tokens; got {size}")
+        raise UserError(f"a vocabulary needs at least {least} entries, for all bytes and special tokens; got {size}")
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevelDecoder()
@@ -50,7 +50,7 @@ def build_subwords(texts: Iterable[str], *, size: int = 32_768, max_tokens: int 
     )
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() == least:
-        raise Mistake("no texts to learn subwords from")
+        raise UserError("no texts to learn subwords from")
     tokenizer.post_processor = TemplateProcessing(
         single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, SPECIAL.index(EOS))]
     )

@@ -18,7 +18,7 @@ from transformers.utils.generic import can_return_tuple
 
 from headwise.attention import DecoderLayer, EncoderLayer, Scheme
 from headwise.attention.sinusoids import sinusoids
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models.translator_configuration import HeadwiseTranslatorConfig
 
 
@@ -37,7 +37,7 @@ class Positions(nn.Module):
         if self.learned is None:
             return x
         if end > self.learned.num_embeddings:
-            raise Mistake(f"learned positions end at {self.learned.num_embeddings}, got a text of length {end}")
+            raise UserError(f"learned positions end at {self.learned.num_embeddings}, got a text of length {end}")
         return x + self.learned.weight[first:end]
 
 
@@ -65,7 +65,9 @@ class Encoder(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> BaseModelOutput:
         """(B, N) ids → states (B, N, D); attention_mask is not 0 where a token is real."""
         if input_ids.dim() != 2 or not input_ids.shape[1]:
-            raise Mistake(f"input_ids must be (batch, tokens), at least one token; got shape {tuple(input_ids.shape)}")
+            raise UserError(
+                f"input_ids must be (batch, tokens), at least one token; got shape {tuple(input_ids.shape)}"
+            )
         real = self.real_tokens(input_ids, attention_mask)
         x = self.dropout(self.positions(self.embed(input_ids)))
         for layer in self.layers:
@@ -218,13 +220,13 @@ class HeadwiseForTranslation(PreTrainedModel, GenerationMixin):
         """
         if encoder_outputs is None:
             if input_ids is None:
-                raise Mistake("a translator needs input_ids, or encoder_outputs")
+                raise UserError("a translator needs input_ids, or encoder_outputs")
             encoder_outputs = self.encoder(input_ids, attention_mask)
         encoded = encoder_outputs[0]
         real = self.real_source(encoded, input_ids, attention_mask)
         if decoder_input_ids is None:
             if labels is None:
-                raise Mistake("a translator needs decoder_input_ids or labels: what the target is so far")
+                raise UserError("a translator needs decoder_input_ids or labels: what the target is so far")
             decoder_input_ids = self.shifted(labels)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())

@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 from transformers import PretrainedConfig
 
 from headwise.attention import Scheme
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models.configuration import (
     SCHEMES,
     InputPositions,
@@ -56,7 +56,7 @@ class HeadwiseTranslatorConfig(PretrainedConfig):
         kwargs: as for every `PretrainedConfig`.
 
     Raises:
-        Mistake: a value that is not possible, or two that do not go together; the message names them.
+        UserError: a value that is not possible, or two that do not go together; the message names them.
 
     Example:
         >>> from headwise.models import HeadwiseTranslatorConfig
@@ -118,7 +118,7 @@ class HeadwiseTranslatorConfig(PretrainedConfig):
         for options, of in ((self.scheme_options, self.scheme), (self.decoder_scheme_options, self.decoder_scheme)):
             check_scheme(of, options, heads=self.heads, head_dim=self.head_dim)
         if self.positions == "sinusoidal" and self.dim % 2:
-            raise Mistake(f"sinusoidal positions need an even width, got heads · head_dim = {self.dim}")
+            raise UserError(f"sinusoidal positions need an even width, got heads · head_dim = {self.dim}")
         told = {
             "pad_token_id": pad_token_id,
             "bos_token_id": bos_token_id,

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models.initialisation import seed_of
 from headwise.models.words import PAD, SPECIAL
 
@@ -63,7 +63,7 @@ def read_vectors(
         The matrix (vocabulary, width) in float32, and the coverage; special tokens do not count in it.
 
     Raises:
-        Mistake: a file that is missing or cut off, a line (by number) of another width, without numbers or not in
+        UserError: a file that is missing or cut off, a line (by number) of another width, without numbers or not in
             UTF-8, or no word of the vocabulary.
 
     Example:
@@ -82,7 +82,7 @@ def read_vectors(
     for word, vector in _entries(path, vocabulary):
         found.setdefault(word, vector)
     if not found:
-        raise Mistake(f"{path}: none of the vocabulary's {len(vocabulary):,} words is in it; is it in another case?")
+        raise UserError(f"{path}: none of the vocabulary's {len(vocabulary):,} words is in it; is it in another case?")
     width = len(next(iter(found.values())))
     matrix = np.zeros((max(vocabulary.values()) + 1, width), dtype=np.float32)
     for word, number in vocabulary.items():
@@ -114,9 +114,9 @@ def _entries(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, Vector]
             else:
                 yield from _written(path, file, wanted)
     except FileNotFoundError:
-        raise Mistake(f"{path}: there is no such file of word vectors") from None
+        raise UserError(f"{path}: there is no such file of word vectors") from None
     except OSError as error:
-        raise Mistake(f"{path}: {error.strerror or error}") from None
+        raise UserError(f"{path}: {error.strerror or error}") from None
 
 
 def _written(path: Path, lines: Iterable[bytes], wanted: Collection[str]) -> Iterator[tuple[str, Vector]]:
@@ -133,7 +133,7 @@ def _written(path: Path, lines: Iterable[bytes], wanted: Collection[str]) -> Ite
                 if word in wanted:
                     yield word, _numbers(line, width, f"{path}, line {at:,}")
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise Mistake(f"{path}: cut off or damaged after line {at:,}") from None
+        raise UserError(f"{path}: cut off or damaged after line {at:,}") from None
 
 
 def _header(line: bytes) -> int:
@@ -147,11 +147,11 @@ def _word(line: bytes, width: int, where: str) -> str:
     spaces = line.count(b" ")
     first, *more = line.rsplit(b" ", width)[0].split(b" ") if spaces > width else line.split(b" ", 1)[:1]
     if spaces < width or not width or (more and all(map(_is_number, more))):
-        raise Mistake(f"{where}: {width or 'some'} numbers are expected after the word, got {spaces}")
+        raise UserError(f"{where}: {width or 'some'} numbers are expected after the word, got {spaces}")
     try:
         return b" ".join([first, *more]).decode()
     except UnicodeDecodeError:
-        raise Mistake(f"{where}: the word is not in UTF-8") from None
+        raise UserError(f"{where}: the word is not in UTF-8") from None
 
 
 def _numbers(line: bytes, width: int, where: str) -> Vector:
@@ -163,7 +163,7 @@ def _numbers(line: bytes, width: int, where: str) -> Vector:
     except ValueError:
         pass
     wrong = next(part for part in parts if not _is_number(part))
-    raise Mistake(f"{where}: numbers are expected, got {wrong.decode(errors='replace')!r}")
+    raise UserError(f"{where}: numbers are expected, got {wrong.decode(errors='replace')!r}")
 
 
 def _is_number(part: bytes) -> bool:
@@ -179,19 +179,19 @@ def _archived(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, Vector
         with np.load(path, allow_pickle=False) as archive:
             words, vectors = archive["words"], archive["vectors"]
     except KeyError as error:
-        raise Mistake(f"{path}: arrays called words and vectors are expected; {error.args[0]}") from None
+        raise UserError(f"{path}: arrays called words and vectors are expected; {error.args[0]}") from None
     except (ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise Mistake(f"{path}: not readable as .npz: {error}") from None
+        raise UserError(f"{path}: not readable as .npz: {error}") from None
     names = _names(path, words)
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or len(vectors) != len(names):
-        raise Mistake(
+        raise UserError(
             f"{path}: vectors must be floating point, ({len(names):,} words, width); "
             f"got {vectors.dtype} of shape {vectors.shape}"
         )
     for at, word in enumerate(names):
         if word in wanted:
             if not np.isfinite(vectors[at]).all():
-                raise Mistake(f"{path}, row {at}: numbers are expected, got nan or inf for {word!r}")
+                raise UserError(f"{path}, row {at}: numbers are expected, got nan or inf for {word!r}")
             yield word, vectors[at].astype(np.float32)
 
 
@@ -203,9 +203,9 @@ def _names(path: Path, words: NDArray[Any]) -> list[str]:
         if words.dtype.kind == "S":
             return [word.decode() for word in words.tolist()]
     except UnicodeDecodeError:
-        raise Mistake(f"{path}: the words are not in UTF-8") from None
+        raise UserError(f"{path}: the words are not in UTF-8") from None
     if words.dtype.kind != "U":
-        raise Mistake(f"{path}: words must be strings or bytes joined by newlines, got {words.dtype}")
+        raise UserError(f"{path}: words must be strings or bytes joined by newlines, got {words.dtype}")
     return [str(word) for word in words.tolist()]
 
 

@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import PreTokenizer, Split
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 
 PAD, UNK, CLS, SEP = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 WORD = r"\w+?(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+|[^\w\s]"
@@ -63,7 +63,7 @@ def build_tokenizer(
         A tokeniser to call, save and load like any other of transformers.
 
     Raises:
-        Mistake: texts without a word, or sizes that are not possible.
+        UserError: texts without a word, or sizes that are not possible.
 
     Example:
         >>> from headwise.models import build_tokenizer
@@ -72,18 +72,18 @@ def build_tokenizer(
         (['the', '[UNK]', '[UNK]', '[UNK]', 'the', 'cat', '[UNK]'], [5, 4])
     """
     if isinstance(texts, str):
-        raise Mistake("texts must be several texts, not one string")
+        raise UserError("texts must be several texts, not one string")
     if size is not None and size <= len(SPECIAL):
-        raise Mistake(f"size must leave room for words beside {', '.join(SPECIAL)}, got {size}")
+        raise UserError(f"size must leave room for words beside {', '.join(SPECIAL)}, got {size}")
     if max_tokens < 1:
-        raise Mistake(f"max_tokens must be at least 1, got {max_tokens}")
+        raise UserError(f"max_tokens must be at least 1, got {max_tokens}")
     counts = texts if isinstance(texts, Mapping) else count_words(texts, lowercase=lowercase)
     words = sorted(
         (word for word, count in counts.items() if count >= min_count or word in known),
         key=lambda word: (-counts[word], word),
     )
     if not words:
-        raise Mistake(f"no word is left for the vocabulary: {len(counts):,} words, none of them {min_count} times")
+        raise UserError(f"no word is left for the vocabulary: {len(counts):,} words, none of them {min_count} times")
     vocabulary = {word: number for number, word in enumerate([*SPECIAL, *words][:size])}
 
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=UNK))

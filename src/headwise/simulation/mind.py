@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from headwise import __version__
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.simulation import titles
-from headwise.simulation.readers import Pages, Readers
-from headwise.simulation.settings import Settings
+from headwise.simulation.config import SimulationConfig
+from headwise.simulation.user_model import Impressions, UserModel
 from headwise.simulation.writing import Writer, new_folder
-from headwise.tasks.metrics.clicks import Tally
-from headwise.tasks.mind.truth import TRUTH
+from headwise.tasks.metrics.clicks import ClickMetrics
+from headwise.tasks.mind.oracle import ORACLE_FILE
 
 
-def simulate(settings: Settings, out: Path) -> dict[str, Any]:
+def simulate(settings: SimulationConfig, out: Path) -> dict[str, Any]:
     """Write a log: folders train, dev and test, `probabilities.parquet` and `truth.json`; or nothing at all.
 
     Args:
@@ -30,18 +30,18 @@ def simulate(settings: Settings, out: Path) -> dict[str, Any]:
         the click probabilities, and, but for train, of popularity, which orders by clicks in train.
 
     Raises:
-        Mistake: what is wrong with the titles, or something is in the folder already.
+        UserError: what is wrong with the titles, or something is in the folder already.
     """
     news = titles.read(settings.titles, text=settings.text, label=settings.label)
     if len(news) < settings.candidates:
-        raise Mistake(f"{settings.titles}: {len(news)} titles are too few to show {settings.candidates} at a time")
+        raise UserError(f"{settings.titles}: {len(news)} titles are too few to show {settings.candidates} at a time")
     tenth = settings.impressions // 10
     sizes = {"train": settings.impressions - 2 * tenth, "dev": tenth, "test": tenth}
-    oracle, popularity = ({split: Tally() for split in sizes} for _ in range(2))
+    oracle, popularity = ({split: ClickMetrics() for split in sizes} for _ in range(2))
     clicks = np.zeros(len(news), dtype=np.int64)
     with new_folder(out) as folder:
         with Writer(folder, news, sizes) as writer:
-            for split, pages in splits(Readers(news.topic, settings).log(), sizes):
+            for split, pages in splits(UserModel(news.topic, settings).log(), sizes):
                 writer.write(split, pages)
                 oracle[split].add(pages.probability, pages.clicked, pages.offsets)
                 if split == "train":
@@ -55,11 +55,11 @@ def simulate(settings: Settings, out: Path) -> dict[str, Any]:
             "oracle": {split: tally.figures() for split, tally in oracle.items()},
             "popularity": {split: popularity[split].figures() for split in ("dev", "test")},
         }
-        (folder / TRUTH).write_text(json.dumps(truth, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (folder / ORACLE_FILE).write_text(json.dumps(truth, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return truth
 
 
-def splits(log: Iterator[Pages], sizes: dict[str, int]) -> Iterator[tuple[str, Pages]]:
+def splits(log: Iterator[Impressions], sizes: dict[str, int]) -> Iterator[tuple[str, Impressions]]:
     """Impressions with the split they are in: the first are train's, the last test's."""
     pages = next(log)
     for split, wanted in sizes.items():

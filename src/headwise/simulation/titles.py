@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from headwise.mistakes import Mistake
-from headwise.tasks.columns import choose
-from headwise.tasks.formats import batches, head
+from headwise.errors import UserError
+from headwise.tasks.columns import choose_columns
+from headwise.tasks.formats import read_batches, read_head
 
 
 @dataclass(frozen=True)
@@ -35,27 +35,27 @@ def read(path: Path, *, text: str | None = None, label: str | None = None) -> Ti
     """The titles and topics of a file; rows without a title are left out.
 
     Raises:
-        Mistake: columns that are not there or not clear, a row without a topic, fewer than two topics.
+        UserError: columns that are not there or not clear, a row without a topic, fewer than two topics.
     """
-    first = head(path)
+    first = read_head(path)
     if text is None and "title" in first.columns:
         text = "title"
-    columns = choose(first, text=text, label=label)
+    columns = choose_columns(first, text=text, label=label)
     assert columns.label is not None
     titles, names, left_out = [], [], 0
-    for batch in batches(path, [columns.text, columns.label]):
+    for batch in read_batches(path, [columns.text, columns.label]):
         for index, (title, name) in enumerate(zip(*batch.columns.values(), strict=True)):
             line, topic = one_line(title), one_line(name)
             if not line:
                 left_out += 1
             elif not topic:
-                raise Mistake(f"{batch.place(index)}: column {columns.label!r}: no topic")
+                raise UserError(f"{batch.place(index)}: column {columns.label!r}: no topic")
             else:
                 titles.append(line)
                 names.append(topic)
     topics, topic_of = np.unique(np.array(names, dtype=str), return_inverse=True)
     if len(topics) < 2:
-        raise Mistake(f"{path}: expected titles of at least two topics, got {len(topics)}")
+        raise UserError(f"{path}: expected titles of at least two topics, got {len(topics)}")
     return Titles(titles, topics.tolist(), topic_of, left_out)
 
 

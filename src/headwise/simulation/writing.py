@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwise.mistakes import Mistake
-from headwise.simulation.readers import Pages
+from headwise.errors import UserError
 from headwise.simulation.titles import Titles
+from headwise.simulation.user_model import Impressions
 
 PROBABILITIES = "probabilities.parquet"
 SCHEMA = pa.schema([("split", pa.string()), ("impression", pa.int64()), ("probability", pa.list_(pa.float32()))])
@@ -28,11 +28,11 @@ def new_folder(out: Path) -> Iterator[Path]:
     """A folder to write to; in the end it moves to its place, or is gone.
 
     Raises:
-        Mistake: something is there already.
+        UserError: something is there already.
     """
     out = out.resolve()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Mistake(f"--out {out}: there is something already; name a new folder")
+        raise UserError(f"--out {out}: there is something already; name a new folder")
     stage = out.with_name(f".{out.name}.unfinished-{os.getpid()}")
     try:
         stage.mkdir(parents=True)
@@ -81,7 +81,7 @@ class Writer:
                 category = titles.topics[topic]
                 file.write(f"{name}\t{category}\t{category}\t{title}\t\t\t[]\t[]\n")
 
-    def write(self, split: str, pages: Pages) -> None:
+    def write(self, split: str, pages: Impressions) -> None:
         """Add impressions to a split."""
         shown = self.shown[2 * pages.candidates + pages.clicked].tolist()
         history = self.named[pages.history].tolist()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headwise.studies import statistics
-from headwise.studies.examples import resampled
+from headwise.studies.bootstrap import resampled
 from headwise.studies.result import Result
 from headwise.studies.statistics import Estimate
 from headwise.tasks import Task
@@ -40,12 +40,12 @@ class Measure:
     @classmethod
     def of(cls, metrics: dict[str, Any]) -> "Measure":
         """The primary metric of a run, on its first test split; on dev, where there is none."""
-        task = Task(name=metrics["task"], kind=metrics["kind"], about="")
-        split = next((split for split in metrics["figures"] if split != "dev"), "dev")
-        return cls(metrics["primary"], task.higher_is_better, split)
+        task = Task(name=metrics["task"], label_type=metrics["label_type"], about="")
+        split = next((split for split in metrics["metrics"] if split != "dev"), "dev")
+        return cls(metrics["primary_metric"], task.higher_is_better, split)
 
     def figure(self, result: Result) -> float:
-        return self.scale * float(result.metrics["figures"][self.split][self.name])
+        return self.scale * float(result.metrics["metrics"][self.split][self.name])
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Runs:
 
     @property
     def seconds(self) -> float:
-        return fmean(run.metrics["seconds"] for run in self.runs.values())
+        return fmean(run.metrics["train_seconds"] for run in self.runs.values())
 
     @property
     def memory(self) -> tuple[float, str] | None:
         """The peak, in MiB, and of what; None where a run did not measure it."""
-        found = [run.metrics.get("memory") for run in self.runs.values()]
+        found = [run.metrics.get("peak_memory") for run in self.runs.values()]
         known = [one for one in found if one is not None]
         return (max(one["peak_mib"] for one in known), known[0]["of"]) if len(known) == len(found) else None
 
@@ -114,7 +114,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class OnTask:
+class TaskComparison:
     """All methods on one task; the recipe of its data is that of the baseline's first seed."""
 
     task: str
@@ -130,7 +130,7 @@ class OnTask:
         return max(len(method.figures) for method in self.methods)
 
 
-def compared(results: Sequence[Result], baseline: str, controls: Mapping[str, str]) -> OnTask:
+def compared(results: Sequence[Result], baseline: str, controls: Mapping[str, str]) -> TaskComparison:
     """The methods of one task, the baseline first, then in the order of the results.
 
     A method is compared with its control, or else with the baseline. Controls themselves, and methods that share no
@@ -145,7 +145,7 @@ def compared(results: Sequence[Result], baseline: str, controls: Mapping[str, st
     shown_only = set(controls.values()) - controls.keys() | {baseline}
     pairs = [(own, by_name[controls.get(own.name, baseline)]) for own in methods if own.name not in shown_only]
     found = [(own, other, paired(own, other)) for own, other in pairs if paired(own, other)]
-    over_seeds = [statistics.over_seeds(list(differences.values())) for *_, differences in found]
+    over_seeds = [statistics.seed_interval(list(differences.values())) for *_, differences in found]
     corrected = statistics.holm([estimate.p for estimate in over_seeds])
     comparisons = []
     for (own, other, differences), estimate, p in zip(found, over_seeds, corrected, strict=True):
@@ -164,18 +164,18 @@ def compared(results: Sequence[Result], baseline: str, controls: Mapping[str, st
                 corrected=float(p),
                 permutation=float(statistics.permutation_test(each)),
                 over_examples=None if drawn is None else statistics.over_examples(estimate.value, drawn),
-                over_both=None if drawn is None else statistics.together(each, drawn),
+                over_both=None if drawn is None else statistics.seed_and_example_interval(each, drawn),
                 needed=statistics.seeds_needed(each),
                 family=len(found),
             )
         )
-    return OnTask(
+    return TaskComparison(
         task=results[0].task,
         measure=measure,
         methods=methods,
         comparisons=tuple(comparisons),
         unpaired=tuple(own.name for own, other in pairs if not paired(own, other)),
-        recipe=next(iter(methods[0].runs.values()), results[0]).metrics.get("recipe", ""),
+        recipe=next(iter(methods[0].runs.values()), results[0]).metrics.get("dataset", ""),
     )
 
 

@@ -8,20 +8,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from headwise.mistakes import Mistake
-from headwise.studies.folder import ABOUT, Folder
-from headwise.studies.ledger import Entry, Ledger
+from headwise.errors import UserError
 from headwise.studies.storage import connect
+from headwise.studies.study_dir import ABOUT, Folder
+from headwise.studies.trials import Trials, TrialStatus
 
 #: A task and a method, and the figures of its finished runs.
 Figures = dict[tuple[str, str], list[float]]
 
 
-def tell(folders: Sequence[Path], storage: str | None = None) -> None:
+def print_studies(folders: Sequence[Path], storage: str | None = None) -> None:
     """Print the studies in folders, or in a database; exactly two are compared as well.
 
     Raises:
-        Mistake: there is none.
+        UserError: there is none.
     """
     found = in_database(storage, folders) if storage is not None else in_folders(folders or [Path()])
     console = Console(soft_wrap=True, highlight=False)
@@ -30,30 +30,30 @@ def tell(folders: Sequence[Path], storage: str | None = None) -> None:
         console.print(side_by_side(*found))
 
 
-def in_folders(folders: Iterable[Path]) -> list[tuple[str, Ledger]]:
+def in_folders(folders: Iterable[Path]) -> list[tuple[str, Trials]]:
     """The studies that are these folders, or lie in them."""
-    found: list[tuple[str, Ledger]] = []
+    found: list[tuple[str, Trials]] = []
     for folder in folders:
         if not folder.is_dir():
-            raise Mistake(f"{folder}: no such folder")
+            raise UserError(f"{folder}: no such folder")
         paths = [folder] if (folder / ABOUT).is_file() else sorted(path.parent for path in folder.glob(f"*/{ABOUT}"))
         if not paths:
-            raise Mistake(f"{folder}: holds no study, nor do the folders in it")
+            raise UserError(f"{folder}: holds no study, nor do the folders in it")
         found += [(str(path), Folder.read(path).ledger()) for path in paths]
     return found
 
 
-def in_database(url: str, folders: Iterable[Path]) -> list[tuple[str, Ledger]]:
+def in_database(url: str, folders: Iterable[Path]) -> list[tuple[str, Trials]]:
     if folders:
-        raise Mistake("--storage URL lists a database; leave the folders out, or the address")
+        raise UserError("--storage URL lists a database; leave the folders out, or the address")
     storage = connect(url)
     ours = [study.study_name for study in storage.get_all_studies() if "kind" in study.user_attrs]
     if not ours:
-        raise Mistake("--storage: holds no study of headwise")
-    return [(name, Ledger(storage, name)) for name in ours]
+        raise UserError("--storage: holds no study of headwise")
+    return [(name, Trials(storage, name)) for name in ours]
 
 
-def listed(found: Sequence[tuple[str, Ledger]]) -> Table:
+def listed(found: Sequence[tuple[str, Trials]]) -> Table:
     table = Table("study", "kind", "runs", "best", "begun")
     for name, ledger in found:
         entries = ledger.entries()
@@ -63,7 +63,7 @@ def listed(found: Sequence[tuple[str, Ledger]]) -> Table:
     return table
 
 
-def state(entries: Sequence[Entry]) -> str:
+def state(entries: Sequence[TrialStatus]) -> str:
     """How many runs there are of each state.
 
     >>> state([])
@@ -74,7 +74,7 @@ def state(entries: Sequence[Entry]) -> str:
     return ", ".join(told) or "none"
 
 
-def best(ledger: Ledger, entries: Sequence[Entry]) -> str:
+def best(ledger: Trials, entries: Sequence[TrialStatus]) -> str:
     """Of each task the method with the best mean."""
     means = {key: statistics.fmean(values) for key, values in figures(entries).items()}
     choose = max if ledger.study.direction.name == "MAXIMIZE" else min
@@ -85,7 +85,7 @@ def best(ledger: Ledger, entries: Sequence[Entry]) -> str:
     return "\n".join(told)
 
 
-def figures(entries: Iterable[Entry]) -> Figures:
+def figures(entries: Iterable[TrialStatus]) -> Figures:
     found: Figures = {}
     for entry in entries:
         if entry.value is not None:
@@ -93,7 +93,7 @@ def figures(entries: Iterable[Entry]) -> Figures:
     return found
 
 
-def side_by_side(one: tuple[str, Ledger], other: tuple[str, Ledger]) -> Table:
+def side_by_side(one: tuple[str, Trials], other: tuple[str, Trials]) -> Table:
     """What two studies found for the same method and task."""
     first, second = (figures(ledger.entries()) for _, ledger in (one, other))
     table = Table("task", "method", one[0], other[0], "difference")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 
 #: Models of ours, as `headwise.models` has them; it takes seconds to import. `none` knows no positions at all.
 SCHEMES = ("none", "plain", "rpr", "transformer-xl", "tener", "distance-aware")
@@ -27,11 +27,11 @@ class Method:
     settings: Mapping[str, Any]
 
 
-def method(text: str) -> Method:
+def parse_method(text: str) -> Method:
     """A method in short: a model, then guides, and `retrofit:SCHEME`, with + between.
 
     Raises:
-        Mistake: a part is empty, or there are two retrofits.
+        UserError: a part is empty, or there are two retrofits.
 
     Example:
         >>> method("bert-base-uncased+mdg+pdg=0.01").settings
@@ -43,7 +43,7 @@ def method(text: str) -> Method:
     retrofits = [part.removeprefix("retrofit:") for part in parts if part.startswith("retrofit:")]
     guides = tuple(part for part in parts if not part.startswith("retrofit:"))
     if not all((model, *parts, *retrofits)) or len(retrofits) > 1:
-        raise Mistake(
+        raise UserError(
             f'--methods {text}: expected MODEL, MODEL+GUIDE+GUIDE, MODEL+retrofit:SCHEME, or NAME="--model MODEL …"'
         )
     settings: dict[str, Any] = {"model": model}
@@ -74,12 +74,12 @@ def with_controls(methods: Sequence[Method], shared: Mapping[str, Any]) -> tuple
         All methods, and of each one that has a control that control's name.
 
     Raises:
-        Mistake: two methods of one name.
+        UserError: two methods of one name.
     """
     names = [method.name for method in methods]
     for name in names:
         if names.count(name) > 1:
-            raise Mistake(f'--methods: {name!r} is there twice; NAME="…" gives a method another name')
+            raise UserError(f'--methods: {name!r} is there twice; NAME="…" gives a method another name')
     methods = [placed(one, shared) for one in methods]
     found, controls = list(methods), {}
     for one in methods:

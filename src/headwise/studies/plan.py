@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.studies.methods import OF_SCHEMES, SCHEMES, Method, placed
-from headwise.training.kinds import kind_of
-from headwise.training.settings import Common
-from headwise.training.texts.settings import OURS_ONLY, Settings
+from headwise.training.core.config import RunConfig
+from headwise.training.registry import get_task_type
+from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Run:
     task: str
     method: str
     seed: int
-    settings: Common
+    settings: RunConfig
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -41,7 +41,7 @@ class Run:
 
     def written(self) -> dict[str, Any]:
         """As a database keeps it."""
-        return {"task": self.task, "method": self.method, "seed": self.seed, "settings": self.settings.written()}
+        return {"task": self.task, "method": self.method, "seed": self.seed, "settings": self.settings.to_yaml()}
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> "Run":
@@ -49,12 +49,12 @@ class Run:
 
 
 @cache  # a study is read again and again
-def read_settings(text: str) -> Common:
+def read_settings(text: str) -> RunConfig:
     found = yaml.safe_load(text)
-    return kind_of(found.get("task")).settings.restored(Path("study"), found)
+    return get_task_type(found.get("task")).settings.from_dict(Path("study"), found)
 
 
-def runs(bases: Sequence[Common], methods: Sequence[Method], seeds: Iterable[int]) -> list[Run]:
+def runs(bases: Sequence[RunConfig], methods: Sequence[Method], seeds: Iterable[int]) -> list[Run]:
     """All runs of a study, those of one task and seed together.
 
     Args:
@@ -63,7 +63,7 @@ def runs(bases: Sequence[Common], methods: Sequence[Method], seeds: Iterable[int
         seeds: of splits, initial values, batches and dropout; the same for all methods.
 
     Raises:
-        Mistake: a method that a task does not know, or a setting that it cannot have.
+        UserError: a method that a task does not know, or a setting that it cannot have.
     """
     return [
         Run(name_of(base), method.name, seed, settings_of(base, method, seed))
@@ -73,32 +73,32 @@ def runs(bases: Sequence[Common], methods: Sequence[Method], seeds: Iterable[int
     ]
 
 
-def settings_of(base: Common, method: Method, seed: int) -> Common:
+def settings_of(base: RunConfig, method: Method, seed: int) -> RunConfig:
     known = {field.name for field in fields(base)}
     method = placed(method, known)
     for name in method.settings.keys() - known:
         if method.settings[name]:
-            raise Mistake(f"--methods {method.name}: {name} is no setting of {name_of(base)}")
+            raise UserError(f"--methods {method.name}: {name} is no setting of {name_of(base)}")
     own: dict[str, Any] = {name: value for name, value in method.settings.items() if name in known}
     try:
-        return replace(base, **unneeded(base, own), **own, seed=seed).resolved()
-    except Mistake as mistake:
-        raise Mistake(f"--methods {method.name}: {mistake}") from None
+        return replace(base, **unneeded(base, own), **own, seed=seed).resolve_paths()
+    except UserError as mistake:
+        raise UserError(f"--methods {method.name}: {mistake}") from None
 
 
-def unneeded(base: Common, own: Mapping[str, Any]) -> dict[str, Any]:
+def unneeded(base: RunConfig, own: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that all methods share but that mean nothing to this one, such as word vectors to a trained model."""
     settings = {**vars(base), **own}
     names: list[str] = []
     if "none" in (settings.get("scheme"), settings["model"]):
         names += OF_SCHEMES
-    if isinstance(base, Settings):
-        names += () if settings["model"] in SCHEMES else OURS_ONLY
+    if isinstance(base, TextConfig):
+        names += () if settings["model"] in SCHEMES else FROM_SCRATCH_ONLY
         names += () if settings["retrofit"] else ("scheme_learning_rate",)
-    return {name: base.default(name) for name in names if name in settings and name not in own}
+    return {name: base.default_value(name) for name in names if name in settings and name not in own}
 
 
-def name_of(settings: Common) -> str:
+def name_of(settings: RunConfig) -> str:
     """What is learnt: a task's name, or the name of the user's file."""
     if settings.task is not None:
         return settings.task
@@ -106,16 +106,16 @@ def name_of(settings: Common) -> str:
     return Path(files[0]).name
 
 
-def check_data(settings: Common) -> None:
+def check_data(settings: RunConfig) -> None:
     """Make sure that files are there before many runs look for them.
 
     Raises:
-        Mistake: one is not.
+        UserError: one is not.
     """
     for option in ("data", "train", "dev", "test"):
         for name in getattr(settings, option, ()):
             if not name.startswith("hub:") and not Path(name).exists():
-                raise Mistake(f"{name}: no such file or folder")
+                raise UserError(f"{name}: no such file or folder")
 
 
 def more_seeds(known: Iterable[Run], seeds: Iterable[int]) -> list[Run]:

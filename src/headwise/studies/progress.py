@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from headwise.studies.folder import Folder
-from headwise.studies.ledger import Entry
+from headwise.studies.study_dir import Folder
+from headwise.studies.trials import TrialStatus
 
 ENDED = ("finished", "failed", "pruned")
 
@@ -40,7 +40,7 @@ class Progress:
     ) -> None:
         self.bar.stop()
 
-    def update(self, entries: Sequence[Entry], *, more: int) -> None:
+    def update(self, entries: Sequence[TrialStatus], *, more: int) -> None:
         """Show how the study stands.
 
         Args:
@@ -65,7 +65,7 @@ class Progress:
             now=f"{running} at work, {left(ended, running, more)}",
         )
 
-    def line(self, entry: Entry, number: int, total: int) -> str:
+    def line(self, entry: TrialStatus, number: int, total: int) -> str:
         """What became of a run."""
         counted = f"[{number}/{total}] {entry.run}"
         if entry.state == "failed":
@@ -78,7 +78,7 @@ class Progress:
         return f"{counted}: {entry.value:.4f} ({entry.seconds:.0f} s)"
 
 
-def left(ended: Sequence[Entry], running: int, more: int) -> str:
+def left(ended: Sequence[TrialStatus], running: int, more: int) -> str:
     """How long it will take, by what runs took."""
     taken = [entry.seconds for entry in ended if entry.state == "finished" and entry.seconds > 0]
     if not taken or not running:

@@ -7,10 +7,10 @@ from matplotlib.figure import Figure
 
 from headwise.inspection import Page, draw_boxes, draw_curves, draw_differences, draw_ranks
 from headwise.studies import tables
-from headwise.studies.answer import Answer
-from headwise.studies.comparison import OnTask, Runs
-from headwise.studies.sentences import ranking, told, warnings
-from headwise.training.folder import write_whole
+from headwise.studies.analysis import Analysis
+from headwise.studies.comparison import Runs, TaskComparison
+from headwise.studies.summary import ranking, told, warnings
+from headwise.training.core.run_dir import atomic_write
 
 REPORT, MARKDOWN, LATEX, CSV = "report.html", "table.md", "table.tex", "table.csv"
 
@@ -23,7 +23,7 @@ MOST_CURVES = 8
 
 
 def write(
-    answer: Answer,
+    answer: Analysis,
     folder: Path,
     *,
     words: Sequence[str] = (),
@@ -42,14 +42,14 @@ def write(
     found = [*answer.grids, *grids]
     text = "\n".join(f"- {line}" for line in dict.fromkeys(lines))
     costs = map(tables.cost, answer.tasks)
-    write_whole(folder / MARKDOWN, "\n".join([text, "", *map(tables.markdown, [*found, *costs]), tables.NOTE, ""]))
-    write_whole(folder / LATEX, "\n".join(tables.latex(grid, tables.NOTE) for grid in found))
-    write_whole(folder / CSV, tables.comma_separated(answer.tasks))
-    write_whole(folder / REPORT, page(answer, words, grids, figures).html())
+    atomic_write(folder / MARKDOWN, "\n".join([text, "", *map(tables.markdown, [*found, *costs]), tables.NOTE, ""]))
+    atomic_write(folder / LATEX, "\n".join(tables.latex(grid, tables.NOTE) for grid in found))
+    atomic_write(folder / CSV, tables.comma_separated(answer.tasks))
+    atomic_write(folder / REPORT, page(answer, words, grids, figures).html())
 
 
 def page(
-    answer: Answer,
+    answer: Analysis,
     words: Sequence[str] = (),
     grids: Sequence[tables.Grid] = (),
     figures: Sequence[Captioned] = (),
@@ -79,7 +79,7 @@ def page(
     return found
 
 
-def add_task(found: Page, task: OnTask) -> None:
+def add_task(found: Page, task: TaskComparison) -> None:
     """A task's answer, table and pictures."""
     grid = tables.on_task(task)
     found.section(grid.title)

@@ -16,9 +16,9 @@ from optuna.distributions import (
 from optuna.exceptions import ExperimentalWarning, TrialPruned
 from optuna.storages import RDBStorage
 
-from headwise.studies.axes import Axis, candidate
-from headwise.studies.ledger import Claim, Entry, Ledger
 from headwise.studies.plan import Run, read_settings, settings_of
+from headwise.studies.search_space import Axis, candidate
+from headwise.studies.trials import ClaimedTrial, Trials, TrialStatus
 
 #: Trials that are drawn at random before a sampler has learnt anything, and that none is measured against.
 FIRST = 5
@@ -51,7 +51,7 @@ class Scope:
         return cls(**{**found, "axes": axes})
 
 
-class Search(Ledger):
+class Search(Trials):
     """A study whose runs are drawn as it goes on."""
 
     def __init__(self, storage: RDBStorage, name: str) -> None:
@@ -63,7 +63,7 @@ class Search(Ledger):
     def to_begin(self, entries: Any) -> int:
         return super().to_begin(entries) + self.scope.trials - drawn_among(entries)
 
-    def drawn(self, worker: str) -> Claim | None:
+    def drawn(self, worker: str) -> ClaimedTrial | None:
         if drawn_among(self.entries()) >= self.scope.trials:
             return None
         with warnings.catch_warnings():
@@ -76,17 +76,17 @@ class Search(Ledger):
         self.storage.record_heartbeat(number)
         for name, value in {"worker": worker, **run.written()}.items():
             self.storage.set_trial_user_attr(number, name, value)
-        return Claim(run, number)
+        return ClaimedTrial(run, number)
 
     @contextmanager
-    def looked_on(self, claim: Claim) -> Iterator[None]:
+    def looked_on(self, claim: ClaimedTrial) -> Iterator[None]:
         from headwise.studies.watching import Watcher
-        from headwise.training.progress import watched
+        from headwise.training.core.callbacks import extra_callbacks
 
-        with watched(Watcher(lambda epoch, figure: self.judge(claim, epoch, figure))):
+        with extra_callbacks(Watcher(lambda epoch, figure: self.judge(claim, epoch, figure))):
             yield
 
-    def judge(self, claim: Claim, epoch: int, figure: float) -> None:
+    def judge(self, claim: ClaimedTrial, epoch: int, figure: float) -> None:
         """Keep a dev figure of a run.
 
         Raises:
@@ -97,7 +97,7 @@ class Search(Ledger):
             raise TrialPruned
 
 
-def drawn_among(entries: list[Entry]) -> int:
+def drawn_among(entries: list[TrialStatus]) -> int:
     return sum(entry.run.method != CONTROL for entry in entries)
 
 

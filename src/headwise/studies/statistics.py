@@ -92,7 +92,7 @@ def permutation_test(differences: ArrayLike, *, seed: int = 0) -> Any:
     return (np.abs(x @ signs.T) >= (seen - 1e-9 * scale)[..., None]).mean(axis=-1)
 
 
-def least_p(seeds: int) -> float:
+def min_permutation_p(seeds: int) -> float:
     """The smallest p that a permutation test of so many seeds can give.
 
     >>> least_p(5), round(least_p(10), 4)
@@ -101,7 +101,7 @@ def least_p(seeds: int) -> float:
     return min(1.0, 2.0 ** (1 - seeds))
 
 
-def over_seeds(differences: ArrayLike) -> Estimate:
+def seed_interval(differences: ArrayLike) -> Estimate:
     """The mean of paired differences with its t interval. Where all are equal, p is the permutation test's."""
     x = np.asarray(differences, dtype=np.float64)
     low, high = interval(x)
@@ -175,7 +175,7 @@ def over_examples(value: float, samples: ArrayLike) -> Estimate:
     return Estimate(value, float(low), float(high), min(1.0, 2 * (1 + float(tail)) / (1 + len(drawn))))
 
 
-def together(differences: ArrayLike, samples: ArrayLike) -> Estimate:
+def seed_and_example_interval(differences: ArrayLike, samples: ArrayLike) -> Estimate:
     """A difference with both sources of chance: the half widths over seeds (t) and over examples, squared and added.
 
     Where a seed's difference depends on its rows too, that share is counted in both: the interval errs on the safe

@@ -12,7 +12,7 @@ from sqlalchemy import make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 
 #: Seconds between two signs of life of a worker, and after how many without one its run is taken over.
 HEARTBEAT, GRACE = 10, 60
@@ -30,7 +30,7 @@ def address(url: str) -> URL:
     """A database's address, with the driver that we ask for.
 
     Raises:
-        Mistake: no address, or that of another kind of database.
+        UserError: no address, or that of another kind of database.
 
     Example:
         >>> address("postgresql://me@host/studies").drivername
@@ -39,10 +39,10 @@ def address(url: str) -> URL:
     try:
         found = make_url(url)
     except ArgumentError:
-        raise Mistake(f"--storage {url}: expected postgresql://USER@HOST/DATABASE or sqlite:///FILE") from None
+        raise UserError(f"--storage {url}: expected postgresql://USER@HOST/DATABASE or sqlite:///FILE") from None
     kind = found.get_backend_name()
     if kind not in ("sqlite", "postgresql"):
-        raise Mistake(f"--storage {shown(url)}: a study is kept in sqlite or postgresql, not in {kind}")
+        raise UserError(f"--storage {shown(url)}: a study is kept in sqlite or postgresql, not in {kind}")
     return found.set(drivername="postgresql+psycopg") if found.drivername == "postgresql" else found
 
 
@@ -55,7 +55,7 @@ def connect(url: str, *, heartbeat: int = HEARTBEAT, grace: int = GRACE) -> RDBS
     """Optuna's storage at an address.
 
     Raises:
-        Mistake: it cannot be reached, or its driver is not installed.
+        UserError: it cannot be reached, or its driver is not installed.
     """
     where = address(url)
     local = where.get_backend_name() == "sqlite"
@@ -70,10 +70,10 @@ def connect(url: str, *, heartbeat: int = HEARTBEAT, grace: int = GRACE) -> RDBS
                 grace_period=grace,
             )
     except ImportError:
-        raise Mistake("--storage postgresql://…: needs psycopg; pip install 'headwise[postgresql]'") from None
+        raise UserError("--storage postgresql://…: needs psycopg; pip install 'headwise[postgresql]'") from None
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         why = str(getattr(error, "orig", None) or error.__cause__ or error).strip().splitlines()[0]
-        raise Mistake(f"--storage {shown(url)}: {why}") from None
+        raise UserError(f"--storage {shown(url)}: {why}") from None
 
 
 def one_at_a_time(storage: RDBStorage, study: int) -> AbstractContextManager[None]:

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwise.mistakes import Mistake
-from headwise.studies.crew import Machine, conduct
-from headwise.studies.folder import Folder
-from headwise.studies.ledger import Entry, Ledger
+from headwise.errors import UserError
 from headwise.studies.plan import Run, more_seeds
 from headwise.studies.result import Result
 from headwise.studies.storage import connect, in_folder
-from headwise.training.folder import METRICS
-from headwise.training.settings import Common
+from headwise.studies.study_dir import Folder
+from headwise.studies.trials import Trials, TrialStatus
+from headwise.studies.worker_pool import Resources, conduct
+from headwise.training.core.config import RunConfig
+from headwise.training.core.run_dir import METRICS
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Study:
     """
 
     folder: Folder
-    ledger: Ledger
+    ledger: Trials
     url: str
 
     @classmethod
@@ -55,7 +55,7 @@ class Study:
             about: what else to keep with it.
 
         Raises:
-            Mistake: the folder is taken, or the database cannot be reached.
+            UserError: the folder is taken, or the database cannot be reached.
         """
         folder = Folder.create(out, kind, storage)
         url = storage or in_folder(out)
@@ -63,7 +63,7 @@ class Study:
             out.mkdir(parents=True, exist_ok=True)
         kept: Any = "all" if keep_models else min(run.seed for run in runs)
         known = {"kind": kind, "folder": str(out.absolute()), "keep_models": kept, **about}
-        Ledger.create(connect(url), folder.name, known, maximise=maximise).enqueue(runs)
+        Trials.create(connect(url), folder.name, known, maximise=maximise).enqueue(runs)
         folder.write()  # last: where it is, the study is whole
         return cls(folder, folder.ledger(url), url)
 
@@ -80,23 +80,23 @@ class Study:
             kinds: what the study may be; by default anything.
 
         Raises:
-            Mistake: there is no study, it is another kind of one, or it has more seeds already.
+            UserError: there is no study, it is another kind of one, or it has more seeds already.
         """
         folder = Folder.read(out)
         if kinds and folder.kind not in kinds:
-            raise Mistake(f"--resume: {out} holds no {' or '.join(kinds)}, but a study of the kind {folder.kind}")
+            raise UserError(f"--resume: {out} holds no {' or '.join(kinds)}, but a study of the kind {folder.kind}")
         url = folder.url(storage)
         study = cls(folder, folder.ledger(url), url)
         runs = [entry.run for entry in study.ledger.entries()]
         if seeds is not None:
             there = sorted({run.seed for run in runs})
             if seeds < len(there):
-                raise Mistake(f"--seeds {seeds}: the study in {out} has {len(there)} already; none is taken back")
+                raise UserError(f"--seeds {seeds}: the study in {out} has {len(there)} already; none is taken back")
             runs += more_seeds(runs, range(there[0], there[0] + seeds))
         study.ledger.enqueue(runs, again=True)
         return study
 
-    def conduct(self, machine: Machine) -> None:
+    def conduct(self, machine: Resources) -> None:
         """Do all that waits.
 
         Raises:
@@ -112,31 +112,31 @@ class Study:
         """What is finished."""
         return [self.result(entry) for entry in self.ledger.entries() if entry.state == "finished"]
 
-    def result(self, entry: Entry) -> Result:
+    def result(self, entry: TrialStatus) -> Result:
         run = entry.run
         path = self.folder.of(run) / METRICS
         try:
             metrics = json.loads(path.read_text(encoding="utf-8"))
         except OSError:
-            raise Mistake(f"{path}: is not there; all machines of a study must see the same folder") from None
+            raise UserError(f"{path}: is not there; all machines of a study must see the same folder") from None
         return Result(run.task, run.method, run.seed, self.folder.of(run), metrics)
 
-    def missing(self) -> list[Entry]:
+    def missing(self) -> list[TrialStatus]:
         """What should be finished and is not."""
         return [entry for entry in self.ledger.entries() if entry.state not in ("finished", "pruned")]
 
 
-def higher_is_better(settings: Iterable[Common]) -> bool:
+def higher_is_better(settings: Iterable[RunConfig]) -> bool:
     """Which way figures of tasks go. Of several tasks that differ, a database can only know one."""
     return any(_higher(one) for one in settings)
 
 
-def _higher(settings: Common) -> bool:
+def _higher(settings: RunConfig) -> bool:
     if settings.task is None:
-        return getattr(settings, "kind", None) != "regression"
+        return getattr(settings, "label_type", None) != "regression"
     from headwise import tasks
 
     try:
-        return tasks.named(settings.task).higher_is_better
-    except Mistake:  # of a kind that has no such list: clicks, translation
+        return tasks.get_task(settings.task).higher_is_better
+    except UserError:  # of a kind that has no such list: clicks, translation
         return True

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from headwise.studies.comparison import Comparison, Measure, OnTask, Runs
-from headwise.studies.sentences import number, probability
+from headwise.studies.comparison import Comparison, Measure, Runs, TaskComparison
 from headwise.studies.statistics import Estimate, Ranks
+from headwise.studies.summary import number, probability
 
 NOTE = (
     "Mean ± standard deviation over seeds. Differences are paired, seed by seed; * where p of the paired t-test is "
@@ -29,7 +29,7 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
 
 
-def on_task(found: OnTask) -> Grid:
+def on_task(found: TaskComparison) -> Grid:
     """All that is known about the methods of a task."""
     measure = found.measure
     by_name = {one.method: one for one in found.comparisons}
@@ -81,7 +81,7 @@ def ends(size: Estimate | None, measure: Measure) -> str:
     return f"[{number(size.low, measure)}, {number(size.high, measure)}]"
 
 
-def overview(tasks: Sequence[OnTask], ranks: Ranks | None) -> Grid:
+def overview(tasks: Sequence[TaskComparison], ranks: Ranks | None) -> Grid:
     """Every method on every task, and its average rank."""
     names = list(dict.fromkeys(method.name for task in tasks for method in task.methods))
     header = ["method", *(f"{task.task}: {heading(task.measure)}" for task in tasks)]
@@ -96,7 +96,7 @@ def overview(tasks: Sequence[OnTask], ranks: Ranks | None) -> Grid:
     return Grid("all tasks", (*header, *(() if ranks is None else ("average rank",))), tuple(map(tuple, rows)))
 
 
-def cost(found: OnTask) -> Grid:
+def cost(found: TaskComparison) -> Grid:
     """Time and memory of a run, each method's mean and peak."""
     first = found.methods[0].seconds or math.nan
     rows = []
@@ -177,7 +177,7 @@ def in_latex(text: str) -> str:
     return "".join(LATEX.get(sign, sign) for sign in text)
 
 
-def comma_separated(tasks: Sequence[OnTask]) -> str:
+def comma_separated(tasks: Sequence[TaskComparison]) -> str:
     """Every number of every method, a line each, not rounded."""
     lines = [line(task, method) for task in tasks for method in task.methods]
     file = io.StringIO()
@@ -187,7 +187,7 @@ def comma_separated(tasks: Sequence[OnTask]) -> str:
     return file.getvalue()
 
 
-def line(task: OnTask, method: Runs) -> dict[str, object]:
+def line(task: TaskComparison, method: Runs) -> dict[str, object]:
     found = next((one for one in task.comparisons if one.method == method.name), None)
     return {
         "task": task.task,
@@ -205,7 +205,7 @@ def line(task: OnTask, method: Runs) -> dict[str, object]:
         **numbers("examples_", None if found is None else found.over_examples),
         **numbers("both_", None if found is None else found.over_both),
         "seeds_needed": None if found is None else found.needed,
-        "seconds": method.seconds,
+        "train_seconds": method.seconds,
         "peak_mib": None if method.memory is None else method.memory[0],
     }
 

@@ -17,16 +17,16 @@ from typing import Any
 
 from optuna.exceptions import OptunaError, TrialPruned
 
-from headwise.mistakes import Mistake
-from headwise.studies.folder import Folder, without_checkpoints
-from headwise.studies.ledger import Claim, Ledger
+from headwise.errors import UserError
 from headwise.studies.plan import Run
-from headwise.training import folder as run_folder
-from headwise.training.kinds import read_settings
-from headwise.training.settings import Common
+from headwise.studies.study_dir import Folder, without_checkpoints
+from headwise.studies.trials import ClaimedTrial, Trials
+from headwise.training.core import run_dir as run_folder
+from headwise.training.core.config import RunConfig
+from headwise.training.registry import load_config
 
 #: Settings, a folder, whether to go on with what is there → `metrics.json`.
-Train = Callable[[Common, Path, bool], dict[str, Any]]
+Train = Callable[[RunConfig, Path, bool], dict[str, Any]]
 
 #: Seconds between two looks for work, while others have it all.
 POLL = 1.0
@@ -35,7 +35,7 @@ POLL = 1.0
 TAKEN_OVER = 75
 
 
-def work(ledger: Ledger, folder: Folder, train: Train, *, name: str | None = None, poll: float = POLL) -> None:
+def work(ledger: Trials, folder: Folder, train: Train, *, name: str | None = None, poll: float = POLL) -> None:
     """Do runs until all are finished or failed, also those that other workers lose.
 
     Args:
@@ -57,7 +57,7 @@ def work(ledger: Ledger, folder: Folder, train: Train, *, name: str | None = Non
             time.sleep(poll)
 
 
-def do(claim: Claim, ledger: Ledger, folder: Folder, train: Train, *, keep_model: bool) -> None:
+def do(claim: ClaimedTrial, ledger: Trials, folder: Folder, train: Train, *, keep_model: bool) -> None:
     """One run, and what became of it."""
     run, out = claim.run, folder.of(claim.run)
     with heartbeat(ledger, claim), logged(folder.log(run)):
@@ -93,26 +93,26 @@ def begun(run: Run, out: Path) -> bool:
 
 def is_of(run: Run, out: Path) -> bool:
     try:
-        return read_settings(out / run_folder.SETTINGS) == run.settings
-    except Mistake:
+        return load_config(out / run_folder.SETTINGS) == run.settings
+    except UserError:
         return False
 
 
 def figure(metrics: dict[str, Any], split: str) -> float:
     """The primary figure of a run: on a split, or on the other, where there is only one."""
-    figures = metrics["figures"]
-    return float(figures.get(split, next(reversed(figures.values())))[metrics["primary"]])
+    figures = metrics["metrics"]
+    return float(figures.get(split, next(reversed(figures.values())))[metrics["primary_metric"]])
 
 
 def message(error: Exception) -> str:
     """In one line what went wrong."""
-    if isinstance(error, Mistake):
+    if isinstance(error, UserError):
         return str(error)
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 @contextmanager
-def heartbeat(ledger: Ledger, claim: Claim) -> Iterator[None]:
+def heartbeat(ledger: Trials, claim: ClaimedTrial) -> Iterator[None]:
     """Signs of life while a run goes on. A worker that was taken for dead ends at once: another has its run."""
     over = threading.Event()
     parent = os.getppid()
@@ -153,7 +153,7 @@ def logged(path: Path) -> Iterator[None]:
                 os.close(saved)
 
 
-def train_run(settings: Common, out: Path, resume: bool) -> dict[str, Any]:
+def train_run(settings: RunConfig, out: Path, resume: bool) -> dict[str, Any]:
     """The real thing."""
     import torch
 

@@ -1,7 +1,7 @@
 """What is learnt: where its data comes from, how it becomes examples, which metrics judge it."""
 
-from headwise.tasks.benchmarks import listed, named
-from headwise.tasks.own import own
-from headwise.tasks.task import Examples, Kind, Settings, Task
+from headwise.tasks.benchmarks import get_task, list_tasks
+from headwise.tasks.load_files import load_files
+from headwise.tasks.task import Examples, LabelType, Task, TrainingDefaults
 
-__all__ = ["Examples", "Kind", "Settings", "Task", "listed", "named", "own"]
+__all__ = ["Examples", "LabelType", "Task", "TrainingDefaults", "get_task", "list_tasks", "load_files"]

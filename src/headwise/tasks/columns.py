@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headwise.mistakes import Mistake
-from headwise.tasks.formats import Batch, missing
+from headwise.errors import UserError
+from headwise.tasks.formats import Batch, missing_column
 
 #: Names that are understood, in any case. The first texts of pairs come with their second.
 TEXTS = (
@@ -32,7 +32,7 @@ PAIRS = (
     ("query", "document"),
     ("question", "answer"),
 )
-LABELS = (
+LABEL_NAMES = (
     "label",
     "labels",
     "gold_label",
@@ -57,7 +57,7 @@ class Columns:
     label: str | None
 
 
-def choose(
+def choose_columns(
     first: Batch, *, text: str | None = None, pair: str | None = None, label: str | None = None, labelled: bool = True
 ) -> Columns:
     """The columns: those that are named, else those with a name that is understood, else the only one that fits.
@@ -70,12 +70,12 @@ def choose(
         labelled: whether a label is looked for.
 
     Raises:
-        Mistake: a named column is not there, or it is not clear which is meant.
+        UserError: a named column is not there, or it is not clear which is meant.
     """
     names = list(first.columns)
     for name in (text, pair, label):
         if name is not None and name not in names:
-            raise missing(first.path, name, names)
+            raise missing_column(first.path, name, names)
 
     def free() -> list[str]:
         return [name for name in names if name not in (text, pair, label)]
@@ -83,9 +83,9 @@ def choose(
     if text is None and pair is None:
         text, pair = known_pair(free())
     if text is None:
-        text = known(first, free(), TEXTS, "text")
+        text = find_known_column(first, free(), TEXTS, "text")
     if label is None and labelled:
-        label = known(first, free(), LABELS, "label")
+        label = find_known_column(first, free(), LABEL_NAMES, "label")
     if text is None:
         text = the_only([name for name in free() if holds_text(first.columns[name])], first, "text")
     if label is None and labelled:
@@ -98,7 +98,7 @@ def known_pair(names: Sequence[str]) -> tuple[str | None, str | None]:
     return next(((lower[a], lower[b]) for a, b in PAIRS if a in lower and b in lower), (None, None))
 
 
-def known(first: Batch, names: Sequence[str], understood: Sequence[str], role: str) -> str | None:
+def find_known_column(first: Batch, names: Sequence[str], understood: Sequence[str], role: str) -> str | None:
     found = [name for name in names if name.strip().lower() in understood]
     if len(found) > 1:
         raise unclear(first, role, found)
@@ -123,6 +123,6 @@ def is_number(value: Any) -> bool:
     return True
 
 
-def unclear(first: Batch, role: str, found: Sequence[str] = ()) -> Mistake:
+def unclear(first: Batch, role: str, found: Sequence[str] = ()) -> UserError:
     there = f"it could be {' or '.join(found)}" if found else f"there: {', '.join(first.columns)}"
-    return Mistake(f"{first.path}: which column is the {role}? Say --{role} NAME; {there}")
+    return UserError(f"{first.path}: which column is the {role}? Say --{role} NAME; {there}")

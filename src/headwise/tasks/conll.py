@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from headwise.mistakes import Mistake
-from headwise.tasks.formats import ROWS, Batch, lines
+from headwise.errors import UserError
+from headwise.tasks.formats import BATCH_ROWS, Batch, read_lines
 
 Sentence = tuple[int, list[str], list[str]]  # the line it begins at, its words, their tags
 
@@ -17,13 +17,13 @@ def batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[Batch]
     documents apart, and comments that begin with `# ` are left out.
 
     Raises:
-        Mistake: there is no such file, or a line that differs from the first in its number of columns.
+        UserError: there is no such file, or a line that differs from the first in its number of columns.
     """
     if not path.is_file():
-        raise Mistake(f"{path}: no such file")
+        raise UserError(f"{path}: no such file")
     found = sentences(path)
     first = 0
-    while chunk := list(islice(found, ROWS)):
+    while chunk := list(islice(found, BATCH_ROWS)):
         starts, words, tags = zip(*chunk, strict=True)
         yield Batch(path, range(first, first + len(chunk)), starts, {"words": words, "tags": tags})
         first += len(chunk)
@@ -33,7 +33,7 @@ def sentences(path: Path) -> Iterator[Sentence]:
     start = width = 0
     words: list[str] = []
     tags: list[str] = []
-    for number, line in enumerate(lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         if not is_word(line, begun=bool(words)):
             if words:
                 yield start, words, tags
@@ -43,7 +43,7 @@ def sentences(path: Path) -> Iterator[Sentence]:
         width = width or len(columns)
         if len(columns) != width or width < 2:
             expected = f"{width} as in the lines before" if width > 1 else "a word and its tag"
-            raise Mistake(f"{path}, line {number}: {len(columns)} columns, expected {expected}")
+            raise UserError(f"{path}, line {number}: {len(columns)} columns, expected {expected}")
         if not words:
             start = number
         words.append(columns[0])

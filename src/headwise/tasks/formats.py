@@ -1,6 +1,6 @@
 """A file of rows as a stream of batches: CSV, TSV, JSON Lines and Parquet, each gzipped or not.
 
-Never more than a batch is in memory. A file that is not what its name promises is a `Mistake` that names the line.
+Never more than a batch is in memory. A file that is not what its name promises is a `UserError` that names the line.
 """
 
 import csv
@@ -19,9 +19,9 @@ from typing import IO, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 
-ROWS = 1000  # in a batch
+BATCH_ROWS = 1000  # in a batch
 LONGEST = 2**24  # characters in a CSV field; a quote that is never closed would otherwise swallow the file
 
 
@@ -46,20 +46,22 @@ class Batch:
 
 
 #: What a file's name ends with, gzipped (`.gz`) or not.
-ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
+EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 
 
-def ending(path: Path) -> str:
+def file_extension(path: Path) -> str:
     """What says the format in a file's name: `.csv` for `a.csv` and `a.csv.gz`."""
     return Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
 
 
 def place(path: Path, line: int) -> str:
-    without_lines = ending(path) == ".parquet" or str(path).startswith("hub:")
+    without_lines = file_extension(path) == ".parquet" or str(path).startswith("hub:")
     return f"{path}, {'row' if without_lines else 'line'} {line}"
 
 
-def batches(path: Path, columns: Sequence[str] | None = None, header: Sequence[str] | None = None) -> Iterator[Batch]:
+def read_batches(
+    path: Path, columns: Sequence[str] | None = None, header: Sequence[str] | None = None
+) -> Iterator[Batch]:
     """The rows of a file, in order.
 
     Args:
@@ -68,11 +70,11 @@ def batches(path: Path, columns: Sequence[str] | None = None, header: Sequence[s
         header: the columns' names, for a CSV or TSV file whose first line does not name them.
 
     Raises:
-        Mistake: there is no such file, its format is unknown, or it is broken somewhere.
+        UserError: there is no such file, its format is unknown, or it is broken somewhere.
     """
     if not path.is_file():
-        raise Mistake(f"{path}: {'a folder, not a file' if path.is_dir() else 'no such file'}")
-    match ending(path):
+        raise UserError(f"{path}: {'a folder, not a file' if path.is_dir() else 'no such file'}")
+    match file_extension(path):
         case ".csv":
             return in_lines(path, partial(delimited, columns=columns, header=header))
         case ".tsv":
@@ -82,20 +84,20 @@ def batches(path: Path, columns: Sequence[str] | None = None, header: Sequence[s
         case ".parquet":
             return parquet(path, columns)
         case unknown:
-            raise Mistake(
-                f"{path}: format {unknown or 'without an ending'!r} is unknown; known: {', '.join(ENDINGS)}, also .gz"
+            raise UserError(
+                f"{path}: format {unknown or 'without an ending'!r} unknown; expected {', '.join(EXTENSIONS)}, also .gz"
             )
 
 
-def head(path: Path) -> Batch:
+def read_head(path: Path) -> Batch:
     """The first rows, with all columns: enough to see what there is."""
-    first = next(batches(path), None)
+    first = next(read_batches(path), None)
     if first is None:
-        raise Mistake(f"{path}: holds no rows")
+        raise UserError(f"{path}: holds no rows")
     return first
 
 
-def lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """The lines of a text file in UTF-8, gzipped or not."""
     number = 0
     try:
@@ -103,13 +105,13 @@ def lines(path: Path) -> Iterator[str]:
             for number, line in enumerate(raw, 1):
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        raise Mistake(
+        raise UserError(
             f"{path}, line {number}: not UTF-8 (byte {error.start + 1} of the line); save it as UTF-8"
         ) from None
     except EOFError:
-        raise Mistake(f"{path}: the gzip file breaks off after line {number}; it was not copied whole") from None
+        raise UserError(f"{path}: the gzip file breaks off after line {number}; it was not copied whole") from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise Mistake(f"{path}: not a sound gzip file after line {number} ({error})") from None
+        raise UserError(f"{path}: not a sound gzip file after line {number} ({error})") from None
 
 
 Rows = Iterator[tuple[int, Sequence[Any]]]  # the line each begins at, and its values
@@ -119,7 +121,7 @@ def in_lines(path: Path, parse: Callable[[Path], tuple[Sequence[str] | None, Row
     """Batches of what `parse` gives row by row: values in the order of names, or without names a dictionary a row."""
     names, rows = parse(path)
     first = 0
-    while chunk := list(islice(rows, ROWS)):
+    while chunk := list(islice(rows, BATCH_ROWS)):
         starts, values = zip(*chunk, strict=True)
         columns = dict(zip(names, zip(*values, strict=True), strict=True)) if names is not None else by_key(values)
         yield Batch(path, range(first, first + len(chunk)), starts, columns)
@@ -146,11 +148,11 @@ def delimited(
     """CSV with commas and quotes; or TSV, where a field is what stands between tabs and quotes are ordinary."""
     csv.field_size_limit(LONGEST)
     style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
-    reader = csv.reader(lines(path), **style)
+    reader = csv.reader(read_lines(path), **style)
     if header is None:
         header = next(sound(path, reader), (0, []))[1]
         if not header:
-            raise Mistake(f"{path}: empty; its first line must name the columns")
+            raise UserError(f"{path}: empty; its first line must name the columns")
         distinct(f"{path}, line 1", header)
     names = list(header) if columns is None else columns
     picked = [position(path, header, name) for name in names]
@@ -163,7 +165,7 @@ def fields(path: Path, reader: Any, width: int, picked: Sequence[int], tabs: boo
             if not row:
                 continue
             hint = "a tab in a text makes two fields of it" if tabs else "a text with a comma needs quotes around it"
-            raise Mistake(f"{path}, line {line}: {len(row)} fields where the first line has {width}; {hint}")
+            raise UserError(f"{path}, line {line}: {len(row)} fields where the first line has {width}; {hint}")
         yield line, [row[index] for index in picked]
 
 
@@ -176,22 +178,22 @@ def sound(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
             line = reader.line_num + 1
     except csv.Error as error:
         reason = next((words for part, words in UNSOUND.items() if part in str(error)), error)
-        raise Mistake(f"{path}, line {line}: {reason}") from None
+        raise UserError(f"{path}, line {line}: {reason}") from None
 
 
 def position(path: Path, header: Sequence[str], name: str) -> int:
     if name not in header:
-        raise missing(path, name, header)
+        raise missing_column(path, name, header)
     return header.index(name)
 
 
 def distinct(where: Path | str, header: Sequence[str]) -> None:
     if len(set(header)) < len(header):
-        raise Mistake(f"{where}: two columns have the same name: {', '.join(header)}")
+        raise UserError(f"{where}: two columns have the same name: {', '.join(header)}")
 
 
-def missing(where: Path | str, name: str, there: Iterable[str]) -> Mistake:
-    return Mistake(f"{where}: no column {name!r}; there: {', '.join(map(str, there))}")
+def missing_column(where: Path | str, name: str, there: Iterable[str]) -> UserError:
+    return UserError(f"{where}: no column {name!r}; there: {', '.join(map(str, there))}")
 
 
 def json_lines(path: Path, columns: Sequence[str] | None) -> tuple[Sequence[str] | None, Rows]:
@@ -200,26 +202,30 @@ def json_lines(path: Path, columns: Sequence[str] | None) -> tuple[Sequence[str]
 
 
 def objects(path: Path, columns: Sequence[str] | None) -> Rows:
-    for number, line in enumerate(lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         if line.isspace():
             continue
         if number == 1 and line.startswith("["):
-            raise Mistake(f"{path}: a JSON array; expected one object a line, without brackets and commas around them")
+            raise UserError(
+                f"{path}: a JSON array; expected one object a line, without brackets and commas around them"
+            )
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise Mistake(f"{path}, line {number}: not JSON: {error.msg} at character {error.pos + 1}") from None
+            raise UserError(f"{path}, line {number}: not JSON: {error.msg} at character {error.pos + 1}") from None
         if "\\ud" in line.lower() and not is_utf8(record):
-            raise Mistake(f"{path}, line {number}: half a character (a lone surrogate, \\ud800 to \\udfff) is no text")
+            raise UserError(
+                f"{path}, line {number}: half a character (a lone surrogate, \\ud800 to \\udfff) is no text"
+            )
         if not isinstance(record, dict):
-            raise Mistake(f"{path}, line {number}: expected a JSON object, got {line.strip()[:40]}")
+            raise UserError(f"{path}, line {number}: expected a JSON object, got {line.strip()[:40]}")
         if columns is None:
             yield number, cast(Any, record)
             continue
         try:
             yield number, [record[name] for name in columns]
         except KeyError as error:
-            raise missing(place(path, number), error.args[0], record) from None
+            raise missing_column(place(path, number), error.args[0], record) from None
 
 
 def is_utf8(record: Any) -> bool:
@@ -245,13 +251,13 @@ def parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Batch]:
             for name in columns or ():
                 position(path, names, name)
             first = 0
-            for part in file.iter_batches(ROWS, columns=list(columns or names)):
+            for part in file.iter_batches(BATCH_ROWS, columns=list(columns or names)):
                 rows = range(first, first + part.num_rows)
                 values = {name: part.column(name).to_pylist() for name in part.schema.names}
                 yield Batch(path, rows, range(first + 1, first + 1 + part.num_rows), values)
                 first += part.num_rows
     except (pa.ArrowInvalid, OSError) as error:
-        raise Mistake(f"{path}: not a sound Parquet file ({str(error).splitlines()[0]})") from None
+        raise UserError(f"{path}: not a sound Parquet file ({str(error).splitlines()[0]})") from None
 
 
 def unzip(path: Path, to: Path) -> None:
@@ -259,4 +265,4 @@ def unzip(path: Path, to: Path) -> None:
         with gzip.open(path) as packed, to.open("wb") as plain:
             shutil.copyfileobj(packed, plain)
     except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise Mistake(f"{path}: not a whole gzip file") from None
+        raise UserError(f"{path}: not a whole gzip file") from None

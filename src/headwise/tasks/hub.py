@@ -11,9 +11,9 @@ from datasets import ClassLabel, Dataset
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
-from headwise.mistakes import Mistake
-from headwise.tasks.formats import ROWS, Batch
-from headwise.tasks.reading import Source
+from headwise.errors import UserError
+from headwise.tasks.arrow_cache import Source
+from headwise.tasks.formats import BATCH_ROWS, Batch
 
 PREFIX = "hub:"
 
@@ -25,7 +25,7 @@ def sources(name: str) -> dict[str, Source]:
         name: `owner/name`, or `owner/name:configuration`.
 
     Raises:
-        Mistake: it cannot be had: no network, or no such data set.
+        UserError: it cannot be had: no network, or no such data set.
     """
     path, _, configuration = name.partition(":")
     try:
@@ -33,7 +33,7 @@ def sources(name: str) -> dict[str, Source]:
             found = datasets.load_dataset(path, configuration or None)
     except Exception as error:  # whatever the hub's client raises: there are many, of several libraries
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise Mistake(
+        raise UserError(
             f"{PREFIX}{name}: could not be had from the hub ({reason[0]}); with no network, give files: --data PATH"
         ) from None
     return {split: source(name, split, rows) for split, rows in found.items()}
@@ -69,7 +69,7 @@ def source(name: str, split: str, rows: Dataset) -> Source:
 def batches(rows: Dataset, path: Path, columns: Sequence[str] | None = None) -> Iterator[Batch]:
     """The rows, with classes by their names; a class of -1, which the hub gives to rows without one, is '-'."""
     first = 0
-    for part in rows.iter(ROWS):
+    for part in rows.iter(BATCH_ROWS):
         numbers = range(first, first + len(next(iter(part.values()))))
         values = {name: named(rows.features[name], column) for name, column in part.items()}
         yield Batch(path, numbers, [number + 1 for number in numbers], values)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, List, Value
 
-from headwise.mistakes import Mistake
-from headwise.tasks.reading import Rows
+from headwise.errors import UserError
+from headwise.tasks.arrow_cache import Rows
 
 #: The class of rows that a benchmark leaves out: SNLI's, where its annotators did not agree.
 LEFT_OUT = "-"
@@ -44,7 +44,7 @@ def name(value: Any) -> str:
     if value is None or value == "" or value != value:
         raise ValueError("no label")
     if isinstance(value, list | dict):
-        raise ValueError(f"expected one label, got {shown(value)}; several labels a text are --kind multi-label")
+        raise ValueError(f"expected one label, got {shown(value)}; several labels a text are --label_type multi-label")
     return str(value)
 
 
@@ -103,18 +103,18 @@ def classes(rows: Rows) -> tuple[str, ...]:
     """The names of the classes in these rows, in the order of their numbers: by value if all are numbers, else by name.
 
     Raises:
-        Mistake: there is one class only, or nearly every row has its own.
+        UserError: there is one class only, or nearly every row has its own.
     """
     column = rows.column("label")
     nested = pa.types.is_list(column.type)
     found = pc.unique(pc.list_flatten(column) if nested else column).to_pylist()
     if len(found) < 2:
         what = f"every label is {found[0]!r}" if found else "there is no label"
-        raise Mistake(f"{rows.origin}: {what}; two classes at least are needed")
+        raise UserError(f"{rows.origin}: {what}; two classes at least are needed")
     if not nested and len(found) > max(20, len(column) / 2):
-        raise Mistake(
+        raise UserError(
             f"{rows.origin}: {len(found)} classes in {len(column)} rows; "
-            "name the label's column (--label), or say --kind regression"
+            "name the label's column (--label), or say --label_type regression"
         )
     return tuple(in_order(found))
 
@@ -131,7 +131,7 @@ def in_order(found: Sequence[str]) -> list[str]:
         return sorted(found, key=lambda word: (word != "O", word))
 
 
-def numbered(split: str, rows: Rows, labels: Sequence[str], *, leave_out: bool = False) -> Dataset:
+def encode_labels(split: str, rows: Rows, labels: Sequence[str], *, leave_out: bool = False) -> Dataset:
     """The rows with their classes' numbers: one, for tokens a list, for several labels a text a vector of 0 and 1.
 
     Args:
@@ -141,7 +141,7 @@ def numbered(split: str, rows: Rows, labels: Sequence[str], *, leave_out: bool =
         leave_out: whether rows of the class `LEFT_OUT` are.
 
     Raises:
-        Mistake: a class that is not among the labels, with its split, file and line.
+        UserError: a class that is not among the labels, with its split, file and line.
     """
     column = rows.column("label").combine_chunks()
     known = pa.array(labels, pa.string())
@@ -171,7 +171,7 @@ def check(split: str, rows: Rows, labels: Sequence[str], found: pa.Array, number
         told = (
             "is unknown; expected" if split in ("train", "all") else f"is in {split}, but nowhere in train, which has"
         )
-        raise Mistake(f"{rows.place(owners[first])}: label {found[first].as_py()!r} {told} {', '.join(labels)}")
+        raise UserError(f"{rows.place(owners[first])}: label {found[first].as_py()!r} {told} {', '.join(labels)}")
 
 
 def with_label(rows: Rows, numbers: pa.Array, feature: Any) -> Dataset:

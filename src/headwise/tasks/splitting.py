@@ -12,7 +12,7 @@ Indices = NDArray[np.int64]
 DEV = TEST = 0.1
 
 
-def shuffled(count: int, seed: int | tuple[int, ...]) -> Indices:
+def shuffled_indices(count: int, seed: int | tuple[int, ...]) -> Indices:
     """The numbers below `count` in an order of the seed's. PCG64's raw numbers never change between versions."""
     return np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
 
@@ -36,7 +36,7 @@ def split(strata: Any, sizes: Mapping[str, int], seed: int, *, kept: Indices | N
         ValueError: there are fewer rows than asked for.
     """
     strata = np.asarray(strata)
-    order = shuffled(len(strata), seed)
+    order = shuffled_indices(len(strata), seed)
     order = order[np.argsort(strata[order], kind="stable")]
     left = order if kept is None else order[~np.isin(order, kept)]
     found = {}
@@ -58,7 +58,7 @@ def one_of_each(memberships: Sequence[Any] | NDArray[Any], seed: int) -> Indices
         seed: of the choice.
     """
     table = np.asarray(memberships)
-    order = shuffled(len(table), seed)
+    order = shuffled_indices(len(table), seed)
     if table.ndim == 1:
         _, first = np.unique(table[order], return_index=True)
     else:

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from datasets import Dataset
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.tasks import metrics
 
-Kind = Literal["classification", "multi-label", "regression", "tokens", "ranking", "clicks"]
+LabelType = Literal["classification", "multi-label", "regression", "tokens", "ranking", "clicks"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingDefaults:
     """How a task is trained unless the user says otherwise."""
 
     epochs: int
@@ -46,10 +46,10 @@ class Settings:
 
 
 #: Attention guiding (Wang et al. 2022): Adam 1e-5, L = 256, batches of 64. Its epochs are each task's own.
-FINE_TUNING = Settings(epochs=5, learning_rate=1e-5, batch_size=64, max_length=256)
+FINE_TUNING = TrainingDefaults(epochs=5, learning_rate=1e-5, batch_size=64, max_length=256)
 
 #: Distance-aware transformer (Wu et al. 2021): Adam 1e-3. The paper leaves the rest open; epochs end early.
-FROM_SCRATCH = Settings(epochs=10, learning_rate=1e-3, batch_size=64, max_length=256)
+FROM_SCRATCH = TrainingDefaults(epochs=10, learning_rate=1e-3, batch_size=64, max_length=256)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Task:
 
     Args:
         name: what the command line calls it.
-        kind: what a label is.
+        label_type: what a label is.
         about: what it asks, in a few words.
         paper: which paper uses it; empty for none of ours.
         source: where its data comes from: files of which layout, or a name on the hub.
@@ -71,24 +71,24 @@ class Task:
     """
 
     name: str
-    kind: Kind
+    label_type: LabelType
     about: str
     paper: str = ""
     source: str = ""
     read: Callable[[Path | None, int, Path | None], Examples] | None = None
     pair: bool = False
     hierarchical: bool = False
-    fine_tuning: Settings = FINE_TUNING
-    from_scratch: Settings = FROM_SCRATCH
+    fine_tuning: TrainingDefaults = FINE_TUNING
+    from_scratch: TrainingDefaults = FROM_SCRATCH
 
     @property
     def primary(self) -> str:
         """The metric that picks the best epoch and model."""
-        return metrics.of(self.kind).PRIMARY
+        return metrics.get_metrics(self.label_type).PRIMARY
 
     @property
     def higher_is_better(self) -> bool:
-        return self.kind != "regression"
+        return self.label_type != "regression"
 
     def load(self, data: Path | str | None = None, *, seed: int = 0, cache: Path | None = None) -> Examples:
         """The examples.
@@ -99,10 +99,10 @@ class Task:
             cache: the folder for what was read; by default one beside Hugging Face's data sets.
 
         Raises:
-            Mistake: the data is not there or not sound.
+            UserError: the data is not there or not sound.
         """
         if self.read is None:
-            raise Mistake(f"{self.name}: the user's own data is read by headwise.tasks.own")
+            raise UserError(f"{self.name}: the user's own data is read by headwise.tasks.load_files")
         return self.read(None if data is None else Path(data), seed, cache)
 
     def metrics(self, scores: Any, rows: Dataset) -> dict[str, float]:
@@ -113,9 +113,9 @@ class Task:
                 (words, classes) for each row, for ranking (rows,), (rows, 1) or (rows, 2).
             rows: a split, or rows of one, in the order of the scores.
         """
-        return metrics.of(self.kind).figures(scores, rows)
+        return metrics.get_metrics(self.label_type).figures(scores, rows)
 
     def standard_error(self, scores: Any, rows: Dataset, *, seed: int = 0) -> float:
         """The standard error of the primary metric, by bootstrap over rows (over queries, for ranking)."""
-        kind = metrics.of(self.kind)
-        return metrics.standard_error(kind.parts(scores, rows), kind.primary, seed=seed)
+        label_type = metrics.get_metrics(self.label_type)
+        return metrics.standard_error(label_type.parts(scores, rows), label_type.primary, seed=seed)

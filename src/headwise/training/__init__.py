@@ -3,20 +3,20 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headwise.training.texts.settings import Settings
+from headwise.training.text.config import TextConfig
 
 if TYPE_CHECKING:
-    from headwise.training.run import Finished, evaluate, predict, train
-    from headwise.training.texts.trained import Trained
+    from headwise.training.run import RunResult, evaluate, predict, train
+    from headwise.training.text.inference import TextModel
 
-__all__ = ["Finished", "Settings", "Trained", "evaluate", "predict", "train"]
+__all__ = ["RunResult", "TextConfig", "TextModel", "evaluate", "predict", "train"]
 
 _HOMES = {
-    "Finished": "run",
+    "RunResult": "run",
     "train": "run",
     "evaluate": "run",
     "predict": "run",
-    "Trained": "texts.trained",
+    "TextModel": "text.inference",
 }
 
 

@@ -13,23 +13,23 @@ import torch
 import transformers
 
 import headwise
-from headwise.mistakes import Mistake
-from headwise.training import folder
-from headwise.training.kinds import Kind, kind_of, read_settings
-from headwise.training.processes import first_only
-from headwise.training.progress import quieter
-from headwise.training.settings import Common, option
+from headwise.errors import UserError
+from headwise.training.core import run_dir
+from headwise.training.core.callbacks import quiet_libraries
+from headwise.training.core.config import RunConfig, option_name
+from headwise.training.core.distributed import first_only
+from headwise.training.registry import TaskType, get_task_type, load_config
 
 
 @dataclass(frozen=True)
-class Finished:
+class RunResult:
     """A run that is done: its folder, and what `metrics.json` holds."""
 
     folder: Path
     metrics: dict[str, Any]
 
 
-def train(settings: Common, out: Path, *, force: bool = False, resume: bool = False) -> Finished:
+def train(settings: RunConfig, out: Path, *, force: bool = False, resume: bool = False) -> RunResult:
     """Train a model, judge it, and leave it in a folder.
 
     Args:
@@ -39,12 +39,12 @@ def train(settings: Common, out: Path, *, force: bool = False, resume: bool = Fa
         resume: go on with an unfinished run from its last checkpoint.
 
     Raises:
-        Mistake: what the user should do differently; nothing that was there is lost.
+        UserError: what the user should do differently; nothing that was there is lost.
     """
-    with quieter(), repeatable(settings.deterministic):
-        first_only(lambda: folder.check(out, force=force, resume=resume))
-        metrics = kind_of(settings.task).part("running").run(settings.resolved(), out, resume=resume)
-        return Finished(out, metrics)
+    with quiet_libraries(), repeatable(settings.deterministic):
+        first_only(lambda: run_dir.check_out_dir(out, force=force, resume=resume))
+        metrics = get_task_type(settings.task).part("train").run_training(settings.resolve_paths(), out, resume=resume)
+        return RunResult(out, metrics)
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def repeatable(wanted: bool) -> Iterator[None]:
     except RuntimeError as error:
         if not wanted or "deterministic" not in str(error):
             raise
-        raise Mistake(f"--deterministic: {str(error).splitlines()[0]}") from None
+        raise UserError(f"--deterministic: {str(error).splitlines()[0]}") from None
     finally:
         torch.use_deterministic_algorithms(before[0])
         torch.backends.cudnn.benchmark = before[1]
@@ -78,9 +78,9 @@ def evaluate(run: Path, data: Path | None = None, **options: Any) -> dict[str, A
         What was judged, how many rows, the figures, and the standard error of the primary one.
 
     Raises:
-        Mistake: no such run, or data that does not fit it.
+        UserError: no such run, or data that does not fit it.
     """
-    judge = finished_kind(run).part("evaluating").evaluate
+    judge = finished_kind(run).part("evaluate").evaluate
     found: dict[str, Any] = judge(run, data, **fitting(options, judge, run))
     return found
 
@@ -98,32 +98,32 @@ def predict(run: Path, data: Path, out: Path, **options: Any) -> int:
         How many rows got no answer.
 
     Raises:
-        Mistake: no such run or file, or a row that cannot be read.
+        UserError: no such run or file, or a row that cannot be read.
     """
-    answer = finished_kind(run).part("predicting").predict
+    answer = finished_kind(run).part("predict").predict
     unanswered: int = answer(run, data, out, **fitting(options, answer, run))
     return unanswered
 
 
-def finished_kind(run: Path) -> Kind:
+def finished_kind(run: Path) -> TaskType:
     """The kind of a finished run.
 
     Raises:
-        Mistake: the folder holds none.
+        UserError: the folder holds none.
     """
-    folder.check_finished(run)
-    return kind_of(read_settings(run / folder.SETTINGS).task)
+    run_dir.check_finished(run)
+    return get_task_type(load_config(run / run_dir.SETTINGS).task)
 
 
 def fitting(options: dict[str, Any], function: Any, run: Path) -> dict[str, Any]:
     """The options that were given, all of which the function must know.
 
     Raises:
-        Mistake: one is of another kind of run.
+        UserError: one is of another kind of run.
     """
     given = {name: value for name, value in options.items() if value is not None}
     for name in given.keys() - signature(function).parameters.keys():
-        raise Mistake(f"{option(name)} does not fit the run in {run}")
+        raise UserError(f"{option_name(name)} does not fit the run in {run}")
     return given
 
 
@@ -143,7 +143,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def in_bfloat16(settings: Common) -> bool:
+def in_bfloat16(settings: RunConfig) -> bool:
     """Whether a run computes in bfloat16."""
     able = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     return settings.precision == "bfloat16" or (settings.precision == "auto" and able)

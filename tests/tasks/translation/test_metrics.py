@@ -9,7 +9,7 @@ SAID = ["The dog bit the man.", "It was not unexpected!", "The man bit him first
 
 
 def test_figures_are_sacrebleus() -> None:
-    found = metrics.figures(SAID, REFERENCES)
+    found = metrics.compute(SAID, REFERENCES)
     assert found["bleu"] == round(sacrebleu.corpus_bleu(SAID, [REFERENCES]).score, 4)
     assert found["chrf"] == round(sacrebleu.corpus_chrf(SAID, [REFERENCES]).score, 4)
     assert 0 < metrics.standard_error(SAID, REFERENCES) < 20

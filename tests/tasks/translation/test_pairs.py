@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset, DatasetDict
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.tasks.translation import read_pairs
 
 ENGLISH = [f'sentence {n} , "it\'s" so' for n in range(40)]
@@ -92,7 +92,7 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def mistake(folder: Path, source: str = "en", target: str = "de") -> str:
-    with pytest.raises(Mistake) as told:
+    with pytest.raises(UserError) as told:
         read_pairs(folder, source, target, cache=folder.parent / "cache")
     return str(told.value)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from headwise.simulation.config import SimulationConfig
 from headwise.simulation.mind import simulate
-from headwise.simulation.settings import Settings
 from headwise.tasks import mind
 
 WORDS = {"sports": ("goal", "team", "coach", "match", "cup"), "money": ("bank", "stock", "price", "trade", "fund")}
@@ -30,7 +30,7 @@ def titles(path: Path, count: int = 60) -> Path:
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """200 impressions of 20 users; one of train's has only clicks, one only non-clicks, one no history."""
     folder = tmp_path_factory.mktemp("mind")
-    settings = Settings(
+    settings = SimulationConfig(
         titles=titles(folder / "titles.csv"), impressions=200, users=20, candidates=8, history=12, past=6, interest=3.0
     )
     simulate(settings, folder / "log")

@@ -11,7 +11,7 @@ from headwise.models import build_tokenizer
 from headwise.tasks import mind
 from headwise.training.recommendation.clicks import Clicks, EpochBatches, draw, latest, mixed
 from headwise.training.recommendation.survey import survey
-from headwise.training.recommendation.titles import tokenised
+from headwise.training.recommendation.titles import tokenize_titles
 
 HISTORY, NEGATIVES = 7, 4
 
@@ -20,7 +20,7 @@ HISTORY, NEGATIVES = 7, 4
 def clicks(read: mind.Log) -> Clicks:
     seen = survey(read.splits["train"], len(read.news))
     tokenizer = build_tokenizer(read.news.data["title"][:])
-    titles = tokenised(tokenizer, read.news.data, 5)
+    titles = tokenize_titles(tokenizer, read.news.data, 5)
     return Clicks(read.splits["train"], seen.rows, titles, history=HISTORY, negatives=NEGATIVES, seed=3)
 
 

@@ -9,10 +9,10 @@ import torch
 
 from headwise.models import HeadwiseConfig, HeadwiseForRecommendation, RecommenderConfig, build_tokenizer
 from headwise.tasks import mind
-from headwise.tasks.metrics.clicks import figures
+from headwise.tasks.metrics.clicks import compute
 from headwise.training.recommendation import ranking
-from headwise.training.recommendation.rivals import bags, mean
-from headwise.training.recommendation.titles import tokenised
+from headwise.training.recommendation.baselines import bags, mean
+from headwise.training.recommendation.titles import tokenize_titles
 
 HISTORY = 7
 
@@ -22,12 +22,12 @@ def test_it_equals_scoring_every_pair(read: mind.Log, scheme: Any, monkeypatch: 
     monkeypatch.setattr(ranking, "NEWS", 7)
     monkeypatch.setattr(ranking, "USERS", 5)
     tokenizer = build_tokenizer(read.news.data["title"][:])
-    titles = tokenised(tokenizer, read.news.data, 5)
+    titles = tokenize_titles(tokenizer, read.news.data, 5)
     words = HeadwiseConfig(vocab_size=len(tokenizer), word_dim=6, heads=2, head_dim=4)
     config = RecommenderConfig(titles=words, scheme=scheme, heads=2, head_dim=4, history=HISTORY)
     model = HeadwiseForRecommendation(config).eval()
     split = read.splits["train"]
-    scored = ranking.by_model(model, split, titles, history=HISTORY)
+    scored = ranking.score_by_model(model, split, titles, history=HISTORY)
     fast = [(scores, part.clicked, part.offsets) for part, scores in scored]
     slow = []
     rows = list(split.rows.data)[-25:]  # among them one without a history
@@ -42,8 +42,8 @@ def test_it_equals_scoring_every_pair(read: mind.Log, scheme: Any, monkeypatch: 
     np.testing.assert_allclose(scores, slow, rtol=1e-3, atol=1e-4)
     offsets = np.cumsum([0, *(len(row["candidates"]) for row in rows)])
     clicked = np.concatenate([row["clicked"] for row in rows])
-    assert figures(np.array(slow), clicked, offsets)["auc"] == pytest.approx(
-        figures(scores, clicked, offsets)["auc"], abs=1e-3
+    assert compute(np.array(slow), clicked, offsets)["auc"] == pytest.approx(
+        compute(scores, clicked, offsets)["auc"], abs=1e-3
     )
 
 
@@ -63,7 +63,7 @@ def test_users_are_their_latest_clicks(tmp_path: Path) -> None:
 
 def test_rivals_are_what_they_say(read: mind.Log) -> None:
     tokenizer = build_tokenizer(read.news.data["title"][:])
-    titles = tokenised(tokenizer, read.news.data, 5)
+    titles = tokenize_titles(tokenizer, read.news.data, 5)
     words = torch.randn(len(tokenizer), 3)
     vectors = bags(words, titles)
     for number in (0, 7):
@@ -83,7 +83,7 @@ def test_titles_without_a_word_are_one_unknown_word(tmp_path: Path) -> None:
     (folder / "news.tsv").write_text("N0\tc\tc\t\t\t\t[]\t[]\nN1\tc\tc\ta b c d\t\t\t[]\t[]\n")
     (folder / "behaviors.tsv").write_text("1\tU\tt\tN0\tN0-1 N1-0\n")
     tokenizer = build_tokenizer(["a b c d"])
-    titles = tokenised(tokenizer, mind.read(tmp_path / "log", cache=tmp_path).news.data, 3)
+    titles = tokenize_titles(tokenizer, mind.read(tmp_path / "log", cache=tmp_path).news.data, 3)
     assert titles.lengths.tolist() == [1, 3]
     assert titles.tokens[0, 0] == tokenizer.unk_token_id
     assert titles.cut == 1

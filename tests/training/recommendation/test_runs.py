@@ -17,14 +17,14 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models import HeadwiseForRecommendation
 from headwise.tasks import mind
 from headwise.tasks.metrics import clicks
 from headwise.training import evaluate, predict, train
-from headwise.training.kinds import read_settings
 from headwise.training.recommendation.clicks import Clicks
-from headwise.training.recommendation.settings import Recommendation
+from headwise.training.recommendation.config import RecommendationConfig
+from headwise.training.registry import load_config
 from tests.training.conftest import Headwise
 
 SMALL = ("--heads", 2, "--head-dim", 4, "--word-dim", 8, "--history", 10, "--batch-size", 32, "--dropout", 0)
@@ -33,7 +33,7 @@ SMALL = ("--heads", 2, "--head-dim", 4, "--word-dim", 8, "--history", 10, "--bat
 @pytest.fixture(scope="module")
 def trained(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
-    settings = Recommendation(
+    settings = RecommendationConfig(
         task="mind",
         data=(str(log),),
         model="none",
@@ -57,14 +57,14 @@ def trained(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_folder_holds_what_was_learnt(trained: Path, log: Path) -> None:
     metrics = json.loads((trained / "metrics.json").read_text())
-    assert set(metrics["figures"]) == {"dev", "test"}
-    assert set(metrics["figures"]["test"]) == {"auc", "mind_mrr", "ndcg@5", "ndcg@10"}
-    beside = metrics["beside"]["test"]
+    assert set(metrics["metrics"]) == {"dev", "test"}
+    assert set(metrics["metrics"]["test"]) == {"auc", "mind_mrr", "ndcg@5", "ndcg@10"}
+    beside = metrics["baselines"]["test"]
     assert set(beside) == {"popularity", "mean of clicked titles", "oracle"}
     truth = json.loads((log / "truth.json").read_text())
     assert beside["oracle"]["auc"] == truth["oracle"]["test"]["auc"]
     assert beside["popularity"]["auc"] == pytest.approx(truth["popularity"]["test"]["auc"], abs=0.02)  # 2 clicks more
-    assert metrics["figures"]["test"]["auc"] > beside["popularity"]["auc"]
+    assert metrics["metrics"]["test"]["auc"] > beside["popularity"]["auc"]
     assert any("of only clicks" in note for note in metrics["notes"])
     assert any("have no history" in note for note in metrics["notes"])
     model = HeadwiseForRecommendation.from_pretrained(trained)
@@ -72,28 +72,28 @@ def test_the_folder_holds_what_was_learnt(trained: Path, log: Path) -> None:
     card = (trained / "README.md").read_text()
     assert "| oracle |" in card
     assert str(log) not in card
-    settings = read_settings(trained / "run.yaml")
-    assert isinstance(settings, Recommendation)
+    settings = load_config(trained / "run.yaml")
+    assert isinstance(settings, RecommendationConfig)
     assert settings.causal
     rows = pq.read_table(trained / "predictions.parquet").to_pandas()
     test = rows[rows["split"] == "test"]
     assert len(test) == 20
-    assert np.nanmean(test["auc"]) == pytest.approx(metrics["figures"]["test"]["auc"], abs=1e-6)
+    assert np.nanmean(test["auc"]) == pytest.approx(metrics["metrics"]["test"]["auc"], abs=1e-6)
 
 
 def test_evaluate_gives_the_same_figures(trained: Path, log: Path) -> None:
     metrics = json.loads((trained / "metrics.json").read_text())
     found = evaluate(trained)
-    assert found["figures"] == pytest.approx(metrics["figures"]["test"])
+    assert found["metrics"] == pytest.approx(metrics["metrics"]["test"])
     assert found["standard_error"] == pytest.approx(metrics["standard_error"]["test"])
-    assert {name: one["auc"] for name, one in found["beside"].items()} == pytest.approx(
-        {name: one["auc"] for name, one in metrics["beside"]["test"].items()}
+    assert {name: one["auc"] for name, one in found["baselines"].items()} == pytest.approx(
+        {name: one["auc"] for name, one in metrics["baselines"]["test"].items()}
     )
     dev = evaluate(trained, log / "dev")
-    assert dev["on"] == "dev, dev"
-    assert dev["figures"] == pytest.approx(metrics["figures"]["dev"])
+    assert dev["dataset"] == "dev, dev"
+    assert dev["figures"] == pytest.approx(metrics["metrics"]["dev"])
     assert set(dev["beside"]) == {"mean of clicked titles"}  # of the log's train nothing is known there
-    with pytest.raises(Mistake, match="--text does not fit the run"):
+    with pytest.raises(UserError, match="--text does not fit the run"):
         evaluate(trained, text="title")
 
 
@@ -112,8 +112,8 @@ def test_the_leaderboard_can_read_a_prediction(trained: Path, log: Path, tmp_pat
         values += [-rank for rank in ranks]
         found += row["clicked"]
         offsets.append(len(found))
-    judged = clicks.figures(np.array(values), np.array(found), offsets)
-    assert judged["auc"] == pytest.approx(evaluate(trained)["figures"]["auc"])
+    judged = clicks.compute(np.array(values), np.array(found), offsets)
+    assert judged["auc"] == pytest.approx(evaluate(trained)["metrics"]["auc"])
 
 
 def test_ranked_news_as_a_table_of_a_log_without_labels(trained: Path, log: Path, tmp_path: Path) -> None:
@@ -130,9 +130,9 @@ def test_ranked_news_as_a_table_of_a_log_without_labels(trained: Path, log: Path
     assert {news for *_, news, _ in ranked} == {name[:-2] for name in first[4].split()}
     scores = [float(score) for *_, score in ranked]
     assert scores == sorted(scores, reverse=True)
-    with pytest.raises(Mistake, match=r"\.zip for MIND's leaderboard, or \.tsv"):
+    with pytest.raises(UserError, match=r"\.zip for MIND's leaderboard, or \.tsv"):
         predict(trained, bare, tmp_path / "ranked.csv")
-    with pytest.raises(Mistake, match="no split tells what was clicked"):
+    with pytest.raises(UserError, match="no split tells what was clicked"):
         evaluate(trained, bare)
 
 
@@ -151,7 +151,7 @@ def test_a_killed_run_goes_on(log: Path, tmp_path: Path, headwise: Headwise) -> 
     assert "beside oracle: auc" in out
     assert "headwise predict" in out
     both = [
-        json.loads((tmp_path / name / "metrics.json").read_text())["figures"]["test"] for name in ("whole", "killed")
+        json.loads((tmp_path / name / "metrics.json").read_text())["metrics"]["test"] for name in ("whole", "killed")
     ]
     assert both[0] == pytest.approx(both[1])
 
@@ -204,7 +204,7 @@ GOOD = ["1\tU1\tt\tN1\tN2-1 N3-0", "2\tU2\tt\t\tN1-1 N2-0"]
         ({"dev": GOOD}, r"there is no train folder to learn from; there: dev"),
         ({"train": GOOD, "dev": ["1\tU1\tt\tN1\tN2 N3"]}, r"dev/behaviors.tsv: its candidates have no labels"),
     ],
-    ids=["history", "candidate", "fields", "one-kind", "labels", "train", "dev"],
+    ids=["history", "candidate", "fields", "one-label_type", "labels", "train", "dev"],
 )
 def test_bad_logs_are_told_in_a_line(
     splits: dict[str, list[str]], message: str, tmp_path: Path, headwise: Headwise
@@ -258,7 +258,7 @@ def test_run_yaml_does_the_run_again(trained: Path, tmp_path: Path, headwise: He
     code, _, err = headwise("train", "--config", trained / "run.yaml", "--out", tmp_path / "again")
     assert code == 0, err
     both = [
-        json.loads((path / "metrics.json").read_text())["figures"]["test"] for path in (trained, tmp_path / "again")
+        json.loads((path / "metrics.json").read_text())["metrics"]["test"] for path in (trained, tmp_path / "again")
     ]
     assert both[0] == pytest.approx(both[1])
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headwise.training import Finished, train
-from headwise.training.translation.settings import Translation
+from headwise.training import RunResult, train
+from headwise.training.translation.config import TranslationConfig
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
 SMALL: dict[str, Any] = {
@@ -56,14 +56,14 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(pairs: Path, **others: Any) -> Translation:
-    return Translation(data=(str(pairs),), **(SMALL | others))
+def settings(pairs: Path, **others: Any) -> TranslationConfig:
+    return TranslationConfig(data=(str(pairs),), **(SMALL | others))
 
 
 @pytest.fixture(scope="session")
-def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     """A translator that has learnt its language."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headwise.training.translation.running.LOOKS", 3)
+        patch.setattr("headwise.training.translation.train.LOOKS", 3)
         patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "cache")
         return train(settings(pairs, **LEARNT), tmp_path_factory.mktemp("runs") / "run")

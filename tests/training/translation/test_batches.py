@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.training.translation.batches import Batched, Loader, TokenBatches
 from headwise.training.translation.tokens import Ragged, Tokens
 
@@ -43,7 +43,7 @@ def test_epochs_differ_and_seeds_repeat() -> None:
 
 
 def test_no_room() -> None:
-    with pytest.raises(Mistake, match="no room for 2"):
+    with pytest.raises(UserError, match="no room for 2"):
         TokenBatches(np.array([30]), np.array([2]), 50, processes=2)
 
 

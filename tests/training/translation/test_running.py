@@ -10,21 +10,21 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from headwise.mistakes import Mistake
-from headwise.training import Finished, train
-from headwise.training.kinds import read_settings
+from headwise.errors import UserError
+from headwise.training import RunResult, train
+from headwise.training.registry import load_config
 from headwise.training.translation.averaging import average
-from headwise.training.translation.building import build
-from headwise.training.translation.running import load
-from headwise.training.translation.settings import Translation
+from headwise.training.translation.config import TranslationConfig
+from headwise.training.translation.model import build
+from headwise.training.translation.train import load
 from tests.training.conftest import Headwise
 from tests.training.translation.conftest import LEARNT, sentences, settings, translated, write
 
 
-def test_it_learns_and_says_how_well(run: Finished) -> None:
+def test_it_learns_and_says_how_well(run: RunResult) -> None:
     metrics = json.loads((run.folder / "metrics.json").read_text())
-    assert metrics["figures"]["test"]["bleu"] > 80
-    assert metrics["figures"]["test"]["chrf"] > 90
+    assert metrics["metrics"]["test"]["bleu"] > 80
+    assert metrics["metrics"]["test"]["chrf"] > 90
     assert metrics["signatures"]["bleu"].startswith("nrefs:1|case:mixed")
     assert metrics["dev_loss"] < 0.3
     assert metrics["steps"] == LEARNT["steps"]
@@ -34,14 +34,14 @@ def test_it_learns_and_says_how_well(run: Finished) -> None:
     assert str(run.folder.parent) not in card
 
 
-def test_predictions_are_in_the_order_of_the_files(run: Finished, pairs: Path) -> None:
+def test_predictions_are_in_the_order_of_the_files(run: RunResult, pairs: Path) -> None:
     rows = [row for row in pq.read_table(run.folder / "predictions.parquet").to_pylist() if row["split"] == "test"]
     assert [row["source"] for row in rows] == (pairs / "test.en").read_text().splitlines()
     assert [row["reference"] for row in rows] == [translated(row["source"]) for row in rows]
     assert sum(row["predicted"] == row["reference"] for row in rows) > 25
 
 
-def test_the_folder_is_a_model_of_transformers(run: Finished) -> None:
+def test_the_folder_is_a_model_of_transformers(run: RunResult) -> None:
     model = AutoModelForSeq2SeqLM.from_pretrained(run.folder)
     tokenizer = AutoTokenizer.from_pretrained(run.folder)
     assert model.generation_config.num_beams == 2
@@ -51,8 +51,8 @@ def test_the_folder_is_a_model_of_transformers(run: Finished) -> None:
     assert said == ["eins zwei drei", "sechs"]
 
 
-def test_settings_come_back(run: Finished, pairs: Path) -> None:
-    assert read_settings(run.folder / "run.yaml") == settings(pairs, **LEARNT)
+def test_settings_come_back(run: RunResult, pairs: Path) -> None:
+    assert load_config(run.folder / "run.yaml") == settings(pairs, **LEARNT)
 
 
 def test_the_checkpoint_with_the_best_dev_loss_is_kept(pairs: Path, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_the_checkpoint_with_the_best_dev_loss_is_kept(pairs: Path, tmp_path: Pa
 
 def test_or_the_one_with_the_best_dev_bleu(pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = iter([1.0, 5.0, 3.0])
-    monkeypatch.setattr("headwise.training.translation.running.dev_bleu", lambda *_: {"bleu": next(figures)})
+    monkeypatch.setattr("headwise.training.translation.train.dev_bleu", lambda *_: {"bleu": next(figures)})
     out = tmp_path / "run"
     done = train(settings(pairs, epochs=3, choose="bleu", beams=1), out)
     best = next(log["step"] for log in done.metrics["history"] if log.get("eval_bleu") == 5.0)
@@ -87,12 +87,12 @@ def test_an_unfinished_run_goes_on(pairs: Path, tmp_path: Path, monkeypatch: pyt
     whole = train(settings(pairs, epochs=3), tmp_path / "whole")
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("headwise.training.translation.running.translations", stopped)
+        patch.setattr("headwise.training.translation.train.translations", stopped)
         with pytest.raises(KeyboardInterrupt):
             train(settings(pairs, epochs=3), out)
     assert not (out / "metrics.json").exists()
     again = train(settings(pairs, epochs=3), out, resume=True)
-    assert again.metrics["figures"] == whole.metrics["figures"]
+    assert again.metrics["metrics"] == whole.metrics["metrics"]
 
 
 def stopped(*_: Any) -> None:
@@ -114,14 +114,14 @@ def test_fewer_rows_and_presets(pairs: Path) -> None:
     ],
 )
 def test_tables_of_relative_positions(
-    options: dict[str, Any], found: dict[str, Any], run: Finished, pairs: Path
+    options: dict[str, Any], found: dict[str, Any], run: RunResult, pairs: Path
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(run.folder)
     config = build(settings(pairs, **options), tokenizer).config
     assert config.scheme_options == config.decoder_scheme_options == found
 
 
-def test_a_scheme_of_the_decoders_own(run: Finished, pairs: Path) -> None:
+def test_a_scheme_of_the_decoders_own(run: RunResult, pairs: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(run.folder)
     config = build(settings(pairs, scheme="distance-aware", decoder_scheme="rpr", k=3), tokenizer).config
     assert (config.scheme, config.scheme_options) == ("distance-aware", {})
@@ -132,7 +132,7 @@ def test_a_sentence_that_is_too_long_is_named_or_clipped(tmp_path: Path) -> None
     texts = sentences(30, seed=1)
     for split in ("train", "dev", "test"):
         write(tmp_path / "data", split, [*texts[:4], " ".join(["one"] * 20), *texts[5:]])
-    with pytest.raises(Mistake, match=r"train\.en, line 5, source: \d+ tokens, where at most 16 are taken") as told:
+    with pytest.raises(UserError, match=r"train\.en, line 5, source: \d+ tokens, where at most 16 are taken") as told:
         train(settings(tmp_path / "data", epochs=1), tmp_path / "run")
     assert "--clip" in str(told.value)
     assert [path.name for path in tmp_path.iterdir()] == ["data"], "nothing is begun"
@@ -154,12 +154,12 @@ def test_a_sentence_that_is_too_long_is_named_or_clipped(tmp_path: Path) -> None
     ],
 )
 def test_settings_that_cannot_be(options: dict[str, Any], told: str, pairs: Path) -> None:
-    with pytest.raises(Mistake, match=told):
+    with pytest.raises(UserError, match=told):
         settings(pairs, **options)
 
 
 def test_a_batch_without_room(pairs: Path, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="--batch-size 3 has no room"):
+    with pytest.raises(UserError, match="--batch-size 3 has no room"):
         train(settings(pairs, batch_size=3, epochs=1), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
@@ -170,14 +170,14 @@ def test_the_command_line(pairs: Path, tmp_path: Path, headwise: Headwise) -> No
     code, said, err = headwise("train", *options.split(), *sizes.split(), "--data", pairs, "--out", tmp_path / "run")
     assert code == 0, err
     assert "test: bleu" in said
-    kept = read_settings(tmp_path / "run" / "run.yaml")
-    assert isinstance(kept, Translation)
+    kept = load_config(tmp_path / "run" / "run.yaml")
+    assert isinstance(kept, TranslationConfig)
     assert (kept.scheme, kept.patience) == ("distance-aware", 5)
     code, _, err = headwise("train", "--task", "translation", "--data", pairs, "--out", tmp_path / "other")
     assert (code, "between which languages" in err) == (2, True)
     assert not (tmp_path / "other").exists()
 
 
-def test_averaging_needs_no_more_than_there_are(run: Finished) -> None:
+def test_averaging_needs_no_more_than_there_are(run: RunResult) -> None:
     model = AutoModelForSeq2SeqLM.from_pretrained(run.folder)
     assert average(model, run.folder / "checkpoints", 99) == 2

@@ -9,7 +9,7 @@ from headwise.attention.blockwise import passes
 from headwise.attention.blockwise.block import Arguments
 from headwise.attention.masking import natural
 from headwise.attention.operators import Operators
-from headwise.attention.problem import Attended, Problem
+from headwise.attention.types import AttentionInputs, AttentionOutput
 
 ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? relative_q, Tensor? key_table, Tensor? value_table, Tensor? distance, "
@@ -19,11 +19,11 @@ ARGUMENTS = (
 )
 
 
-def attend(problem: Problem) -> Attended:
+def attend(problem: AttentionInputs) -> AttentionOutput:
     terms, dtype = problem.terms, problem.compute_dtype
     relative_q = None if terms.biases is None else terms.relative_q
     learned = (terms.content_q, terms.k, problem.v, relative_q, terms.key_table, terms.value_table, problem.distance())
-    output, log_sums, received, squares, weights = operators(
+    output, lse, received, weight_norms, weights = operators(
         *(None if x is None else x.to(dtype) for x in (*learned, problem.bias)),
         problem.mask,
         problem.key_padding,
@@ -42,11 +42,11 @@ def attend(problem: Problem) -> Attended:
         problem.want_log_sums,
         problem.want_weights,
     )
-    return Attended(
+    return AttentionOutput(
         output.to(problem.out_dtype),
         received=received if problem.want_received else None,
-        squares=squares if problem.want_squares else None,
-        log_sums=natural(log_sums[..., 0]) if problem.want_log_sums else None,
+        weight_norms=weight_norms if problem.want_squares else None,
+        lse=natural(lse[..., 0]) if problem.want_log_sums else None,
         weights=weights if problem.want_weights else None,
     )
 
@@ -57,10 +57,10 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def _backward(*arguments: Any) -> tuple[Tensor, ...]:
-    *forward_arguments, needs_bias, log_sums, d_output, d_log_sums, d_received, d_squares, d_weights = arguments
+    *forward_arguments, needs_bias, lse, d_output, d_log_sums, d_received, d_squares, d_weights = arguments
     a = Arguments(*forward_arguments)
     with torch.autocast(a.q.device.type, enabled=False):
-        grads = passes.backward(a, needs_bias, log_sums, d_output, d_log_sums, d_received, d_squares, d_weights)
+        grads = passes.backward(a, needs_bias, lse, d_output, d_log_sums, d_received, d_squares, d_weights)
         return tuple(grads.values())
 
 

@@ -8,16 +8,16 @@ from headwise.attention.diagonals import collect, diagonal_sums
 
 
 def forward(a: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Output, log-sums, received, squares, weights; the last three are empty unless asked for."""
-    output, log_sums, received, squares, weights = outputs(a)
+    """Output, log-sums, received, weight_norms, weights; the last three are empty unless asked for."""
+    output, lse, received, weight_norms, weights = outputs(a)
     for block in a.blocks():
-        w, norm, log_sums[block.place] = block.exponentials(block.scores(block.raw_scores()))
+        w, norm, lse[block.place] = block.exponentials(block.scores(block.raw_scores()))
         if a.distance is not None and a.adjust.startswith("late"):
             w, norm = block.adjusted_late(w.mul_(norm)), torch.ones_like(norm)
         if a.want_received:
             received[block.batch, block.heads, block.keys] += (norm.mT @ w)[..., 0, :]
         if a.want_squares:
-            squares[block.place] = (torch.linalg.vector_norm(w, dim=-1) * norm[..., 0]).square_()
+            weight_norms[block.place] = (torch.linalg.vector_norm(w, dim=-1) * norm[..., 0]).square_()
         if a.want_weights:
             weights[*block.place, block.keys] = w * norm
         keep = block.dropout_mask()
@@ -28,13 +28,13 @@ def forward(a: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
             by_row = collect(w, block.pair_rows(a.value_table), a.value_table.shape[1])
             o += by_row @ block.of_heads(a.value_table)
         output[block.place] = o.mul_(norm)
-    return output, log_sums, received, squares, weights
+    return output, lse, received, weight_norms, weights
 
 
 def backward(
     a: Arguments,
     needs_bias: bool,
-    log_sums: Tensor,
+    lse: Tensor,
     d_output: Tensor,
     d_log_sums: Tensor | None,
     d_received: Tensor,
@@ -45,7 +45,7 @@ def backward(
     grads = gradients(a, needs_bias)
     for block in a.blocks():
         x = block.raw_scores()
-        p = block.scores(x).sub_(log_sums[block.place]).exp2_()
+        p = block.scores(x).sub_(lse[block.place]).exp2_()
         w = block.adjusted_late(p)
         f = block.f
         keep = block.dropout_mask()

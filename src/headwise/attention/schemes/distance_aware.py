@@ -13,8 +13,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from headwise.attention.problem import Adjust, Terms
 from headwise.attention.schemes.scheme import Scheme, one_of, positive
+from headwise.attention.types import Adjust, SchemeTerms
 
 Mapping = Literal["learnable-sigmoid", "clip", "linear", "exponent", "sigmoid"]
 
@@ -86,8 +86,8 @@ class DistanceAware(Scheme):
             self.slope.fill_(1.0)
             self.intercept.fill_(1.0)
 
-    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
-        return Terms(
+    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
+        return SchemeTerms(
             q=q,
             k=k,
             distance=self.coefficients,

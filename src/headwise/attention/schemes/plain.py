@@ -7,8 +7,8 @@ It knows nothing of positions: a model adds them to its input (`headwise.attenti
 
 from torch import Tensor
 
-from headwise.attention.problem import Terms
 from headwise.attention.schemes.scheme import Scheme
+from headwise.attention.types import SchemeTerms
 
 
 class Plain(Scheme):
@@ -21,5 +21,5 @@ class Plain(Scheme):
         torch.Size([2, 4, 10, 16])
     """
 
-    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
-        return Terms(q=q, k=k)
+    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
+        return SchemeTerms(q=q, k=k)

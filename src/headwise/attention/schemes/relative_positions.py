@@ -9,8 +9,8 @@ the outermost rows serve.
 import torch
 from torch import Tensor, nn
 
-from headwise.attention.problem import Terms
 from headwise.attention.schemes.scheme import Scheme, positive
+from headwise.attention.types import SchemeTerms
 
 
 class RelativePositions(Scheme):
@@ -73,8 +73,8 @@ class RelativePositions(Scheme):
             if table is not None:
                 table.normal_(0.0, self.spread)
 
-    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
-        return Terms(q=q, k=k, key_table=self.key_table, value_table=self.value_table, first=-self.k)
+    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
+        return SchemeTerms(q=q, k=k, key_table=self.key_table, value_table=self.value_table, first=-self.k)
 
     def extra_repr(self) -> str:
         tables = [name for name in ("key", "value") if getattr(self, f"{name}_table") is not None]

@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor, nn
 
-from headwise.attention.problem import Terms
+from headwise.attention.types import SchemeTerms
 
 
 class Scheme(nn.Module):
@@ -28,7 +28,7 @@ class Scheme(nn.Module):
     def reset_parameters(self) -> None:
         """Give the parameters, where there are any, their initial values."""
 
-    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
+    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
         """The terms for queries (B, H, N, d) at positions offset … offset+N−1 and keys (B, G, M, d) at 0 … M−1."""
         raise NotImplementedError
 

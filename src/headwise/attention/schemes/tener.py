@@ -15,9 +15,9 @@ which is one dot product of three times the width.
 import torch
 from torch import Tensor, nn
 
-from headwise.attention.problem import Terms, compute_dtype
 from headwise.attention.schemes.scheme import Scheme, positive
 from headwise.attention.sinusoids import rotate, sinusoids
+from headwise.attention.types import SchemeTerms, compute_dtype
 
 
 class Tener(Scheme):
@@ -61,7 +61,7 @@ class Tener(Scheme):
     def scale(self, head_dim: int) -> float:
         return 1.0
 
-    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
+    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
         at_query = torch.arange(offset, offset + q.shape[2], device=q.device)
         at_key = torch.arange(k.shape[2], device=q.device)
         precise = compute_dtype(q.dtype)
@@ -74,7 +74,7 @@ class Tener(Scheme):
             queries.append(query_waves.expand_as(q))
             keys.append(rotate(k, key_waves, backwards=True))
         q, k = (torch.cat([x.to(dtype) for x in parts], dim=-1) for parts in (queries, keys))
-        return Terms(q=q, k=k)
+        return SchemeTerms(q=q, k=k)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, head_dim={self.head_dim}, released={self.released}"

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from headwise.attention.problem import Terms, compute_dtype
 from headwise.attention.schemes.scheme import Scheme, positive
 from headwise.attention.sinusoids import sinusoids
+from headwise.attention.types import SchemeTerms, compute_dtype
 
 
 class TransformerXL(Scheme):
@@ -54,12 +54,12 @@ class TransformerXL(Scheme):
         for parameter in (self.u, self.v, self.projection.weight):
             parameter.normal_(0.0, 0.02)
 
-    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Terms:
+    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
         first = 1 - q.shape[2] - offset  # of the relative positions j − i; r takes i − j, their negation
         differences = -torch.arange(first, max(first, k.shape[2] - offset), device=q.device)
         dtype = q.dtype if q.is_cuda else compute_dtype(q.dtype)  # a GPU's kernels take the inputs' precision
         table = linear(sinusoids(differences, self.dim, dtype), self.projection.weight.to(dtype))
-        return Terms(
+        return SchemeTerms(
             q=q,
             k=k,
             biases=torch.stack((self.u, self.v)).to(compute_dtype(q.dtype)),

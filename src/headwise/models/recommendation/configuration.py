@@ -4,7 +4,7 @@ from typing import Any, Literal, get_args
 
 from transformers import AutoConfig, PretrainedConfig
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.models.configuration import HeadwiseConfig, InputPositions, SchemeName
 
 UserPooling = Literal["additive", "recent", "last"]
@@ -27,7 +27,7 @@ class RecommenderConfig(PretrainedConfig):
         kwargs: as for every `PretrainedConfig`.
 
     Raises:
-        Mistake: a value that is not possible, or two that do not go together; the message names them.
+        UserError: a value that is not possible, or two that do not go together; the message names them.
 
     Example:
         >>> from headwise.models import HeadwiseConfig, RecommenderConfig
@@ -65,7 +65,7 @@ class RecommenderConfig(PretrainedConfig):
         self.heads, self.head_dim, self.layers, self.feedforward = heads, head_dim, layers, feedforward
         self.dropout, self.history, self.causal = dropout, history, causal
         if pooling not in get_args(UserPooling):
-            raise Mistake(f"pooling must be one of {', '.join(get_args(UserPooling))}; got {pooling!r}")
+            raise UserError(f"pooling must be one of {', '.join(get_args(UserPooling))}; got {pooling!r}")
         self.pooling = pooling
         self.level()
         super().__init__(**kwargs)

@@ -1,6 +1,6 @@
 """The papers' benchmarks, and open ones beside them."""
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.tasks.benchmarks.entities import CONLL2003
 from headwise.tasks.benchmarks.inference import HEALTHVER, MEDNLI, MULTINLI, RTE, SNLI
 from headwise.tasks.benchmarks.news import AG_NEWS
@@ -26,18 +26,18 @@ TASKS = (
 )
 
 
-def listed() -> tuple[Task, ...]:
+def list_tasks() -> tuple[Task, ...]:
     """All named tasks."""
     return TASKS
 
 
-def named(name: str) -> Task:
+def get_task(name: str) -> Task:
     """The task of this name.
 
     Raises:
-        Mistake: there is none.
+        UserError: there is none.
     """
     for task in TASKS:
         if task.name == name:
             return task
-    raise Mistake(f"no task {name!r}; there: {', '.join(task.name for task in TASKS)}")
+    raise UserError(f"no task {name!r}; there: {', '.join(task.name for task in TASKS)}")

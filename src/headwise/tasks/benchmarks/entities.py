@@ -5,7 +5,7 @@ from pathlib import Path
 
 from headwise.tasks import conll
 from headwise.tasks.benchmarks.layout import named, sources
-from headwise.tasks.preparing import examples, read
+from headwise.tasks.build_examples import examples, read_sources
 from headwise.tasks.task import FINE_TUNING, Examples, Task
 
 PATTERNS = {
@@ -19,13 +19,13 @@ def load(data: Path | None, seed: int, cache: Path | None) -> Examples:
     found = {
         split: replace(source, read=conll.batches, way="conll") for split, source in sources(data, PATTERNS).items()
     }
-    rows = read(found, "tokens", text="words", label="tags", cache=cache)
+    rows = read_sources(found, "tokens", text="words", label="tags", cache=cache)
     return examples(rows, seed=seed, origin=f"CoNLL 2003 ({named(data, found)})")
 
 
 CONLL2003 = Task(
     name="conll2003",
-    kind="tokens",
+    label_type="tokens",
     about="names of persons, places, organisations and others: English news",
     paper="TENER",
     source="eng.{train,testa,testb} or {train,valid,test}.txt: word first, tag last",

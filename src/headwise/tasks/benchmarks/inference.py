@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from headwise.tasks.arrow_cache import Read
 from headwise.tasks.benchmarks.layout import Patterns, named, sources
+from headwise.tasks.build_examples import examples, read_sources
 from headwise.tasks.formats import Batch
 from headwise.tasks.labels import LEFT_OUT
-from headwise.tasks.preparing import examples, read
-from headwise.tasks.reading import Read
 from headwise.tasks.task import FINE_TUNING, Examples, Task
 
 THREE = ("entailment", "neutral", "contradiction")
@@ -63,7 +63,7 @@ class Pairs:
         if list(found) == ["test"]:
             found = {"all": found["test"]}
             note = "no train file"
-        rows = read(found, "classification", text=self.text, pair=self.pair, label=self.label, cache=cache)
+        rows = read_sources(found, "classification", text=self.text, pair=self.pair, label=self.label, cache=cache)
         origin = f"{self.title} ({named(data, found)}){note and '; '}{note}"
         left_out = "no label that its annotators agree on, or an empty text"
         return examples(rows, seed=seed, origin=origin, names=self.names, left_out=left_out, dev=self.dev)
@@ -71,7 +71,7 @@ class Pairs:
 
 SNLI = Task(
     name="snli",
-    kind="classification",
+    label_type="classification",
     about="entailment, neutral or contradiction: captions of pictures",
     paper="distance-aware transformer, Table 4 (its 55k rows and 2 classes do not match SNLI's 550k and 3)",
     source="hub:stanfordnlp/snli; snli_1.0_{train,dev,test}.jsonl; {train,dev,test}.csv: label, premise, hypothesis",
@@ -90,7 +90,7 @@ SNLI = Task(
 
 MULTINLI = Task(
     name="multinli",
-    kind="classification",
+    label_type="classification",
     about="entailment, neutral or contradiction: ten genres; judged on the matched ones",
     paper="attention guiding, Table 1: 5 epochs",
     source="hub:nyu-mll/multi_nli; multinli_1.0_{train,dev_matched}.jsonl; mnli_{train,dev}.csv",
@@ -110,7 +110,7 @@ MULTINLI = Task(
 
 MEDNLI = Task(
     name="mednli",
-    kind="classification",
+    label_type="classification",
     about="entailment, neutral or contradiction: clinical notes",
     paper="attention guiding, Table 1: 20 epochs",
     source="mli_{train,dev,test}_v1.jsonl, from PhysioNet, for those with credentials",
@@ -121,7 +121,7 @@ MEDNLI = Task(
 
 RTE = Task(
     name="rte",
-    kind="classification",
+    label_type="classification",
     about="entailment or not: news and encyclopedia",
     source="hub:nyu-mll/glue:rte; GLUE's {train,dev}.tsv; rte_{train,dev}.csv",
     read=Pairs(
@@ -140,7 +140,7 @@ RTE = Task(
 
 HEALTHVER = Task(
     name="healthver",
-    kind="classification",
+    label_type="classification",
     about="does the evidence support the health claim, refute it or neither?",
     source="healthver_{train,dev,test}.csv with claim, evidence, label; without train, dev is learnt from",
     read=Pairs(

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.tasks import hub
-from headwise.tasks.formats import batches
-from headwise.tasks.reading import Source
+from headwise.tasks.arrow_cache import Source
+from headwise.tasks.formats import read_batches
 
 Patterns = Mapping[str, Sequence[str]]  # by split: names, the first that is there counts; .gz is added where needed
 
@@ -21,29 +21,29 @@ def sources(data: Path | None, patterns: Patterns, *, hub_name: str | None = Non
         hub_name: what it is called on the hub.
 
     Raises:
-        Mistake: none of them is there.
+        UserError: none of them is there.
     """
     if data is None:
         if hub_name is None:
-            raise Mistake(
+            raise UserError(
                 f"say where the data is (--data FOLDER with {expected(patterns)}); it is not taken from the hub"
             )
         there = hub.sources(hub_name)
         return {split: there[name] for split, wanted in patterns.items() if (name := match(wanted, list(there)))}
     if data.is_file():
-        return {"all": Source((data,), batches, "")}
-    return {split: Source((file,), batches, "") for split, file in files(data, patterns).items()}
+        return {"all": Source((data,), read_batches, "")}
+    return {split: Source((file,), read_batches, "") for split, file in files(data, patterns).items()}
 
 
 def files(folder: Path, patterns: Patterns) -> dict[str, Path]:
     """The file of each split that is there."""
     if not folder.is_dir():
-        raise Mistake(f"{folder}: no such file or folder")
+        raise UserError(f"{folder}: no such file or folder")
     there = {path.name.removesuffix(".gz"): path for path in sorted(folder.iterdir()) if path.is_file()}
     found = {split: there[name] for split, wanted in patterns.items() if (name := match(wanted, list(there)))}
     if not found:
         names = ", ".join(path.name for path in there.values()) or "nothing"
-        raise Mistake(f"{folder}: expected {expected(patterns)}; there: {names}")
+        raise UserError(f"{folder}: expected {expected(patterns)}; there: {names}")
     return found
 
 

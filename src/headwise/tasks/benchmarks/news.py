@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from headwise.tasks.benchmarks.layout import named, sources
-from headwise.tasks.formats import Batch, batches, ending, lines
-from headwise.tasks.preparing import examples, read
+from headwise.tasks.build_examples import examples, read_sources
+from headwise.tasks.formats import Batch, file_extension, read_batches, read_lines
 from headwise.tasks.task import Examples, Task
 
 TOPICS = ("World", "Sports", "Business", "Sci/Tech")
@@ -20,8 +20,8 @@ PATTERNS = {
 
 def whole(path: Path, columns: Sequence[str] | None = None) -> Iterator[Batch]:
     """The news with their titles, where they have one, before the text."""
-    headless = ending(path) == ".csv" and next(lines(path), "").lstrip('"')[:1].isdigit()
-    for batch in batches(path, header=PUBLISHED if headless else None):
+    headless = file_extension(path) == ".csv" and next(read_lines(path), "").lstrip('"')[:1].isdigit()
+    for batch in read_batches(path, header=PUBLISHED if headless else None):
         texts = batch.columns.get("text", batch.columns.get("description", ()))
         titles = batch.columns.get("title", [""] * len(texts))
         joined = [f"{title} {text}".strip() for title, text in zip(titles, texts, strict=True)]
@@ -33,7 +33,7 @@ def load(data: Path | None, seed: int, cache: Path | None) -> Examples:
     if data is not None:
         found = {split: replace(source, read=whole, way="with titles") for split, source in found.items()}
     called = dict(zip("1234", TOPICS, strict=True))
-    rows = read(found, "classification", text="text", label="label", called=called, cache=cache)
+    rows = read_sources(found, "classification", text="text", label="label", called=called, cache=cache)
     origin = f"AG's News, title and text ({named(data, found)})"
     if "train" in rows and (count := len(rows["train"].data)) != PUBLISHED_ROWS:
         origin += f"; {count:,} of the {PUBLISHED_ROWS:,} published train rows"
@@ -42,7 +42,7 @@ def load(data: Path | None, seed: int, cache: Path | None) -> Examples:
 
 AG_NEWS = Task(
     name="ag-news",
-    kind="classification",
+    label_type="classification",
     about="world, sports, business or science: news",
     paper="distance-aware transformer, Table 3: 108k/12k/7.6k",
     source="hub:fancyzhx/ag_news; {train,test}.csv as published, without a header, or with label, title, text",

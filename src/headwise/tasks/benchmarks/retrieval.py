@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 from datasets import ClassLabel, Dataset, Features, Value
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 from headwise.tasks import labels
+from headwise.tasks.arrow_cache import Field, Source, store
 from headwise.tasks.benchmarks.bm25 import candidates
 from headwise.tasks.benchmarks.layout import files
-from headwise.tasks.formats import batches, head
-from headwise.tasks.reading import Field, Source, store
-from headwise.tasks.splitting import shuffled, split
+from headwise.tasks.formats import read_batches, read_head
+from headwise.tasks.splitting import shuffled_indices, split
 from headwise.tasks.task import Examples, Task
 
 LABELS = ("other", "relevant")
@@ -68,11 +68,11 @@ def scifact(data: Path | None, seed: int, cache: Path | None) -> Examples:
 def all_files(data: Path | None, patterns: Mapping[str, Sequence[str]]) -> dict[str, Path]:
     names = ", ".join(" or ".join(wanted) for wanted in patterns.values())
     if data is None:
-        raise Mistake(f"say where the data is (--data FOLDER with {names}); it is not taken from the hub")
+        raise UserError(f"say where the data is (--data FOLDER with {names}); it is not taken from the hub")
     found = files(data, patterns)
     missing = [" or ".join(wanted) for name, wanted in patterns.items() if name not in found]
     if missing:
-        raise Mistake(f"{data}: no {', '.join(missing)}; expected {names}, also .gz")
+        raise UserError(f"{data}: no {', '.join(missing)}; expected {names}, also .gz")
     return found
 
 
@@ -81,7 +81,7 @@ def listed(found: Mapping[str, Path]) -> str:
 
 
 def records(path: Path, *columns: str) -> Iterator[tuple[Any, ...]]:
-    for batch in batches(path, columns):
+    for batch in read_batches(path, columns):
         yield from zip(*(batch.columns[name] for name in columns), strict=True)
 
 
@@ -90,7 +90,7 @@ def claims(path: Path, corpus: Mapping[str, str]) -> list[Claim]:
     for row, (name, text, cited) in enumerate(records(path, "id", "claim", "cited_doc_ids")):
         relevant = frozenset(map(str, cited))
         if unknown := relevant - corpus.keys():
-            raise Mistake(f"{path}: claim {name} cites document {min(unknown)}, which the corpus lacks")
+            raise UserError(f"{path}: claim {name} cites document {min(unknown)}, which the corpus lacks")
         found.append(Claim(row, str(name), text, relevant))
     return found
 
@@ -105,7 +105,7 @@ def by_words(found: Sequence[Claim], corpus: Mapping[str, str]) -> dict[Claim, l
 def to_learn(claim: Claim, ranked: Sequence[str], seed: int) -> list[tuple[Claim, str]]:
     """What the claim rests on, and some candidates that it does not."""
     others = [name for name in ranked if name not in claim.relevant]
-    drawn = sorted(shuffled(len(others), (seed, claim.row))[:NEGATIVES])
+    drawn = sorted(shuffled_indices(len(others), (seed, claim.row))[:NEGATIVES])
     return [(claim, name) for name in (*sorted(claim.relevant), *(others[number] for number in drawn))]
 
 
@@ -143,9 +143,9 @@ def cross_genre(data: Path | None, seed: int, cache: Path | None) -> Examples:
 
 def pairs(path: Path, cache: Path | None) -> Dataset:
     """Rows of a claim, `Hypothesis`, and, in any order, an abstract, its `PMID` and, last, whether it is relevant."""
-    columns = [name for name in head(path).columns if name != "PMID"]
+    columns = [name for name in read_head(path).columns if name != "PMID"]
     if len(columns) != 3 or "Hypothesis" not in columns[:2]:
-        raise Mistake(f"{path}: expected an abstract, Hypothesis, a label and PMID; there: {', '.join(columns)}")
+        raise UserError(f"{path}: expected an abstract, Hypothesis, a label and PMID; there: {', '.join(columns)}")
     abstract = columns[1 - columns.index("Hypothesis")]
     fields = {
         "text": Field("Hypothesis", pa.string(), labels.text),
@@ -153,14 +153,14 @@ def pairs(path: Path, cache: Path | None) -> Dataset:
         "label": Field(columns[2], pa.string(), labels.renamed(dict(zip("01", LABELS, strict=True))), "01"),
         "document": Field("PMID", pa.string(), str),
     }
-    rows = store(Source((path,), batches, ""), fields, cache=cache)
-    data = labels.numbered(path.name, rows, LABELS).remove_columns(["line", "file"])
+    rows = store(Source((path,), read_batches, ""), fields, cache=cache)
+    data = labels.encode_labels(path.name, rows, LABELS).remove_columns(["line", "file"])
     return data.add_column("query", rows.column("text").combine_chunks())
 
 
 SCIFACT = Task(
     name="scifact",
-    kind="ranking",
+    label_type="ranking",
     about="which abstracts does a scientific claim rest on?",
     source="claims_{train,dev}.jsonl, corpus.jsonl; the open stand-in for cross-genre-ir",
     read=scifact,
@@ -169,7 +169,7 @@ SCIFACT = Task(
 
 CROSS_GENRE_IR = Task(
     name="cross-genre-ir",
-    kind="ranking",
+    label_type="ranking",
     about="which publications does a claim in the news rest on?",
     paper="attention guiding, Table 1: 5 epochs",
     source="{train,dev,test}_dataset.csv: an abstract, a claim (Hypothesis), a label 0 or 1, and PMID",

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
+from headwise.tasks.arrow_cache import Source
 from headwise.tasks.benchmarks.layout import Patterns, named, sources
-from headwise.tasks.formats import ENDINGS, Batch, ending, lines
+from headwise.tasks.build_examples import examples, read_sources
+from headwise.tasks.formats import EXTENSIONS, Batch, file_extension, read_lines
 from headwise.tasks.labels import LEFT_OUT
-from headwise.tasks.preparing import examples, read
-from headwise.tasks.reading import Source
 from headwise.tasks.task import Examples, Task
 
 FIVE = ("very negative", "negative", "neutral", "positive", "very positive")
@@ -29,10 +29,10 @@ def patterns(kind: str) -> Patterns:
 def sentences(path: Path, columns: Sequence[str] | None = None) -> Iterator[Batch]:
     """A sentence a line: a tree with its class first, `(3 (2 Good) (2 film))`, or a class before it, `1 good film`."""
     classes, texts = [], []
-    for number, line in enumerate(lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         found = re.match(r"\(?([0-4]) (.*)", line)
         if found is None:
-            raise Mistake(f"{path}, line {number}: expected a tree, (3 (2 Good) (2 film)), or 1 good film")
+            raise UserError(f"{path}, line {number}: expected a tree, (3 (2 Good) (2 film)), or 1 good film")
         leaves = re.findall(r" ([^ ()]+)\)", line) if line.startswith("(") else found[2].split()
         classes.append(found[1])
         texts.append(" ".join(BRACKETS.get(word, word) for word in leaves))
@@ -54,17 +54,17 @@ class Sentences:
         found = sources(data, self.patterns, hub_name=self.hub_name)
         called = self.called
         first = next(iter(found.values())).files[0]
-        if data is not None and ending(first) not in ENDINGS:
+        if data is not None and file_extension(first) not in EXTENSIONS:
             found = {split: Source(source.files, sentences, "sentences") for split, source in found.items()}
-            called = self.in_trees if ending(first) == ".txt" else self.called
-        rows = read(found, "classification", called=called, cache=cache)
+            called = self.in_trees if file_extension(first) == ".txt" else self.called
+        rows = read_sources(found, "classification", called=called, cache=cache)
         origin = f"{self.title} ({named(data, found)})"
         return examples(rows, seed=seed, origin=origin, names=self.names, left_out="neutral")
 
 
 SST2 = Task(
     name="sst2",
-    kind="classification",
+    label_type="classification",
     about="positive or negative: sentences of film reviews",
     paper="distance-aware transformer, Table 4",
     source="hub:SetFit/sst2; trees/{train,dev,test}.txt (neutral left out); {train,dev,test}.csv with text, label",
@@ -80,7 +80,7 @@ SST2 = Task(
 
 SST5 = Task(
     name="sst5",
-    kind="classification",
+    label_type="classification",
     about="very negative to very positive, five classes: sentences of film reviews",
     source="hub:SetFit/sst5; trees/{train,dev,test}.txt; {train,dev,test}.csv with text, label",
     read=Sentences(

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from headwise.tasks.metrics import classification, clicks, multi_label, ranking, regression, tokens
 from headwise.tasks.metrics.bootstrap import standard_error
 
-__all__ = ["Metrics", "of", "standard_error"]
+__all__ = ["Metrics", "get_metrics", "standard_error"]
 
 
 class Metrics(Protocol):
@@ -21,7 +21,7 @@ class Metrics(Protocol):
     def primary(self, sums: Any) -> Any: ...
 
 
-KINDS = {
+METRICS = {
     "classification": classification,
     "multi-label": multi_label,
     "regression": regression,
@@ -31,6 +31,6 @@ KINDS = {
 }
 
 
-def of(kind: str) -> Metrics:
+def get_metrics(label_type: str) -> Metrics:
     """The metrics of a kind of task."""
-    return cast(Metrics, KINDS[kind])
+    return cast(Metrics, METRICS[label_type])

@@ -1,4 +1,4 @@
-"""The standard error of a metric: how much it would move with other rows of the same kind."""
+"""The standard error of a metric: how much it would move with other rows of the same label_type."""
 
 from collections.abc import Callable
 from typing import Any

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 
 PRIMARY = "auc"
 CUTS = (5, 10)
@@ -25,8 +25,8 @@ METRICS = ("auc", "mind_mrr", *(f"ndcg@{cut}" for cut in CUTS))
 CANDIDATES = 2**20  # that are sorted at a time, unless one impression has more
 
 
-def figures(scores: Any, clicked: Any, offsets: Any) -> dict[str, float]:
-    """All metrics, and how many impressions there are, of which kind; a mean over no impressions is NaN.
+def compute(scores: Any, clicked: Any, offsets: Any) -> dict[str, float]:
+    """All metrics, and how many impressions there are, of which label_type; a mean over no impressions is NaN.
 
     Args:
         scores: (candidates,).
@@ -34,19 +34,19 @@ def figures(scores: Any, clicked: Any, offsets: Any) -> dict[str, float]:
         offsets: (impressions + 1,), where each impression's candidates begin, and where the last one's end.
 
     Raises:
-        Mistake: arrays that do not fit each other, or a score that is not a number.
+        UserError: arrays that do not fit each other, or a score that is not a number.
 
     Example:
         >>> found = figures([0.9, 0.1, 0.4, 0.3], [0, 1, 1, 1], [0, 3, 4])  # the second impression is one click
         >>> found["auc"], round(found["mind_mrr"], 4), found["only_clicks"]
         (0.0, 0.7083, 1)
     """
-    tally = Tally()
+    tally = ClickMetrics()
     tally.add(scores, clicked, offsets)
     return tally.figures()
 
 
-class Tally:
+class ClickMetrics:
     """Metrics of impressions that come a part at a time."""
 
     def __init__(self) -> None:
@@ -58,14 +58,14 @@ class Tally:
     def add(self, scores: Any, clicked: Any, offsets: Any) -> None:
         """Count some impressions; the arguments are those of `figures`."""
         scores, clicked, offsets = checked(scores, clicked, offsets)
-        for first, last in parts(offsets):
+        for first, last in row_statistics(offsets):
             inside = slice(offsets[first], offsets[last])
             starts = offsets[first : last + 1] - offsets[first]
             for name, values in each(scores[inside], clicked[inside], starts).items():
                 self.sums[name] += float(np.nansum(values))
                 self.squares[name] += float(np.nansum(values**2))
                 self.counts[name] += int((~np.isnan(values)).sum())
-            clicks, sizes = per_impression(clicked[inside], starts), np.diff(starts)
+            clicks, sizes = impression_metrics(clicked[inside], starts), np.diff(starts)
             self.kinds["impressions"] += len(sizes)
             self.kinds["only_clicks"] += int(((clicks == sizes) & (clicks > 0)).sum())
             self.kinds["only_non_clicks"] += int((clicks == 0).sum())
@@ -76,7 +76,7 @@ class Tally:
         return {**means, **self.kinds}
 
     def standard_error(self) -> float:
-        """Of the primary metric: of a mean over impressions, as they might have been others of the same kind."""
+        """Of the primary metric: of a mean over impressions, as they might have been others of the same label_type."""
         count = self.counts[PRIMARY]
         if count < 2:
             return np.nan
@@ -93,17 +93,17 @@ def each(scores: Any, clicked: Any, offsets: Any) -> dict[str, Any]:
     order = np.lexsort((-scores.astype(np.float64), impression))  # stable: equal scores stay in the log's order
     scores, hit = scores[order], clicked[order]
     rank = np.arange(1, len(scores) + 1) - offsets[impression]
-    clicks = per_impression(hit, offsets)
+    clicks = impression_metrics(hit, offsets)
     with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 is the NaN that is meant
-        above = per_impression(hit * shared(rank, scores, impression), offsets) - clicks * (clicks + 1) / 2
+        above = impression_metrics(hit * shared(rank, scores, impression), offsets) - clicks * (clicks + 1) / 2
         found = {
             "auc": 1 - above / (clicks * (sizes - clicks)),
-            "mind_mrr": per_impression(hit / rank, offsets) / clicks,
+            "mind_mrr": impression_metrics(hit / rank, offsets) / clicks,
         }
         for cut in CUTS:
             gain = np.where(rank <= cut, hit / np.log2(1 + rank), 0)
             best = np.concatenate([[0], np.cumsum(1 / np.log2(1 + np.arange(1, cut + 1)))])
-            found[f"ndcg@{cut}"] = per_impression(gain, offsets) / best[np.minimum(clicks, cut).astype(int)]
+            found[f"ndcg@{cut}"] = impression_metrics(gain, offsets) / best[np.minimum(clicks, cut).astype(int)]
     return found
 
 
@@ -118,13 +118,13 @@ def shared(rank: Any, scores: Any, impression: Any) -> Any:
     return np.repeat(rank[starts] + (lengths - 1) / 2, lengths)
 
 
-def per_impression(values: Any, offsets: Any) -> Any:
+def impression_metrics(values: Any, offsets: Any) -> Any:
     """The sum of each impression's values."""
     sizes = np.diff(offsets)
     return np.bincount(np.repeat(np.arange(len(sizes)), sizes), weights=values, minlength=len(sizes))
 
 
-def parts(offsets: Any) -> Iterator[tuple[int, int]]:
+def row_statistics(offsets: Any) -> Iterator[tuple[int, int]]:
     """Runs of impressions (first, last + 1) with at most `CANDIDATES` candidates, or one impression."""
     first, end = 0, len(offsets) - 1
     while first < end:
@@ -137,14 +137,14 @@ def parts(offsets: Any) -> Iterator[tuple[int, int]]:
 def checked(scores: Any, clicked: Any, offsets: Any) -> tuple[Any, Any, Any]:
     scores, clicked, offsets = np.asarray(scores), np.asarray(clicked), np.asarray(offsets, dtype=np.int64)
     if scores.ndim != 1 or scores.shape != clicked.shape:
-        raise Mistake(f"scores {scores.shape} and clicked {clicked.shape} must both be (candidates,)")
+        raise UserError(f"scores {scores.shape} and clicked {clicked.shape} must both be (candidates,)")
     if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0 or offsets[-1] != len(scores):
-        raise Mistake(f"offsets must go from 0 to the number of candidates, {len(scores)}")
+        raise UserError(f"offsets must go from 0 to the number of candidates, {len(scores)}")
     if (np.diff(offsets) < 0).any():
-        raise Mistake("offsets must not fall")
+        raise UserError("offsets must not fall")
     if ((clicked != 0) & (clicked != 1)).any():
-        raise Mistake("clicked must be 0 or 1")
+        raise UserError("clicked must be 0 or 1")
     if np.isnan(scores).any():
         impression = int(np.searchsorted(offsets, np.flatnonzero(np.isnan(scores))[0], side="right")) - 1
-        raise Mistake(f"impression {impression} (from 0): a score is NaN")
+        raise UserError(f"impression {impression} (from 0): a score is NaN")
     return scores, clicked, offsets

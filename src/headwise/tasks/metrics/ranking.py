@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from headwise.tasks.metrics.rows import column, values
+from headwise.tasks.metrics.rows import column_array, label_values
 
 PRIMARY = "mrr"
 CUTS = (1, 3, 5, 20)
 
 
-def figures(scores: Any, rows: Dataset) -> dict[str, float]:
+def compute(scores: Any, rows: Dataset) -> dict[str, float]:
     ranks = hits(scores, rows)
     found = [ranked for ranked in ranks if len(ranked)]
     each = {
@@ -32,19 +32,19 @@ def gain(ranks: Any) -> Any:
     return (1 / np.log2(1 + ranks)).sum()
 
 
-def parts(scores: Any, rows: Dataset) -> Any:
+def row_statistics(scores: Any, rows: Dataset) -> Any:
     """The reciprocal rank of the first hit and one, for each query that has one."""
     return np.array([(1 / ranked[0], 1) for ranked in hits(scores, rows) if len(ranked)]).reshape(-1, 2)
 
 
-def primary(sums: Any) -> Any:
+def from_sums(sums: Any) -> Any:
     return sums[..., 0] / np.maximum(sums[..., 1], 1)
 
 
 def hits(scores: Any, rows: Dataset) -> list[Any]:
     """For each query, in the order of their names, the ranks of its relevant candidates, from 1."""
-    _, query = np.unique(values(rows, "query"), return_inverse=True)
-    relevant = column(rows, "label")
+    _, query = np.unique(label_values(rows, "query"), return_inverse=True)
+    relevant = column_array(rows, "label")
     order = np.lexsort((relevant, -relevance(scores), query))
     starts = np.flatnonzero(np.diff(query[order], prepend=-1))
     return [np.flatnonzero(part) + 1 for part in np.split(relevant[order], starts[1:])]

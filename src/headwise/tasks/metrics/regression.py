@@ -6,14 +6,14 @@ import numpy as np
 from datasets import Dataset
 from sklearn.metrics import mean_absolute_error, root_mean_squared_error
 
-from headwise.tasks.metrics.rows import column
+from headwise.tasks.metrics.rows import column_array
 
 PRIMARY = "rmse"
 
 
-def figures(scores: Any, rows: Dataset) -> dict[str, float]:
+def compute(scores: Any, rows: Dataset) -> dict[str, float]:
     """Pearson's correlation is 0 where ratings or guesses are all the same."""
-    truth, guess = column(rows, "label"), np.asarray(scores, dtype=np.float64).reshape(-1)
+    truth, guess = column_array(rows, "label"), np.asarray(scores, dtype=np.float64).reshape(-1)
     varied = truth.std() > 0 and guess.std() > 0
     return {
         "rmse": float(root_mean_squared_error(truth, guess)),
@@ -22,11 +22,11 @@ def figures(scores: Any, rows: Dataset) -> dict[str, float]:
     }
 
 
-def parts(scores: Any, rows: Dataset) -> Any:
+def row_statistics(scores: Any, rows: Dataset) -> Any:
     """The squared error and one, for each row."""
-    error = np.asarray(scores, dtype=np.float64).reshape(-1) - column(rows, "label")
+    error = np.asarray(scores, dtype=np.float64).reshape(-1) - column_array(rows, "label")
     return np.stack([error**2, np.ones(len(error))], axis=1)
 
 
-def primary(sums: Any) -> Any:
+def from_sums(sums: Any) -> Any:
     return np.sqrt(sums[..., 0] / sums[..., 1])

@@ -6,12 +6,12 @@ import numpy as np
 from datasets import Dataset
 
 
-def column(rows: Dataset, name: str) -> Any:
+def column_array(rows: Dataset, name: str) -> Any:
     """A column, without reading the others."""
     return np.asarray(rows.select_columns(name).with_format("numpy")[:][name])
 
 
-def values(rows: Dataset, name: str) -> list[Any]:
+def label_values(rows: Dataset, name: str) -> list[Any]:
     """A column as Python's own values."""
     found: list[Any] = rows.select_columns(name).with_format(None)[:][name]
     return found

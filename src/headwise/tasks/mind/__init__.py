@@ -3,7 +3,7 @@
 from headwise.tasks.mind.behaviors import Impressions, Split
 from headwise.tasks.mind.log import Log, read
 from headwise.tasks.mind.news import News
+from headwise.tasks.mind.oracle import oracle
 from headwise.tasks.mind.task import MIND
-from headwise.tasks.mind.truth import oracle
 
 __all__ = ["MIND", "Impressions", "Log", "News", "Split", "oracle", "read"]

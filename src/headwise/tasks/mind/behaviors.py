@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
+from headwise.tasks.arrow_cache import Field, Rows, Source, store
 from headwise.tasks.formats import Batch
-from headwise.tasks.metrics.clicks import per_impression
+from headwise.tasks.metrics.clicks import impression_metrics
 from headwise.tasks.mind.layout import BEHAVIORS, rows
 from headwise.tasks.mind.lists import Lists, mapped
 from headwise.tasks.mind.news import News
-from headwise.tasks.reading import Field, Rows, Source, store
 
 LABELS = {"-0": 0, "-1": 1}  # how a candidate ends
 
@@ -86,7 +86,7 @@ class Split:
             counts["impressions"] += len(sizes)
             counts["without_history"] += int((np.diff(part.history_offsets) == 0).sum())
             if part.clicked is not None:
-                clicks = per_impression(part.clicked, part.offsets)
+                clicks = impression_metrics(part.clicked, part.offsets)
                 counts["only_clicks"] += int((clicks == sizes).sum())
                 counts["only_non_clicks"] += int((clicks == 0).sum())
         return counts
@@ -102,7 +102,7 @@ def read(path: Path, news: News, *, cache: Path | None = None) -> Split:
     """A split's impressions; ids of news become their numbers.
 
     Raises:
-        Mistake: a line with another number of fields, a news that is not there, a label that is neither 0 nor 1.
+        UserError: a line with another number of fields, a news that is not there, a label that is neither 0 nor 1.
     """
     labelled = is_labelled(path, news.numbers)
     numbers = {"type": pa.list_(pa.int32()), "way": news.fingerprint}
@@ -127,7 +127,7 @@ def is_labelled(path: Path, numbers: Mapping[str, int]) -> bool:
     """Whether the first candidate has a label, as in N123-1; logs to be ranked for the leaderboard have none."""
     first = next(batches(path), None)
     if first is None:
-        raise Mistake(f"{path}: holds no rows")
+        raise UserError(f"{path}: holds no rows")
     candidate = first.columns["impressions"][0].partition(" ")[0]
     return candidate not in numbers and "-" in candidate
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwise.mistakes import Mistake
-from headwise.tasks.finding import WORDS, split_in
-from headwise.tasks.formats import Batch, Rows, in_lines, lines
+from headwise.errors import UserError
+from headwise.tasks.find_splits import WORDS, split_in
+from headwise.tasks.formats import Batch, Rows, in_lines, read_lines
 
 NEWS = ("id", "category", "subcategory", "title", "abstract", "url", "title_entities", "abstract_entities")
 BEHAVIORS = ("id", "user", "time", "history", "impressions")
@@ -27,10 +27,10 @@ def find(data: Path) -> dict[str, Files]:
             itself; it is test's if its name does not tell.
 
     Raises:
-        Mistake: there is none, two of the same split, or one without its files.
+        UserError: there is none, two of the same split, or one without its files.
     """
     if not data.is_dir():
-        raise Mistake(f"{data}: no such folder")
+        raise UserError(f"{data}: no such folder")
     if any((data / f"behaviors.tsv{packed}").is_file() for packed in ("", ".gz")):
         return {split_in(data.resolve().name) or "test": Files(file(data, "news.tsv"), file(data, "behaviors.tsv"))}
     folders = [path for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
@@ -40,7 +40,7 @@ def find(data: Path) -> dict[str, Files]:
             by_split[split].append(folder)
     for split, found in by_split.items():
         if len(found) > 1:
-            raise Mistake(f"{data}: which folder is {split}? {' or '.join(folder.name for folder in found)}")
+            raise UserError(f"{data}: which folder is {split}? {' or '.join(folder.name for folder in found)}")
     files = {
         split: Files(file(folder, "news.tsv"), file(folder, "behaviors.tsv"))
         for split, found in by_split.items()
@@ -48,7 +48,7 @@ def find(data: Path) -> dict[str, Files]:
     }
     if not files:
         there = ", ".join(folder.name for folder in folders) or "none"
-        raise Mistake(
+        raise UserError(
             f"{data}: expected folders train, dev and test, or such as MINDsmall_train; folders there: {there}"
         )
     return files
@@ -58,23 +58,23 @@ def file(folder: Path, name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return path
-    raise Mistake(f"{folder}: {name} is missing")
+    raise UserError(f"{folder}: {name} is missing")
 
 
 def rows(path: Path, names: Sequence[str]) -> Iterator[Batch]:
     """The rows of a file without a header, whose fields stand between tabs.
 
     Raises:
-        Mistake: a line with more or fewer fields than names.
+        UserError: a line with more or fewer fields than names.
     """
     return in_lines(path, lambda path: (names, fields(path, names)))
 
 
 def fields(path: Path, names: Sequence[str]) -> Rows:
-    for number, line in enumerate(lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         values = line.rstrip("\r\n").split("\t")
         if len(values) != len(names):
-            raise Mistake(f"{path}, line {number}: {told(len(values))}, expected {len(names)}: {', '.join(names)}")
+            raise UserError(f"{path}, line {number}: {told(len(values))}, expected {len(names)}: {', '.join(names)}")
         yield number, values
 
 

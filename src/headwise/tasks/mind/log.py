@@ -29,7 +29,7 @@ def read(data: Path | str, *, cache: Path | None = None) -> Log:
         cache: the folder for what is stored; by default one beside Hugging Face's data sets.
 
     Raises:
-        Mistake: what is not as published, with its file and line.
+        UserError: what is not as published, with its file and line.
     """
     files = layout.find(Path(data))
     everything = news.read([found.news for found in files.values()], cache=cache)

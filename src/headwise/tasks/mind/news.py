@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 from datasets import Dataset
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
+from headwise.tasks.arrow_cache import Field, Rows, Source, fingerprint, store
 from headwise.tasks.formats import Batch
 from headwise.tasks.mind.layout import NEWS, rows
-from headwise.tasks.reading import Field, Rows, Source, fingerprint, store
 
 FIELDS = {name: Field(name, pa.string(), str) for name in ("id", "category", "subcategory", "title", "abstract")}
 
@@ -37,7 +37,7 @@ def read(files: Sequence[Path], *, cache: Path | None = None) -> News:
     """The news of several files; those that are in more than one of them are one news.
 
     Raises:
-        Mistake: a line with another number of fields; an id twice in a file, or with different titles in two.
+        UserError: a line with another number of fields; an id twice in a file, or with different titles in two.
     """
     source = Source(tuple(files), batches, "MIND's news")
     stored = store(source, FIELDS, cache=cache)
@@ -63,7 +63,7 @@ def firsts(stored: Rows) -> dict[str, int]:
             if known is not None and (known[0] == file or known[1] != hash(title)):
                 where = stored.place(first[name])
                 fault = f"stands in {where} too" if known[0] == file else f"has another title in {where}"
-                raise Mistake(f"{stored.place(index)}: news {name!r} {fault}")
+                raise UserError(f"{stored.place(index)}: news {name!r} {fault}")
             first.setdefault(name, index)
             seen[name] = (file, hash(title))
             index += 1

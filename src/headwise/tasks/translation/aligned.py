@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
 
-from headwise.mistakes import Mistake
-from headwise.tasks.formats import ROWS, Batch, lines
+from headwise.errors import UserError
+from headwise.tasks.formats import BATCH_ROWS, Batch, read_lines
 
 
 def language_of(path: Path) -> str:
@@ -30,37 +30,37 @@ def beside(path: Path, language: str) -> Path:
     """The file with the same lines in another language.
 
     Raises:
-        Mistake: there is none.
+        UserError: there is none.
     """
     plain = path.with_name(f"{stem_of(path)}.{language}")
     for candidate in (plain, plain.with_name(f"{plain.name}.gz")):
         if candidate.is_file():
             return candidate
-    raise Mistake(f"{path}: there is no {plain.name} (or .gz) beside it, with the same lines in {language}")
+    raise UserError(f"{path}: there is no {plain.name} (or .gz) beside it, with the same lines in {language}")
 
 
 def batches(path: Path, columns: Sequence[str] | None = None, *, language: str) -> Iterator[Batch]:
     """The lines of a file as `source`, those of the file beside it as `target`.
 
     Raises:
-        Mistake: one has more lines than the other.
+        UserError: one has more lines than the other.
     """
     other = beside(path, language)
-    numbered = enumerate(zip_longest(lines(path), lines(other)))
-    while chunk := list(islice(numbered, ROWS)):
+    numbered = enumerate(zip_longest(read_lines(path), read_lines(other)))
+    while chunk := list(islice(numbered, BATCH_ROWS)):
         rows, pairs = zip(*chunk, strict=True)
         for row, pair in chunk:
             if None in pair:
                 longer, shorter = (path, other) if pair[1] is None else (other, path)
                 total = row + 1 + sum(1 for _ in numbered) + len(chunk) - (row - rows[0] + 1)
-                raise Mistake(
+                raise UserError(
                     f"{longer} has {total:,} lines, {shorter} has {row:,}: line-aligned files have the same number"
                 )
         source, target = zip(*pairs, strict=True)
-        texts = {"source": [bare(line) for line in source], "target": [bare(line) for line in target]}
+        texts = {"source": [strip_newline(line) for line in source], "target": [strip_newline(line) for line in target]}
         yield Batch(path, rows, [row + 1 for row in rows], texts)
 
 
-def bare(line: str) -> str:
+def strip_newline(line: str) -> str:
     """A line without its end."""
     return line.rstrip("\r\n")

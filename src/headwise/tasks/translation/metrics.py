@@ -10,7 +10,7 @@ from sacrebleu.significance import PairedTest
 PRIMARY = "bleu"
 
 
-def figures(translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+def compute(translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """BLEU and chrF, both from 0 to 100.
 
     Example:

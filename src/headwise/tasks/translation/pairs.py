@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
 
-from headwise.mistakes import Mistake
-from headwise.tasks import finding, formats, hub, splitting
+from headwise.errors import UserError
+from headwise.tasks import find_splits, formats, hub, splitting
+from headwise.tasks.arrow_cache import Field, Rows, Source, store
 from headwise.tasks.formats import Batch
-from headwise.tasks.reading import Field, Rows, Source, store
 from headwise.tasks.translation import aligned
 
 #: The most pairs that are drawn for dev or test where there are none.
@@ -60,7 +60,7 @@ def read_pairs(
         test_only: take what is there as a test set, and draw nothing.
 
     Raises:
-        Mistake: the data is not there or not sound: other languages, different numbers of lines, an empty line in dev
+        UserError: the data is not there or not sound: other languages, different numbers of lines, an empty line in dev
             or test. In train, pairs with an empty side are left out, which the recipe tells.
     """
     found = from_hub(str(data), source, target) if is_hub(data) else from_disk(Path(data), source, target)
@@ -87,27 +87,29 @@ def is_hub(data: Path | str) -> bool:
 
 def from_disk(data: Path, source: str, target: str) -> dict[str, Source]:
     if data.is_file():
-        if formats.ending(data) in formats.ENDINGS:
+        if formats.file_extension(data) in formats.EXTENSIONS:
             return {"all": table((data,), source, target)}
         return {"all": lines_of((data,), source, target)}
     if not data.is_dir():
-        raise Mistake(f"{data}: no such file or folder; a data set of the Hugging Face hub is given as hub:NAME")
+        raise UserError(f"{data}: no such file or folder; a data set of the Hugging Face hub is given as hub:NAME")
     files = sorted(path for path in data.iterdir() if path.is_file())
     own = [path for path in files if aligned.language_of(path) == source]
     if own:
         return {split: lines_of(tuple(paths), source, target) for split, paths in by_split(data, own).items()}
-    tables = [path for path in files if finding.known(path)]
+    tables = [path for path in files if find_splits.known(path)]
     if tables:
         return {split: table(tuple(paths), source, target) for split, paths in by_split(data, tables).items()}
     there = ", ".join(path.name for path in files[:6]) or "nothing"
-    raise Mistake(f"{data}: no files in {source} (train.{source}, train.{source}.gz, …), and no tables; there: {there}")
+    raise UserError(
+        f"{data}: no files in {source} (train.{source}, train.{source}.gz, …), and no tables; there: {there}"
+    )
 
 
 def by_split(folder: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
     """Files by split: train, dev, and each test set by its own name; a single file as "all"."""
     found: dict[str, list[Path]] = {}
     for path in files:
-        split = finding.split_in(path.name)
+        split = find_splits.split_in(path.name)
         name = aligned.stem_of(path)
         if split is not None:
             found.setdefault(name if split == "test" else split, []).append(path)
@@ -116,14 +118,14 @@ def by_split(folder: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
     if found.keys() & {"train", "all"} or (found and "dev" not in found):
         return found
     names = ", ".join(path.name for path in files)
-    raise Mistake(f"{folder}: which file is to be learnt from? Call files train, dev and test; there: {names}")
+    raise UserError(f"{folder}: which file is to be learnt from? Call files train, dev and test; there: {names}")
 
 
 def lines_of(files: tuple[Path, ...], source: str, target: str) -> Source:
     """Line-aligned files."""
     for path in files:
         if aligned.language_of(path) != source:
-            raise Mistake(
+            raise UserError(
                 f"{path}: a file in {source} ends with .{source} (or .{source}.gz), beside it one in {target}"
             )
     others = [aligned.beside(path, target) for path in files]
@@ -133,7 +135,7 @@ def lines_of(files: tuple[Path, ...], source: str, target: str) -> Source:
 
 def table(files: tuple[Path, ...], source: str, target: str) -> Source:
     """Files with a column for each language."""
-    return Source(files, partial(columns, formats.batches, source, target), f"pairs {source} {target}")
+    return Source(files, partial(columns, formats.read_batches, source, target), f"pairs {source} {target}")
 
 
 def columns(read: Any, source: str, target: str, path: Path, wanted: Sequence[str] | None = None) -> Iterator[Batch]:
@@ -149,13 +151,13 @@ def in_two(batch: Batch, source: str, target: str) -> dict[str, Sequence[Any]]:
         for index, pair in enumerate(both):
             if not isinstance(pair, dict) or not {source, target} <= pair.keys():
                 there = ", ".join(pair) if isinstance(pair, dict) else repr(pair)
-                raise Mistake(
+                raise UserError(
                     f"{batch.place(index)}: column 'translation' has no {source} and {target}; there: {there}"
                 )
         return {"source": [pair[source] for pair in both], "target": [pair[target] for pair in both]}
     for name in (source, target):
         if name not in batch.columns:
-            raise formats.missing(batch.path, name, batch.columns)
+            raise formats.missing_column(batch.path, name, batch.columns)
     return {"source": batch.columns[source], "target": batch.columns[target]}
 
 
@@ -185,7 +187,7 @@ def without_empty(rows: Rows) -> tuple[Dataset, str]:
     real = texts_there(rows)
     lost = np.flatnonzero(~real)
     if len(lost) == len(real):
-        raise Mistake(f"{rows.origin}: all lines are empty")
+        raise UserError(f"{rows.origin}: all lines are empty")
     if not len(lost):
         return rows.data, ""
     told = f"{len(lost):,} pairs with an empty side were left out, the first at {rows.place(lost[0])}"
@@ -196,13 +198,13 @@ def full(rows: Rows) -> Dataset:
     """The pairs, none of which may have an empty side: it would be judged by nothing.
 
     Raises:
-        Mistake: one has.
+        UserError: one has.
     """
     lost = np.flatnonzero(~texts_there(rows))
     if len(lost):
         row = rows.data[int(lost[0])]
         side = "source" if not row["source"].strip() else "target"
-        raise Mistake(f"{rows.place(lost[0])}: the {side} is empty")
+        raise UserError(f"{rows.place(lost[0])}: the {side} is empty")
     return rows.data
 
 
@@ -220,7 +222,7 @@ def divided(splits: Mapping[str, Dataset], seed: int) -> tuple[dict[str, Dataset
         return {name: splits[name] for name in ("train", "dev", *tests)}, "split as given"
     size = min(DRAWN, max(1, round(splitting.DEV * len(train))))
     if size * len(missing) >= len(train):
-        raise Mistake(f"{len(train)} pairs are too few to draw {' and '.join(missing)} from")
+        raise UserError(f"{len(train)} pairs are too few to draw {' and '.join(missing)} from")
     drawn = splitting.split(np.zeros(len(train)), dict.fromkeys(missing, size), seed)
     together = dict(splits)
     together["train"] = train.select(drawn["rest"])

@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 
 from headwise.tasks.metrics.clicks import METRICS
-from headwise.training.recommendation.settings import Recommendation
+from headwise.training.recommendation.config import RecommendationConfig
 
 HOW_TO_LOAD = """\
 from transformers import AutoTokenizer
@@ -19,7 +19,7 @@ users = model.users(news[history][None], real)  # of clicked news, the latest la
 scores = users @ news.T"""
 
 
-def text(settings: Recommendation, metrics: dict[str, Any]) -> str:
+def text(settings: RecommendationConfig, metrics: dict[str, Any]) -> str:
     """The card as Markdown, with the hub's header. It holds no path and no name of the machine."""
     name = settings.model.rstrip("/").split("/")[-1]
     head = {"library_name": "headwise", "tags": ["headwise", "recommendation"]}
@@ -27,10 +27,10 @@ def text(settings: Recommendation, metrics: dict[str, Any]) -> str:
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {name} for news recommendation",
         f"A recommender of news by titles and clicks, by headwise {metrics['versions']['headwise']}.",
-        f"**Data.** {metrics['recipe']} impressions.",
+        f"**Data.** {metrics['dataset']} impressions.",
         f"**Figures** (± the standard error of AUC over impressions; one run, seed {settings.seed}):",
-        *(table(metrics, split) for split in metrics["figures"]),
-        f"**Training.** {metrics['epochs']:g} epochs in {metrics['seconds']:.0f} s. "
+        *(table(metrics, split) for split in metrics["metrics"]),
+        f"**Training.** {metrics['epochs']:g} epochs in {metrics['train_seconds']:.0f} s. "
         + " ".join(f"{note}." for note in metrics["notes"]),
         f"**Use it.** PATH is this folder.\n\n```python\n{HOW_TO_LOAD}\n```",
         "`headwise predict PATH FOLDER --out prediction.zip` ranks the candidates of a log.",
@@ -42,9 +42,9 @@ def table(metrics: dict[str, Any], split: str) -> str:
     """The figures of a split beside those of its rivals, as Markdown."""
     error = metrics["standard_error"][split]
     rows = [f"| {split} | " + " | ".join(METRICS) + " |", "|---|" + "---|" * len(METRICS)]
-    for name, found in {"**this model**": metrics["figures"][split], **metrics["beside"][split]}.items():
+    for name, found in {"**this model**": metrics["metrics"][split], **metrics["baselines"][split]}.items():
         cells = [f"{found[metric]:.4f}" for metric in METRICS]
-        if found is metrics["figures"][split]:
+        if found is metrics["metrics"][split]:
             cells[0] += f" ± {error:.4f}"
         rows.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(rows)

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from headwise.tasks.mind import Split
 from headwise.training.recommendation.titles import Titles
-from headwise.training.texts.batches import Batches
+from headwise.training.text.batches import Batches
 
 
 class EpochBatches(Batches):
@@ -73,7 +73,7 @@ class Clicks(Dataset[dict[str, Tensor]]):
         return {name: torch.from_numpy(x.astype(np.int64)) for name, x in found.items()}
 
 
-def only(batches: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def keep_rows(batches: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """What a loader makes of one batch that is ready."""
     (batch,) = batches
     return batch

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.tasks.metrics.clicks import Tally
+from headwise.tasks.metrics.clicks import ClickMetrics
 from headwise.tasks.mind import Impressions, Split
 from headwise.training.recommendation.clicks import latest, mixed
 from headwise.training.recommendation.titles import Titles
@@ -29,7 +29,9 @@ Precision = Callable[[], AbstractContextManager[Any]]
 
 
 @torch.inference_mode()
-def by_model(model: Any, split: Split, titles: Titles, *, history: int, precision: Precision = nullcontext) -> Scored:
+def score_by_model(
+    model: Any, split: Split, titles: Titles, *, history: int, precision: Precision = nullcontext
+) -> Scored:
     """The scores of all candidates, by a model."""
     model.eval()
     with precision():
@@ -95,9 +97,9 @@ def by_popularity(split: Split, clicks: Any) -> Scored:
     return ((part, clicks[part.candidates].astype(np.float32)) for part in split.parts())
 
 
-def tallied(scored: Scored) -> Tally:
+def sum_metrics(scored: Scored) -> ClickMetrics:
     """The metrics of a split's scores."""
-    tally = Tally()
+    tally = ClickMetrics()
     for part, scores in scored:
         tally.add(scores, part.clicked, part.offsets)
     return tally

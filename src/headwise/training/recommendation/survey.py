@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from headwise.mistakes import Mistake
-from headwise.tasks.metrics.clicks import per_impression
+from headwise.errors import UserError
+from headwise.tasks.metrics.clicks import impression_metrics
 from headwise.tasks.mind import Split
 
 
@@ -33,14 +33,14 @@ def survey(split: Split, news: int) -> Survey:
     """Look at all impressions once.
 
     Raises:
-        Mistake: there is nothing to learn from.
+        UserError: there is nothing to learn from.
     """
     if not split.labelled:
-        raise Mistake(f"{split.rows.origin}: its candidates have no labels, such as N123-1, to learn from")
+        raise UserError(f"{split.rows.origin}: its candidates have no labels, such as N123-1, to learn from")
     clicks, seen = np.zeros(news, dtype=np.int64), np.zeros(news, dtype=bool)
     rows, lengths, first = [], [], 0
     for part in split.parts():
-        sizes, hits = np.diff(part.offsets), per_impression(part.clicked, part.offsets)
+        sizes, hits = np.diff(part.offsets), impression_metrics(part.clicked, part.offsets)
         usable = np.flatnonzero((hits > 0) & (hits < sizes))
         rows.append((usable + first).astype(np.int32))
         lengths.append(np.diff(part.history_offsets)[usable].astype(np.int32))
@@ -49,5 +49,5 @@ def survey(split: Split, news: int) -> Survey:
         first += len(sizes)
     found = np.concatenate(rows)
     if not len(found):
-        raise Mistake(f"{split.rows.origin}: no impression has both a click and a non-click")
+        raise UserError(f"{split.rows.origin}: no impression has both a click and a non-click")
     return Survey(found, np.concatenate(lengths), clicks, seen, first - len(found))

@@ -35,7 +35,7 @@ class Titles:
         return self.tokens[news, :width], np.arange(width) < lengths[:, None]
 
 
-def tokenised(tokenizer: Any, news: Dataset, length: int) -> Titles:
+def tokenize_titles(tokenizer: Any, news: Dataset, length: int) -> Titles:
     """All titles, cut after so many tokens. A title without a word is one unknown word."""
     tokens = np.full((len(news), length), tokenizer.pad_token_id, dtype=np.int32)
     lengths = np.ones(len(news), dtype=np.int32)

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from headwise.training.recommendation.clicks import EpochBatches, only
-from headwise.training.texts.batches import Loader
-from headwise.training.texts.trainer import RunTrainer
+from headwise.training.recommendation.clicks import EpochBatches, keep_rows
+from headwise.training.text.batches import Loader
+from headwise.training.text.trainer import RunTrainer
 
 #: With a GPU, another process makes the batches: a fork, which shares what is mapped.
 BESIDE: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"} if torch.cuda.is_available() else {}
@@ -47,7 +47,7 @@ class ClicksTrainer(RunTrainer):
         return Loader(
             clicks,
             batch_sampler=batches,
-            collate_fn=only,
+            collate_fn=keep_rows,
             pin_memory=self.args.dataloader_pin_memory,
             **BESIDE,
         )

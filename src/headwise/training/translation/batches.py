@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from headwise.mistakes import Mistake
-from headwise.tasks.splitting import shuffled
+from headwise.errors import UserError
+from headwise.tasks.splitting import shuffled_indices
 from headwise.training.translation.tokens import Tokens
 
 #: Tables are as wide as a multiple of this: fewer shapes, for which kernels are chosen once.
@@ -28,7 +28,7 @@ class TokenBatches(Sampler[Any]):
         ordered: the pairs by length, in the same batches every time.
 
     Raises:
-        Mistake: a batch has no room for a pair each process.
+        UserError: a batch has no room for a pair each process.
 
     Example:
         >>> batches = TokenBatches(np.array([3, 1, 2, 1]), np.array([2, 1, 2, 3]), size=6, seed=0)
@@ -52,7 +52,7 @@ class TokenBatches(Sampler[Any]):
         self.epoch = 0
         longest = int(max(source.max(), target.max()))
         if longest * processes > size:
-            raise Mistake(
+            raise UserError(
                 f"--batch-size {size} has no room for {processes} sentence(s) of {longest} tokens, the longest there is"
             )
         self.widths = np.maximum(source, target)
@@ -67,10 +67,10 @@ class TokenBatches(Sampler[Any]):
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         count = len(self.source)
-        order = np.arange(count) if self.ordered else shuffled(count, (self.seed, self.epoch))
+        order = np.arange(count) if self.ordered else shuffled_indices(count, (self.seed, self.epoch))
         by_length = order[np.lexsort((self.target[order], self.widths[order]))]
         batches = np.split(by_length, self.cuts)
-        for number in range(len(self)) if self.ordered else shuffled(len(self), (self.seed, self.epoch, 1)):
+        for number in range(len(self)) if self.ordered else shuffled_indices(len(self), (self.seed, self.epoch, 1)):
             yield batches[number][self.process :: self.processes]
 
 
@@ -126,12 +126,12 @@ class Loader(DataLoader[Any]):
     """A DataLoader of batches that are made whole, which tells them the epoch that the Trainer tells it."""
 
     def __init__(self, batched: Batched, batches: TokenBatches) -> None:
-        super().__init__(batched, batch_sampler=batches, collate_fn=as_it_is)
+        super().__init__(batched, batch_sampler=batches, collate_fn=identity_collate)
 
     def set_epoch(self, epoch: int) -> None:
         assert isinstance(self.batch_sampler, TokenBatches)
         self.batch_sampler.set_epoch(epoch)
 
 
-def as_it_is(batch: Any) -> Any:
+def identity_collate(batch: Any) -> Any:
     return batch

@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from headwise.training.translation.settings import Translation
+from headwise.training.translation.config import TranslationConfig
 
 HOW_TO_LOAD = """\
 import headwise.models
@@ -16,7 +16,7 @@ batch = tokenizer(["A sentence."], padding=True, return_tensors="pt")
 print(tokenizer.batch_decode(model.generate(**batch, max_new_tokens=100), skip_special_tokens=True))"""
 
 
-def text(settings: Translation, metrics: dict[str, Any]) -> str:
+def text(settings: TranslationConfig, metrics: dict[str, Any]) -> str:
     """The card as Markdown, with the hub's header. It holds no path and no name of the machine."""
     head = {
         "library_name": "headwise",
@@ -30,11 +30,11 @@ def text(settings: Translation, metrics: dict[str, Any]) -> str:
         f"# {settings.source} → {settings.target}, {settings.model}",
         f"A Transformer with {settings.scheme} attention, trained from scratch by headwise "
         f"{metrics['versions']['headwise']}.",
-        f"**Data.** {metrics['recipe']}",
+        f"**Data.** {metrics['dataset']}",
         f"**Figures** (± the standard error of BLEU, by bootstrap over sentences; one run, seed {settings.seed}; "
         f"sacrebleu {signed}):",
         table(metrics),
-        f"**Training.** {metrics['steps']:,} steps, {metrics['epochs']:.3g} epochs, in {metrics['seconds']:.0f} s. "
+        f"**Training.** {metrics['steps']:,} steps, {metrics['epochs']:.3g} epochs, {metrics['train_seconds']:.0f} s. "
         + " ".join(f"{note}." for note in metrics["notes"]),
         f"**Use it.** PATH is this folder.\n\n```python\n{HOW_TO_LOAD}\n```",
         "`headwise predict PATH FILE --out TRANSLATED` translates a file line by line.",
@@ -45,6 +45,6 @@ def text(settings: Translation, metrics: dict[str, Any]) -> str:
 def table(metrics: dict[str, Any]) -> str:
     """The figures of each split, as Markdown."""
     rows = ["| | BLEU | chrF |", "|---|---|---|"]
-    for split, found in metrics["figures"].items():
+    for split, found in metrics["metrics"].items():
         rows.append(f"| {split} | {found['bleu']:.2f} ± {metrics['standard_error'][split]:.2f} | {found['chrf']:.2f} |")
     return "\n".join(rows)

@@ -9,7 +9,7 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 
-from headwise.mistakes import Mistake
+from headwise.errors import UserError
 
 ROWS = 1000
 SIDES = ("source", "target")
@@ -90,7 +90,7 @@ class Tokens:
             place: where a row stands, for messages.
 
         Raises:
-            Mistake: a sentence is longer, and shall not be cut.
+            UserError: a sentence is longer, and shall not be cut.
         """
         kind = np.uint16 if len(tokenizer) <= 2**16 else np.int32
         clipped = np.zeros(len(rows), bool)
@@ -126,7 +126,7 @@ def clipped_to(ids: list[int], longest: int) -> list[int]:
     return [*ids[: longest - 1], ids[-1]]
 
 
-def too_long(place: str, length: int, longest: int) -> Mistake:
-    return Mistake(
+def too_long(place: str, length: int, longest: int) -> UserError:
+    return UserError(
         f"{place}: {length} tokens, where at most {longest} are taken (--max-length); --clip cuts longer sentences"
     )

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from headwise.training.faults import Watched
+from headwise.training.core.failures import CheckedTrainer
 from headwise.training.translation.batches import Batched, Loader, TokenBatches
 from headwise.training.translation.tokens import Tokens
 
 
-class TranslationTrainer(Watched):
+class TranslationTrainer(CheckedTrainer):
     """Learns from batches of about so many tokens; dev's loss is the mean over its tokens, without smoothing.
 
     Processes share each batch, and each share counts by its tokens: together they give the whole batch's gradient.

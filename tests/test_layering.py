@@ -1,0 +1,68 @@
+"""Imports go down only: cli → studies → training → tasks, models, guidance → attention; others aside."""
+
+import ast
+from pathlib import Path
+
+import headwise
+
+ROOT = Path(headwise.__file__).parent
+
+#: What each room may import from, besides itself.
+DOORS = {
+    "attention": set(),
+    "integrations": {"attention"},
+    "guides": {"integrations"},
+    "guidance": {"attention", "integrations", "guides"},
+    "models": {"attention"},
+    "inspection": {"attention", "integrations", "models"},
+    "tasks": set(),
+    "simulation": {"tasks"},
+    "training": {"attention", "integrations", "guides", "guidance", "models", "tasks", "inspection"},
+    "studies": {"attention", "integrations", "guides", "guidance", "models", "tasks", "training", "inspection"},
+    "bench": {"attention", "integrations", "guides", "guidance", "models", "inspection"},
+    "cli": {
+        "attention",
+        "integrations",
+        "guides",
+        "guidance",
+        "models",
+        "tasks",
+        "training",
+        "studies",
+        "bench",
+        "inspection",
+        "simulation",
+    },
+}
+
+
+def imported_rooms(source: str) -> set[str]:
+    rooms = set()
+    for node in ast.walk(ast.parse(source)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        rooms |= {name.split(".")[1] for name in names if name.startswith("headwise.")}
+    return rooms
+
+
+def test_imports_go_down_only() -> None:
+    files = [path for path in ROOT.rglob("*.py") if path.parent != ROOT]
+    assert files
+    for path in files:
+        room = path.relative_to(ROOT).parts[0]
+        used = imported_rooms(path.read_text()) & (DOORS.keys() | {p.name for p in ROOT.iterdir() if p.is_dir()})
+        assert used <= DOORS[room] | {room}, f"{path}: {room} may not import {used - DOORS[room] - {room}}"
+
+
+def test_backends_do_not_import_each_other() -> None:
+    attention = ROOT / "attention"
+    backends = {"reference", "blockwise", "sdpa", "triton_backend"}
+    for backend in backends:
+        for path in [attention / f"{backend}.py", *(attention / backend).glob("*.py")]:
+            if path.exists():
+                for other in backends - {backend}:
+                    assert f"headwise.attention.{other}" not in path.read_text(), f"{path} imports {other}"
