@@ -1,6 +1,6 @@
 """Locks on output directories and files, so that two processes never write to the same one.
 
-The operating system releases a lock when its process ends, however that ends. On network file systems with POSIX locks it
+The operating system releases a lock when its process ends, however it ends. On network file systems with POSIX locks it
 also excludes other machines; on file systems without locks a warning is logged.
 """
 
