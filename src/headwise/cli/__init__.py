@@ -47,6 +47,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return run(args)
     except UserError as error:
         return report_error(str(error))
+    except SystemExit as stop:  # argparse, after it has printed a help text
+        return int(stop.code or 0)
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -68,18 +70,30 @@ def run(args: Sequence[str]) -> int:
     if args == ["--version"]:
         print(f"headwise {__version__}")
         return 0
+    command, arguments = parse(args)
+    with logging_to_stderr(level(arguments)):
+        return int(command.run(arguments))
+
+
+def parse(args: Sequence[str]) -> tuple[Any, argparse.Namespace]:
+    """Return the module of the command that the arguments name, and its parsed arguments.
+
+    Raises:
+        UserError: the arguments are wrong.
+    """
     name, *rest = args
     if name not in COMMANDS:
-        kind = "option" if name.startswith("-") else "command"
-        raise UserError(f"unknown {kind} {name}{suggest(name, COMMANDS)} (see headwise --help)")
-    command: Any = import_module(f"headwise.cli.{name}")
+        raise UserError(
+            f"unknown {'option' if name.startswith('-') else 'command'} {name}{suggest(name, COMMANDS)} "
+            "(see headwise --help)"
+        )
+    command = import_module(f"headwise.cli.{name}")
     parser = Parser(prog=f"headwise {name}", description=command.__doc__)
     add_output_options(parser)
     command.add_arguments(parser)
     arguments = parser.parse(rest)
     arguments.command = shlex.join(["headwise", *args])
-    with logging_to_stderr(level(arguments)):
-        return int(command.run(arguments))
+    return command, arguments
 
 
 def overview() -> str:

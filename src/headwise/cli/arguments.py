@@ -39,9 +39,19 @@ class Parser(argparse.ArgumentParser):
         """
         namespace, unknown = self.parse_known_args(args)
         if unknown:
-            options = [option for action in self._actions for option in action.option_strings]
-            raise UserError(describe_unknown(unknown[0], options))
+            raise UserError(describe_unknown(unknown[0], self.option_strings()))
         return namespace
+
+    def option_strings(self) -> list[str]:
+        """Return all options, those of sub-commands included."""
+        subparsers = [
+            parser
+            for action in self._actions
+            if isinstance(action, argparse._SubParsersAction)
+            for parser in action.choices.values()
+        ]
+        own = [option for action in self._actions for option in action.option_strings]
+        return own + [option for parser in subparsers for option in parser.option_strings()]
 
     def error(self, message: str) -> NoReturn:
         message = message.removeprefix("argument ")

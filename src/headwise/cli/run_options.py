@@ -39,7 +39,7 @@ def add_run_options(parser: Parser, add_own: Callable[[Parser], None]) -> None:
         names |= {field.name for field in fields(config_class)}
 
     def help_parser(namespace: Namespace) -> Parser:
-        shown = Parser(prog=parser.prog, description=parser.description)
+        shown = Parser(prog=parser.prog, usage="%(prog)s [options]", description=parser.description)
         add_own(shown)
         task = getattr(namespace, "task", None)
         task = task[0].partition("=")[0] if isinstance(task, list) and task else task or None
