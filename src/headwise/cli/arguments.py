@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that raises UserError with one line, and suggests the nearest option for a typo."""
 
     def __init__(self, **options: Any) -> None:
-        defaults = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        defaults: dict[str, Any] = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
         super().__init__(**defaults | options | {"add_help": False})
         self.add_argument("-h", "--help", action=_Help, nargs=0, help="print this text")
         self.help_parser: Callable[[argparse.Namespace], Parser] | None = None
