@@ -1,11 +1,12 @@
-"""The command line as a user meets it: help, versions, and one line for a mistake."""
+"""The command line: help, version, one line for an error, output streams."""
 
+import logging
 from pathlib import Path
 
 import pytest
 
 import headwise
-from headwise.cli import main
+from headwise.cli import level, logging_to_stderr, main, parse
 
 FAST = [
     "--lengths",
@@ -24,23 +25,31 @@ FAST = [
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "expected"),
     [
         (["--help"], ["bench", "--version"]),
-        (["bench", "--help"], ["attention"]),
-        (["bench", "attention", "--help"], ["--lengths", "--out", "$ headwise bench attention --out bench"]),
-        (["bench", "guiding", "--help"], ["--shapes", "--out", "$ headwise bench guiding"]),
-        (["simulate", "mind", "--help"], ["--titles", "--drift", "--out", "$ headwise simulate mind"]),
-        (["inspect", "--help"], ["MODEL", "--data", "--rows", "--out", "$ headwise inspect runs/reviews"]),
+        (["bench", "--help"], ["attention", "headwise bench attention --out bench"]),
+        (["train", "--help"], ["--hierarchy", "--task translation --help"]),
+        (["train", "--task", "translation", "--help"], ["--smoothing"]),
+        (["compare", "--task", "mind=log", "--help"], ["--methods", "--negatives"]),
+        (["bench", "attention", "--help"], ["--lengths", "--out", "(default: 256 512 1024 2048)"]),
+        (["bench", "guiding", "--help"], ["--shapes", "--out"]),
+        (["simulate", "mind", "--help"], ["--titles", "--drift", "--out"]),
+        (["inspect", "--help"], ["MODEL", "--data", "--rows", "--out", "headwise inspect runs/reviews"]),
     ],
-    ids=["headwise", "bench", "attention", "guiding", "simulate", "inspect"],
+    ids=lambda value: " ".join(value) if isinstance(value, list) and value[-1] == "--help" else "",
 )
-def test_help_tells_what_there_is(args: list[str], told: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(args)
-    assert not stop.value.code
-    out = capsys.readouterr().out
-    assert all(text in out for text in told)
+def test_help(args: list[str], expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(args) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert all(text in out for text in expected)
+
+
+def test_overview_fits_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,18 +58,35 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "expected"),
     [
-        ([], "bench"),
-        (["bench"], "attention"),
-        (["nonsense"], "nonsense"),
-        (["bench", "attention", "--nonsense"], "--nonsense"),
+        (["bench"], "BENCHMARK is required"),
+        (["bench", "atention"], "'atention'"),
+        (["evalute"], "unknown command evalute; did you mean evaluate?"),
+        (["--nonsense"], "unknown option --nonsense"),
+        (["bench", "attention", "--lenghts", "8"], "unknown option --lenghts; did you mean --lengths?"),
+        (["train", "--learning_rate", "1"], "unknown option --learning_rate; did you mean --learning-rate?"),
+        (["train", "more.csv", "--out", "run"], "unexpected argument 'more.csv'"),
+        (["train", "--data", "a.csv"], "--out is required"),
+        (
+            ["train", "--data", "a.csv", "--layers", "two", "--out", "run"],
+            "--layers: expected a whole number, got 'two'",
+        ),
+        (
+            ["train", "--task", "translation", "--hierarchy", "3", "4", "--out", "run"],
+            "--hierarchy does not apply to --task",
+        ),
+        (["train", "--data", "a.csv", "--beams", "2", "--out", "run"], "--beams does not apply to labelled texts"),
+        (["train", "--data", "a.csv", "--retrofit", "rrp", "--out", "run"], "did you mean rpr?"),
+        (["compare", "--data", "a.csv", "--out", "study"], "--methods is required"),
+        (["reproduce", "--out", "study"], "name of a table or figure is required"),
+        (["simulate", "mind", "--out", "log"], "--titles is required"),
         (["bench", "attention", "--schemes", "alibi"], "'alibi'"),
         (["bench", "attention", "--rivals", "xformers"], "got xformers"),
         (["bench", "attention", "--lengths", "-3"], "--lengths must be at least 1, got -3"),
         (["bench", "attention", "--lengths", "many"], "many"),
         (["bench", "guiding", "--shapes", "64"], "--shapes must be batch size x length, such as 64x256; got 64"),
-        (["bench", "attention", "--lengths"], "--lengths needs at least one value"),
+        (["bench", "attention", "--lengths"], "--lengths: expected at least one argument"),
         (["bench", "attention", "--repeats", "0"], "--repeats must be at least 1, got 0"),
         (["bench", "attention", "--head-dim", "3"], "--head-dim must be even and at least 2, got 3"),
         (["bench", "attention", "--dtype", "int8"], "'int8'"),
@@ -68,20 +94,30 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ],
     ids=lambda value: " ".join(Path(x).name for x in value) if isinstance(value, list) else "",
 )
-def test_mistake_is_one_line(args: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_one_line(args: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(args) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("headwise: ")
+    assert captured.err.startswith("headwise: error: ")
     assert captured.err.count("\n") == 1
-    assert told in captured.err
-    assert "dummy" not in captured.err
+    assert expected in captured.err
 
 
-def test_interruption_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interruption_prints_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("headwise.bench.attention.bench", interrupted)
     assert main(["bench", "attention"]) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("options", "expected"), [([], True), (["--quiet"], False)])
+def test_quiet_leaves_results_only(options: list[str], expected: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_to_stderr(level(parse(["tasks", *options])[1])):
+        logging.getLogger("headwise.training").info("epoch 1")
+        logging.getLogger("headwise.training").warning("slow")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert ("epoch 1" in captured.err) == expected
+    assert "slow" in captured.err

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.cli import main, parsed
+from headwise.cli import main, parse
 from headwise.errors import UserError
 from tests.docs import scene
 from tests.docs.pages import PAGES, README, ROOT, TUTORIAL, Command, blocks, commands, mentioned, named, options
@@ -41,7 +41,9 @@ def check(command: Command) -> None:
     args = ours(command.words)
     if args is not None:
         with suppress(SystemExit), redirect_stdout(io.StringIO()):  # --help
-            parsed(list(args))
+            module, arguments = parse(list(args))
+            if args[0] == "train" and arguments.out and not arguments.config and not arguments.resume:
+                module.build_config(arguments)
     elif program == "make":
         assert set(rest) <= TARGETS, command
     elif program == "pip":
@@ -92,7 +94,7 @@ def known() -> set[str]:
     for args in [*training, *others, *nested]:
         told = io.StringIO()
         with redirect_stdout(told), pytest.raises(SystemExit):
-            parsed([*args, "--help"])
+            parse([*args, "--help"])
         found |= set(re.findall(r"--[a-z][a-z-]*", told.getvalue()))
     return found
 

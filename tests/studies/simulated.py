@@ -47,7 +47,7 @@ def written(
         pa.table({**table, "scores": [np.asarray(row).tolist() for row in scores]}), own / "predictions.parquet"
     )
     judge = metrics.get_metrics(kind)
-    found = judge.figures(scores, as_rows(listed, kind, labels))
+    found = judge.compute(scores, as_rows(listed, kind, labels))
     return Result(
         task=task,
         method=method,

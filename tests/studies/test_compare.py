@@ -12,7 +12,7 @@ import torch
 from transformers import TrainerCallback
 
 import headwise as package
-from headwise.cli.study_options import resumable
+from headwise.cli.study_options import resume_hint
 from headwise.studies import compare
 from headwise.studies.methods import Method, parse_method
 from headwise.studies.worker import train_run, work
@@ -203,6 +203,6 @@ def test_who_stops_a_study_is_told_how_it_goes_on(
 
 
 def test_a_study_stopped_while_it_writes_its_report_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), resumable("compare", Path("study")):
+    with pytest.raises(KeyboardInterrupt), resume_hint("compare", Path("study")):
         signal.raise_signal(signal.SIGTERM)
     assert "headwise: stopped; headwise compare --resume --out study goes on" in capsys.readouterr().err

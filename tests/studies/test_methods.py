@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headwise.cli.compare import as_method
+from headwise.cli.compare import parse_method_argument
 from headwise.errors import UserError
 from headwise.models.configuration import SCHEMES as MODELS
 from headwise.studies.methods import SCHEMES, Method, parse_method, with_controls
@@ -72,12 +72,12 @@ def test_a_name_is_there_once() -> None:
 
 
 def test_a_method_of_options() -> None:
-    found = as_method('wide="--model rpr --heads 32"'.replace('"', ""), BASE)
+    found = parse_method_argument('wide="--model rpr --heads 32"'.replace('"', ""), BASE)
     assert found == Method("wide", {"model": "rpr", "heads": 32})
-    assert as_method("bert+pdg=0.1", BASE) == parse_method("bert+pdg=0.1")
-    assert as_method("usual=", BASE) == Method("usual", {})
+    assert parse_method_argument("bert+pdg=0.1", BASE) == parse_method("bert+pdg=0.1")
+    assert parse_method_argument("usual=", BASE) == Method("usual", {})
     with pytest.raises(UserError, match=r"--methods wide: .*--hats"):
-        as_method("wide=--hats 3", BASE)
+        parse_method_argument("wide=--hats 3", BASE)
 
 
 def test_runs_are_methods_by_seeds_with_their_settings() -> None:

@@ -1,89 +1,140 @@
-"""The command line: one file for each command, and no logic. A new command is a file and a line here."""
+"""The command line: one module for each command, without logic of its own. A new command is a module and a line here.
 
+A command's module has a docstring, which is its help text, `add_arguments(parser)` and `run(arguments)`, which returns
+the exit code. Modules are imported when their command is called.
+"""
+
+import argparse
+import logging
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
-from tyro.conf import DisallowNone, FlagCreatePairsOff
-from tyro.extras import SubcommandApp
-
 from headwise import __version__
-from headwise.cli import bench, simulate
-from headwise.cli.compare import Compare
-from headwise.cli.errors import in_one_line
-from headwise.cli.evaluate import Evaluate
-from headwise.cli.inspect import Inspect
-from headwise.cli.predict import Predict
-from headwise.cli.reproduce import Reproduce, first_task
-from headwise.cli.studies import Studies
-from headwise.cli.study_options import asking
-from headwise.cli.sweep import Sweep
-from headwise.cli.tasks import Tasks
-from headwise.cli.train import command_for, task_in
+from headwise.cli.arguments import Parser, suggest
 from headwise.errors import UserError
 
-ABOUT = """Self-attention that knows how far apart tokens are, and that can be told what to look at.
+#: The commands, with their line in `headwise --help`.
+COMMANDS = {
+    "train": "train a model on labelled texts, sentence pairs or a click log",
+    "evaluate": "compute a trained model's metrics on its test split or another file",
+    "predict": "label the rows of a file, translate it, or rank its candidates",
+    "inspect": "show what attention heads look at, as one HTML page",
+    "compare": "compare methods over many seeds, with a statistical test",
+    "sweep": "search guide weights or any other option on the dev split",
+    "reproduce": "run a table or figure of the papers again",
+    "studies": "list comparisons, sweeps and reproductions",
+    "tasks": "list the tasks that have a name",
+    "bench": "measure time and memory side by side with alternatives",
+    "simulate": "generate a click log with known click probabilities",
+}
 
-headwise COMMAND --help tells more about a command, headwise --version the version."""
-
-
-def commands(args: Sequence[str]) -> SubcommandApp:
-    """All commands. What those that train ask for depends on the task."""
-    app = SubcommandApp()
-    task = task_in(args) if args[:1] in (["train"], ["compare"], ["sweep"]) else None
-    app.command(name="train")(command_for(task))
-    app.command(name="evaluate")(Evaluate)
-    app.command(name="predict")(Predict)
-    app.command(name="inspect")(Inspect)
-    app.command(name="tasks")(Tasks)
-    app.command(name="compare")(asking(Compare, task))
-    app.command(name="sweep")(asking(Sweep, task))
-    app.command(name="reproduce")(asking(Reproduce, first_task(args) if args[:1] == ["reproduce"] else None))
-    app.command(name="studies")(Studies)
-    app.command(bench.app, name="bench", help="Time and memory, side by side with what else there is.")
-    app.command(simulate.app, name="simulate", help="Data that is made up, with its truth known.")
-    return app
-
-
-def parsed(args: Sequence[str]) -> Any:
-    """The command that arguments ask for, with its options, to be called with the line as it was typed.
-
-    Raises:
-        UserError: what is asked for does not exist.
-    """
-    with in_one_line():
-        return commands(args).cli(
-            prog="headwise", description=ABOUT, args=args, config=(FlagCreatePairsOff, DisallowNone)
-        )
+USAGE = "headwise COMMAND [options]"
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        The exit code: 0 when done, 2 for a mistake of the user's, 130 when interrupted.
+        The exit code: 0 for success, 2 for a user's error, 130 when interrupted.
     """
     args = sys.argv[1:] if args is None else list(args)
-    if args == ["--version"]:
-        print(f"headwise {__version__}")
-        return 0
     try:
-        return int(parsed(args)(shlex.join(["headwise", *args])))
-    except UserError as mistake:
-        return told(str(mistake))
-    except BrokenPipeError:  # whoever read our output has seen enough
+        return run(args)
+    except UserError as error:
+        return report_error(str(error))
+    except SystemExit as stop:  # argparse, after it has printed a help text
+        return int(stop.code or 0)
+    except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return told(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+        return report_error(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except KeyboardInterrupt:
         return 130
 
 
-def told(mistake: str) -> int:
-    """A mistake in one line; of several processes, which all know it, the first tells it."""
+def run(args: Sequence[str]) -> int:
+    """Parse the arguments and run the command they name.
+
+    Raises:
+        UserError: the arguments are wrong, or the command cannot be carried out.
+    """
+    if args in ([], ["--help"], ["-h"]):
+        print(overview())
+        return 0
+    if args == ["--version"]:
+        print(f"headwise {__version__}")
+        return 0
+    command, arguments = parse(args)
+    with logging_to_stderr(level(arguments)):
+        return int(command.run(arguments))
+
+
+def parse(args: Sequence[str]) -> tuple[Any, argparse.Namespace]:
+    """Return the module of the command that the arguments name, and its parsed arguments.
+
+    Raises:
+        UserError: the arguments are wrong.
+    """
+    name, *rest = args
+    if name not in COMMANDS:
+        raise UserError(
+            f"unknown {'option' if name.startswith('-') else 'command'} {name}{suggest(name, COMMANDS)} "
+            "(see headwise --help)"
+        )
+    command = import_module(f"headwise.cli.{name}")
+    parser = Parser(prog=f"headwise {name}", description=command.__doc__)
+    add_output_options(parser)
+    command.add_arguments(parser)
+    arguments = parser.parse(rest)
+    arguments.command = shlex.join(["headwise", *args])
+    return command, arguments
+
+
+def overview() -> str:
+    """Return the text of `headwise --help`."""
+    lines = [f"usage: {USAGE}", "", "Position-aware attention and attention guiding for PyTorch and Hugging Face.", ""]
+    lines += ["commands:", *(f"  {name:<12}{text}" for name, text in COMMANDS.items()), ""]
+    lines += ["headwise COMMAND --help describes a command; headwise --version prints the version."]
+    return "\n".join(lines)
+
+
+def add_output_options(parser: Parser) -> None:
+    """Add the options that all commands have."""
+    parser.add_argument("--quiet", action="store_true", help="print results and warnings only")
+    parser.add_argument("--verbose", action="store_true", help="print details of what is done")
+
+
+def level(arguments: argparse.Namespace) -> int:
+    """Return the logging level that a user asked for; of several processes, only the first one reports."""
+    if os.environ.get("RANK", "0") != "0":
+        return logging.ERROR
+    return logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
+
+
+@contextmanager
+def logging_to_stderr(threshold: int) -> Iterator[None]:
+    """Print the messages of headwise's loggers to standard error, while a command runs."""
+    logger = logging.getLogger("headwise")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    previous = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(threshold)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(previous)
+
+
+def report_error(message: str) -> int:
+    """Print an error in one line; of several processes, which all have it, the first one prints."""
     if os.environ.get("RANK", "0") == "0":
-        print(f"headwise: {mistake}", file=sys.stderr)
+        print(f"headwise: error: {message}", file=sys.stderr)
     return 2

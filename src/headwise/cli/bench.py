@@ -1,46 +1,44 @@
-"""`headwise bench`: what things cost."""
+"""Measure time and memory on this machine, side by side with alternatives.
 
-from dataclasses import dataclass
+examples:
+  headwise bench attention --out bench
+  headwise bench attention --schemes distance-aware rpr --lengths 1024 4096 --out bench
+  headwise bench attention --device cuda --dtype bfloat16 --batch 4 --heads 16 --lengths 4096 --out bench
+  headwise bench guiding --device cuda --dtype bfloat16 --shapes 64x128 64x256 32x512 8x2048 2x8192 --out bench
+"""
+
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Annotated
-
-from tyro.conf import arg
-from tyro.extras import SubcommandApp
+from types import ModuleType
 
 from headwise.bench import attention, guiding
+from headwise.cli.arguments import add_options, parse_options
 
-app = SubcommandApp()
-
-
-@app.command(name="attention")
-@dataclass(frozen=True, kw_only=True)
-class Attention(attention.Settings):
-    """Attention: our backends beside torch's SDPA, the naive formula, torch.compile of it and FlexAttention.
-
-    $ headwise bench attention --out bench
-    $ headwise bench attention --schemes distance-aware rpr --lengths 1024 4096 --out bench
-    $ headwise bench attention --rivals headwise-blockwise naive --forward-only
-    $ headwise bench attention --device cuda --dtype bfloat16 --batch 4 --heads 16 --lengths 4096 --out bench
-    """
-
-    out: Annotated[Path | None, arg(metavar="FOLDER")] = None
-    """Where to write attention.csv, attention.md and attention.png; without it the table is only printed."""
-
-    def __call__(self, command: str) -> int:
-        return 0 if attention.bench(self, self.out, command) else 130
+#: The benchmarks, with their help texts.
+BENCHMARKS: dict[str, tuple[ModuleType, str]] = {
+    "attention": (
+        attention,
+        "Attention operators: our backends, torch's SDPA, the paper's formula, torch.compile of it, and FlexAttention.",
+    ),
+    "guiding": (
+        guiding,
+        "A training step of BERT with guides, without guides, and with guides that read eager attention maps.",
+    ),
+}
 
 
-@app.command(name="guiding")
-@dataclass(frozen=True, kw_only=True)
-class Guiding(guiding.Settings):
-    """Guiding: a training step of BERT with guides, beside the unguided one and beside guides on eager maps.
+def add_arguments(parser: ArgumentParser) -> None:
+    subparsers = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
+    for name, (module, text) in BENCHMARKS.items():
+        subparser = subparsers.add_parser(name, description=text, help=text)
+        subparser.add_argument(
+            "--out", type=Path, metavar="FOLDER", help="write the table (CSV, Markdown) and a figure to this folder"
+        )
+        add_options(subparser, module.Settings)
 
-    $ headwise bench guiding --layers 2 --heads 4 --shapes 8x64
-    $ headwise bench guiding --device cuda --dtype bfloat16 --shapes 64x128 64x256 32x512 8x2048 2x8192 --out bench
-    """
 
-    out: Annotated[Path | None, arg(metavar="FOLDER")] = None
-    """Where to write guiding.csv, guiding.md and guiding.png; without it the table is only printed."""
-
-    def __call__(self, command: str) -> int:
-        return 0 if guiding.bench(self, self.out, command) else 130
+def run(arguments: Namespace) -> int:
+    module, _ = BENCHMARKS[arguments.benchmark]
+    values = {name: value for name, value in vars(arguments).items() if name in module.Settings.__dataclass_fields__}
+    config = module.Settings(**parse_options(module.Settings, values))
+    return 0 if module.bench(config, arguments.out, arguments.command) else 130

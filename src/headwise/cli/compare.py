@@ -1,92 +1,108 @@
-"""`headwise compare`: which method is better, and can one believe it?"""
+"""Compare methods on your own data or on named tasks. All methods get the same splits, batches and initial values, and
+many seeds; the result is a table with intervals and tests. Options of training apply to all methods.
+
+examples:
+  headwise compare --data reviews.csv --methods plain rpr distance-aware --vectors glove.6B.300d.txt --out study
+  headwise compare --data reviews.csv --methods bert-base-uncased+mdg+pdg --seeds 10 --out study
+  headwise compare --task sst2=data/sst2 --task ag-news=data/ag_news --methods plain tener --jobs 8 --out study
+  headwise compare --data reviews.csv --methods wide="--model rpr --heads 32" narrow="--model rpr" --out study
+  headwise compare --resume --seeds 20 --out study
+"""
 
 import re
 import shlex
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from argparse import Namespace
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from tyro import cli
-from tyro.conf import DisallowNone, FlagCreatePairsOff, UseAppendAction, arg
-
-from headwise.cli.errors import in_one_line
-from headwise.cli.study_options import StudyOptions, resumable
+from headwise.cli.arguments import Parser
+from headwise.cli.run_options import add_run_options, run_values
+from headwise.cli.study_options import add_study_options, base_config, require_out, resources, resume_hint
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
 
 if TYPE_CHECKING:
     from headwise.studies.methods import Method
 
+DEFAULT_SEEDS = 10
 
-@dataclass(frozen=True, kw_only=True)
-class Compare(StudyOptions):
-    """Compare methods on your own texts or on named tasks: the same splits, batches and initial values for all of
-    them, many seeds, and an answer with its uncertainty. Settings of training hold for all methods.
 
-    $ headwise compare --data reviews.csv --methods plain rpr distance-aware --vectors glove.6B.300d.txt --out study
-    $ headwise compare --data reviews.csv --methods bert-base-uncased+mdg+pdg --seeds 10 --out study
-    $ headwise compare --task sst2=data/sst2 --task ag-news=data/ag_news --methods plain tener --jobs 8 --out study
-    $ headwise compare --data reviews.csv --methods wide="--model rpr --heads 32" narrow="--model rpr" --out study
-    $ headwise compare --resume --seeds 20 --out study
+def add_arguments(parser: Parser) -> None:
+    add_run_options(parser, add_own_arguments)
+
+
+def add_own_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "--task",
+        action="append",
+        default=[],
+        metavar="NAME[=PATH]",
+        help="a task by name (headwise tasks lists them), with the path of its data; repeatable. Default: own data",
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=(),
+        metavar="METHOD",
+        help='none, plain, rpr, …; MODEL; MODEL+mdg+pdg; MODEL+retrofit:distance-aware; or NAME="--model … --guides …" '
+        "with any option of training. Controls are added",
+    )
+    parser.add_argument("--baseline", metavar="METHOD", help="method to compare with (default: the control)")
+    parser.add_argument("--keep-models", action="store_true", help="keep all models, not only those of the first seed")
+    add_study_options(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from headwise.studies import compare
+    from headwise.studies.study import Study
+
+    out = require_out(arguments)
+    if arguments.resume:
+        study = Study.resume(out, storage=arguments.storage, seeds=arguments.seeds, kinds=["compare"])
+    else:
+        configs = base_configs(arguments)
+        study = compare.create_comparison(
+            configs,
+            [parse_method_argument(text, configs[0]) for text in arguments.methods],
+            DEFAULT_SEEDS if arguments.seeds is None else arguments.seeds,
+            out,
+            baseline=arguments.baseline,
+            storage=arguments.storage,
+            keep_models=arguments.keep_models,
+        )
+    with resume_hint("compare", out):
+        return 0 if compare.run_comparison(study, resources(arguments)) else 1
+
+
+def base_configs(arguments: Namespace) -> list[RunConfig]:
+    """Return, for each task, the configuration that all methods share."""
+    if not arguments.methods:
+        raise UserError("--methods is required, for example --methods plain rpr distance-aware")
+    if not arguments.task:
+        return [base_config(arguments, None)]
+    if len(arguments.task) > 1 and "data" in arguments:
+        raise UserError("--data is for one task; with several, use --task sst2=PATH --task ag-news=PATH")
+    tasks = [text.partition("=") for text in arguments.task]
+    return [base_config(arguments, name, path or None) for name, _, path in tasks]
+
+
+def parse_method_argument(text: str, base: RunConfig) -> "Method":
+    """Return a method from its short form, or from a name with options of training.
+
+    Raises:
+        UserError: the method or one of its options is unknown.
     """
-
-    task: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME[=PATH]")] = ()
-    """A task by name, with its data's place where there are several tasks; may be said again. `headwise tasks` lists
-    them. Without one, the data is your own."""
-    methods: Annotated[tuple[str, ...], arg(metavar="METHODS")] = ()
-    """What to compare: none, plain, rpr, …, MODEL, MODEL+mdg+pdg, MODEL+retrofit:distance-aware, or
-    NAME="--model … --guides …" with any option of training. Controls are added."""
-    baseline: str | None = None
-    """The method that the others are compared to; by default the control."""
-    keep_models: bool = False
-    """Keep all trained models; otherwise only those of the first seed."""
-
-    def __call__(self, command: str) -> int:
-        from headwise.studies import compare
-        from headwise.studies.study import Study
-
-        assert self.out is not None
-        machine = self.machine()
-        if self.resume:
-            study = Study.resume(self.out, storage=self.storage, seeds=self.seeds, kinds=["compare"])
-        else:
-            bases = self.bases()
-            study = compare.create_comparison(
-                bases,
-                [as_method(text, bases[0]) for text in self.methods],
-                10 if self.seeds is None else self.seeds,
-                self.out,
-                baseline=self.baseline,
-                storage=self.storage,
-                keep_models=self.keep_models,
-            )
-        with resumable("compare", self.out):
-            return 0 if compare.run_comparison(study, machine) else 1
-
-    def bases(self) -> list[RunConfig]:
-        """Of each task the settings that all methods share."""
-        if not self.methods:
-            raise UserError("--methods is missing: what shall be compared? --methods plain rpr distance-aware")
-        if not self.task:
-            return [self.base(None)]
-        if len(self.task) > 1 and getattr(self, "data", None):
-            raise UserError("--data is of one task; of several, each has its own: --task sst2=PATH --task ag-news=PATH")
-        named = [one.partition("=") for one in self.task]
-        return [self.base(name, path or None) for name, _, path in named]
-
-
-def as_method(text: str, base: RunConfig) -> "Method":
-    """A method in short, or with a name and options of training."""
     from headwise.studies.methods import Method, parse_method
 
-    named = re.fullmatch(r"([^=\s]+)=\s*((?:--.*)?)", text, re.DOTALL)
-    if named is None:
+    match = re.fullmatch(r"([^=\s]+)=\s*((?:--.*)?)", text, re.DOTALL)
+    if match is None:
         return parse_method(text)
-    name, options = named.groups()
-    made: Any = type(base)
+    name, options = match.groups()
+    parser = Parser(prog=name)
+    add_run_options(parser, lambda _: None)
     try:
-        with in_one_line():
-            asked = cli(made, args=shlex.split(options), default=base, config=(FlagCreatePairsOff, DisallowNone))
-    except UserError as mistake:
-        raise UserError(f"--methods {name}: {mistake}") from None
-    before = asdict(base)
-    return Method(name, {setting: value for setting, value in asdict(asked).items() if value != before[setting]})
+        values = run_values(parser.parse(shlex.split(options)), base.task)
+    except UserError as error:
+        raise UserError(f"--methods {name}: {error}") from None
+    shared = asdict(base)
+    return Method(name, {option: value for option, value in values.items() if value != shared[option]})

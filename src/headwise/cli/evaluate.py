@@ -1,47 +1,50 @@
-"""`headwise evaluate`: how good a trained model is."""
+"""Compute the metrics of a trained model on its own test split, or on another file with labels.
 
-from dataclasses import dataclass
+examples:
+  headwise evaluate runs/reviews
+  headwise evaluate runs/reviews --data other.csv --out metrics.json
+"""
+
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Annotated
 
-from tyro.conf import Positional, arg
+#: Options that are passed on to the model's pipeline, which refuses those that it does not have.
+COLUMNS = {
+    "text": "column of the text; by default the run's, or found by its name",
+    "pair": "column of the second text",
+    "label": "column of the label",
+    "source": "language to translate from; checked against the model's",
+    "target": "language to translate to; checked against the model's",
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluate:
-    """Judge a run's model on its own test split, or on another file with labels.
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="file with labels, or sentence pairs for a translator; by default the run's own test split",
+    )
+    for name, text in COLUMNS.items():
+        parser.add_argument(f"--{name}", metavar="NAME", help=text)
+    parser.add_argument(
+        "--clip",
+        action="store_true",
+        default=None,
+        help="truncate sentences that are too long for a translator, instead of stopping with an error",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the metrics to this JSON file, too")
 
-    $ headwise evaluate runs/reviews
-    $ headwise evaluate runs/reviews --data other.csv --out figures.json
-    """
 
-    run: Positional[Path]
-    """The run's folder."""
-    data: Annotated[Path | None, arg(metavar="FILE")] = None
-    """A file with labels, or pairs for a translator; by default the run's own test split."""
-    text: str | None = None
-    """The file's column of the text; by default the run's, or found by its name."""
-    pair: str | None = None
-    """Its column of the second text."""
-    label: str | None = None
-    """Its column of the label."""
-    source: str | None = None
-    """The language to translate from, if you want it checked."""
-    target: str | None = None
-    """The language to translate to, if you want it checked."""
-    clip: bool = False
-    """Cut sentences that are too long for a translator; otherwise they are an error."""
-    out: Annotated[Path | None, arg(metavar="FILE")] = None
-    """Where to write the figures as JSON too."""
+def run(arguments: Namespace) -> int:
+    from headwise.training import evaluate
+    from headwise.training.core.printing import print_evaluation
+    from headwise.training.core.run_dir import atomic_write, to_json
 
-    def __call__(self, command: str) -> int:
-        from headwise.training import evaluate
-        from headwise.training.core.printing import print_evaluation
-        from headwise.training.core.run_dir import atomic_write, to_json
-
-        options = {name: getattr(self, name) for name in ("text", "pair", "label", "source", "target")}
-        found = evaluate(self.run, self.data, **options, clip=self.clip or None)
-        print_evaluation(found)
-        if self.out is not None:
-            atomic_write(self.out, to_json(found))
-        return 0
+    options = {name: getattr(arguments, name) for name in (*COLUMNS, "clip")}
+    evaluation = evaluate(arguments.run, arguments.data, **options)
+    print_evaluation(evaluation)
+    if arguments.out is not None:
+        atomic_write(arguments.out, to_json(evaluation))
+    return 0

@@ -1,56 +1,75 @@
-"""`headwise inspect`: what heads look at."""
+"""Show what the attention heads of up to four models look at: a page that opens from disk, figures and tables.
 
-from dataclasses import dataclass
+examples:
+  headwise inspect runs/reviews --text "A warm and funny film." --out page.html
+  headwise inspect runs/plain runs/mdg runs/pdg runs/both --data reviews.csv --rows 3 7-9 --out inspected
+  headwise inspect runs/seed-0 runs/seed-1 runs/seed-2 --out learned
+  headwise inspect bert-base-uncased --text "The cat sat." "It slept." --out page.html
+"""
+
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Annotated
-
-from tyro.conf import Positional, arg
 
 from headwise.errors import UserError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Inspect:
-    """See what the heads of up to four models look at: a page that opens from disk, figures and tables.
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="a run's folder, or a Hugging Face model's folder or name; up to four",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FOLDER|PAGE.html",
+        help="folder for the page, figures (PNG and SVG) and tables; or the page alone",
+    )
+    parser.add_argument(
+        "--text",
+        nargs="+",
+        default=(),
+        metavar="TEXT",
+        help="texts to show. Without texts and without a file, only the learned parameters of distance-aware heads are "
+        "plotted, for any number of runs; runs that differ only in their seed share a line",
+    )
+    parser.add_argument("--pair", nargs="+", default=(), metavar="TEXT", help="second text of each, for pair models")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="file of texts (CSV, TSV, JSONL or Parquet, gzipped or not): statistics over all rows, maps of some",
+    )
+    parser.add_argument(
+        "--columns", nargs="+", default=(), metavar="NAME", help="columns of the text and of the second text"
+    )
+    parser.add_argument(
+        "--rows", nargs="+", default=(), metavar="ROW", help="rows to show, from 1, such as 3 or 7-9 (default: 1-4)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace existing output")
 
-    $ headwise inspect runs/reviews --text "A warm and funny film." --out page.html
-    $ headwise inspect runs/plain runs/mdg runs/pdg runs/both --data reviews.csv --rows 3 7-9 --out inspected
-    $ headwise inspect runs/seed-0 runs/seed-1 runs/seed-2 --out learned
-    $ headwise inspect bert-base-uncased --text "The cat sat." "It slept." --out page.html
-    """
 
-    models: Positional[Annotated[tuple[str, ...], arg(metavar="MODEL [MODEL ...]")]]
-    """Up to four: a run's folder, or a Hugging Face model's folder or name."""
-    out: Annotated[Path, arg(metavar="FOLDER|PAGE.html")]
-    """A folder for the page, figures (PNG and SVG) and tables; or a page alone."""
-    text: Annotated[tuple[str, ...], arg(metavar="TEXT [TEXT ...]")] = ()
-    """What to look at. Without a text or a file: figures of what distance-aware heads have learned, of any number of
-    runs; those that differ in their seed alone share their line."""
-    pair: Annotated[tuple[str, ...], arg(metavar="TEXT [TEXT ...]")] = ()
-    """The second text of each, for models that read two."""
-    data: Annotated[Path | None, arg(metavar="FILE")] = None
-    """A file of texts (CSV, TSV, JSONL or Parquet, gzipped or not): statistics over all rows, some rows to look at."""
-    columns: Annotated[tuple[str, ...], arg(metavar="NAME [NAME]")] = ()
-    """The file's column of the text, and of the second text; by default found by their names."""
-    rows: Annotated[tuple[str, ...], arg(metavar="ROW [ROW ...]")] = ()
-    """Which rows to look at, from 1, such as 3 or 7-9; by default the first four."""
-    force: bool = False
-    """Replace what is there."""
-
-    def __call__(self, command: str) -> int:
-        if self.pair and len(self.pair) != len(self.text):
-            raise UserError(f"--pair: {len(self.pair)} second texts for {len(self.text)} first ones")
-        from headwise.training.inspect import inspect
-
-        texts = list(zip(self.text, self.pair, strict=True)) if self.pair else [(text,) for text in self.text]
-        done = inspect(
-            self.models,
-            self.out,
-            texts=texts,
-            data=self.data,
-            columns=self.columns,
-            rows=self.rows,
-            force=self.force,
+def run(arguments: Namespace) -> int:
+    if arguments.pair and len(arguments.pair) != len(arguments.text):
+        raise UserError(
+            f"--pair has {len(arguments.pair)} texts, --text has {len(arguments.text)}; give as many of each"
         )
-        print(f"written to {self.out}; open {done.page} in a browser" if done.viewer else f"written to {done.page}")
-        return 0
+    from headwise.training.inspect import inspect
+
+    pairs = zip(arguments.text, arguments.pair, strict=True) if arguments.pair else [(text,) for text in arguments.text]
+    inspected = inspect(
+        tuple(arguments.models),
+        arguments.out,
+        texts=list(pairs),
+        data=arguments.data,
+        columns=tuple(arguments.columns),
+        rows=tuple(arguments.rows),
+        force=arguments.force,
+    )
+    if inspected.viewer:
+        print(f"The results are in {arguments.out}; open {inspected.page} in a browser")
+    else:
+        print(f"The figures are in {inspected.page}")
+    return 0

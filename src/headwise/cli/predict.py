@@ -1,47 +1,59 @@
-"""`headwise predict`: a model's answer beside each row of a file, or its translation of each line."""
+"""Write a model's answer for each row of a file, in their order: a label with probabilities, a translation, or ranks.
 
-import sys
-from dataclasses import dataclass
+examples:
+  headwise predict runs/reviews new.csv --out labelled.csv
+  headwise predict runs/reviews new.jsonl.gz --text body --out labelled.jsonl.gz
+  headwise predict runs/en-de new.en --out new.de
+  cat new.en | headwise predict runs/en-de - --out -
+"""
+
+import logging
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Annotated
 
-from tyro.conf import Positional, arg
+logger = logging.getLogger(__name__)
+
+#: Options that are passed on to the model's pipeline, which refuses those that it does not have.
+COLUMNS = {
+    "text": "column of the text; by default the run's",
+    "pair": "column of the second text",
+    "source": "language to translate from; checked against the model's",
+    "target": "language to translate to; checked against the model's",
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Predict:
-    """Write a file again with the model's label and probabilities beside each row, or translate it, in the same order.
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
+    parser.add_argument(
+        "data",
+        type=Path,
+        metavar="FILE",
+        help="CSV, TSV, JSONL or Parquet, gzipped or not; for a translator also lines of text, or - for standard input",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="file to write; its extension selects the format. A translator writes to standard output with -",
+    )
+    for name, text in COLUMNS.items():
+        parser.add_argument(f"--{name}", metavar="NAME", help=text)
+    parser.add_argument(
+        "--clip",
+        action="store_true",
+        default=None,
+        help="truncate sentences that are too long for a translator, instead of stopping with an error",
+    )
 
-    $ headwise predict runs/reviews new.csv --out labelled.csv
-    $ headwise predict runs/reviews new.jsonl.gz --text body --out labelled.jsonl.gz
-    $ headwise predict runs/en-de new.en --out new.de
-    $ cat new.en | headwise predict runs/en-de - --out -
-    """
 
-    run: Positional[Path]
-    """The run's folder."""
-    data: Positional[Annotated[Path, arg(metavar="FILE")]]
-    """CSV, TSV, JSONL or Parquet, gzipped or not; for a translator also lines of text, or - for standard input."""
-    out: Annotated[Path, arg(metavar="FILE")]
-    """What to write; its ending tells the format. A translator also writes to standard output, -."""
-    text: str | None = None
-    """The column of the text; by default the run's."""
-    pair: str | None = None
-    """The column of the second text."""
-    source: str | None = None
-    """The language to translate from, if you want it checked."""
-    target: str | None = None
-    """The language to translate to, if you want it checked."""
-    clip: bool = False
-    """Cut sentences that are too long for a translator; otherwise they are an error."""
+def run(arguments: Namespace) -> int:
+    from headwise.training import predict
 
-    def __call__(self, command: str) -> int:
-        from headwise.training import predict
-
-        options = {name: getattr(self, name) for name in ("text", "pair", "source", "target")}
-        empty = predict(self.run, self.data, self.out, **options, clip=self.clip or None)
-        if empty:
-            print(f"headwise: {empty:,} rows have no text, and got no answer", file=sys.stderr)
-        if str(self.out) != "-":
-            print(f"written to {self.out}")
-        return 0
+    options = {name: getattr(arguments, name) for name in (*COLUMNS, "clip")}
+    num_empty = predict(arguments.run, arguments.data, arguments.out, **options)
+    if num_empty:
+        logger.warning("%s rows have no text and got no answer", f"{num_empty:,}")
+    if str(arguments.out) != "-":
+        print(f"Predictions are in {arguments.out}")
+    return 0

@@ -1,40 +1,42 @@
-"""`headwise simulate`: data that is made up, with its truth known."""
+"""Generate data with known properties.
 
-from dataclasses import dataclass, fields
+examples:
+  headwise simulate mind --titles ag_news/test.csv --out log
+  headwise simulate mind --titles news.jsonl --text headline --label topic --drift 1 --interest 0 --out log
+  headwise simulate mind --titles news.csv --impressions 1000000 --users 100000 --out large
+"""
+
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Annotated
 
-from tyro.conf import arg
-from tyro.extras import SubcommandApp
-
+from headwise.cli.arguments import add_options, parse_options
+from headwise.errors import UserError
 from headwise.simulation.config import SimulationConfig
 
-app = SubcommandApp()
+TEXT = "A click log in MIND's layout, over titles of your own, with known click probabilities."
 
 
-@app.command(name="mind")
-@dataclass(frozen=True, kw_only=True)
-class Mind(SimulationConfig):
-    """A click log in MIND's layout, over titles of yours, with known click probabilities.
+def add_arguments(parser: ArgumentParser) -> None:
+    subparsers = parser.add_subparsers(dest="layout", metavar="LAYOUT", required=True)
+    subparser = subparsers.add_parser("mind", description=TEXT, help=TEXT)
+    subparser.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="new folder for train, dev, test and their truth"
+    )
+    add_options(subparser, SimulationConfig, metavars={"titles": "FILE"})
 
-    $ headwise simulate mind --titles ag_news/test.csv --out log
-    $ headwise simulate mind --titles news.jsonl --text headline --label topic --drift 1 --interest 0 --out log
-    $ headwise simulate mind --titles news.csv --impressions 1000000 --users 100000 --out large
-    """
 
-    out: Annotated[Path, arg(metavar="FOLDER")]
-    """Where to write train, dev and test, probabilities.parquet and truth.json; a new folder."""
+def run(arguments: Namespace) -> int:
+    from headwise.simulation.mind import simulate
 
-    def __call__(self, command: str) -> int:
-        from headwise.simulation.mind import simulate
-
-        settings = SimulationConfig(**{field.name: getattr(self, field.name) for field in fields(SimulationConfig)})
-        truth = simulate(settings, self.out)
-        for name in ("oracle", "popularity"):
-            found = truth[name]["test"]
-            figures = ", ".join(f"{metric} {found[metric]:.4f}" for metric in ("auc", "mind_mrr", "ndcg@5", "ndcg@10"))
-            print(f"{name + ':':<12}{figures}")
-        if left_out := truth["news"]["left_out"]:
-            print(f"{left_out:,} rows without a title were left out")
-        print(f"written to {self.out}")
-        return 0
+    values = {name: x for name, x in vars(arguments).items() if name in SimulationConfig.__dataclass_fields__}
+    if "titles" not in values:
+        raise UserError("--titles is required")
+    truth = simulate(SimulationConfig(**parse_options(SimulationConfig, values)), arguments.out)
+    for name in ("oracle", "popularity"):
+        metrics = truth[name]["test"]
+        text = ", ".join(f"{metric} {metrics[metric]:.4f}" for metric in ("auc", "mind_mrr", "ndcg@5", "ndcg@10"))
+        print(f"{name + ':':<12}{text}")
+    if left_out := truth["news"]["left_out"]:
+        print(f"{left_out:,} rows without a title were left out")
+    print(f"The log is in {arguments.out}")
+    return 0

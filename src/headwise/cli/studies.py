@@ -1,29 +1,25 @@
-"""`headwise studies`: what studies there are, and how they stand."""
+"""List studies with their state and best result, or show two side by side.
 
-from dataclasses import dataclass
+examples:
+  headwise studies
+  headwise studies studies/2026
+  headwise studies first second
+  headwise studies --storage postgresql://me@host/studies
+"""
+
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Annotated
-
-from tyro.conf import Positional, arg
 
 
-@dataclass(frozen=True, kw_only=True)
-class Studies:
-    """List studies with their state and their best; two of them side by side.
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "folders", nargs="*", type=Path, metavar="FOLDER", help="studies, or folders of studies (default: this folder)"
+    )
+    parser.add_argument("--storage", metavar="URL", help="database of studies")
 
-    $ headwise studies
-    $ headwise studies studies/2026
-    $ headwise studies first second
-    $ headwise studies --storage postgresql://me@host/studies
-    """
 
-    folders: Positional[Annotated[tuple[Path, ...], arg(metavar="FOLDERS")]] = ()
-    """Studies, or folders that hold some; by default this one."""
-    storage: Annotated[str | None, arg(metavar="URL")] = None
-    """A database of studies."""
+def run(arguments: Namespace) -> int:
+    from headwise.studies.listing import print_studies
 
-    def __call__(self, command: str) -> int:
-        from headwise.studies.listing import print_studies
-
-        print_studies(self.folders, self.storage)
-        return 0
+    print_studies(tuple(arguments.folders), arguments.storage)
+    return 0

@@ -1,81 +1,96 @@
-"""What commands that conduct studies have in common."""
+"""Options and helpers of the commands that run studies."""
 
+import logging
 import signal
-import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from tyro.conf import arg
-
+from headwise.cli.run_options import config_class_of, run_values
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
-from headwise.training.registry import get_task_type
 
 if TYPE_CHECKING:
     from headwise.studies.worker_pool import Resources
 
-
-@dataclass(frozen=True, kw_only=True)
-class StudyOptions:
-    """What every study asks besides settings of training."""
-
-    out: Annotated[Path | None, arg(metavar="FOLDER")] = None
-    """The study's folder: runs, logs, tables, report.html."""
-    seeds: int | None = None
-    """How many, counted from --seed."""
-    jobs: int = 1
-    """Runs at once on this machine, several on one GPU; small ones leave most of it idle."""
-    gpus: Annotated[tuple[str, ...], arg(metavar="NUMBERS")] = ()
-    """Which GPUs; runs take them in turn."""
-    storage: Annotated[str | None, arg(metavar="URL")] = None
-    """postgresql://…, for workers on several machines; by default a file in the study's folder."""
-    resume: bool = False
-    """Go on with the study in the folder, try again what failed, or help other machines with it."""
-
-    def __post_init__(self) -> None:
-        if self.out is None:
-            raise UserError("--out FOLDER is missing: where shall the study go?")
-
-    def machine(self) -> "Resources":
-        from headwise.studies.worker_pool import Resources
-
-        return Resources(self.jobs, self.gpus)
-
-    def base(self, task: str | None, data: str | None = None) -> RunConfig:
-        """The settings that all runs of a task share."""
-        from headwise.studies.plan import check_data
-
-        made = get_task_type(task).settings
-        given = {field.name: getattr(self, field.name) for field in fields(made) if hasattr(self, field.name)}
-        found = made(**{**given, "task": task, **({} if data is None else {"data": (data,)})})
-        check_data(found)
-        return found
+logger = logging.getLogger(__name__)
 
 
-T = TypeVar("T", bound=StudyOptions)
+def add_study_options(parser: ArgumentParser) -> None:
+    """Add the options of every study."""
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="folder of the study: runs, logs, tables, report.html"
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds, counted from --seed")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="runs at the same time; small runs can share a GPU (default: 1)",
+    )
+    parser.add_argument("--gpus", nargs="+", default=(), metavar="N", help="GPUs to use, in turn")
+    parser.add_argument(
+        "--storage",
+        metavar="URL",
+        help="postgresql://… for workers on several machines (default: a file in the study's folder)",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue the study in the folder, retry failed runs, or work on it from another machine, too",
+    )
 
 
-def asking(command: type[T], task: str | None) -> type[T]:
-    """A command that asks for the settings of a task's kind, too; the task may have its data's place behind it."""
-    settings = get_task_type((task or "").partition("=")[0]).settings
-    made: Any = make_dataclass(command.__name__, [], bases=(command, settings), frozen=True, kw_only=True)
-    made.__doc__ = command.__doc__
-    made.__module__ = command.__module__
-    return made  # type: ignore[no-any-return]
+def require_out(arguments: Namespace) -> Path:
+    """Return the study's folder.
+
+    Raises:
+        UserError: it was not given.
+    """
+    if arguments.out is None:
+        raise UserError("--out is required: the folder for the study")
+    path: Path = arguments.out
+    return path
+
+
+def resources(arguments: Namespace) -> "Resources":
+    """Return what the study may use of this machine."""
+    from headwise.studies.worker_pool import Resources
+
+    return Resources(arguments.jobs, tuple(arguments.gpus))
+
+
+def base_config(arguments: Namespace, task: str | None, data: str | None = None) -> RunConfig:
+    """Return the configuration that all runs of a task share.
+
+    Args:
+        arguments: the parsed arguments.
+        task: the task's name; None for own data.
+        data: where the task's data is, if it is not --data.
+
+    Raises:
+        UserError: an option does not apply to the task, or the data is not there.
+    """
+    from headwise.studies.plan import check_data
+
+    values = run_values(arguments, task) | ({"task": task} if task else {}) | ({"data": (data,)} if data else {})
+    config = config_class_of(task)(**values)
+    check_data(config)
+    return config
 
 
 @contextmanager
-def resumable(command: str, out: Path) -> Iterator[None]:
-    """Who stops a study is told how it goes on; also who stops it while it writes its report."""
+def resume_hint(command: str, out: Path) -> Iterator[None]:
+    """Tell a user who interrupts a study how to continue it, also while the report is written."""
     from headwise.studies.worker_pool import interrupt_on
 
     try:
         with interrupt_on(signal.SIGINT, signal.SIGTERM):
             yield
     except KeyboardInterrupt:
-        print(f"\nheadwise: stopped; headwise {command} --resume --out {quote(str(out))} goes on", file=sys.stderr)
+        logger.warning("\nInterrupted. To continue: headwise %s --resume --out %s", command, quote(str(out)))
         raise

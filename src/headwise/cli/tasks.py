@@ -1,17 +1,18 @@
-"""`headwise tasks`: what there is to learn by name."""
+"""List the tasks that have a name, with their label type, metric, paper and data source.
 
-from dataclasses import dataclass
+example:
+  headwise tasks
+"""
+
+from argparse import ArgumentParser, Namespace
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tasks:
-    """List the tasks that have a name: what they ask, their metric, and where their data comes from.
+def add_arguments(parser: ArgumentParser) -> None:
+    """The command has no arguments."""
 
-    $ headwise tasks
-    """
 
-    def __call__(self, command: str) -> int:
-        from headwise.training.core.printing import print_tasks
+def run(arguments: Namespace) -> int:
+    from headwise.training.core.printing import print_tasks
 
-        print_tasks()
-        return 0
+    print_tasks()
+    return 0

@@ -2,16 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-from tyro.conf import arg
 
 from headwise.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationConfig:
-    titles: Annotated[Path, arg(metavar="FILE")]
+    titles: Path
     """The news: CSV, TSV, JSONL or Parquet, gzipped or not, with a title and a topic a row."""
     text: str | None = None
     """The column of the title; by default one called title, or found by its name."""

@@ -1,7 +1,7 @@
 """How well a task is done: one file for each kind of label.
 
-Each has `PRIMARY`, the metric that matters most; `compute`, all metrics; and `row_statistics` and `from_sums`: numbers for each
-row, and the primary metric as a function of their sums, which is what makes its bootstrap fast. `clicks` judges click
+Each has `PRIMARY`, the metric that matters most; `compute`, all metrics; and `row_statistics` and `from_sums`: numbers
+for each row, and the primary metric as a function of their sums, which is what makes its bootstrap fast. `clicks` judges click
 logs, whose candidates are flat arrays instead of rows.
 """
 

@@ -1,0 +1,79 @@
+"""The options of training runs, which `train`, `compare`, `sweep` and `reproduce` share.
+
+A task type has its own configuration. The parser knows the options of all task types and keeps the values as strings;
+once the task is known, `run_values` converts them and refuses options of other task types.
+"""
+
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from headwise.cli.arguments import Parser, add_options, option_name, parse_options
+from headwise.errors import UserError
+from headwise.training.core.config import RunConfig
+from headwise.training.registry import OTHERS, TEXTS, get_task_type
+
+METAVARS = {
+    "data": "FILE",
+    "train": "FILE",
+    "dev": "FILE",
+    "test": "FILE",
+    "vectors": "FILE",
+    "guides": "GUIDE",
+    "scheme_options": "NAME=VALUE",
+}
+
+
+def add_run_options(parser: Parser, add_own: Callable[[Parser], None]) -> None:
+    """Add a command's own arguments and the options of every task type.
+
+    Args:
+        parser: the command's parser. Its help text shows the options of the task type that is named before `--help`.
+        add_own: adds the command's own arguments.
+    """
+    add_own(parser)
+    names = {"task"}
+    for config_class in config_classes():
+        add_options(parser, config_class, exclude=names, metavars=METAVARS)
+        names |= {field.name for field in fields(config_class)}
+
+    def help_parser(namespace: Namespace) -> Parser:
+        shown = Parser(prog=parser.prog, usage="%(prog)s [options]", description=parser.description)
+        add_own(shown)
+        task = getattr(namespace, "task", None)
+        task = task[0].partition("=")[0] if isinstance(task, list) and task else task or None
+        group = shown.add_argument_group(
+            f"options of training{f', task {task}' if task else ''}",
+            "" if task else "--task translation --help and --task mind --help show the options of these tasks.",
+        )
+        add_options(group, config_class_of(task), exclude={"task"}, metavars=METAVARS)
+        return shown
+
+    parser.help_parser = help_parser
+
+
+def config_classes() -> list[type[RunConfig]]:
+    """Return the configuration classes of all task types."""
+    return [task_type.settings for task_type in (TEXTS, *OTHERS.values())]
+
+
+def config_class_of(task: str | None) -> type[RunConfig]:
+    """Return the configuration class of a task."""
+    return get_task_type(task).settings
+
+
+def run_values(arguments: Namespace, task: str | None) -> dict[str, Any]:
+    """Return the options of training that were given, converted to the types of the task's configuration.
+
+    Raises:
+        UserError: an option is one of another task type, or has an invalid value.
+    """
+    config_class = config_class_of(task)
+    names = {field.name for each in config_classes() for field in fields(each)} - {"task"}
+    own = {field.name for field in fields(config_class)}
+    given = {name: value for name, value in vars(arguments).items() if name in names}
+    for name in given:
+        if name not in own:
+            raise UserError(f"{option_name(name)} does not apply to {f'--task {task}' if task else 'labelled texts'}")
+    return parse_options(config_class, given)
