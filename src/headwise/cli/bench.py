@@ -14,12 +14,12 @@ app = SubcommandApp()
 
 @app.command(name="attention")
 @dataclass(frozen=True, kw_only=True)
-class Attention(attention.Settings):
+class Attention(attention.AttentionBenchConfig):
     """Attention: our backends beside torch's SDPA, the naive formula, torch.compile of it and FlexAttention.
 
     $ headwise bench attention --out bench
     $ headwise bench attention --schemes distance-aware rpr --lengths 1024 4096 --out bench
-    $ headwise bench attention --rivals headwise-blockwise naive --forward-only
+    $ headwise bench attention --implementations headwise-blockwise naive --forward-only
     $ headwise bench attention --device cuda --dtype bfloat16 --batch 4 --heads 16 --lengths 4096 --out bench
     """
 
@@ -32,7 +32,7 @@ class Attention(attention.Settings):
 
 @app.command(name="guiding")
 @dataclass(frozen=True, kw_only=True)
-class Guiding(guiding.Settings):
+class Guiding(guiding.GuidingBenchConfig):
     """Guiding: a training step of BERT with guides, beside the unguided one and beside guides on eager maps.
 
     $ headwise bench guiding --layers 2 --heads 4 --shapes 8x64
