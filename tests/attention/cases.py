@@ -1,4 +1,4 @@
-"""Schemes by name, one of each kind that a test should meet."""
+"""Schemes to test, by name."""
 
 from collections.abc import Callable
 from itertools import product
@@ -10,20 +10,20 @@ from headwise import DistanceAware, Plain, RelativePositions, Scheme, Tener, Tra
 from headwise.attention.schemes.distance_aware import Mapping
 from headwise.attention.types import Adjust
 
-Make = Callable[[int, int], Scheme]
+SchemeFactory = Callable[[int, int], Scheme]
 
 MAPPINGS: tuple[Mapping, ...] = ("learnable-sigmoid", "clip", "linear", "exponent", "sigmoid")
 ADJUSTS: tuple[Adjust, ...] = ("early-multiply", "early-add", "late-multiply", "late-add")
 
 
-def distance_aware(mapping: Mapping, adjust: Adjust, rectify: bool = True) -> Make:
+def distance_aware(mapping: Mapping, adjust: Adjust, rectify: bool = True) -> SchemeFactory:
     return lambda heads, _: DistanceAware(
         heads, mapping=mapping, adjust=adjust, rectify=rectify, w_spread=0.4, v_spread=0.7, threshold=0.8
     )
 
 
-#: The five schemes as a user would make them.
-FIVE: dict[str, Make] = {
+#: The five schemes with typical options.
+SCHEMES: dict[str, SchemeFactory] = {
     "plain": lambda heads, dim: Plain(),
     "distance-aware": distance_aware("learnable-sigmoid", "early-multiply"),
     "rpr": lambda heads, dim: RelativePositions(heads, dim, k=2),
@@ -31,8 +31,8 @@ FIVE: dict[str, Make] = {
     "tener": lambda heads, dim: Tener(heads, dim),
 }
 
-#: Every variant of them.
-ALL: dict[str, Make] = FIVE | {
+#: All variants of the schemes.
+VARIANTS: dict[str, SchemeFactory] = SCHEMES | {
     "rpr-per-head": lambda heads, dim: RelativePositions(heads, dim, k=3, per_head=True),
     "rpr-k0": lambda heads, dim: RelativePositions(heads, dim, k=0),
     "rpr-keys": lambda heads, dim: RelativePositions(heads, dim, k=1, values=False),
@@ -48,13 +48,13 @@ ALL: dict[str, Make] = FIVE | {
     },
 }
 
-#: All that `attend` can return besides the output.
-EVERYTHING: dict[str, Any] = {f"return_{what}": True for what in ("received", "weight_norms", "lse", "weights")}
+#: Options of `attend` that request all results.
+RETURN_ALL: dict[str, Any] = {f"return_{name}": True for name in ("received", "weight_norms", "lse", "weights")}
 
 
-def make(name: str, heads: int, head_dim: int, *, dtype: torch.dtype = torch.float64) -> Scheme:
-    """A scheme with every parameter away from 0, so that no term hides."""
-    scheme = ALL[name](heads, head_dim).to(dtype)
+def make_scheme(name: str, heads: int, head_dim: int, *, dtype: torch.dtype = torch.float64) -> Scheme:
+    """Create a scheme whose parameters all differ from 0, so that every term matters."""
+    scheme = VARIANTS[name](heads, head_dim).to(dtype)
     with torch.no_grad():
         for parameter in scheme.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

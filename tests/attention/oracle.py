@@ -1,6 +1,7 @@
-"""The papers' equations, one pair (i, j) at a time, in float64: what every backend must equal.
+"""The papers' equations for one pair (i, j) at a time, in float64: the oracle of all backends.
 
-Nothing here calls headwise; a scheme only lends its parameters. i is a query's position (offset included), j a key's.
+It uses only the parameters of the schemes, and no other code of headwise. i is the position of a query (offset
+included), j that of a key.
 """
 
 import math
@@ -12,13 +13,13 @@ from headwise import DistanceAware, RelativePositions, Scheme, Tener, Transforme
 
 
 def wave(position: int, dim: int) -> Tensor:
-    """r of Transformer-XL and TENER: sines, then cosines, of the position times 10000^(−2m/dim)."""
+    """Return r of Transformer-XL and TENER: sines, then cosines, of the position times 10000^(−2m/dim)."""
     angles = [position / 10000 ** (2 * m / dim) for m in range(dim // 2)]
     return torch.tensor([math.sin(a) for a in angles] + [math.cos(a) for a in angles], dtype=torch.float64)
 
 
 def coefficient(scheme: DistanceAware, h: int, distance: int) -> Tensor:
-    """f of the DA paper: eq. 5 and the mappings of section 4.3."""
+    """Return f of the distance-aware paper: eq. 5 or a mapping of section 4.3."""
     x = scheme.w[h] * distance
     if scheme.mapping == "learnable-sigmoid":
         assert scheme.v is not None
@@ -34,12 +35,13 @@ def coefficient(scheme: DistanceAware, h: int, distance: int) -> Tensor:
     return 1 / (1 + torch.exp(-x))
 
 
-def row_of(table: Tensor, h: int, i: int, j: int, k: int) -> Tensor:
-    """w_clip(j−i, k) of Shaw et al.; a table without heads serves all."""
+def table_row(table: Tensor, h: int, i: int, j: int, k: int) -> Tensor:
+    """Return w_clip(j−i, k) of Shaw et al.; all heads share a table without heads."""
     return table[h if len(table) > 1 else 0, max(-k, min(k, j - i)) + k]
 
 
 def score(scheme: Scheme, h: int, q: Tensor, k: Tensor, i: int, j: int, scale: float | None) -> Tensor:
+    """Return the score of one pair."""
     c = 1 / math.sqrt(len(q)) if scale is None else scale
     if isinstance(scheme, DistanceAware):
         f = coefficient(scheme, h, abs(i - j))
@@ -47,7 +49,7 @@ def score(scheme: Scheme, h: int, q: Tensor, k: Tensor, i: int, j: int, scale: f
             return (torch.relu(q @ k) if scheme.rectify else q @ k) * f * c
         return q @ k * c + f if scheme.adjust == "early-add" else q @ k * c
     if isinstance(scheme, RelativePositions):
-        return q @ (k if scheme.key_table is None else k + row_of(scheme.key_table, h, i, j, scheme.k)) * c
+        return q @ (k if scheme.key_table is None else k + table_row(scheme.key_table, h, i, j, scheme.k)) * c
     if isinstance(scheme, TransformerXL):
         weight = scheme.projection.weight.view(scheme.heads, scheme.head_dim, scheme.dim)[h]
         return ((q + scheme.u[h]) @ k + (q + scheme.v[h]) @ (weight @ wave(i - j, scheme.dim))) * c
@@ -66,24 +68,32 @@ def oracle(
     v: Tensor,
     *,
     scheme: Scheme,
-    may_attend: Tensor,
+    allowed: Tensor,
     position_bias: Tensor | None = None,
     offset: int = 0,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Output (B, H, N, d), received (B, H, M), weight_norms and log-sums (B, H, N), and weights (B, H, N, M).
+    """Return output (B, H, N, d), received (B, H, M), weight_norms and lse (B, H, N), and weights (B, H, N, M).
 
-    may_attend is the whole (B, H, N, M) mask.
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+        scheme: position scheme.
+        allowed: combined mask, (B, H, N, M).
+        position_bias: see `attend`.
+        offset: see `attend`.
+        scale: see `attend`.
     """
     batch, heads, n, _ = q.shape
-    group = heads // k.shape[1]
+    group_size = heads // k.shape[1]
     m, width = v.shape[2:]
     outputs, weights, lse = [], [], []
     for b in range(batch):
         for h in range(heads):
-            g = h // group
+            g = h // group_size
             for i in range(n):
-                keys = [j for j in range(m) if may_attend[b, h, i, j]]
+                keys = [j for j in range(m) if allowed[b, h, i, j]]
                 scores = {j: score(scheme, h, q[b, h, i], k[b, g, j], offset + i, j, scale) for j in keys}
                 if position_bias is not None:
                     scores = {j: s + position_bias.expand(batch, heads, n, m)[b, h, i, j] for j, s in scores.items()}
@@ -97,12 +107,13 @@ def oracle(
                         f = coefficient(scheme, h, abs(offset + i - j))
                         p = p * f if scheme.adjust == "late-multiply" else p + f
                     if isinstance(scheme, RelativePositions) and scheme.value_table is not None:
-                        value = value + row_of(scheme.value_table, h, offset + i, j, scheme.k)
+                        value = value + table_row(scheme.value_table, h, offset + i, j, scheme.k)
                     output = output + p * value
                     row[j] = p
                 outputs.append(output)
                 lse.append(torch.log(total) if keys else torch.tensor(-torch.inf, dtype=torch.float64))
                 weights.append(torch.stack(row))
-    map_ = torch.stack(weights).view(batch, heads, n, m)
+    weights_BHNM = torch.stack(weights).view(batch, heads, n, m)
     output = torch.stack(outputs).view(batch, heads, n, width)
-    return output, map_.sum(dim=2), map_.square().sum(dim=3), torch.stack(lse).view(batch, heads, n), map_
+    lse_BHN = torch.stack(lse).view(batch, heads, n)
+    return output, weights_BHNM.sum(dim=2), weights_BHNM.square().sum(dim=3), lse_BHN, weights_BHNM

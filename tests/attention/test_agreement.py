@@ -1,4 +1,4 @@
-"""Reference and blockwise agree on random problems, in values and gradients, whatever the blocks."""
+"""`reference` and `blockwise` give the same values and gradients for random inputs and block sizes."""
 
 from typing import Any
 from unittest import mock
@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from headwise import attend
 from headwise.attention.blockwise import block
-from tests.attention.cases import ALL, EVERYTHING, make
+from tests.attention.cases import RETURN_ALL, VARIANTS, make_scheme
 
-LSE = 3  # their place among the outputs; −∞ for a query without a key
+LSE = 3  # index among the outputs; −∞ for queries without any key
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> dict[str, Any]:
+def attention_cases(draw: st.DrawFn) -> dict[str, Any]:
     torch.manual_seed(draw(st.integers(0, 2**31)))
     batch, key_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
     n, m, d = draw(st.integers(1, 9)), draw(st.integers(1, 9)), 2 * draw(st.integers(1, 4))
@@ -36,45 +36,44 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
             bias[torch.rand(shape) > 0.7] = -torch.inf
         options["position_bias"] = bias.requires_grad_()
     return {
-        "scheme": make(draw(st.sampled_from(sorted(ALL))), heads, d),
+        "scheme": make_scheme(draw(st.sampled_from(sorted(VARIANTS))), heads, d),
         "q": torch.randn(batch, heads, n, d, dtype=torch.float64, requires_grad=True),
         "k": torch.randn(batch, key_heads, m, d, dtype=torch.float64, requires_grad=True),
         "v": torch.randn(batch, key_heads, m, d, dtype=torch.float64, requires_grad=True),
         "options": options,
-        "blocks": (draw(st.integers(1, 60)), 1, draw(st.integers(1, 5))),
+        "block_size": {"BLOCK_PAIRS": draw(st.integers(1, 60)), "MAX_BLOCK_ROWS": draw(st.integers(1, 5))},
     }
 
 
 @settings(max_examples=400, deadline=None)
-@given(problems())
-def test_backends_agree(problem: dict[str, Any]) -> None:
-    scheme, q, k, v, options = (problem[name] for name in ("scheme", "q", "k", "v", "options"))
+@given(attention_cases())
+def test_backends_agree(case: dict[str, Any]) -> None:
+    scheme, q, k, v, options = (case[name] for name in ("scheme", "q", "k", "v", "options"))
     leaves = [q, k, v, *scheme.parameters()]
     if "position_bias" in options:
         leaves.append(options["position_bias"])
     results: list[list[torch.Tensor]] = []
-    directions: list[torch.Tensor] = []
-    pairs, least, most = problem["blocks"]
-    with mock.patch.multiple(block, BLOCK_PAIRS=pairs, LEAST_ROWS=least, MOST_ROWS=most):
+    output_grads: list[torch.Tensor] = []
+    with mock.patch.multiple(block, MIN_BLOCK_ROWS=1, **case["block_size"]):
         for backend in ("reference", "blockwise"):
-            outputs = attend(q, k, v, scheme=scheme, backend=backend, **EVERYTHING, **options)
-            directions = directions or [torch.randn_like(x) for x in outputs]
-            gradients = torch.autograd.grad(outputs, leaves, directions, allow_unused=True, materialize_grads=True)
+            outputs = attend(q, k, v, scheme=scheme, backend=backend, **RETURN_ALL, **options)
+            output_grads = output_grads or [torch.randn_like(x) for x in outputs]
+            gradients = torch.autograd.grad(outputs, leaves, output_grads, allow_unused=True, materialize_grads=True)
             results.append([*outputs, *gradients])
-    for place, (reference, blockwise) in enumerate(zip(*results, strict=True)):
-        assert reference.isfinite().all() or place == LSE
+    for index, (reference, blockwise) in enumerate(zip(*results, strict=True)):
+        assert reference.isfinite().all() or index == LSE
         torch.testing.assert_close(blockwise, reference, atol=1e-9, rtol=1e-9)
 
 
-def test_a_query_without_a_key_gets_zeros_and_no_gradient() -> None:
-    for name in sorted(ALL):
+def test_queries_without_keys_get_zeros_and_no_gradient() -> None:
+    for name in sorted(VARIANTS):
         for backend in ("reference", "blockwise"):
             q, k, v = (torch.randn(1, 2, 3, 4, requires_grad=True) for _ in range(3))
             mask = torch.ones(3, 3, dtype=torch.bool)
             mask[1] = False
-            scheme = make(name, 2, 4, dtype=torch.float32)
+            scheme = make_scheme(name, 2, 4, dtype=torch.float32)
             output, received, weight_norms, lse, weights = attend(
-                q, k, v, scheme=scheme, mask=mask, backend=backend, **EVERYTHING
+                q, k, v, scheme=scheme, mask=mask, backend=backend, **RETURN_ALL
             )
             sum(x.sum() for x in (output, received, weight_norms, lse, weights)).backward()
             assert all(x[:, :, 1].eq(0).all() for x in (output, weight_norms, weights)), (name, backend)
@@ -86,13 +85,16 @@ def test_a_query_without_a_key_gets_zeros_and_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
-@pytest.mark.parametrize(("batch", "n", "m"), [(0, 3, 3), (2, 0, 3), (2, 3, 0)])
-@pytest.mark.parametrize("name", sorted(ALL))
-def test_nothing_to_attend_from_or_to(name: str, batch: int, n: int, m: int, backend: Any) -> None:
-    scheme = make(name, 2, 4)
+@pytest.mark.parametrize(("batch", "n", "m"), [(0, 3, 3), (2, 0, 3), (2, 3, 0), (2, 0, 0)])
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_empty_batch_queries_or_keys(name: str, batch: int, n: int, m: int, backend: Any) -> None:
+    scheme = make_scheme(name, 2, 4)
     q, k = (torch.randn(batch, 2, length, 4, dtype=torch.float64, requires_grad=True) for length in (n, m))
-    output, received, weight_norms, _, weights = attend(q, k, k, scheme=scheme, backend=backend, **EVERYTHING)
+    output, received, weight_norms, _, weights = attend(q, k, k, scheme=scheme, backend=backend, **RETURN_ALL)
+    assert output.shape == (batch, 2, n, 4)
+    assert received.shape == (batch, 2, m)
     assert weights.shape == (batch, 2, n, m)
     assert not any(x.any() for x in (output, received, weight_norms))
-    for grad in torch.autograd.grad(output.sum() + received.sum(), [q, k], materialize_grads=True):
+    leaves, total = [q, k, *scheme.parameters()], output.sum() + received.sum()
+    for grad in torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True):
         assert not grad.any()

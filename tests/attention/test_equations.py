@@ -1,4 +1,4 @@
-"""Every scheme and option against the papers' equations written out as loops (oracle.py): values and all gradients."""
+"""Values and gradients of all schemes and options against loops over the papers' equations (oracle.py)."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headwise import attend
 from headwise.attention.blockwise import block
-from tests.attention.cases import ALL, EVERYTHING, make
+from tests.attention.cases import RETURN_ALL, VARIANTS, make_scheme
 from tests.attention.oracle import oracle
 
 B, H, N, M, D = 2, 2, 4, 5, 4
@@ -23,31 +23,32 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the blockwise backend has several blocks along every axis."""
+    """Give the blockwise backend several blocks along every axis."""
     monkeypatch.setattr(block, "BLOCK_PAIRS", 2 * 3 * M)
-    monkeypatch.setattr(block, "LEAST_ROWS", 1)
-    monkeypatch.setattr(block, "MOST_ROWS", 3)
+    monkeypatch.setattr(block, "MIN_BLOCK_ROWS", 1)
+    monkeypatch.setattr(block, "MAX_BLOCK_ROWS", 3)
 
 
 def allowed_pairs(options: dict[str, Any], heads: int) -> Tensor:
-    """The mask that the options add up to, pair by pair."""
-    may = torch.ones(B, heads, N, M, dtype=torch.bool)
+    """Combine the masks of the options, pair by pair."""
+    allowed = torch.ones(B, heads, N, M, dtype=torch.bool)
     for b in range(B):
         for i in range(N):
             for j in range(M):
-                ok = not (options.get("causal") and j > i + options.get("offset", 0))
-                for name, at in (("key_padding", j), ("query_padding", i)):
+                is_allowed = not (options.get("causal") and j > i + options.get("offset", 0))
+                for name, index in (("key_padding", j), ("query_padding", i)):
                     padding = options.get(name)
                     if padding is not None:
-                        ok = ok and bool(at < padding[b] if padding.dim() == 1 else padding[b, at])
-                may[b, :, i, j] = ok
-    return may if options.get("mask") is None else may & options["mask"]
+                        is_real = index < padding[b] if padding.dim() == 1 else padding[b, index]
+                        is_allowed = is_allowed and bool(is_real)
+                allowed[b, :, i, j] = is_allowed
+    return allowed if options.get("mask") is None else allowed & options["mask"]
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
 @pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("name", ALL)
-def test_scheme_equals_its_equation(name: str, option: str, backend: Any) -> None:
+@pytest.mark.parametrize("name", VARIANTS)
+def test_scheme_matches_its_equation(name: str, option: str, backend: Any) -> None:
     torch.manual_seed(0)
     options = dict(OPTIONS[option])
     key_heads = options.pop("key_heads", H)
@@ -57,45 +58,45 @@ def test_scheme_equals_its_equation(name: str, option: str, backend: Any) -> Non
         options["key_padding"] = torch.tensor([[1, 1, 0, 1, 1], [1, 1, 1, 0, 0]], dtype=torch.bool)
         options["query_padding"] = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]], dtype=torch.bool)
         options["mask"] = torch.rand(B, H, N, M) > 0.3
-        options["mask"][0, :, 1] = False  # a query without a key
+        options["mask"][0, :, 1] = False  # a query without any key
         options["position_bias"] = torch.randn(1, H, N, M, dtype=torch.float64, requires_grad=True)
     q, k, v = (
         torch.randn(B, heads, length, D, dtype=torch.float64, requires_grad=True)
         for heads, length in ((H, N), (key_heads, M), (key_heads, M))
     )
-    scheme = make(name, H, D)
+    scheme = make_scheme(name, H, D)
     leaves = [q, k, v, *scheme.parameters()]
     if "position_bias" in options:
         leaves.append(options["position_bias"])
 
-    ours = attend(q, k, v, scheme=scheme, backend=backend, **EVERYTHING, **options)
-    kept = {name: options[name] for name in ("position_bias", "offset", "scale") if name in options}
-    theirs = oracle(q, k, v, scheme=scheme, may_attend=allowed_pairs(options, H), **kept)
+    actual = attend(q, k, v, scheme=scheme, backend=backend, **RETURN_ALL, **options)
+    oracle_options = {name: options[name] for name in ("position_bias", "offset", "scale") if name in options}
+    expected = oracle(q, k, v, scheme=scheme, allowed=allowed_pairs(options, H), **oracle_options)
 
-    for mine, true in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, true, atol=1e-10, rtol=1e-10)
-    directions = [torch.randn_like(x) for x in ours]
+    for result, expected_result in zip(actual, expected, strict=True):
+        torch.testing.assert_close(result, expected_result, atol=1e-10, rtol=1e-10)
+    output_grads = [torch.randn_like(x) for x in actual]
     gradients = [
         torch.autograd.grad(
-            sum((x * direction).sum() for x, direction in zip(results, directions, strict=True)),
+            sum((x * grad).sum() for x, grad in zip(results, output_grads, strict=True)),
             leaves,
             allow_unused=True,
             materialize_grads=True,
         )
-        for results in (ours, theirs)
+        for results in (actual, expected)
     ]
-    for mine, true in zip(*gradients, strict=True):
-        torch.testing.assert_close(mine, true, atol=1e-10, rtol=1e-10)
+    for gradient, expected_gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_plain_result_is_what_was_asked_for(name: str) -> None:
+@pytest.mark.parametrize("name", VARIANTS)
+def test_only_requested_results_are_returned(name: str) -> None:
     q, k, v = (torch.randn(B, H, N, D, dtype=torch.float64) for _ in range(3))
-    scheme = make(name, H, D)
-    alone = attend(q, k, v, scheme=scheme)
+    scheme = make_scheme(name, H, D)
+    output_only = attend(q, k, v, scheme=scheme)
     output, received = attend(q, k, v, scheme=scheme, return_received=True)
     _, weights = attend(q, k, v, scheme=scheme, return_weights=True)
-    torch.testing.assert_close(alone, output, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(output_only, output, atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(received, weights.sum(dim=2), atol=1e-12, rtol=1e-12)
     _, weight_norms, lse = attend(q, k, v, scheme=scheme, return_weight_norms=True, return_lse=True)
     torch.testing.assert_close(weight_norms, weights.square().sum(dim=3), atol=1e-12, rtol=1e-12)

@@ -1,4 +1,4 @@
-"""Bad input: an error that names the argument, what was expected and what came."""
+"""Errors for invalid arguments name the argument, the expected and the actual value; choice of backends."""
 
 from typing import Any
 
@@ -17,10 +17,10 @@ from headwise import (
     attend,
     explain,
 )
-from tests.attention.cases import EVERYTHING
+from tests.attention.cases import RETURN_ALL
 
 X = torch.randn(2, 4, 5, 8)
-ANYTHING: dict[str, Any] = {"half": 1.5, "log": "log", "late": "late", "4": "4"}  # what a type checker would refuse
+ANYTHING: dict[str, Any] = {"half": 1.5, "log": "log", "late": "late", "4": "4"}  # values that a type checker rejects
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ ANYTHING: dict[str, Any] = {"half": 1.5, "log": "log", "late": "late", "4": "4"}
         ({"v": X[:, :, :4]}, ValueError, r"k and v must have the same heads and length, got \(4, 5\) and \(4, 4\)"),
         ({"k": X[..., :4]}, ValueError, "q and k must have the same width, got 8 and 4"),
         ({"k": X[:, :3], "v": X[:, :3]}, ValueError, "q's heads must be a multiple of k's, got 4 and 3"),
-        ({"k": X.half()}, TypeError, "q, k and v must have one dtype, got torch.float32, torch.float16"),
+        ({"k": X.half()}, TypeError, "q, k and v must have the same dtype, got torch.float32, torch.float16"),
         ({"q": X.long()}, TypeError, "q must be floating point, got torch.int64"),
         ({"scheme": Plain}, TypeError, "an instance, not the class"),
         ({"scheme": "plain"}, TypeError, "scheme must be a headwise Scheme"),
@@ -59,14 +59,14 @@ ANYTHING: dict[str, Any] = {"half": 1.5, "log": "log", "late": "late", "4": "4"}
         ),
     ],
 )
-def test_attend(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_invalid_arguments_of_attend(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     arguments: dict[str, Any] = {"q": X, "k": X, "v": X, "scheme": Plain()} | changes
     with pytest.raises(error, match=message):
         attend(arguments.pop("q"), arguments.pop("k"), arguments.pop("v"), **arguments)
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "message"),
+    ("construct", "error", "message"),
     [
         (lambda: RelativePositions(4, 8, k=-1), ValueError, "k, the clipping distance, must be 0 or more, got -1"),
         (lambda: RelativePositions(4, 8, k=ANYTHING["half"]), TypeError, "k must be an int"),
@@ -96,12 +96,12 @@ def test_attend(changes: dict[str, Any], error: type[Exception], message: str) -
         (lambda: MultiheadAttention(8, 4, scheme=Tener(4, 2), kdim=6), ValueError, "keys must be .* 8 wide, got 6"),
     ],
 )
-def test_constructors(make: Any, error: type[Exception], message: str) -> None:
+def test_invalid_arguments_of_constructors(construct: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        make()
+        construct()
 
 
-def test_layers_name_what_they_were_given() -> None:
+def test_invalid_masks_of_layers() -> None:
     x = torch.randn(2, 5, 8)
     with pytest.raises(TypeError, match=r"attn_mask must be boolean .* got torch.uint8"):
         MultiheadAttention(8, 4)(x, x, x, attn_mask=torch.zeros(5, 5, dtype=torch.uint8))
@@ -109,20 +109,20 @@ def test_layers_name_what_they_were_given() -> None:
         DecoderLayer(8, 4)(x, x, key_padding=torch.tensor([5, 3]), cache=lambda k, v: (k, v))
 
 
-def test_a_backend_asked_for_by_name_never_falls_back() -> None:
-    with pytest.raises(ValueError, match="backend='sdpa' cannot do this: the scheme adds terms"):
+def test_explicit_backend_never_falls_back() -> None:
+    with pytest.raises(ValueError, match="backend='sdpa' cannot compute this: SDPA cannot add"):
         attend(X, X, X, scheme=DistanceAware(4), backend="sdpa")
-    for what in EVERYTHING:
-        options: dict[str, Any] = {"scheme": Plain(), what: True}
-        with pytest.raises(ValueError, match="neither received attention nor weights, nor weight_norms or log-sums"):
+    for option in RETURN_ALL:
+        options: dict[str, Any] = {"scheme": Plain(), option: True}
+        with pytest.raises(ValueError, match="no received attention, weight norms, log-sum-exps or weights"):
             attend(X, X, X, backend="sdpa", **options)
         assert explain(X, X, X, **options).backend == "reference"
     assert explain(X, X, X, scheme=Plain(), backend="blockwise").backend == "blockwise"
 
 
-def test_auto_explains_its_choice() -> None:
+def test_explain_returns_backend_and_reason() -> None:
     long = torch.empty(1, 4, 4096, 8)
     assert explain(X, X, X, scheme=Plain()).backend == "sdpa"
     assert explain(X, X, X, scheme=DistanceAware(4)).backend == "reference"
     assert explain(long, long, long, scheme=DistanceAware(4)).backend == "blockwise"
-    assert "too large to hold" in str(explain(long, long, long, scheme=DistanceAware(4)))
+    assert "too large to store" in str(explain(long, long, long, scheme=DistanceAware(4)))

@@ -1,4 +1,4 @@
-"""torch.autograd.gradcheck for every scheme, its inputs and its parameters, in both backends."""
+"""`torch.autograd.gradcheck` of all schemes, for inputs and parameters, in the reference and blockwise backends."""
 
 from typing import Any
 
@@ -9,19 +9,19 @@ from torch.func import functional_call
 
 from headwise import attend
 from headwise.attention.blockwise import block
-from tests.attention.cases import ALL, EVERYTHING, FIVE, make
+from tests.attention.cases import RETURN_ALL, SCHEMES, VARIANTS, make_scheme
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
-@pytest.mark.parametrize("name", ALL)
-def test_gradients(name: str, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block, "MOST_ROWS", 2)
-    scheme = make(name, 2, 2)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_gradcheck(name: str, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block, "MAX_BLOCK_ROWS", 2)
+    scheme = make_scheme(name, 2, 2)
     names = [name for name, _ in scheme.named_parameters()]
     q, k, v = (torch.randn(1, 2, n, 2, dtype=torch.float64, requires_grad=True) for n in (3, 4, 4))
     bias = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
 
-    class Attending(torch.nn.Module):
+    class AttendModule(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.scheme = scheme
@@ -36,10 +36,10 @@ def test_gradients(name: str, backend: Any, monkeypatch: pytest.MonkeyPatch) -> 
                 position_bias=bias,
                 offset=1,
                 backend=backend,
-                **EVERYTHING,
+                **RETURN_ALL,
             )
 
-    module = Attending()
+    module = AttendModule()
 
     def function(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, *parameters: Tensor) -> Any:
         values = {f"scheme.{name}": value for name, value in zip(names, parameters, strict=True)}
@@ -48,16 +48,16 @@ def test_gradients(name: str, backend: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.autograd.gradcheck(function, (q, k, v, bias, *scheme.parameters()))
 
 
-@pytest.mark.parametrize("name", FIVE)
+@pytest.mark.parametrize("name", SCHEMES)
 def test_second_derivatives_of_the_reference(name: str) -> None:
-    scheme = make(name, 1, 2).requires_grad_(False)
+    scheme = make_scheme(name, 1, 2).requires_grad_(False)
     q, k, v = (torch.randn(1, 1, 3, 2, dtype=torch.float64, requires_grad=True) for _ in range(3))
     assert torch.autograd.gradgradcheck(lambda *x: attend(*x, scheme=scheme, backend="reference"), (q, k, v))
 
 
-def test_second_derivatives_of_blockwise_are_refused() -> None:
+def test_second_derivatives_of_blockwise_raise() -> None:
     q = torch.randn(1, 1, 3, 2, dtype=torch.float64, requires_grad=True)
-    output = attend(q, q, q, scheme=make("plain", 1, 2), backend="blockwise")
+    output = attend(q, q, q, scheme=make_scheme("plain", 1, 2), backend="blockwise")
     (grad,) = torch.autograd.grad(output.sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="backend='reference'"):
         grad.sum().backward()

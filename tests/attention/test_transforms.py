@@ -1,4 +1,4 @@
-"""What PyTorch users do with a module: compile, export, autocast, vmap, copy, save."""
+"""PyTorch features with our layers: compile, export, autocast, vmap, copy and state dict."""
 
 import copy
 import io
@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from headwise import EncoderLayer, attend
 from headwise.attention.blockwise.operator import operators
-from tests.attention.cases import FIVE, make
+from tests.attention.cases import SCHEMES, make_scheme
 
 HEADS, HEAD_DIM = 2, 8
 
@@ -23,7 +23,7 @@ def fresh_compiler() -> None:
 
 
 def layer(name: str, backend: Any = "auto") -> EncoderLayer:
-    scheme = make(name, HEADS, HEAD_DIM, dtype=torch.float32)
+    scheme = make_scheme(name, HEADS, HEAD_DIM, dtype=torch.float32)
     return EncoderLayer(HEADS * HEAD_DIM, HEADS, scheme=scheme, dropout=0.0, backend=backend)
 
 
@@ -32,19 +32,19 @@ def gradients(module: nn.Module, loss: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
-@pytest.mark.parametrize("name", FIVE)
+@pytest.mark.parametrize("name", SCHEMES)
 def test_compile_without_graph_breaks(name: str, backend: Any) -> None:
-    """The aot_eager backend traces forward and backward in one graph each, and needs no C++ compiler."""
+    """aot_eager traces forward and backward into one graph each, and needs no C++ compiler."""
     model, x = layer(name, backend), torch.randn(2, 10, HEADS * HEAD_DIM)
     lengths = torch.tensor([10, 7])
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    mine, true = compiled(x, key_padding=lengths), model(x, key_padding=lengths)
-    torch.testing.assert_close(mine, true)
-    torch.testing.assert_close(gradients(model, mine.square().sum()), gradients(model, true.square().sum()))
+    output, expected = compiled(x, key_padding=lengths), model(x, key_padding=lengths)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(gradients(model, output.square().sum()), gradients(model, expected.square().sum()))
 
 
-@pytest.mark.parametrize("name", FIVE)
-def test_compiled_once_for_all_lengths(name: str) -> None:
+@pytest.mark.parametrize("name", SCHEMES)
+def test_compiles_once_for_all_lengths(name: str) -> None:
     model, counter = layer(name, "auto").eval(), CompileCounter()
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     for length in (7, 8, 12):
@@ -54,7 +54,7 @@ def test_compiled_once_for_all_lengths(name: str) -> None:
 
 
 def test_compile_with_inductor() -> None:
-    scheme = make("distance-aware", HEADS, HEAD_DIM, dtype=torch.float32)
+    scheme = make_scheme("distance-aware", HEADS, HEAD_DIM, dtype=torch.float32)
     q = torch.randn(2, HEADS, 10, HEAD_DIM, requires_grad=True)
     for backend in ("reference", "blockwise"):
 
@@ -63,12 +63,12 @@ def test_compile_with_inductor() -> None:
 
         compiled = torch.compile(function, fullgraph=True)
         torch.testing.assert_close(compiled(q), function(q))
-        (mine,), (true,) = (torch.autograd.grad(f(q).square().sum(), q) for f in (compiled, function))
-        torch.testing.assert_close(mine, true)
+        (gradient,), (expected,) = (torch.autograd.grad(f(q).square().sum(), q) for f in (compiled, function))
+        torch.testing.assert_close(gradient, expected)
 
 
 @pytest.mark.parametrize("backend", ["auto", "blockwise"])
-@pytest.mark.parametrize("name", FIVE)
+@pytest.mark.parametrize("name", SCHEMES)
 def test_export_for_any_length(name: str, backend: Any) -> None:
     model = layer(name, backend).eval()
     length = torch.export.Dim("length", min=2, max=4096)
@@ -83,7 +83,7 @@ def test_export_for_any_length(name: str, backend: Any) -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
-@pytest.mark.parametrize("name", FIVE)
+@pytest.mark.parametrize("name", SCHEMES)
 def test_autocast(name: str, backend: Any) -> None:
     model, x = layer(name, backend), torch.randn(2, 10, HEADS * HEAD_DIM)
     exact = model(x)
@@ -95,8 +95,8 @@ def test_autocast(name: str, backend: Any) -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
-@pytest.mark.parametrize("name", FIVE)
-def test_several_models_trained_as_one(name: str, backend: Any) -> None:
+@pytest.mark.parametrize("name", SCHEMES)
+def test_vmap_over_models(name: str, backend: Any) -> None:
     models = [layer(name, backend).double() for _ in range(3)]
     x = torch.randn(3, 2, 6, HEADS * HEAD_DIM, dtype=torch.float64)
     parameters, buffers = stack_module_state(list(models))
@@ -105,15 +105,15 @@ def test_several_models_trained_as_one(name: str, backend: Any) -> None:
         output: Tensor = functional_call(models[0], (parameters, buffers), (x,))
         return output.pow(3).sum()
 
-    together = vmap(grad(loss))(parameters, buffers, x)
+    stacked = vmap(grad(loss))(parameters, buffers, x)
     for i, model in enumerate(models):
-        alone = gradients(model, model(x[i]).pow(3).sum())
-        for mine, true in zip(together.values(), alone, strict=True):
-            torch.testing.assert_close(mine[i], true)
+        separate = gradients(model, model(x[i]).pow(3).sum())
+        for gradient, expected in zip(stacked.values(), separate, strict=True):
+            torch.testing.assert_close(gradient[i], expected)
 
 
-def test_vmap_with_dropout_drops_differently_for_each_model() -> None:
-    scheme = make("distance-aware", HEADS, HEAD_DIM, dtype=torch.float32)
+def test_vmap_draws_separate_dropout_masks() -> None:
+    scheme = make_scheme("distance-aware", HEADS, HEAD_DIM, dtype=torch.float32)
     q = torch.randn(1, HEADS, 10, HEAD_DIM).expand(3, 1, HEADS, 10, HEAD_DIM)
     for backend in ("reference", "blockwise"):
 
@@ -124,7 +124,7 @@ def test_vmap_with_dropout_drops_differently_for_each_model() -> None:
         assert not torch.equal(outputs[0], outputs[1])
 
 
-@pytest.mark.parametrize("name", FIVE)
+@pytest.mark.parametrize("name", SCHEMES)
 def test_copy_and_state_dict(name: str) -> None:
     model, x = layer(name).eval(), torch.randn(2, 10, HEADS * HEAD_DIM)
     copied = copy.deepcopy(model)
@@ -135,18 +135,18 @@ def test_copy_and_state_dict(name: str) -> None:
     torch.testing.assert_close(fresh(x), model(x), atol=0.0, rtol=0.0)
 
 
-@pytest.mark.parametrize("name", FIVE)
-def test_operators_are_well_formed(name: str) -> None:
+@pytest.mark.parametrize("name", SCHEMES)
+def test_operators_pass_opcheck(name: str) -> None:
     """torch.library.opcheck: schema, fake implementation and AOT dispatch of both custom operators."""
-    scheme = make(name, HEADS, HEAD_DIM, dtype=torch.float32).requires_grad_(False)
+    scheme = make_scheme(name, HEADS, HEAD_DIM, dtype=torch.float32).requires_grad_(False)
     q, k, v = (torch.randn(2, HEADS, n, HEAD_DIM) for n in (5, 7, 7))
     terms = scheme(q, k, offset=1)
     relative_q = None if terms.biases is None else terms.relative_q
     tensors = (terms.content_q, terms.k, v, relative_q, terms.key_table, terms.value_table)
-    distance = None if terms.distance is None else terms.distance(8).float()
+    coefficients = None if terms.distance is None else terms.distance(8).float()
     masks = (None, None, torch.ones(2, 7, dtype=torch.bool), None, torch.tensor(3))
-    settings = (0.5, 1, True, terms.first, terms.covers, terms.adjust, terms.rectify, 0.2, True, True, True, True)
-    arguments = (*tensors, distance, *masks, *settings)
+    options = (0.5, 1, True, terms.first, terms.covers, terms.adjust, terms.rectify, 0.2, True, True, True, True)
+    arguments = (*tensors, coefficients, *masks, *options)
     torch.library.opcheck(operators.forward, arguments)
     results = operators.forward(*arguments)
     torch.library.opcheck(operators.backward, (*arguments, False, results[1], *results))

@@ -1,4 +1,4 @@
-"""How a head looks: pure tensors, knowing nothing of models, data or training."""
+"""Attention operator, position schemes and Transformer layers, independent of models, data and training."""
 
 from headwise.attention.attend import BackendChoice, attend, explain
 from headwise.attention.layers import DecoderLayer, EncoderLayer

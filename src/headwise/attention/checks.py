@@ -1,4 +1,4 @@
-"""The operator's arguments, checked: each message names the argument, what was expected and what came."""
+"""Checks of the arguments of `attend`. Messages name the argument, the expected and the actual value."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +11,7 @@ from headwise.attention.schemes import Scheme
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v, in autocast's dtype where autocast is on."""
+    """Check q, k and v, and return them in autocast's dtype if autocast is enabled."""
     tensors = {"q": q, "k": k, "v": v}
     for name, x in tensors.items():
         if not isinstance(x, Tensor):
@@ -34,32 +34,32 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tens
         raise ValueError(f"q's heads must be a multiple of k's, got {q.shape[1]} and {k.shape[1]}")
     device = q.device.type
     if torch.is_autocast_enabled(device):
-        low = torch.get_autocast_dtype(device)
-        q, k, v = (x if x.dtype in (low, torch.float64) else x.to(low) for x in (q, k, v))
+        autocast_dtype = torch.get_autocast_dtype(device)
+        q, k, v = (x if x.dtype in (autocast_dtype, torch.float64) else x.to(autocast_dtype) for x in (q, k, v))
     if not q.dtype == k.dtype == v.dtype:
-        raise TypeError(f"q, k and v must have one dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
+        raise TypeError(f"q, k and v must have the same dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
     return q, k, v
 
 
 def disable_autocast(device: str) -> AbstractContextManager[Any]:
-    """Autocast has chosen the inputs' precision by now; inside, the precision of what is computed holds."""
+    """Return a context that disables autocast, if it is enabled."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def check_is_scheme(scheme: object) -> Scheme:
+    """Return the scheme.
+
+    Raises:
+        TypeError: it is not an instance of `Scheme`.
+    """
     if not isinstance(scheme, Scheme):
         hint = " (an instance, not the class)" if isinstance(scheme, type) else ""
         raise TypeError(f"scheme must be a headwise Scheme such as Plain(){hint}, got {scheme!r}")
     return scheme
 
 
-def check_share(name: str, value: float) -> float:
-    if not 0.0 <= value < 1.0:
-        raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
-    return value
-
-
 def check_scheme(scheme: Scheme, q: Tensor) -> None:
+    """Check that the scheme has the heads and the head width of q."""
     check_is_scheme(scheme)
     if scheme.heads is not None and scheme.heads != q.shape[1]:
         raise ValueError(f"scheme has heads={scheme.heads} but q has {q.shape[1]} heads")
@@ -67,15 +67,31 @@ def check_scheme(scheme: Scheme, q: Tensor) -> None:
         raise ValueError(f"scheme has head_dim={scheme.head_dim} but q's heads are {q.shape[3]} wide")
 
 
-def padding(name: str, value: Tensor | None, batch: int, length: int, device: torch.device) -> Tensor | None:
-    """Which tokens are real, (batch, length) boolean, from such a mask or from lengths."""
+def check_probability(name: str, value: float) -> float:
+    """Return the value if it lies in [0, 1)."""
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+    return value
+
+
+def check_offset(offset: int) -> int:
+    """Return the offset if it is an int of at least 0."""
+    if isinstance(offset, bool) or not isinstance(offset, int | torch.SymInt):
+        raise TypeError(f"offset must be an int, got {offset!r}")
+    if offset < 0:
+        raise ValueError(f"offset, the position of the first query, must be 0 or more, got {offset}")
+    return offset
+
+
+def to_padding_mask(name: str, value: Tensor | None, batch: int, length: int, device: torch.device) -> Tensor | None:
+    """Convert lengths (batch,) to a boolean mask (batch, length), True for real tokens; masks are only checked."""
     if value is None:
         return None
-    value = _tensor(name, value, device)
+    value = _check_tensor(name, value, device)
     if value.dim() == 1 and not value.is_floating_point() and value.dtype != torch.bool:
         if value.shape[0] != batch:
             raise ValueError(f"{name} lengths must be ({batch},), got shape {tuple(value.shape)}")
-        if _readable(value) and batch and not (int(value.min()) >= 0 and int(value.max()) <= length):
+        if _is_readable(value) and batch and not (int(value.min()) >= 0 and int(value.max()) <= length):
             raise ValueError(f"{name} lengths must lie between 0 and {length}, got {value.tolist()}")
         return torch.arange(length, device=device) < value[:, None]
     if value.dtype != torch.bool:
@@ -85,56 +101,61 @@ def padding(name: str, value: Tensor | None, batch: int, length: int, device: to
     return value
 
 
-def cumulative_lengths(value: Tensor | Sequence[int], q: Tensor, k: Tensor, others: list[str]) -> Tensor:
-    """Where texts end that lie one after another, as a tensor on q's device."""
+def to_cu_seqlens(value: Tensor | Sequence[int], q: Tensor, k: Tensor, incompatible: Sequence[str]) -> Tensor:
+    """Check cumulative sequence lengths, and return them as a tensor on q's device.
+
+    Args:
+        value: the cumulative lengths, from 0 to the number of tokens.
+        q: queries.
+        k: keys.
+        incompatible: arguments of the call that cannot be combined with `cu_seqlens`.
+    """
     length = q.shape[2]
-    if others:
-        raise ValueError(f"packed texts have no padding and start at 0: packed does not go with {', '.join(others)}")
+    if incompatible:
+        raise ValueError(f"cu_seqlens cannot be combined with {', '.join(incompatible)}")
     if q.shape[0] != 1 or k.shape[2] != length or not length:
         raise ValueError(
-            "packed texts lie one after another in a batch of one, with as many keys as queries; "
+            "cu_seqlens needs sequences concatenated in a batch of one, with as many keys as queries; "
             f"got batch {q.shape[0]}, {length} queries and {k.shape[2]} keys"
         )
-    given = value if isinstance(value, Tensor) else torch.tensor(value)
-    if given.dim() != 1 or len(given) < 2 or given.is_floating_point() or given.dtype == torch.bool:
+    cu_seqlens = value if isinstance(value, Tensor) else torch.tensor(value)
+    if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2 or cu_seqlens.is_floating_point() or cu_seqlens.dtype == torch.bool:
         raise ValueError(
-            f"packed must be cumulative lengths, integers (texts + 1,); got {given.dtype}{list(given.shape)}"
+            "cu_seqlens must be cumulative lengths, integers (sequences + 1,); "
+            f"got {cu_seqlens.dtype}{list(cu_seqlens.shape)}"
         )
-    if _readable(given) and not (given[0] == 0 and given[-1] == length and bool((given.diff() >= 0).all())):
-        raise ValueError(f"packed must rise from 0 to the {length} tokens there are, got {_shown(given)}")
-    return given.to(q.device, non_blocking=True)
+    if _is_readable(cu_seqlens):
+        increases = bool((cu_seqlens.diff() >= 0).all())
+        if not (cu_seqlens[0] == 0 and cu_seqlens[-1] == length and increases):
+            preview = ", ".join([*map(str, cu_seqlens[:8].tolist()), *(["…"] if len(cu_seqlens) > 8 else [])])
+            raise ValueError(f"cu_seqlens must increase from 0 to the number of tokens, {length}; got [{preview}]")
+    return cu_seqlens.to(q.device, non_blocking=True)
 
 
-def _shown(numbers: Tensor) -> str:
-    """At most eight of the numbers."""
-    shown = ", ".join(map(str, numbers[:8].tolist()))
-    return f"[{shown}{', …' if len(numbers) > 8 else ''}]"
-
-
-def broadcastable(
+def to_broadcastable(
     name: str, value: Tensor | None, shape: tuple[int, int, int, int], device: torch.device
 ) -> Tensor | None:
-    """A boolean mask or a floating-point bias as (B or 1, H or 1, N or 1, M or 1)."""
+    """Return a boolean mask or floating-point bias as (B or 1, H or 1, N or 1, M or 1)."""
     if value is None:
         return None
-    value = _tensor(name, value, device)
+    value = _check_tensor(name, value, device)
     if name == "mask" and value.dtype != torch.bool:
         raise TypeError(
-            f"mask must be boolean (True: may be attended), got {value.dtype}; "
-            "what is to be added to the scores goes into position_bias"
+            f"mask must be boolean (True: attention is allowed), got {value.dtype}; "
+            "pass values to add to the scores as position_bias"
         )
     if name != "mask" and not value.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {value.dtype}")
-    whole = value[None, None] if value.dim() == 2 else value
-    if whole.dim() != 4 or any(size not in (1, full) for size, full in zip(whole.shape, shape, strict=True)):
+    value_4d = value[None, None] if value.dim() == 2 else value
+    if value_4d.dim() != 4 or any(size not in (1, full) for size, full in zip(value_4d.shape, shape, strict=True)):
         raise ValueError(
             f"{name} must be {shape[2:]} or broadcastable to {shape} = (batch, heads, queries, keys), "
             f"got shape {tuple(value.shape)}"
         )
-    return whole
+    return value_4d
 
 
-def _tensor(name: str, value: Tensor, device: torch.device) -> Tensor:
+def _check_tensor(name: str, value: Tensor, device: torch.device) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
     if value.device != device:
@@ -142,8 +163,8 @@ def _tensor(name: str, value: Tensor, device: torch.device) -> Tensor:
     return value
 
 
-def _readable(value: Tensor) -> bool:
-    """Whether looking at the numbers costs nothing and is possible: on a CPU, outside compilation and vmap."""
+def _is_readable(value: Tensor) -> bool:
+    """Return whether values can be read without synchronization: on a CPU, outside compilation and vmap."""
     return (
         value.device.type == "cpu"
         and not torch.compiler.is_compiling()

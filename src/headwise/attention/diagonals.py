@@ -1,53 +1,69 @@
-"""Moving between a map (n queries × m keys) and its diagonals.
+"""Conversions between attention maps and their diagonals.
 
-Every pair on one diagonal has the same relative position j − i. A block whose first query stands at position `first`
-touches the relative positions −first−(n−1) … m−1−first; tensors "by diagonal" have one column for each, in that order,
-and one unused column at the end, which makes the shear below a mere change of the row length. `unskew` is the adjoint
-of `skew`, `collect` that of `spread` and `diagonal_sums` that of `toeplitz`: each is the other's backward pass.
+All pairs on one diagonal of a map have the same relative position j − i. A map of N queries and M keys has N+M−1
+diagonals. Tensors "by diagonal" have one column per diagonal, in the order of j − i, and one unused last column: with
+L = N+M columns, shifting row i by i places only changes the row length of a flat view.
+
+`unskew` is the adjoint of `skew`, `scatter_add_rows` of `gather_rows`, and `diagonal_sums` of `toeplitz`: each computes
+the gradient of the other.
+
+Axes: N queries, M keys, L = N+M diagonals, R table rows.
 """
 
 import torch
 from torch import Tensor
 
 
-def relative_positions(n: int, m: int, first: int, device: torch.device) -> Tensor:
-    """(n+m,): the relative position j − i of every diagonal."""
-    return torch.arange(1 - n - first, m - first + 1, device=device)
+def relative_positions(n: int, m: int, query_position: int, device: torch.device) -> Tensor:
+    """Return the relative position j − i of every diagonal, (L,).
+
+    Args:
+        n: number of queries.
+        m: number of keys, at the positions 0 … m−1.
+        query_position: position of the first query.
+        device: device of the result.
+    """
+    return torch.arange(1 - n - query_position, m - query_position + 1, device=device)
+
+
+def clip_to_rows(positions: Tensor, table_start: int, num_rows: int) -> Tensor:
+    """Return the table row of each relative position. Row 0 is for `table_start`; the outermost rows extend beyond."""
+    return (positions - table_start).clamp(0, num_rows - 1)
 
 
 def skew(by_diagonal: Tensor) -> Tensor:
-    """(…, n, n+m) by diagonal → (…, n, m) by key: row i reads the m columns from n−1−i on. A view where it can be."""
+    """Convert (…, N, L) by diagonal to (…, N, M) by key: row i takes M columns from N−1−i on. A view if possible."""
     n, width = by_diagonal.shape[-2:]
     if n == 0:
         return by_diagonal
-    sheared = by_diagonal.flatten(-2)[..., n - 1 : n * width - 1]
-    rows: Tensor = sheared.unflatten(-1, (n, width - 1))
+    flat = by_diagonal.flatten(-2)[..., n - 1 : n * width - 1]
+    rows: Tensor = flat.unflatten(-1, (n, width - 1))
     return rows[..., : width - n]
 
 
 def unskew(by_key: Tensor) -> Tensor:
-    """(…, n, m) by key → (…, n, n+m) by diagonal, zero where a row has no such key."""
+    """Convert (…, N, M) by key to (…, N, L) by diagonal, with zeros where a row has no key on the diagonal."""
     n, m = by_key.shape[-2:]
     by_diagonal = by_key.new_zeros(*by_key.shape[:-2], n, n + m)
     skew(by_diagonal).copy_(by_key)
     return by_diagonal
 
 
-def spread(by_row: Tensor, rows: Tensor) -> Tensor:
-    """(…, n, R) by row of a table → (…, n, m) by key: each pair reads the row `rows` (n, m) gives it."""
-    return by_row.gather(-1, rows.expand(*by_row.shape[:-1], rows.shape[-1]))
+def gather_rows(by_row: Tensor, rows_NM: Tensor) -> Tensor:
+    """Convert (…, N, R) by table row to (…, N, M) by key: each pair reads its row, given by `rows_NM`."""
+    return by_row.gather(-1, rows_NM.expand(*by_row.shape[:-1], rows_NM.shape[-1]))
 
 
-def collect(by_key: Tensor, rows: Tensor, number: int) -> Tensor:
-    """(…, n, m) by key → (…, n, number) by row of a table: each row's sum over its keys."""
-    return by_key.new_zeros(*by_key.shape[:-1], number).scatter_add(-1, rows.expand_as(by_key), by_key)
+def scatter_add_rows(by_key: Tensor, rows_NM: Tensor, num_rows: int) -> Tensor:
+    """Convert (…, N, M) by key to (…, N, R) by table row: sum the pairs of each row."""
+    return by_key.new_zeros(*by_key.shape[:-1], num_rows).scatter_add(-1, rows_NM.expand_as(by_key), by_key)
 
 
 def toeplitz(diagonals: Tensor, n: int) -> Tensor:
-    """(…, n+m), one number a diagonal → (…, n, m)."""
+    """Expand one number per diagonal, (…, L), to a map (…, N, M)."""
     return skew(diagonals.unsqueeze(-2).expand(*diagonals.shape[:-1], n, diagonals.shape[-1]))
 
 
 def diagonal_sums(by_key: Tensor) -> Tensor:
-    """(…, n, m) → (…, n+m)."""
+    """Sum a map (…, N, M) along its diagonals, (…, L)."""
     return unskew(by_key).sum(-2)

@@ -1,4 +1,7 @@
-"""Transformer layers whose self-attention follows a scheme (Vaswani et al. 2017, section 3.1; the DA paper, eq. 4)."""
+"""Transformer layers whose self-attention uses a position scheme.
+
+Vaswani et al. 2017, section 3.1; Wu, Wu and Huang 2021, eq. 4.
+"""
 
 from typing import Literal
 
@@ -6,29 +9,45 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention.attend import Backend
-from headwise.attention.checks import padding
+from headwise.attention.checks import to_padding_mask
 from headwise.attention.multihead import Cache, MultiheadAttention
 from headwise.attention.schemes import Scheme
-from headwise.attention.schemes.scheme import one_of, positive
+from headwise.attention.schemes.scheme import check_choice, check_positive
 
 Activation = Literal["relu", "gelu"]
 
 
 class FeedForward(nn.Sequential):
-    """FFN(x) = activation(x W₁ + b₁) W₂ + b₂."""
+    """FFN(x) = activation(x W₁ + b₁) W₂ + b₂, with dropout after the activation.
 
-    def __init__(self, dim: int, width: int, *, activation: Activation = "relu", dropout: float = 0.0) -> None:
-        one_of("activation", activation, ("relu", "gelu"))
+    Args:
+        dim: width of the input and the output.
+        width: inner width, by default 4 · dim.
+        activation: `relu` or `gelu`.
+        dropout: dropout probability.
+    """
+
+    def __init__(
+        self, dim: int, width: int | None = None, *, activation: Activation = "relu", dropout: float = 0.0
+    ) -> None:
+        check_choice("activation", activation, ("relu", "gelu"))
+        inner = 4 * dim if width is None else check_positive("feedforward", width)
         super().__init__(
-            nn.Linear(dim, width),
+            nn.Linear(dim, inner),
             nn.ReLU() if activation == "relu" else nn.GELU(),
             nn.Dropout(dropout),
-            nn.Linear(width, dim),
+            nn.Linear(inner, dim),
         )
 
 
 class Residual(nn.Module):
-    """x + part(x) with dropout, normalised after (as in the papers) or before."""
+    """Residual connection around a sublayer, with dropout and layer normalization.
+
+    Args:
+        dim: width of the input and the output.
+        dropout: dropout probability of the sublayer's output.
+        norm_first: normalize the sublayer's input (pre-norm) instead of the sum (post-norm, as in the papers).
+    """
 
     def __init__(self, dim: int, *, dropout: float, norm_first: bool) -> None:
         super().__init__()
@@ -36,24 +55,31 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.norm_first = norm_first
 
-    def before(self, x: Tensor) -> Tensor:
+    def sublayer_input(self, x: Tensor) -> Tensor:
+        """Return the sublayer's input: x, normalized if `norm_first`."""
         normed: Tensor = self.norm(x) if self.norm_first else x
         return normed
 
-    def after(self, x: Tensor, part: Tensor) -> Tensor:
-        total: Tensor = x + self.dropout(part)
+    def add(self, x: Tensor, sublayer_output: Tensor) -> Tensor:
+        """Return x + dropout(sublayer_output), normalized unless `norm_first`."""
+        total: Tensor = x + self.dropout(sublayer_output)
         return total if self.norm_first else self.norm(total)
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention by a scheme, then a feed-forward network.
+    """Transformer encoder layer: self-attention with a position scheme and a feed-forward network.
 
     Args:
-        dim, heads, scheme, head_dim, key_heads, backend: see `MultiheadAttention`.
+        dim: width of the layer; see `MultiheadAttention` for this and the other arguments of attention.
+        heads: number of query heads.
+        scheme: position scheme.
+        head_dim: width of a head.
+        key_heads: number of key and value heads.
         feedforward: inner width of the feed-forward network, by default 4 · dim.
-        dropout: of attention weights, and of each part before it is added.
+        dropout: dropout probability of the attention weights, the activations and the sublayers' outputs.
         activation: `relu` or `gelu`.
-        norm_first: normalise before each part instead of after it.
+        norm_first: normalize before each sublayer instead of after it.
+        backend: see `attend`.
     """
 
     def __init__(
@@ -75,8 +101,7 @@ class EncoderLayer(nn.Module):
             dim, heads, scheme=scheme, head_dim=head_dim, key_heads=key_heads, dropout=dropout, backend=backend
         )
         self.around_attention = Residual(dim, dropout=dropout, norm_first=norm_first)
-        width = 4 * dim if feedforward is None else positive("feedforward", feedforward)
-        self.feedforward = FeedForward(dim, width, activation=activation, dropout=dropout)
+        self.feedforward = FeedForward(dim, feedforward, activation=activation, dropout=dropout)
         self.around_feedforward = Residual(dim, dropout=dropout, norm_first=norm_first)
 
     def forward(
@@ -88,41 +113,54 @@ class EncoderLayer(nn.Module):
         memory: Tensor | None = None,
         need_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """(B, N, dim) → (B, N, dim).
+        """Apply the layer to x (B, N, dim).
 
         Args:
-            key_padding: real tokens, (B, N) boolean or (B,) lengths; with memory, of memory and x together.
-            causal: each token sees only what comes before it, and itself.
-            memory: states of the tokens before x, (B, any length, dim), the last segment's in Transformer-XL's
-                recurrence; no gradient flows into them.
-            need_weights: also return each head's weights (B, heads, N, keys), before dropout; they cost that memory.
+            x: states of the tokens.
+            key_padding: boolean mask of the real tokens (B, N), or lengths (B,); with memory, of memory and x together.
+            causal: tokens attend only to earlier tokens and themselves.
+            memory: states of the tokens before x, (B, any length, dim), such as the previous segment's in
+                Transformer-XL's recurrence. They get no gradient.
+            need_weights: also return the weights of each head, (B, heads, N, keys), before dropout.
         """
-        y = self.around_attention.before(x)
-        keys = y if memory is None else torch.cat([self.around_attention.before(memory.detach()), y], dim=1)
-        before = keys.shape[1] - y.shape[1]
-        real = padding("key_padding", key_padding, keys.shape[0], keys.shape[1], keys.device)
-        ignored = None if real is None else ~real
-        attended, weights = self.attention(
-            y,
+        queries = self.around_attention.sublayer_input(x)
+        keys = queries
+        if memory is not None:
+            keys = torch.cat([self.around_attention.sublayer_input(memory.detach()), queries], dim=1)
+        memory_length = keys.shape[1] - queries.shape[1]
+        is_real = to_padding_mask("key_padding", key_padding, keys.shape[0], keys.shape[1], keys.device)
+        is_padding = None if is_real is None else ~is_real
+        attention_output, weights = self.attention(
+            queries,
             keys,
             keys,
-            ignored,
+            is_padding,
             need_weights=need_weights,
             average_attn_weights=False,
             is_causal=causal,
-            query_padding_mask=None if ignored is None else ignored[:, before:],
-            offset=before,
+            query_padding_mask=None if is_padding is None else is_padding[:, memory_length:],
+            offset=memory_length,
         )
-        x = self.around_attention.after(x, attended)
-        x = self.around_feedforward.after(x, self.feedforward(self.around_feedforward.before(x)))
+        x = self.around_attention.add(x, attention_output)
+        x = self.around_feedforward.add(x, self.feedforward(self.around_feedforward.sublayer_input(x)))
         return (x, weights) if need_weights else x
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention by a scheme, plain cross-attention to an encoder's states, a feed-forward network.
+    """Transformer decoder layer: causal self-attention with a scheme, cross-attention and a feed-forward network.
 
-    Relative positions mean nothing between two texts, so cross-attention is plain. Arguments as for `EncoderLayer`,
-    without key_heads.
+    Cross-attention is plain, because relative positions between two sequences have no meaning.
+
+    Args:
+        dim: width of the layer; see `MultiheadAttention` for this and the other arguments of attention.
+        heads: number of heads.
+        scheme: position scheme of self-attention.
+        head_dim: width of a head.
+        feedforward: inner width of the feed-forward network, by default 4 · dim.
+        dropout: dropout probability of the attention weights, the activations and the sublayers' outputs.
+        activation: `relu` or `gelu`.
+        norm_first: normalize before each sublayer instead of after it.
+        backend: see `attend`.
     """
 
     def __init__(
@@ -145,8 +183,7 @@ class DecoderLayer(nn.Module):
         self.around_attention = Residual(dim, dropout=dropout, norm_first=norm_first)
         self.cross_attention = MultiheadAttention(dim, heads, head_dim=head_dim, dropout=dropout, backend=backend)
         self.around_cross_attention = Residual(dim, dropout=dropout, norm_first=norm_first)
-        width = 4 * dim if feedforward is None else positive("feedforward", feedforward)
-        self.feedforward = FeedForward(dim, width, activation=activation, dropout=dropout)
+        self.feedforward = FeedForward(dim, feedforward, activation=activation, dropout=dropout)
         self.around_feedforward = Residual(dim, dropout=dropout, norm_first=norm_first)
 
     def forward(
@@ -158,32 +195,34 @@ class DecoderLayer(nn.Module):
         encoded_padding: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """(B, N, dim) and the encoder's states (B, M, dim) → (B, N, dim).
+        """Apply the layer to x (B, N, dim) and the encoder's states (B, M, dim).
 
         Args:
-            encoded: the encoder's states, or what `encoded_once` made of them.
-            key_padding: real target tokens, (B, all so far) boolean; without a cache also (B,) lengths.
-            encoded_padding: real source tokens, (B, M) boolean or (B,) lengths.
-            cache: given x's keys and values, returns all so far: x then holds only the new tokens.
+            x: states of the target tokens.
+            encoded: the encoder's states, or their keys and values from `encoded_once`.
+            key_padding: boolean mask of the real target tokens so far, (B, length); without a cache also lengths (B,).
+            encoded_padding: boolean mask of the real source tokens (B, M), or lengths (B,).
+            cache: takes the keys and values of x, and returns all so far. x then holds only the new tokens.
         """
-        y = self.around_attention.before(x)
-        ignored = None
+        y = self.around_attention.sublayer_input(x)
+        is_padding = None
         if key_padding is not None:
             if key_padding.dim() == 1 and cache is not None:
-                raise ValueError("key_padding must be a mask of all tokens so far where there is a cache, got lengths")
+                raise ValueError("key_padding must be a mask of all tokens so far if there is a cache, got lengths")
             length = key_padding.shape[1] if key_padding.dim() == 2 else x.shape[1]
-            real = padding("key_padding", key_padding, x.shape[0], length, x.device)
-            ignored = None if real is None else ~real
-        attended = self.attention(y, y, y, ignored, need_weights=False, is_causal=True, cache=cache)[0]
-        x = self.around_attention.after(x, attended)
+            is_real = to_padding_mask("key_padding", key_padding, x.shape[0], length, x.device)
+            is_padding = None if is_real is None else ~is_real
+        attention_output = self.attention(y, y, y, is_padding, need_weights=False, is_causal=True, cache=cache)[0]
+        x = self.around_attention.add(x, attention_output)
 
-        y = self.around_cross_attention.before(x)
+        y = self.around_cross_attention.sublayer_input(x)
         k, v = self.encoded_once(encoded) if isinstance(encoded, Tensor) else encoded
-        real = padding("encoded_padding", encoded_padding, k.shape[0], k.shape[2], k.device)
-        attended = self.cross_attention(y, k, v, None if real is None else ~real, need_weights=False)[0]
-        x = self.around_cross_attention.after(x, attended)
-        return self.around_feedforward.after(x, self.feedforward(self.around_feedforward.before(x)))
+        is_real = to_padding_mask("encoded_padding", encoded_padding, k.shape[0], k.shape[2], k.device)
+        is_padding = None if is_real is None else ~is_real
+        attention_output = self.cross_attention(y, k, v, is_padding, need_weights=False)[0]
+        x = self.around_cross_attention.add(x, attention_output)
+        return self.around_feedforward.add(x, self.feedforward(self.around_feedforward.sublayer_input(x)))
 
     def encoded_once(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
-        """An encoder's states (B, M, dim) as this layer's keys and values, which serve every token that is decoded."""
-        return self.cross_attention.keys_and_values(encoded, encoded)
+        """Project the encoder's states (B, M, dim) to this layer's keys and values, to reuse them for all tokens."""
+        return self.cross_attention.project_keys_values(encoded, encoded)

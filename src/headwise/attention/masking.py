@@ -1,4 +1,4 @@
-"""Which key may be attended from where, for a block of rows, and the softmax that survives a row with no key."""
+"""Masks for a block of queries, and softmax and log-sum-exp that accept fully masked rows."""
 
 import math
 
@@ -6,53 +6,61 @@ import torch
 from torch import Tensor
 
 
-def allowed(
+def allowed_pairs(
     n: int,
     m: int,
     *,
-    first: int,
+    query_position: int,
     causal: bool,
     key_padding: Tensor | None,
     query_padding: Tensor | None,
     mask: Tensor | None,
     device: torch.device,
 ) -> Tensor | None:
-    """The pairs that may attend, broadcastable to (B, H, n, m), or None if all may.
+    """Return the pairs that may attend, broadcastable to (B, H, n, m), or None if all may.
 
-    `first` is the position of the block's first query; the masks are already cut to the block.
+    Args:
+        n: number of queries of the block.
+        m: number of keys of the block, at the positions 0 … m−1.
+        query_position: position of the block's first query.
+        causal: whether queries attend only to keys up to their own position.
+        key_padding: (B, m), True for real keys.
+        query_padding: (B, n), True for real queries.
+        mask: broadcastable to (B, H, n, m), True where attention is allowed.
+        device: device of the result.
     """
-    parts = []
+    masks = []
     if causal:
-        positions = torch.arange(first, first + n, device=device)
-        parts.append(torch.arange(m, device=device) <= positions[:, None])
+        positions = torch.arange(query_position, query_position + n, device=device)
+        masks.append(torch.arange(m, device=device) <= positions[:, None])
     if key_padding is not None:
-        parts.append(key_padding[:, None, None, :])
+        masks.append(key_padding[:, None, None, :])
     if query_padding is not None:
-        parts.append(query_padding[:, None, :, None])
+        masks.append(query_padding[:, None, :, None])
     if mask is not None:
-        parts.append(mask)
-    if not parts:
+        masks.append(mask)
+    if not masks:
         return None
-    together = parts[0]
-    for part in parts[1:]:
-        together = together & part
-    return together
+    allowed = masks[0]
+    for other in masks[1:]:
+        allowed = allowed & other
+    return allowed
 
 
-def softmax_of_rows(scores: Tensor, *, can_be_empty: bool) -> Tensor:
-    """Softmax over keys; a row whose scores are all −∞ gives zeros, and zero gradient."""
-    if not can_be_empty:
+def masked_softmax(scores: Tensor, *, may_have_empty_rows: bool) -> Tensor:
+    """Softmax over keys. Rows with only −∞ give zeros and zero gradient."""
+    if not may_have_empty_rows:
         return torch.softmax(scores, dim=-1)
     empty = (scores == -torch.inf).all(dim=-1, keepdim=True)
     return torch.softmax(scores.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0)
 
 
-def lse_of_rows(scores: Tensor) -> Tensor:
-    """log Σ exp over keys; a row whose scores are all −∞ gives −∞, and zero gradient."""
+def masked_logsumexp(scores: Tensor) -> Tensor:
+    """Log-sum-exp over keys. Rows with only −∞ give −∞ and zero gradient."""
     empty = (scores == -torch.inf).all(dim=-1)
     return scores.masked_fill(empty[..., None], 0.0).logsumexp(dim=-1).masked_fill(empty, -torch.inf)
 
 
 def natural(lse: Tensor) -> Tensor:
-    """Log-sums in units of log 2, where a row without a key has +∞, as natural ones, where it has −∞."""
+    """Convert base-2 log-sum-exps, +∞ for rows without any key, to natural ones, −∞ for such rows."""
     return torch.where(lse == torch.inf, -torch.inf, lse * math.log(2))

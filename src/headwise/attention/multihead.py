@@ -1,4 +1,4 @@
-"""Attention with its projections, where `torch.nn.MultiheadAttention(batch_first=True)` stands."""
+"""Multi-head attention with a position scheme, compatible with `torch.nn.MultiheadAttention(batch_first=True)`."""
 
 from collections.abc import Callable
 from typing import Any, get_args
@@ -7,37 +7,39 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention.attend import Backend, attend
-from headwise.attention.checks import check_is_scheme, check_share
+from headwise.attention.checks import check_is_scheme, check_probability
 from headwise.attention.schemes import Plain, Scheme
-from headwise.attention.schemes.scheme import one_of, positive
+from headwise.attention.schemes.scheme import check_choice, check_positive
 
-#: Takes the new keys and values (B, G, N, d) and returns all so far, as `transformers.Cache.update` does for a layer.
+#: Takes the new keys and values (B, G, N, d) and returns all so far, like `transformers.Cache.update` of a layer.
 Cache = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class MultiheadAttention(nn.Module):
-    """Queries, keys and values projected per head, attention by a scheme, one output projection.
+    """Multi-head attention: projections of queries, keys and values, attention with a scheme, and an output projection.
 
-    A drop-in for `nn.MultiheadAttention(dim, heads, batch_first=True)`: the same call, the same result for the plain
-    scheme, and it loads its state dict. Masks are inverse to `attend`'s here, as they are there: True = ignore.
+    Drop-in replacement for `nn.MultiheadAttention(dim, heads, batch_first=True)`: the call is the same, `Plain()` gives
+    the same result, and state dicts of the torch module can be loaded. As in torch, and unlike in `attend`, masks are
+    True where attention is not allowed.
 
     Args:
-        dim: width of the queries and of the output.
+        dim: width of the queries and the output.
         heads: number of query heads.
-        scheme: how positions enter; plain attention if not given. It becomes this layer's own.
+        scheme: position scheme, which becomes a submodule of this layer; by default `Plain()`.
         head_dim: width of a head, by default dim / heads.
-        key_heads: number of key and value heads, of which heads is a multiple; by default heads.
-        kdim, vdim: width of the keys' and the values' input, by default dim.
-        dropout: share of attention weights dropped in training.
-        bias: whether projections have biases.
+        key_heads: number of key and value heads; divides heads, which is the default.
+        kdim: width of the keys' input, by default dim.
+        vdim: width of the values' input, by default dim.
+        dropout: dropout probability of the attention weights in training.
+        bias: use biases in the projections.
         backend: see `attend`.
 
     Raises:
-        TypeError: scheme is none.
-        ValueError: sizes that do not fit together, or values that are not possible; the message names them.
+        TypeError: scheme is not a `Scheme`, or a size is not an int.
+        ValueError: sizes are invalid or do not match, or an unknown backend.
     """
 
-    #: What `nn.TransformerEncoderLayer` asks of its attention before it takes a path of its own around it.
+    #: Attributes that `nn.TransformerEncoderLayer` reads; with these values it does not use its fused fast path.
     batch_first, in_proj_bias, _qkv_same_embed_dim = True, None, False
 
     def __init__(
@@ -55,26 +57,26 @@ class MultiheadAttention(nn.Module):
         backend: Backend = "auto",
     ) -> None:
         super().__init__()
-        self.dim, self.heads = positive("dim", dim), positive("heads", heads)
+        self.dim, self.heads = check_positive("dim", dim), check_positive("heads", heads)
         if head_dim is None and dim % heads:
-            raise ValueError(f"dim must be a multiple of heads, or head_dim given; got dim={dim}, heads={heads}")
-        self.head_dim = positive("head_dim", dim // heads if head_dim is None else head_dim)
-        self.key_heads = positive("key_heads", heads if key_heads is None else key_heads)
+            raise ValueError(f"dim must be a multiple of heads unless head_dim is given; got dim={dim}, heads={heads}")
+        self.head_dim = check_positive("head_dim", dim // heads if head_dim is None else head_dim)
+        self.key_heads = check_positive("key_heads", heads if key_heads is None else key_heads)
         if heads % self.key_heads:
             raise ValueError(f"heads must be a multiple of key_heads, got {heads} and {key_heads}")
         self.scheme = Plain() if scheme is None else check_is_scheme(scheme)
         for name in ("heads", "head_dim"):
-            theirs, ours = getattr(self.scheme, name), getattr(self, name)
-            if theirs not in (None, ours):
-                raise ValueError(f"scheme has {name}={theirs} but the layer has {name}={ours}")
-        self.dropout, self.backend = check_share("dropout", dropout), backend
-        one_of("backend", backend, get_args(Backend))
+            scheme_size, layer_size = getattr(self.scheme, name), getattr(self, name)
+            if scheme_size not in (None, layer_size):
+                raise ValueError(f"scheme has {name}={scheme_size} but the layer has {name}={layer_size}")
+        self.dropout, self.backend = check_probability("dropout", dropout), backend
+        check_choice("backend", backend, get_args(Backend))
         kdim, vdim = dim if kdim is None else kdim, dim if vdim is None else vdim
 
         key_width = self.key_heads * self.head_dim
         if not self.scheme.projects_keys and kdim != key_width:
             raise ValueError(
-                f"{type(self.scheme).__name__} compares queries with the input itself: keys must be "
+                f"{type(self.scheme).__name__} has no key projection: keys must be "
                 f"key_heads · head_dim = {key_width} wide, got {kdim}"
             )
         self.q_proj = nn.Linear(dim, heads * self.head_dim, bias=bias)
@@ -85,6 +87,7 @@ class MultiheadAttention(nn.Module):
         self.register_load_state_dict_pre_hook(_split_fused_projection)
 
     def reset_parameters(self) -> None:
+        """Initialize the projections: Xavier uniform weights, zero biases."""
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             if projection is not None:
                 nn.init.xavier_uniform_(projection.weight)
@@ -108,55 +111,46 @@ class MultiheadAttention(nn.Module):
         cache: Cache | None = None,
         need_received: bool = False,
     ) -> tuple[Tensor, Tensor | None] | tuple[Tensor, Tensor | None, Tensor]:
-        """Attend from query (B, N, dim) to key (B, M, kdim) and value (B, M, vdim); or all without the batch.
+        """Attend from query (B, N, dim) to key (B, M, kdim) and value (B, M, vdim), or without the batch axis.
 
         Args:
-            key, value: also (B, key_heads, M, head_dim) as `keys_and_values` returned them, to be used again.
-            key_padding_mask: (B, M), True where a key is padding.
-            need_weights: also return the weights, before dropout; they cost N × M memory, so say False in training.
-            attn_mask: (N, M) or (B·heads, N, M); boolean, True where attention is not allowed, or added to the scores.
-            average_attn_weights: return the heads' mean (B, N, M) instead of each head's (B, heads, N, M).
-            is_causal: queries see the keys up to their own position; attn_mask is not needed for it.
-            query_padding_mask: (B, N), True where a query is padding: it gets and gives nothing.
+            query: input of the queries.
+            key: input of the keys, or the keys (B, key_heads, M, head_dim) that `project_keys_values` returned.
+            value: input of the values, or the values that `project_keys_values` returned.
+            key_padding_mask: (B, M), True for padding keys, or a bias to add to the scores.
+            need_weights: also return the weights, before dropout. They need N × M memory: pass False in training.
+            attn_mask: (N, M) or (B·heads, N, M); boolean, True where attention is not allowed, or a bias to add to the
+                scores.
+            average_attn_weights: return the heads' mean (B, N, M) instead of the weights of each head (B, heads, N, M).
+            is_causal: queries attend only to keys up to their own position; attn_mask is not needed for this.
+            query_padding_mask: (B, N), True for padding queries, which get zeros and contribute nothing.
             position_bias: see `attend`.
-            offset: position of the first query; with a cache it follows from the cache.
-            cache: given the new keys and values, returns all so far.
-            need_received: also return what each key receives (B, heads, M).
+            offset: position of the first query; ignored with a cache, which determines it.
+            cache: takes the new keys and values, and returns all so far.
+            need_received: also return the attention that each key receives, (B, heads, M).
 
         Returns:
-            (output, weights or None), and received as a third if needed.
+            (output, weights or None), or (output, weights or None, received).
         """
-        if query.dim() == 2:
-            single = self(
-                query[None],
-                key[None],
-                value[None],
-                None if key_padding_mask is None else key_padding_mask[None],
-                need_weights,
-                attn_mask,
-                average_attn_weights,
-                is_causal,
-                query_padding_mask=None if query_padding_mask is None else query_padding_mask[None],
-                position_bias=position_bias,
-                offset=offset,
-                cache=cache,
-                need_received=need_received,
-            )
-            return tuple(None if x is None else x[0] for x in single)  # type: ignore[return-value]
+        is_batched = query.dim() != 2
+        if not is_batched:
+            query, key, value = query[None], key[None], value[None]
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
+            query_padding_mask = None if query_padding_mask is None else query_padding_mask[None]
         if query.dim() != 3:
             raise ValueError(f"query must be (batch, length, width), got shape {tuple(query.shape)}")
 
-        q = self._split(self.q_proj(query), self.heads)
-        k, v = (key, value) if key.dim() == value.dim() == 4 else self.keys_and_values(key, value)
+        q = self._split_heads(self.q_proj(query), self.heads)
+        k, v = (key, value) if key.dim() == value.dim() == 4 else self.project_keys_values(key, value)
         if cache is not None:
-            new = k.shape[2]
+            num_new = k.shape[2]
             k, v = cache(k, v)
-            offset = k.shape[2] - new
-        mask, mask_bias = self._masks(attn_mask, query.shape[0])
-        key_padding, padding_bias = _inverted(key_padding_mask)
-        query_padding, _ = _inverted(query_padding_mask)
+            offset = k.shape[2] - num_new
+        mask, mask_bias = self._convert_attn_mask(attn_mask, query.shape[0])
+        key_padding, padding_bias = _convert_padding_mask(key_padding_mask)
+        query_padding, _ = _convert_padding_mask(query_padding_mask)
         biases = [bias for bias in (mask_bias, padding_bias, position_bias) if bias is not None]
-        attended = attend(
+        results = attend(
             q,
             k,
             v,
@@ -172,27 +166,28 @@ class MultiheadAttention(nn.Module):
             return_weights=need_weights,
             backend=self.backend,
         )
-        output, *extras = attended if need_received or need_weights else (attended,)
+        output, *extras = results if need_received or need_weights else (results,)
         output = self.out_proj(output.transpose(1, 2).flatten(2))
         weights = extras[-1] if need_weights else None
         if weights is not None and average_attn_weights:
             weights = weights.mean(dim=1)
-        return (output, weights, extras[0]) if need_received else (output, weights)
+        results = (output, weights, extras[0]) if need_received else (output, weights)
+        return results if is_batched else tuple(None if x is None else x[0] for x in results)  # type: ignore[return-value]
 
-    def keys_and_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs (B, M, width) as this layer's keys and values, (B, key_heads, M, head_dim) each."""
+    def project_keys_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Project inputs (B, M, width) to keys and values, (B, key_heads, M, head_dim) each."""
         for name, x in (("key", key), ("value", value)):
             if x.dim() != 3:
                 raise ValueError(f"{name} must be (batch, length, width), got shape {tuple(x.shape)}")
-        k = self._split(key if self.k_proj is None else self.k_proj(key), self.key_heads)
-        return k, self._split(self.v_proj(value), self.key_heads)
+        k = self._split_heads(key if self.k_proj is None else self.k_proj(key), self.key_heads)
+        return k, self._split_heads(self.v_proj(value), self.key_heads)
 
-    def _split(self, x: Tensor, heads: int) -> Tensor:
+    def _split_heads(self, x: Tensor, heads: int) -> Tensor:
         """(B, N, heads · d) → (B, heads, N, d)."""
         return x.view(*x.shape[:2], heads, self.head_dim).transpose(1, 2)
 
-    def _masks(self, attn_mask: Tensor | None, batch: int) -> tuple[Tensor | None, Tensor | None]:
-        """attn_mask as the operator's mask (True: may be attended) or bias."""
+    def _convert_attn_mask(self, attn_mask: Tensor | None, batch: int) -> tuple[Tensor | None, Tensor | None]:
+        """Return attn_mask as a mask of `attend` (True: attention is allowed), or as a bias if it is additive."""
         if attn_mask is None:
             return None, None
         if attn_mask.dim() == 3:
@@ -204,32 +199,38 @@ class MultiheadAttention(nn.Module):
         elif attn_mask.dim() == 2:
             attn_mask = attn_mask[None, None]
         if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
-            raise TypeError(f"attn_mask must be boolean (True: ignore) or added to scores, got {attn_mask.dtype}")
+            raise TypeError(
+                "attn_mask must be boolean (True: ignore) or floating point (added to the scores), "
+                f"got {attn_mask.dtype}"
+            )
         return (~attn_mask, None) if attn_mask.dtype == torch.bool else (None, attn_mask)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, heads={self.heads}, head_dim={self.head_dim}, dropout={self.dropout}"
 
 
-def _inverted(padding_mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """nn.MultiheadAttention's padding mask as ours (True: real), or, where it is additive, as a bias."""
+def _convert_padding_mask(padding_mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return torch's padding mask as a padding of `attend` (True: real), or as a bias if it is additive."""
     if padding_mask is None:
         return None, None
     if padding_mask.dtype == torch.bool:
         return ~padding_mask, None
     if not padding_mask.is_floating_point():
-        raise TypeError(f"padding masks must be boolean (True: padding) or added to scores, got {padding_mask.dtype}")
+        raise TypeError(
+            "padding masks must be boolean (True: padding) or floating point (added to the scores), "
+            f"got {padding_mask.dtype}"
+        )
     return None, padding_mask[:, None, None, :]
 
 
 def _split_fused_projection(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Let `load_state_dict` read what nn.MultiheadAttention saved: one fused projection, or three weights."""
+    """Convert the state dict of nn.MultiheadAttention: one fused projection, or three separate weights."""
     names = ("q_proj", "k_proj", "v_proj")
-    for kind in ("weight", "bias"):
-        fused = state_dict.pop(f"{prefix}in_proj_{kind}", None)
+    for parameter in ("weight", "bias"):
+        fused = state_dict.pop(f"{prefix}in_proj_{parameter}", None)
         if fused is not None:
             for name, part in zip(names, fused.chunk(3), strict=True):
-                state_dict[f"{prefix}{name}.{kind}"] = part
+                state_dict[f"{prefix}{name}.{parameter}"] = part
     for name in names:
         separate = state_dict.pop(f"{prefix}{name}_weight", None)
         if separate is not None:

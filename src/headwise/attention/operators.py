@@ -1,9 +1,9 @@
-"""How a backend's two passes become PyTorch operators.
+"""Wraps the forward and backward pass of a backend as PyTorch operators.
 
-Each pass is a custom operator, so `torch.compile` and `torch.export` see one node, whatever the length, and
-`torch.func.vmap` runs it once a model. The autograd function around them is what `torch.func` can differentiate. In
-plain eager mode, where nobody looks, a leaner function calls the passes themselves: for short texts the layers around a
-kernel cost more than the kernel.
+Each pass is a custom operator, so that `torch.compile` and `torch.export` see one node for all lengths and
+`torch.func.vmap` runs it once per element of the mapped axis. An autograd function around the operators makes them
+differentiable, also by `torch.func`. In plain eager mode a leaner autograd function calls the passes directly, because
+for short sequences the dispatch of custom operators takes longer than the kernels.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,23 +14,27 @@ from torch import Tensor
 
 Pass = Callable[..., Sequence[Tensor | None]]
 
-LSE = 1  # of (output, log-sums, received, …); hardly anybody asks for them, and then their gradient is None
+#: Index of lse among the outputs. It is rarely used, and its gradient is then None in plain eager mode.
+LSE = 1
 
 
 class Operators:
-    """A backend's forward and backward pass as operators headwise::NAME and headwise::NAME_backward.
+    """The operators headwise::NAME and headwise::NAME_backward of a backend. Calling it runs the forward pass.
 
     Args:
-        name: the operators' name.
-        arguments: the schema of the forward pass's arguments: tensors first, and of these the differentiable ones
-            first, the bias the last of them.
-        tensors, differentiable: how many of the arguments are so.
-        outputs: how many tensors the forward pass returns.
-        saved: which of them the backward pass is given, besides the arguments.
-        forward, backward: the passes. backward is given the forward pass's arguments, whether the bias needs a
-            gradient, what was saved, and the gradients of all outputs; it returns one tensor a differentiable
-            argument. Both may return None, and must take None or an empty tensor, for what is not there.
-        fake_forward, fake_backward: results of the right shape, for the same arguments.
+        name: name of the operators.
+        arguments: schema of the forward pass's arguments. Tensors come first, the differentiable ones before the
+            others; the last differentiable argument is the bias.
+        tensors: number of tensor arguments.
+        differentiable: number of differentiable arguments.
+        outputs: number of tensors that the forward pass returns.
+        saved: indices of the outputs that the backward pass receives.
+        forward: the forward pass.
+        backward: the backward pass. It receives the forward pass's arguments, whether the bias needs a gradient, the
+            saved outputs and the gradients of all outputs. It returns one gradient per differentiable argument. Both
+            passes may return None for absent tensors, and must accept None or an empty tensor for them.
+        fake_forward: returns tensors of the forward pass's shapes, for tracing.
+        fake_backward: returns tensors of the backward pass's shapes, for tracing.
     """
 
     def __init__(
@@ -50,57 +54,58 @@ class Operators:
         def results(count: int) -> str:
             return f"({', '.join(['Tensor'] * count)})"
 
-        more = [f"Tensor saved_{i}" for i in saved] + [f"Tensor d_{i}" for i in range(outputs)]
+        backward_only = [f"Tensor saved_{i}" for i in saved] + [f"Tensor d_{i}" for i in range(outputs)]
         forward_schema = f"({arguments}) -> {results(outputs)}"
-        backward_schema = f"({arguments}, bool needs_bias, {', '.join(more)}) -> {results(differentiable)}"
+        backward_schema = f"({arguments}, bool needs_bias, {', '.join(backward_only)}) -> {results(differentiable)}"
         self.forward: Any = torch.library.custom_op(
-            f"headwise::{name}", _complete(forward), mutates_args=(), schema=forward_schema
+            f"headwise::{name}", _return_tensors(forward), mutates_args=(), schema=forward_schema
         )
         self.backward: Any = torch.library.custom_op(
-            f"headwise::{name}_backward", _complete(backward), mutates_args=(), schema=backward_schema
+            f"headwise::{name}_backward", _return_tensors(backward), mutates_args=(), schema=backward_schema
         )
-        self.forward.register_fake(_complete(fake_forward))
-        self.backward.register_fake(_complete(fake_backward))
+        self.forward.register_fake(_return_tensors(fake_forward))
+        self.backward.register_fake(_return_tensors(fake_backward))
         for operator in (self.forward, self.backward):
             operator.register_vmap(vmap_by_loop(operator))
-        self._watched, self._plain = _functions(
+        self._traced_function, self._eager_function = _autograd_functions(
             (name, f"{name}_backward"), forward, backward, tensors, differentiable, saved
         )
 
     def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:
         results: tuple[Tensor, ...]
         if is_plain_eager(arguments[0]):
-            results = self._plain.apply(*arguments)
-        else:  # views, since the compiler refuses a function that is given one tensor twice, as in attend(x, x, x)
-            results = self._watched.apply(*(x.view_as(x) if isinstance(x, Tensor) else x for x in arguments))
+            results = self._eager_function.apply(*arguments)
+        else:  # The compiler rejects functions that receive one tensor twice, as in attend(x, x, x), but accepts views.
+            results = self._traced_function.apply(*(x.view_as(x) if isinstance(x, Tensor) else x for x in arguments))
         return results
 
 
-def _functions(
+def _autograd_functions(
     names: tuple[str, str],
     forward_pass: Pass,
     backward_pass: Pass,
-    tensors: int,
-    differentiable: int,
+    num_tensors: int,
+    num_differentiable: int,
     saved: Sequence[int],
 ) -> tuple[type[torch.autograd.Function], type[torch.autograd.Function]]:
-    # As torch.ops has them, which the compiler can trace from a closure.
+    """Return the autograd function for traced and transformed code and the one for plain eager mode."""
+    # The compiler can trace operators of torch.ops from a closure.
     forward_operator, backward_operator = (getattr(torch.ops.headwise, name).default for name in names)
 
-    def remember(ctx: Any, inputs: tuple[Any, ...], outputs: Sequence[Tensor | None]) -> None:
-        ctx.save_for_backward(*inputs[:tensors], *(outputs[i] for i in saved))
-        ctx.settings = inputs[tensors:]
+    def save_for_backward(ctx: Any, inputs: tuple[Any, ...], outputs: Sequence[Tensor | None]) -> None:
+        ctx.save_for_backward(*inputs[:num_tensors], *(outputs[i] for i in saved))
+        ctx.options = inputs[num_tensors:]
 
     def backward_arguments(ctx: Any, d_outputs: Sequence[Tensor | None]) -> tuple[Any, ...]:
-        kept = ctx.saved_tensors
-        needs_bias = ctx.needs_input_grad[differentiable - 1]
-        return (*kept[:tensors], *ctx.settings, needs_bias, *kept[tensors:], *d_outputs)
+        tensors, saved_outputs = ctx.saved_tensors[:num_tensors], ctx.saved_tensors[num_tensors:]
+        needs_bias = ctx.needs_input_grad[num_differentiable - 1]
+        return (*tensors, *ctx.options, needs_bias, *saved_outputs, *d_outputs)
 
-    def gradients(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-        present = (None if grad is None or not grad.numel() else grad for grad in grads)
-        return (*present, *[None] * (len(ctx.needs_input_grad) - differentiable))
+    def input_gradients(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        non_empty = (None if grad is None or not grad.numel() else grad for grad in grads)
+        return (*non_empty, *[None] * (len(ctx.needs_input_grad) - num_differentiable))
 
-    class Watched(torch.autograd.Function):
+    class TracedFunction(torch.autograd.Function):
         generate_vmap_rule = True
 
         @staticmethod
@@ -109,52 +114,53 @@ def _functions(
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-            remember(ctx, inputs, output)
+            save_for_backward(ctx, inputs, output)
 
         @staticmethod
         def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
-            return gradients(ctx, _run_once(backward_operator, *backward_arguments(ctx, d_outputs)))
+            return input_gradients(ctx, _run_backward_operator(backward_operator, *backward_arguments(ctx, d_outputs)))
 
-    class Plain(torch.autograd.Function):
+    class EagerFunction(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, ...]:
-            results = tuple(forward_pass(*arguments))
-            remember(ctx, arguments, results)
+            outputs = tuple(forward_pass(*arguments))
+            save_for_backward(ctx, arguments, outputs)
             ctx.set_materialize_grads(False)
-            ctx.outputs = [x is not None and {"size": x.shape, "dtype": x.dtype, "device": x.device} for x in results]
-            return results
+            ctx.outputs = [x is not None and {"size": x.shape, "dtype": x.dtype, "device": x.device} for x in outputs]
+            return outputs
 
         @staticmethod
         def backward(ctx: Any, *d_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-            twice = torch.is_grad_enabled()  # create_graph: somebody means to differentiate again
-            filled = [
-                torch.zeros(**like) if d is None and like and (twice or i != LSE) else d
+            create_graph = torch.is_grad_enabled()
+            materialized = [
+                torch.zeros(**like) if d is None and like and (create_graph or i != LSE) else d
                 for i, (d, like) in enumerate(zip(d_outputs, ctx.outputs, strict=True))
             ]
-            arguments = backward_arguments(ctx, filled)
-            if not twice:
-                return gradients(ctx, backward_pass(*arguments))
-            given = len(arguments) - len(saved) - len(filled)
+            arguments = backward_arguments(ctx, materialized)
+            if not create_graph:
+                return input_gradients(ctx, backward_pass(*arguments))
+            num_forward = len(arguments) - len(saved) - len(materialized)  # forward arguments and needs_bias
             empty = arguments[0].new_empty(0)
-            rest = (empty if x is None else x for x in arguments[given:])
-            return gradients(ctx, _run_once(backward_operator, *arguments[:given], *rest))
+            rest = (empty if x is None else x for x in arguments[num_forward:])
+            grads = _run_backward_operator(backward_operator, *arguments[:num_forward], *rest)
+            return input_gradients(ctx, grads)
 
-    return Watched, Plain
+    return TracedFunction, EagerFunction
 
 
-def _complete(function: Pass) -> Callable[..., tuple[Tensor, ...]]:
-    """The same as an operator must be: all results are tensors, empty where there is nothing, and share no memory."""
+def _return_tensors(function: Pass) -> Callable[..., tuple[Tensor, ...]]:
+    """Adapt a pass to the rules for operators: results are tensors, empty instead of None, and share no memory."""
 
-    def complete(*arguments: Any) -> tuple[Tensor, ...]:
+    def operator(*arguments: Any) -> tuple[Tensor, ...]:
         results = [arguments[0].new_empty(0) if x is None else x for x in function(*arguments)]
-        memory = [x.untyped_storage()._cdata for x in results]
-        return tuple(x.clone() if memory[i] in memory[:i] else x for i, x in enumerate(results))
+        storages = [x.untyped_storage()._cdata for x in results]
+        return tuple(x.clone() if storages[i] in storages[:i] else x for i, x in enumerate(results))
 
-    return complete
+    return operator
 
 
 def is_plain_eager(x: Tensor) -> bool:
-    """Whether neither a compiler nor a transform, a dispatch mode or a tensor subclass needs to see an operator."""
+    """Return whether no compiler, function transform, dispatch mode or tensor subclass is involved."""
     return (
         type(x) in (Tensor, torch.nn.Parameter)
         and not torch.compiler.is_compiling()
@@ -164,7 +170,7 @@ def is_plain_eager(x: Tensor) -> bool:
 
 
 def vmap_by_loop(operator: Callable[..., Sequence[Tensor]]) -> Callable[..., Any]:
-    """A vmap rule: the operator is as fast on one model as on many, so run it once for each."""
+    """Return a vmap rule that runs the operator once per element of the mapped axis."""
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
         results = [
@@ -177,8 +183,8 @@ def vmap_by_loop(operator: Callable[..., Sequence[Tensor]]) -> Callable[..., Any
     return rule
 
 
-class _Once(torch.autograd.Function):
-    """A backward pass as an operator that cannot be differentiated again: the first argument is the operator."""
+class _OnceDifferentiable(torch.autograd.Function):
+    """Runs an operator, its first argument, whose results cannot be differentiated."""
 
     generate_vmap_rule = True
 
@@ -191,13 +197,14 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
-        raise RuntimeError("this backend can be differentiated once; for second derivatives use backend='reference'")
+        raise RuntimeError("this backend has no second derivatives; use backend='reference'")
 
 
-def _run_once(operator: Any, *arguments: Any) -> tuple[Tensor, ...]:
-    """Run a backward operator.
+def _run_backward_operator(operator: Any, *arguments: Any) -> tuple[Tensor, ...]:
+    """Run a backward operator so that differentiating its results raises an error.
 
-    The compiler cannot trace a function inside a function's backward pass, and never differentiates it twice.
+    The compiler cannot trace an autograd function inside a backward pass, and never differentiates one twice.
     """
-    results = operator(*arguments) if torch.compiler.is_compiling() else _Once.apply(operator, *arguments)
+    compiling = torch.compiler.is_compiling()
+    results = operator(*arguments) if compiling else _OnceDifferentiable.apply(operator, *arguments)
     return tuple(results)

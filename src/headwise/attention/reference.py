@@ -1,77 +1,100 @@
-"""The form of `problem.py` in plain differentiable PyTorch: exact, readable, N × M memory. Every other backend is
-tested against it, and it is tested against loops over the papers' equations."""
+"""Reference backend: the equations of `types.py` in plain differentiable PyTorch.
+
+It stores whole N × M maps. All other backends are tested against it, and it is tested against loops over the papers'
+equations.
+
+Axes: B batch, H query heads, G key heads, N queries, M keys, E width of q and k, D width of v, R table rows,
+L = N+M diagonals.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headwise.attention.diagonals import collect, relative_positions, skew, spread, toeplitz
-from headwise.attention.masking import allowed, lse_of_rows, softmax_of_rows
+from headwise.attention.diagonals import (
+    clip_to_rows,
+    gather_rows,
+    relative_positions,
+    scatter_add_rows,
+    skew,
+    toeplitz,
+)
+from headwise.attention.masking import allowed_pairs, masked_logsumexp, masked_softmax
 from headwise.attention.types import AttentionInputs, AttentionOutput
 
 
-def attend(problem: AttentionInputs) -> AttentionOutput:
-    terms, dtype = problem.terms, problem.compute_dtype
-    _, heads, n, m = problem.shape
-    q, relative_q = terms.content_q.to(dtype), terms.relative_q.to(dtype)
-    k, v = (per_query_head(x.to(dtype), heads) for x in (terms.k, problem.v))
-    positions = relative_positions(n, m, problem.offset, q.device)
+def attend(inputs: AttentionInputs) -> AttentionOutput:
+    """Compute attention with whole maps."""
+    terms, dtype = inputs.terms, inputs.compute_dtype
+    _, heads, n, m = inputs.shape
+    q_BHNE, relative_q_BHNE = terms.content_q.to(dtype), terms.relative_q.to(dtype)
+    k_BHME, v_BHMD = (repeat_key_heads(x.to(dtype), heads) for x in (terms.k, inputs.v))
+    positions_L = relative_positions(n, m, inputs.offset, inputs.v.device)
 
-    scores = q @ k.mT
+    # x: content and relative scores
+    scores_BHNM = q_BHNE @ k_BHME.mT
     if terms.key_table is not None:
-        rows, table = rows_of(terms.key_table, positions, terms.first), terms.key_table.to(dtype)
+        table_HRE = terms.key_table.to(dtype)
+        rows_L = clip_to_rows(positions_L, terms.first, table_HRE.shape[1])
         if terms.covers:
-            scores = scores + skew(relative_q @ table[:, rows].mT)
+            scores_BHNM = scores_BHNM + skew(relative_q_BHNE @ table_HRE[:, rows_L].mT)
         else:
-            scores = scores + spread(relative_q @ table.mT, toeplitz(rows, n))
-    scores = scores * problem.scale
+            scores_BHNM = scores_BHNM + gather_rows(relative_q_BHNE @ table_HRE.mT, toeplitz(rows_L, n))
+    scores_BHNM = scores_BHNM * inputs.scale
 
-    f, distance = None, problem.distance()
-    if distance is not None:
-        f = toeplitz(distance.to(dtype)[:, positions.abs().clamp(max=distance.shape[-1] - 1)], n)
-        if terms.adjust == "early-multiply":
-            scores = (scores.relu() if terms.rectify else scores) * f
-        elif terms.adjust == "early-add":
-            scores = scores + f
-    if problem.bias is not None:
-        scores = scores + problem.bias.to(dtype)
-
-    may_attend = allowed(
+    # s: scores adjusted by distance and bias, and masked
+    f_HNM = distance_coefficients(inputs, positions_L)
+    if f_HNM is not None and terms.adjust == "early-multiply":
+        scores_BHNM = (scores_BHNM.relu() if terms.rectify else scores_BHNM) * f_HNM
+    elif f_HNM is not None and terms.adjust == "early-add":
+        scores_BHNM = scores_BHNM + f_HNM
+    if inputs.bias is not None:
+        scores_BHNM = scores_BHNM + inputs.bias.to(dtype)
+    allowed_BHNM = allowed_pairs(
         n,
         m,
-        first=problem.offset,
-        causal=problem.causal,
-        key_padding=problem.key_padding,
-        query_padding=problem.query_padding,
-        mask=problem.mask,
-        device=q.device,
+        query_position=inputs.offset,
+        causal=inputs.causal,
+        key_padding=inputs.key_padding,
+        query_padding=inputs.query_padding,
+        mask=inputs.mask,
+        device=inputs.v.device,
     )
-    if may_attend is not None:
-        scores = scores.masked_fill(~may_attend, -torch.inf)
-    weights = softmax_of_rows(scores, can_be_empty=problem.masked)
-    if f is not None and terms.adjust.startswith("late"):
-        f = torch.where(scores == -torch.inf, 0.0, f)
-        weights = weights * f if terms.adjust == "late-multiply" else weights + f
+    if allowed_BHNM is not None:
+        scores_BHNM = scores_BHNM.masked_fill(~allowed_BHNM, -torch.inf)
 
-    dropped = F.dropout(weights, problem.dropout)
-    output = dropped @ v
+    # W: weights
+    weights_BHNM = masked_softmax(scores_BHNM, may_have_empty_rows=inputs.may_have_empty_rows)
+    if f_HNM is not None and terms.adjust.startswith("late"):
+        f_BHNM = torch.where(scores_BHNM == -torch.inf, 0.0, f_HNM)
+        weights_BHNM = weights_BHNM * f_BHNM if terms.adjust == "late-multiply" else weights_BHNM + f_BHNM
+
+    # o: output
+    dropped_BHNM = F.dropout(weights_BHNM, inputs.dropout)
+    output_BHND = dropped_BHNM @ v_BHMD
     if terms.value_table is not None:
-        rows = toeplitz(rows_of(terms.value_table, positions, terms.first), n)
-        output = output + collect(dropped, rows, terms.value_table.shape[1]) @ terms.value_table.to(dtype)
+        num_rows = terms.value_table.shape[1]
+        rows_NM = toeplitz(clip_to_rows(positions_L, terms.first, num_rows), n)
+        dropped_BHNR = scatter_add_rows(dropped_BHNM, rows_NM, num_rows)
+        output_BHND = output_BHND + dropped_BHNR @ terms.value_table.to(dtype)
     return AttentionOutput(
-        output.to(problem.out_dtype),
-        received=weights.sum(dim=-2) if problem.want_received else None,
-        weight_norms=weights.square().sum(dim=-1) if problem.want_squares else None,
-        lse=lse_of_rows(scores) if problem.want_log_sums else None,
-        weights=weights if problem.want_weights else None,
+        output_BHND.to(inputs.out_dtype),
+        received=weights_BHNM.sum(dim=-2) if inputs.want_received else None,
+        weight_norms=weights_BHNM.square().sum(dim=-1) if inputs.want_squares else None,
+        lse=masked_logsumexp(scores_BHNM) if inputs.want_log_sums else None,
+        weights=weights_BHNM if inputs.want_weights else None,
     )
 
 
-def rows_of(table: Tensor, positions: Tensor, first: int) -> Tensor:
-    """The table's row for every diagonal, clipped at the table's ends."""
-    return (positions - first).clamp(0, table.shape[1] - 1)
+def distance_coefficients(inputs: AttentionInputs, positions_L: Tensor) -> Tensor | None:
+    """Compute f of the distance of each pair, (H or 1, N, M), or None for schemes without f."""
+    coefficients = inputs.distance()
+    if coefficients is None:
+        return None
+    distances_L = positions_L.abs().clamp(max=coefficients.shape[-1] - 1)
+    return toeplitz(coefficients.to(inputs.compute_dtype)[:, distances_L], inputs.shape[2])
 
 
-def per_query_head(x: Tensor, heads: int) -> Tensor:
-    """(B, G, M, d) → (B, H, M, d): each key head serves H/G query heads, as in grouped-query attention."""
+def repeat_key_heads(x: Tensor, heads: int) -> Tensor:
+    """Repeat (B, G, …) to (B, H, …): each key head serves H/G query heads, as in grouped-query attention."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)

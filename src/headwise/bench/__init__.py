@@ -1,1 +1,1 @@
-"""What attention costs, measured side by side with what else there is."""
+"""Benchmarks of attention and of guided training: time, peak memory and numerical errors."""

@@ -1,6 +1,6 @@
-"""`headwise bench attention`: our backends beside torch's SDPA, the naive formula, torch.compile and FlexAttention.
+"""`headwise bench attention`: our backends against SDPA, the naive formulas, torch.compile and FlexAttention.
 
-Every time is a ratio to SDPA, which is plain attention without positions: what a scheme costs on top.
+Times are relative to SDPA, which computes attention without positions: they show the cost of a scheme.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,48 +15,51 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from headwise.attention import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL, attend
+from headwise.attention import Scheme, TransformerXL, attend
 from headwise.attention.attend import BACKENDS
+from headwise.attention.schemes import SCHEMES, SchemeName, make_scheme
 from headwise.bench import formulas, measure
-from headwise.bench.measure import NotMeasurable, reason
-from headwise.bench.report import About, Row
+from headwise.bench.measure import NotMeasurable, resolve_device, shorten_error
+from headwise.bench.report import Measurement, ReportHeader
 from headwise.bench.runner import run_benchmark
 from headwise.errors import UserError
 
-SchemeName = Literal["distance-aware", "plain", "rpr", "tener", "transformer-xl"]
-
 BASELINE = "sdpa"
-OURS = {f"headwise-{backend}": backend for backend in BACKENDS}
-RIVALS = (BASELINE, *OURS, "naive", "naive-compiled", "flex", "flex-frozen")
+HEADWISE_BACKENDS = {f"headwise-{backend}": backend for backend in BACKENDS}
+IMPLEMENTATIONS = (BASELINE, *HEADWISE_BACKENDS, "naive", "naive-compiled", "flex", "flex-frozen")
 
-#: What some rivals leave out.
-NOTES = {
-    ("rpr", "flex"): "keys' table only",
-    ("rpr", "flex-frozen"): "keys' table only, not trained",
+#: Parts of a scheme that an implementation does not compute.
+LIMITATIONS = {
+    ("rpr", "flex"): "key table only",
+    ("rpr", "flex-frozen"): "key table only, not trained",
     ("distance-aware", "flex-frozen"): "w and v not trained",
     ("transformer-xl", "flex-frozen"): "not trained",
     ("tener", "flex-frozen"): "not trained",
 }
 
-#: A rival that takes more seconds a call is not run at greater lengths.
-PATIENCE = 0.25
+#: Implementations that take more seconds per call are not run at greater lengths.
+MAX_SECONDS = 0.25
 
-#: Errors above these, relative to the largest value, mean a wrong formula: it is not timed. Naive formulas in half
-#: precision come close to that (rpr at N = 2048 in bfloat16: 0.35).
-WRONG = {"float64": 1e-8, "float32": 1e-2, "bfloat16": 0.75, "float16": 0.75}
+#: Largest plausible errors, relative to the largest value. Implementations with larger errors compute something else
+#: and are not timed. Naive formulas in half precision come close (rpr at N = 2048 in bfloat16: 0.35).
+MAX_ERRORS = {"float64": 1e-8, "float32": 1e-2, "bfloat16": 0.75, "float16": 0.75}
 
-#: Above this many pairs the float64 oracle is blockwise, as the reference would not fit; above so many there is none.
-ORACLE_PAIRS, CHECKED_PAIRS = 2**26, 2**30
+#: Up to this many pairs the float64 oracle is `reference`; above, where whole maps do not fit, it is `blockwise`.
+MAX_REFERENCE_PAIRS = 2**26
+#: Above this many pairs nothing is checked, because the oracle would take hours.
+MAX_CHECKED_PAIRS = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class AttentionBenchConfig:
+    """Options of `headwise bench attention`."""
+
     lengths: tuple[int, ...] = (256, 512, 1024, 2048)
-    """Numbers of tokens N."""
+    """Sequence lengths N."""
     schemes: tuple[SchemeName, ...] = get_args(SchemeName)
     """Position schemes."""
-    rivals: tuple[str, ...] = RIVALS
-    """What is compared; sdpa, the baseline, always is."""
+    implementations: tuple[str, ...] = IMPLEMENTATIONS
+    """Implementations to compare; the baseline sdpa is always included."""
     batch: int = 1
     """Batch size."""
     heads: int = 4
@@ -66,22 +69,22 @@ class Settings:
     clip: int = 16
     """Clipping distance k of rpr."""
     dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
-    """Precision of q, k and v; learned parameters stay float32 beside half precision."""
+    """Precision of q, k and v; with half precision, parameters are float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run; auto takes the GPU where there is one."""
+    """Device; auto uses the GPU if there is one."""
     causal: bool = False
-    """Queries see no later keys."""
+    """Use causal attention."""
     received: bool = False
-    """Also compute what each key receives (the baseline does not)."""
+    """Also compute received attention (not in the baseline)."""
     graphs: bool = False
-    """Time a CUDA graph of each call: what the GPU takes, without the time that Python takes to ask for it."""
+    """Time CUDA graphs, which exclude the overhead of Python."""
     forward_only: bool = False
-    """Forward without gradients, instead of forward and backward with trained parameters."""
+    """Run the forward pass without gradients, instead of forward and backward."""
     repeats: int = 9
-    """Timed rounds; every round runs all rivals."""
+    """Timed rounds; each round runs all implementations."""
 
     def __post_init__(self) -> None:
-        for name in ("lengths", "schemes", "rivals"):
+        for name in ("lengths", "schemes", "implementations"):
             if not getattr(self, name):
                 raise UserError(f"--{name} needs at least one value")
         numbers = {"lengths": min(self.lengths), "batch": self.batch, "heads": self.heads, "repeats": self.repeats}
@@ -92,18 +95,17 @@ class Settings:
             raise UserError(f"--head-dim must be even and at least 2, got {self.head_dim}")
         if self.clip < 0:
             raise UserError(f"--clip must be at least 0, got {self.clip}")
-        for rival in self.rivals:
-            if rival not in RIVALS:
-                raise UserError(f"--rivals must be among {', '.join(RIVALS)}; got {rival}")
+        for implementation in self.implementations:
+            if implementation not in IMPLEMENTATIONS:
+                raise UserError(f"--implementations must be among {', '.join(IMPLEMENTATIONS)}; got {implementation}")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise UserError("--device cuda: torch sees no CUDA device here")
-        if self.graphs and self.place.type != "cuda":
-            raise UserError("--graphs needs a GPU: only CUDA has graphs")
+            raise UserError("--device cuda: torch finds no CUDA device")
+        if self.graphs and self.torch_device.type != "cuda":
+            raise UserError("--graphs needs a GPU")
 
     @property
-    def place(self) -> torch.device:
-        wanted = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
-        return torch.device(wanted)
+    def torch_device(self) -> torch.device:
+        return resolve_device(self.device)
 
     @property
     def parameter_dtype(self) -> torch.dtype:
@@ -112,132 +114,148 @@ class Settings:
 
 @dataclass(frozen=True)
 class Case:
-    """One rival at one scheme and length."""
+    """One implementation of one scheme at one length."""
 
-    settings: Settings
+    config: AttentionBenchConfig
     scheme: SchemeName
-    rival: str
+    implementation: str
     length: int
 
     @property
-    def received(self) -> bool:
-        return self.settings.received and self.rival != BASELINE
+    def num_pairs(self) -> int:
+        return self.config.batch * self.config.heads * self.length**2
 
     @property
-    def own_scheme(self) -> bool:
-        """Whether it computes something else than the other rivals."""
-        return self.rival == BASELINE or (self.scheme == "rpr" and self.by_flex)
+    def returns_received(self) -> bool:
+        return self.config.received and self.implementation != BASELINE
 
     @property
-    def by_flex(self) -> bool:
-        return self.rival.startswith("flex")
+    def is_flex(self) -> bool:
+        return self.implementation.startswith("flex")
+
+    @property
+    def has_own_oracle(self) -> bool:
+        """Whether the implementation computes something else than the other ones."""
+        return self.implementation == BASELINE or (self.scheme == "rpr" and self.is_flex)
 
 
-def bench(settings: Settings, out: Path | None, command: str) -> bool:
-    """Measure, print a table, and write the report to a folder; False if it was interrupted, and so is incomplete."""
-    about = About("attention", describe(settings), command, settings.place)
-    return run_benchmark(lambda progress: run(settings, progress), steps(settings), about, out)
+def bench(config: AttentionBenchConfig, out_dir: Path | None, command: str) -> bool:
+    """Run the benchmark, print its tables and write its report; see `run_benchmark`."""
+    header = ReportHeader("attention", describe(config), command, config.torch_device)
+    return run_benchmark(lambda progress: run(config, progress), count_steps(config), header, out_dir)
 
 
-def describe(settings: Settings) -> str:
-    passes = "forward" if settings.forward_only else "forward and backward, parameters trained"
-    options = [name for name in ("causal", "received", "graphs") if getattr(settings, name)]
-    shape = f"batch {settings.batch}, {settings.heads} heads of width {settings.head_dim}, {settings.dtype}"
+def describe(config: AttentionBenchConfig) -> str:
+    """Return the report's description."""
+    passes = "forward" if config.forward_only else "forward and backward with trained parameters"
+    options = [name for name in ("causal", "received", "graphs") if getattr(config, name)]
+    shape = f"Batch {config.batch}, {config.heads} heads of width {config.head_dim}, {config.dtype}"
     return (
-        f"{', '.join([shape, passes, *options])}. Times are multiples of the time of torch's plain SDPA without "
-        f"positions in the same round, the median of {settings.repeats} rounds; memory is the peak of one call beyond "
-        "its inputs; the errors of outputs and of gradients are the largest ones against float64, those of a gradient "
-        "relative to its largest value."
+        f"{', '.join([shape, passes, *options])}. Times are relative to torch's SDPA without positions in the same "
+        f"round (median of {config.repeats} rounds). Memory is the peak of one call, without its inputs. Errors are "
+        "the largest absolute error of the output and the largest relative error of a gradient, against float64."
     )
 
 
-def run(settings: Settings, progress: Callable[[str], None]) -> Iterator[Row]:
-    """Measure everything; the rows of a scheme and length come together. `progress` hears of every step."""
-    for scheme in settings.schemes:
-        slow: dict[str, str] = {}
-        for length in settings.lengths:
-            rivals = dict.fromkeys((BASELINE, *settings.rivals))
-            yield from compare([Case(settings, scheme, rival, length) for rival in rivals], progress, slow)
+def run(config: AttentionBenchConfig, progress: Callable[[str], None]) -> Iterator[Measurement]:
+    """Yield the measurements, scheme by scheme and length by length. Calls `progress` at every step."""
+    for scheme in config.schemes:
+        too_slow: dict[str, str] = {}
+        for length in config.lengths:
+            implementations = dict.fromkeys((BASELINE, *config.implementations))
+            cases = [Case(config, scheme, implementation, length) for implementation in implementations]
+            yield from compare(cases, progress, too_slow)
 
 
-def steps(settings: Settings) -> int:
-    """How often `run` calls `progress`."""
-    return len(settings.schemes) * len(settings.lengths) * (2 * len({BASELINE, *settings.rivals}) + 1)
+def count_steps(config: AttentionBenchConfig) -> int:
+    """Return how often `run` calls `progress`."""
+    return len(config.schemes) * len(config.lengths) * (2 * len({BASELINE, *config.implementations}) + 1)
 
 
-def compare(cases: Sequence[Case], progress: Callable[[str], None], slow: dict[str, str]) -> list[Row]:
-    """The rows of one scheme and length, the baseline first; `slow` says which rivals have had their time, and why."""
-    torch.compiler.reset()  # else, after a few lengths, compiled rivals would be refused
-    settings, device = cases[0].settings, cases[0].settings.place
-    rows = {case.rival: Row(scheme=case.scheme, rival=case.rival, length=case.length) for case in cases}
-    works: dict[str, measure.Work] = {}
+def compare(cases: Sequence[Case], progress: Callable[[str], None], too_slow: dict[str, str]) -> list[Measurement]:
+    """Measure all implementations of one scheme at one length.
+
+    Args:
+        cases: the implementations, the baseline first.
+        progress: called at every step.
+        too_slow: implementations to skip, with the reason. Those that took too long are added.
+    """
+    torch.compiler.reset()  # the compiler would give up after a few lengths
+    config, device = cases[0].config, cases[0].config.torch_device
+    results = {
+        case.implementation: Measurement(scheme=case.scheme, implementation=case.implementation, length=case.length)
+        for case in cases
+    }
+    workloads: dict[str, measure.Workload] = {}
     for case in cases:
-        row, where = rows[case.rival], f"{case.scheme}, N = {case.length}: {case.rival}"
+        result, label = results[case.implementation], f"{case.scheme}, N = {case.length}: {case.implementation}"
         try:
-            progress(f"{where}, memory")
-            if case.rival in slow:
-                raise NotMeasurable(slow[case.rival])
+            progress(f"{label}, memory")
+            if case.implementation in too_slow:
+                raise NotMeasurable(too_slow[case.implementation])
             if device.type == "cpu":
-                row.mib = measure.peak_on_cpu(prepare, case)
-            progress(f"{where}, numbers")
-            work = prepare(case)
-            row.output_error, row.gradient_error = check(case, work())
+                result.peak_mib = measure.cpu_peak_mib(build_workload, case)
+            progress(f"{label}, errors")
+            workload = build_workload(case)
+            result.output_error, result.gradient_error = compute_errors(case, workload())
             if device.type == "cuda":
-                row.mib = measure.peak_on_cuda(work, device)
-            row.note = NOTES.get((case.scheme, case.rival), "")
-            works[case.rival] = measure.captured(work) if settings.graphs else work
+                result.peak_mib = measure.cuda_peak_mib(workload, device)
+            result.note = LIMITATIONS.get((case.scheme, case.implementation), "")
+            workloads[case.implementation] = measure.capture_cuda_graph(workload) if config.graphs else workload
         except Exception as error:
-            row.mib, row.note = None, reason(error)
+            result.peak_mib, result.note = None, shorten_error(error)
             if device.type == "cuda":
                 torch.cuda.empty_cache()
     progress(f"{cases[0].scheme}, N = {cases[0].length}: time")
-    if BASELINE in works:
-        samples = measure.time_interleaved(works, settings.repeats, device)
-        for rival, times in samples.items():
-            rows[rival].timed(times, samples[BASELINE], absolute=device.type == "cuda")
-            if min(times) > PATIENCE:
-                slow[rival] = f"not run: {min(times):.1f} s at N = {cases[0].length}"
-    return list(rows.values())
+    if BASELINE in workloads:
+        samples = measure.time_interleaved(workloads, config.repeats, device)
+        for implementation, seconds in samples.items():
+            results[implementation].set_times(seconds, samples[BASELINE], absolute=device.type == "cuda")
+            if min(seconds) > MAX_SECONDS:
+                too_slow[implementation] = f"not run: {min(seconds):.1f} s at N = {cases[0].length}"
+    return list(results.values())
 
 
-def prepare(case: Case) -> Callable[[], list[Tensor]]:
-    """A function that runs the rival once: its outputs and, unless forward only, every gradient."""
-    scheme = scheme_of(case)
-    return whole_run(case, forward_of(case, scheme), scheme, tensors_of(case))
+def build_workload(case: Case) -> Callable[[], list[Tensor]]:
+    """Return a function that runs the implementation once, and returns its outputs and gradients."""
+    scheme = build_scheme(case)
+    return build_step(case, build_forward(case, scheme), scheme, make_tensors(case))
 
 
 @lru_cache(maxsize=3)
-def exact(case: Case) -> list[Tensor]:
-    """What the rival should find: the same by our operator in float64."""
-    scheme = scheme_of(case).double()
-    pairs = case.settings.batch * case.settings.heads * case.length**2
-    forward = ours(case, scheme, "reference" if pairs <= ORACLE_PAIRS else "blockwise")
-    return whole_run(case, forward, scheme, [x.double() for x in tensors_of(case)])()
+def exact_results(case: Case) -> list[Tensor]:
+    """Compute what the implementation should return, with our operator in float64."""
+    scheme = build_scheme(case).double()
+    forward = build_headwise(case, scheme, "reference" if case.num_pairs <= MAX_REFERENCE_PAIRS else "blockwise")
+    return build_step(case, forward, scheme, [x.double() for x in make_tensors(case)])()
 
 
-def check(case: Case, found: Sequence[Tensor]) -> tuple[float | None, float | None]:
-    """How far a rival's numbers are off: the outputs' largest error, and the gradients', relative to the largest value
-    of that gradient. Both are None where an oracle would take hours.
+def compute_errors(case: Case, results: Sequence[Tensor]) -> tuple[float | None, float | None]:
+    """Return the largest error of the outputs, and of the gradients relative to the largest value of the gradient.
+
+    Both are None if there are too many pairs to check.
 
     Raises:
-        CannotRun: they are so far off that it computes something else.
+        NotMeasurable: the errors are so large that the implementation computes something else.
     """
-    if case.settings.batch * case.settings.heads * case.length**2 > CHECKED_PAIRS:
+    if case.num_pairs > MAX_CHECKED_PAIRS:
         return None, None
-    expected = exact(case if case.own_scheme else replace(case, rival=next(iter(OURS))))[: len(found)]
-    errors = [float((x - y).abs().max()) for x, y in zip(found, expected, strict=True)]
-    relative = [error / float(y.abs().max()) for error, y in zip(errors, expected, strict=True)]
-    if not max(relative) <= WRONG[case.settings.dtype]:
-        raise NotMeasurable(f"computes something else: error {max(relative):.1e}")
-    outputs = 2 if case.received else 1
-    return max(errors[:outputs]), max(relative[outputs:], default=None)
+    oracle_case = case if case.has_own_oracle else replace(case, implementation=next(iter(HEADWISE_BACKENDS)))
+    expected = exact_results(oracle_case)[: len(results)]
+    errors = [float((x - y).abs().max()) for x, y in zip(results, expected, strict=True)]
+    relative_errors = [error / float(y.abs().max()) for error, y in zip(errors, expected, strict=True)]
+    if not max(relative_errors) <= MAX_ERRORS[case.config.dtype]:
+        raise NotMeasurable(f"computes something else: error {max(relative_errors):.1e}")
+    num_outputs = 2 if case.returns_received else 1
+    return max(errors[:num_outputs]), max(relative_errors[num_outputs:], default=None)
 
 
-def whole_run(
+def build_step(
     case: Case, forward: formulas.Attention, scheme: Scheme, tensors: Sequence[Tensor]
 ) -> Callable[[], list[Tensor]]:
+    """Return a function that runs the forward pass and, unless forward only, the backward pass."""
     q, k, v, *output_gradients = tensors
-    if case.settings.forward_only:
+    if case.config.forward_only:
         return torch.no_grad()(lambda: list(forward(q, k, v)))
     leaves = [x.requires_grad_() for x in (q, k, v)] + [p for p in scheme.parameters() if p.requires_grad]
 
@@ -249,91 +267,88 @@ def whole_run(
     return forward_and_backward
 
 
-def forward_of(case: Case, scheme: Scheme) -> formulas.Attention:
-    settings, device = case.settings, case.settings.place
-    if case.rival == BASELINE:
-        return fastest_sdpa(case, scheme)
-    if case.rival in OURS:
-        return ours(case, scheme, OURS[case.rival])
-    width = scheme.dim if isinstance(scheme, TransformerXL) else settings.head_dim
-    waves = formulas.sinusoids(case.length, width).to(device, settings.parameter_dtype)
-    if case.by_flex:
-        if settings.received:
-            raise NotMeasurable("gives no received attention")
-        if device.type == "cpu" and not settings.forward_only:
+def build_forward(case: Case, scheme: Scheme) -> formulas.Attention:
+    """Return the implementation's forward pass."""
+    config, device = case.config, case.config.torch_device
+    if case.implementation == BASELINE:
+        return build_fastest_sdpa(case, scheme)
+    if case.implementation in HEADWISE_BACKENDS:
+        return build_headwise(case, scheme, HEADWISE_BACKENDS[case.implementation])
+    dim = scheme.dim if isinstance(scheme, TransformerXL) else config.head_dim
+    embeddings = formulas.sinusoids(case.length, dim).to(device, config.parameter_dtype)
+    if case.is_flex:
+        if config.received:
+            raise NotMeasurable("no received attention")
+        if device.type == "cpu" and not config.forward_only:
             raise NotMeasurable("no backward on CPU")
-        return compiled(formulas.flex(case.scheme, scheme, waves, settings.causal))
-    formula = formulas.NAIVE[case.scheme](scheme, waves, settings.causal)
+        return compile_attention(formulas.flex(case.scheme, scheme, embeddings, config.causal))
+    formula = formulas.NAIVE[case.scheme](scheme, embeddings, config.causal)
 
     def naive(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         output, weights = formula(q, k, v)
-        return (output, weights.sum(dim=-2)) if settings.received else (output,)
+        return (output, weights.sum(dim=-2)) if config.received else (output,)
 
-    return compiled(naive) if case.rival == "naive-compiled" else naive
+    return compile_attention(naive) if case.implementation == "naive-compiled" else naive
 
 
-def fastest_sdpa(case: Case, scheme: Scheme) -> formulas.Attention:
-    """torch's SDPA by the fastest of its kernels; on a GPU the one that it picks by itself need not be that."""
+def build_fastest_sdpa(case: Case, scheme: Scheme) -> formulas.Attention:
+    """Return torch's SDPA; on a GPU with its fastest kernel, which is not always the one that it selects itself."""
 
-    def by_itself(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-        return (F.scaled_dot_product_attention(q, k, v, is_causal=case.settings.causal),)
+    def default_sdpa(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        return (F.scaled_dot_product_attention(q, k, v, is_causal=case.config.causal),)
 
-    if case.settings.place.type != "cuda":
-        return by_itself
+    if case.config.torch_device.type != "cuda":
+        return default_sdpa
 
-    def by(kernel: SDPBackend) -> formulas.Attention:
+    def sdpa_with(kernel: SDPBackend) -> formulas.Attention:
         def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
             with sdpa_kernel(kernel):
-                return by_itself(q, k, v)
+                return default_sdpa(q, k, v)
 
         return attention
 
-    times = {}
+    seconds = {}
     for kernel in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
-        with suppress(RuntimeError):  # not every kernel takes every dtype and width
-            work = whole_run(case, by(kernel), scheme, tensors_of(case))
-            work()
-            times[kernel] = min(measure.seconds(work, 5, case.settings.place) for _ in range(3))
-    return by(min(times, key=times.__getitem__)) if times else by_itself
+        with suppress(RuntimeError):  # kernels do not support all dtypes and widths
+            workload = build_step(case, sdpa_with(kernel), scheme, make_tensors(case))
+            workload()
+            seconds[kernel] = min(measure.seconds_per_call(workload, 5, case.config.torch_device) for _ in range(3))
+    return sdpa_with(min(seconds, key=seconds.__getitem__)) if seconds else default_sdpa
 
 
-def ours(case: Case, scheme: Scheme, backend: Any) -> formulas.Attention:
+def build_headwise(case: Case, scheme: Scheme, backend: Any) -> formulas.Attention:
+    """Return `attend` with one of its backends."""
+
     def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-        options: dict[str, Any] = {"causal": case.settings.causal, "return_received": case.received}
-        attended = attend(q, k, v, scheme=scheme, backend=backend, **options)
-        return attended if case.received else (attended,)
+        options: dict[str, Any] = {"causal": case.config.causal, "return_received": case.returns_received}
+        results = attend(q, k, v, scheme=scheme, backend=backend, **options)
+        return results if case.returns_received else (results,)
 
     return attention
 
 
-def compiled(attention: formulas.Attention) -> formulas.Attention:
-    """For exactly this length, and as a whole or not at all."""
+def compile_attention(attention: formulas.Attention) -> formulas.Attention:
+    """Compile for one length, as one graph."""
     return torch.compile(attention, dynamic=False, fullgraph=True)
 
 
-def scheme_of(case: Case) -> Scheme:
-    """The scheme that the rival computes; its parameters are the same for all rivals."""
-    heads, head_dim = case.settings.heads, case.settings.head_dim
+def build_scheme(case: Case) -> Scheme:
+    """Return the scheme that the implementation computes, with the same parameters for all implementations."""
+    name = "plain" if case.implementation == BASELINE else case.scheme
+    options: dict[str, dict[str, Any]] = {
+        "rpr": {"k": case.config.clip, "values": not case.is_flex},
+        "distance-aware": {"v_spread": 1.0},
+    }
     torch.manual_seed(0)
-    scheme: Scheme
-    if case.rival == BASELINE or case.scheme == "plain":
-        scheme = Plain()
-    elif case.scheme == "rpr":
-        scheme = RelativePositions(heads, head_dim, case.settings.clip, values=not case.by_flex)
-    elif case.scheme == "tener":
-        scheme = Tener(heads, head_dim)
-    elif case.scheme == "transformer-xl":
-        scheme = TransformerXL(heads, head_dim)
-    else:
-        scheme = DistanceAware(heads, v_spread=1.0)
-    scheme.requires_grad_(case.rival != "flex-frozen")
-    return scheme.to(case.settings.place, case.settings.parameter_dtype)
+    scheme = make_scheme(SCHEMES[name], heads=case.config.heads, head_dim=case.config.head_dim, **options.get(name, {}))
+    scheme.requires_grad_(case.implementation != "flex-frozen")
+    return scheme.to(case.config.torch_device, case.config.parameter_dtype)
 
 
-def tensors_of(case: Case) -> list[Tensor]:
-    """q, k, v and the gradients of the output and of what keys receive."""
-    settings = case.settings
+def make_tensors(case: Case) -> list[Tensor]:
+    """Return random q, k, v and gradients of the output and of received attention."""
+    config = case.config
     torch.manual_seed(1)
-    shape = (settings.batch, settings.heads, case.length, settings.head_dim)
-    drawn = [torch.randn(shape) for _ in range(4)] + [torch.randn(shape[:3])]
-    return [x.to(settings.place, getattr(torch, settings.dtype)) for x in drawn]
+    shape = (config.batch, config.heads, case.length, config.head_dim)
+    tensors = [torch.randn(shape) for _ in range(4)] + [torch.randn(shape[:3])]
+    return [x.to(config.torch_device, getattr(torch, config.dtype)) for x in tensors]

@@ -1,7 +1,6 @@
-"""`headwise bench guiding`: what a training step of BERT costs with guides.
+"""`headwise bench guiding`: a training step of BERT with guides.
 
-Ours beside the unguided step by torch's SDPA, and beside what one does without headwise: eager attention, which returns
-its maps, and the same guides computed from these.
+It compares headwise with the unguided step by SDPA, and with the same guides computed from the maps of eager attention.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,31 +12,35 @@ import torch
 from torch import Tensor
 
 from headwise.bench import measure
-from headwise.bench.measure import reason
-from headwise.bench.report import About, Row
+from headwise.bench.measure import resolve_device, shorten_error
+from headwise.bench.report import Measurement, ReportHeader
 from headwise.bench.runner import run_benchmark
 from headwise.errors import UserError
 
 BASELINE = "sdpa, unguided"
-RIVALS = (BASELINE, "headwise, MDG and PDG", "eager maps, MDG and PDG")
+IMPLEMENTATIONS = (BASELINE, "headwise, MDG and PDG", "eager maps, MDG and PDG")
+
+LossFunction = Callable[[dict[str, Tensor]], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class GuidingBenchConfig:
+    """Options of `headwise bench guiding`."""
+
     shapes: tuple[str, ...] = ("8x64", "8x128")
-    """Batch size and length of each step, such as 64x256."""
+    """Batch size and length of the steps, such as 64x256."""
     layers: int = 12
     """Number of layers; BERT-base has 12."""
     heads: int = 12
     """Number of heads, of width 64 each."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """What autocast computes in; parameters are float32."""
+    """Precision of autocast; parameters are float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run; auto takes the GPU where there is one."""
+    """Device; auto uses the GPU if there is one."""
     repeats: int = 5
-    """Timed rounds; every round runs all rivals."""
+    """Timed rounds; each round runs all implementations."""
     compile: bool = False
-    """Run every rival's model under torch.compile, without which the host may be what takes the time."""
+    """Compile the models with torch.compile; without it, Python overhead may dominate."""
 
     def __post_init__(self) -> None:
         if not self.shapes:
@@ -50,92 +53,96 @@ class Settings:
             if getattr(self, name) < 1:
                 raise UserError(f"--{name} must be at least 1, got {getattr(self, name)}")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise UserError("--device cuda: torch sees no CUDA device here")
+            raise UserError("--device cuda: torch finds no CUDA device")
 
     @property
-    def place(self) -> torch.device:
-        wanted = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
-        return torch.device(wanted)
+    def torch_device(self) -> torch.device:
+        return resolve_device(self.device)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One rival at one shape."""
+    """One implementation for one batch size and length."""
 
-    settings: Settings
-    rival: str
+    config: GuidingBenchConfig
+    implementation: str
     batch: int
     length: int
 
 
-def bench(settings: Settings, out: Path | None, command: str) -> bool:
-    """Measure, print a table, and write the report to a folder; False if it was interrupted, and so is incomplete."""
-    compiled = ", models under torch.compile" if settings.compile else ""
-    what = (
-        f"A training step of BERT, {settings.layers} layers, {settings.heads} heads, autocast to {settings.dtype}, "
-        f"AdamW{compiled}: times are multiples of the time of the unguided step in the same round, the median of "
-        f"{settings.repeats} rounds, on a GPU with what its kernels take; memory is the peak of one step beyond the "
-        "model and its inputs."
+def bench(config: GuidingBenchConfig, out_dir: Path | None, command: str) -> bool:
+    """Run the benchmark, print its tables and write its report; see `run_benchmark`."""
+    compiled = ", compiled models" if config.compile else ""
+    description = (
+        f"A training step of BERT, {config.layers} layers, {config.heads} heads, autocast to {config.dtype}, AdamW"
+        f"{compiled}. Times are relative to the unguided step in the same round (median of {config.repeats} rounds); "
+        "on a GPU, the time of its kernels is given too. Memory is the peak of one step, without the model and its "
+        "inputs."
     )
-    about = About("guiding", what, command, settings.place)
-    return run_benchmark(lambda progress: run(settings, progress), len(settings.shapes) * (len(RIVALS) + 1), about, out)
+    header = ReportHeader("guiding", description, command, config.torch_device)
+    num_steps = len(config.shapes) * (len(IMPLEMENTATIONS) + 1)
+    return run_benchmark(lambda progress: run(config, progress), num_steps, header, out_dir)
 
 
-def run(settings: Settings, progress: Callable[[str], None]) -> Iterator[Row]:
-    device = settings.place
-    for shape in settings.shapes:
+def run(config: GuidingBenchConfig, progress: Callable[[str], None]) -> Iterator[Measurement]:
+    """Yield the measurements, shape by shape. Calls `progress` at every step."""
+    device = config.torch_device
+    for shape in config.shapes:
         batch, length = map(int, shape.split("x"))
-        rows = {rival: Row(scheme=f"batch {batch}", rival=rival, length=length) for rival in RIVALS}
-        works: dict[str, measure.Work] = {}
-        for rival, row in rows.items():
-            progress(f"{shape}: {rival}, memory")
-            case = Case(settings, rival, batch, length)
+        results = {
+            implementation: Measurement(scheme=f"batch {batch}", implementation=implementation, length=length)
+            for implementation in IMPLEMENTATIONS
+        }
+        workloads: dict[str, measure.Workload] = {}
+        for implementation, result in results.items():
+            progress(f"{shape}: {implementation}, memory")
+            case = Case(config, implementation, batch, length)
             try:
                 if device.type == "cpu":
-                    row.mib = measure.peak_on_cpu(prepare, case)
-                work = prepare(case)
-                work()
+                    result.peak_mib = measure.cpu_peak_mib(build_step, case)
+                workload = build_step(case)
+                workload()
                 if device.type == "cuda":
-                    row.mib = measure.peak_on_cuda(work, device)
-                    row.busy_ms = measure.busy_on_cuda(work, device)
-                works[rival] = work
+                    result.peak_mib = measure.cuda_peak_mib(workload, device)
+                    result.kernel_ms = measure.cuda_kernel_ms(workload, device)
+                workloads[implementation] = workload
             except Exception as error:
-                row.mib, row.note = None, reason(error)
+                result.peak_mib, result.note = None, shorten_error(error)
                 if device.type == "cuda":
                     torch.cuda.empty_cache()
         progress(f"{shape}: time")
-        if BASELINE in works:
-            samples = measure.time_interleaved(works, settings.repeats, device)
-            for rival, times in samples.items():
-                rows[rival].timed(times, samples[BASELINE], absolute=device.type == "cuda")
-        yield from rows.values()
+        if BASELINE in workloads:
+            samples = measure.time_interleaved(workloads, config.repeats, device)
+            for implementation, seconds in samples.items():
+                results[implementation].set_times(seconds, samples[BASELINE], absolute=device.type == "cuda")
+        yield from results.values()
 
 
-def prepare(case: Case) -> Callable[[], Tensor]:
-    """A function that runs one training step, and returns its loss."""
+def build_step(case: Case) -> Callable[[], Tensor]:
+    """Return a function that runs one training step and returns its loss."""
     from transformers import BertConfig, BertForSequenceClassification
 
-    settings, device = case.settings, case.settings.place
+    config, device = case.config, case.config.torch_device
     torch.manual_seed(0)
-    config = BertConfig(
-        hidden_size=64 * settings.heads,
-        num_attention_heads=settings.heads,
-        num_hidden_layers=settings.layers,
-        intermediate_size=256 * settings.heads,
+    bert_config = BertConfig(
+        hidden_size=64 * config.heads,
+        num_attention_heads=config.heads,
+        num_hidden_layers=config.layers,
+        intermediate_size=256 * config.heads,
         max_position_embeddings=max(512, case.length),
     )
-    model: Any = BertForSequenceClassification(config).train()
+    model: Any = BertForSequenceClassification(bert_config).train()
     model.to(device)
-    if settings.compile:
+    if config.compile:
         model.compile()
     ids = torch.randint(1000, 20000, (case.batch, case.length), device=device)
     inputs = {"input_ids": ids, "labels": torch.randint(2, (case.batch,), device=device)}
     optimizer = torch.optim.AdamW(model.parameters(), 1e-5, fused=device.type == "cuda")
-    loss_of = LOSSES[case.rival](model)
+    compute_loss = LOSS_FUNCTIONS[case.implementation](model)
 
     def step() -> Tensor:
-        with torch.autocast(device.type, getattr(torch, settings.dtype), enabled=settings.dtype != "float32"):
-            loss = loss_of(inputs)
+        with torch.autocast(device.type, getattr(torch, config.dtype), enabled=config.dtype != "float32"):
+            loss = compute_loss(inputs)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -144,39 +151,43 @@ def prepare(case: Case) -> Callable[[], Tensor]:
     return step
 
 
-def unguided(model: Any) -> Callable[[dict[str, Tensor]], Tensor]:
+def unguided_loss(model: Any) -> LossFunction:
+    """Return the loss of the task, with SDPA."""
     model.set_attn_implementation("sdpa")
     return lambda inputs: model(**inputs).loss
 
 
-def ours(model: Any) -> Callable[[dict[str, Tensor]], Tensor]:
+def headwise_loss(model: Any) -> LossFunction:
+    """Return the guided loss by headwise."""
     from headwise.guidance import guiding
     from headwise.guides import MapDiscrimination, PatternDecorrelation
 
     context = guiding(model, [MapDiscrimination(0.01), PatternDecorrelation(0.01)], check=False)
     guided = context.__enter__()
 
-    def loss(inputs: dict[str, Tensor], held: object = context) -> Tensor:  # guided for as long as this function lives
-        task: Tensor = model(**inputs).loss
-        return task + guided.loss(task)
+    def loss(inputs: dict[str, Tensor], _context: object = context) -> Tensor:  # keeps the context alive
+        task_loss: Tensor = model(**inputs).loss
+        return task_loss + guided.loss(task_loss)
 
     return loss
 
 
-def maps(model: Any) -> Callable[[dict[str, Tensor]], Tensor]:
+def eager_maps_loss(model: Any) -> LossFunction:
+    """Return the guided loss, computed from the maps of eager attention."""
     model.set_attn_implementation("eager")
 
     def loss(inputs: dict[str, Tensor]) -> Tensor:
         output = model(**inputs, output_attentions=True)
-        rows = torch.cat([weights.float().sum(dim=2) for weights in output.attentions], dim=1)
-        rows = torch.nn.functional.normalize(rows, dim=-1)
-        gram = rows @ rows.mT
+        received = torch.cat([weights.float().sum(dim=2) for weights in output.attentions], dim=1)
+        received = torch.nn.functional.normalize(received, dim=-1)
+        num_heads, num_tokens = received.shape[1:]
+        gram = received @ received.mT
         mdg = (gram.logsumexp(dim=-1) - gram.diagonal(dim1=1, dim2=2)).mean()
-        pdg = (gram.square().sum(dim=(1, 2)) - 2 * rows.shape[1] + rows.shape[2]).mean() / rows.shape[1] ** 2
+        pdg = (gram.square().sum(dim=(1, 2)) - 2 * num_heads + num_tokens).mean() / num_heads**2
         total: Tensor = output.loss + 0.01 * mdg + 0.01 * pdg
         return total
 
     return loss
 
 
-LOSSES = dict(zip(RIVALS, (unguided, ours, maps), strict=True))
+LOSS_FUNCTIONS = dict(zip(IMPLEMENTATIONS, (unguided_loss, headwise_loss, eager_maps_loss), strict=True))

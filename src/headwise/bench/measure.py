@@ -1,4 +1,4 @@
-"""How things are measured: time with all rivals taking turns, peak memory of one call alone."""
+"""Measurement of time, with interleaved samples, and of the peak memory of one call."""
 
 import gc
 import multiprocessing
@@ -17,28 +17,32 @@ from typing import Any
 
 import torch
 
-Work = Callable[[], object]
+Workload = Callable[[], object]
 
-#: A sample lasts at least this long, so that the clock and a single interruption weigh little.
+#: Minimum duration of a sample, so that timer resolution and single interruptions matter little.
 SAMPLE_SECONDS = 0.02
 MEBIBYTE = 2**20
 
-#: What torch imports at first use; imported once for all fresh processes.
-SLOW_TO_IMPORT = ("torch._dynamo", "torch._inductor.compile_fx")
+#: Modules that torch imports on first use, imported once for all fresh processes.
+PRELOADED_MODULES = ("torch._dynamo", "torch._inductor.compile_fx")
 
-#: Makes allocators (mimalloc, glibc's) give freed memory back at once; what they keep would hide what a call takes.
-GIVE_BACK = {"MIMALLOC_PURGE_DELAY": "0", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+#: Environment that makes allocators (mimalloc, glibc) return freed memory at once. Otherwise memory that they keep from
+#: the first call would hide the memory of the measured one.
+ALLOCATOR_ENVIRONMENT = {
+    "MIMALLOC_PURGE_DELAY": "0",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+}
 
-
-#: What a message contains, and what we call it.
-REASONS = {
+#: Parts of error messages, and the short reasons for them.
+SHORT_REASONS = {
     "can't allocate memory": "out of memory",
     "out of memory": "out of memory",
     "not enough memory": "out of memory",
     "unable to allocate": "out of memory",
     "cxxcompiler": "no C++ compiler",
     "c++ compiler": "no C++ compiler",
-    "current platform is not supported for cpu": "not on this kind of CPU",
+    "current platform is not supported for cpu": "not supported on this CPU",
     "only supports inference": "no backward on CPU",
     "not support backward on cpu": "no backward on CPU",
     "out of resource": "needs more shared memory than the GPU has",
@@ -47,98 +51,113 @@ REASONS = {
 
 
 class NotMeasurable(Exception):  # noqa: N818
-    """Why something could not be measured, in a few words."""
+    """A short reason why something could not be measured."""
 
 
-def reason(error: BaseException) -> str:
-    """A few words on why something could not run."""
+def shorten_error(error: BaseException) -> str:
+    """Return a short reason for an error, for a table cell."""
     if isinstance(error, NotMeasurable):
         return str(error)
     if isinstance(error, MemoryError):
         return "out of memory"
     message = f"{type(error).__name__}: {error}"
-    for pattern, short in REASONS.items():
+    for pattern, short_reason in SHORT_REASONS.items():
         if pattern in message.lower():
-            return short
-    ours = re.search("cannot do this: ([^;,]+)", message)
-    return ours[1] if ours else f"{message.splitlines()[0]:.80}"
+            return short_reason
+    unsupported = re.search("cannot compute this: ([^;,]+)", message)  # raised by headwise.attend
+    return unsupported[1] if unsupported else f"{message.splitlines()[0]:.80}"
 
 
-def time_interleaved(works: Mapping[str, Work], repeats: int, device: torch.device) -> dict[str, list[float]]:
-    """Seconds a call, `repeats` samples each. Every repeat runs all works, so that a change in the machine's speed
-    meets all of them alike. They have run once before."""
-    calls = {name: 1 + int(SAMPLE_SECONDS / seconds(work, 1, device)) for name, work in works.items()}
-    samples: dict[str, list[float]] = {name: [] for name in works}
+def resolve_device(name: str) -> torch.device:
+    """Return the device of a `--device` option; `auto` is the GPU if there is one."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+def time_interleaved(workloads: Mapping[str, Workload], repeats: int, device: torch.device) -> dict[str, list[float]]:
+    """Measure seconds per call, `repeats` samples for each workload.
+
+    Each repeat runs all workloads, so that changes of the machine's speed affect all of them. The workloads must have
+    run once before.
+    """
+    calls = {name: 1 + int(SAMPLE_SECONDS / seconds_per_call(work, 1, device)) for name, work in workloads.items()}
+    samples: dict[str, list[float]] = {name: [] for name in workloads}
     for _ in range(repeats):
-        for name, work in works.items():
-            samples[name].append(seconds(work, calls[name], device))
+        for name, workload in workloads.items():
+            samples[name].append(seconds_per_call(workload, calls[name], device))
     return samples
 
 
-def captured(work: Work) -> Work:
-    """The work as a CUDA graph, which replays its kernels without asking Python for them."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # as torch asks for before a capture
-        work()
-    torch.cuda.current_stream().wait_stream(side)
+def capture_cuda_graph(workload: Workload) -> Workload:
+    """Return the workload as a CUDA graph, which replays its kernels without Python."""
+    side_stream = torch.cuda.Stream()
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):  # warm-up, which torch requires before a capture
+        workload()
+    torch.cuda.current_stream().wait_stream(side_stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        work()
+        workload()
 
-    def replay() -> Work:
+    def replay() -> Workload:
         graph.replay()
-        return work  # which holds the tensors that the graph reads
+        return workload  # keeps the tensors alive that the graph reads
 
     return replay
 
 
-def seconds(work: Work, calls: int, device: torch.device) -> float:
-    """Mean time of one call."""
-    wait(device)
+def seconds_per_call(workload: Workload, calls: int, device: torch.device) -> float:
+    """Return the mean time of one call."""
+    synchronize(device)
     start = time.perf_counter()
     for _ in range(calls):
-        work()
-    wait(device)
+        workload()
+    synchronize(device)
     return (time.perf_counter() - start) / calls
 
 
-def wait(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait for the kernels on a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def busy_on_cuda(work: Work, device: torch.device) -> float:
-    """Milliseconds that a call's kernels and copies take on the GPU, added up: its time but for waiting for Python."""
+def cuda_kernel_ms(workload: Workload, device: torch.device) -> float:
+    """Return the total time of a call's kernels and copies on the GPU, in milliseconds."""
     from torch.profiler import ProfilerActivity, profile
 
     calls = 3
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         for _ in range(calls):
-            work()
-        wait(device)
-    return float(sum(event.device_time_total for event in profiled.key_averages())) / calls / 1000
+            workload()
+        synchronize(device)
+    return float(sum(event.device_time_total for event in profiler.key_averages())) / calls / 1000
 
 
-def peak_on_cuda(work: Work, device: torch.device) -> float:
-    """MiB that one call takes at its peak beyond what was there before."""
+def cuda_peak_mib(workload: Workload, device: torch.device) -> float:
+    """Return the peak memory of one call beyond the memory allocated before, in MiB."""
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    work()
-    wait(device)
+    workload()
+    synchronize(device)
     return (torch.cuda.max_memory_allocated(device) - before) / MEBIBYTE
 
 
-def peak_on_cpu(make: Callable[..., Work], *arguments: Any) -> float | None:
-    """The same for `make(*arguments)()` in a fresh process, or None where the system cannot tell.
+def cpu_peak_mib(build: Callable[..., Workload], *arguments: Any) -> float | None:
+    """Return the peak memory of one call of `build(*arguments)` in a fresh process, in MiB.
 
-    The first call there compiles, starts threads and fills caches; the second one is measured. An operating system
-    that has no more memory ends that process, not this one.
+    The first call compiles, starts threads and fills caches; the second call is measured. If the system runs out of
+    memory, it ends the fresh process and not this one.
+
+    Returns:
+        The peak memory, or None if the system does not report it.
+
+    Raises:
+        NotMeasurable: the workload failed.
     """
-    start_server(make.__module__)
+    start_forkserver(build.__module__)
     context = multiprocessing.get_context("forkserver")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_report_peak, args=(sender, make, arguments), daemon=True)
+    process = context.Process(target=_send_peak_mib, args=(sender, build, arguments), daemon=True)
     process.start()
     sender.close()
     try:
@@ -155,51 +174,54 @@ def peak_on_cpu(make: Callable[..., Work], *arguments: Any) -> float | None:
     return float(peak) if peak is not None else None
 
 
-def start_server(module: str) -> None:
-    """Start the process, unless it runs already, from which fresh ones are forked: all is imported there, and Ctrl-C,
-    which reaches every process of a terminal, goes unheard."""
-    environment, on_interrupt = dict(os.environ), signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.update(GIVE_BACK)
+def start_forkserver(module: str) -> None:
+    """Start the server process from which fresh processes are forked, unless it is running.
+
+    It has all modules imported, and ignores Ctrl-C, which a terminal sends to all processes.
+    """
+    environment, previous_handler = dict(os.environ), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(ALLOCATOR_ENVIRONMENT)
     try:
-        forkserver.set_forkserver_preload([module, *SLOW_TO_IMPORT])
+        forkserver.set_forkserver_preload([module, *PRELOADED_MODULES])
         forkserver.ensure_running()
     finally:
-        signal.signal(signal.SIGINT, on_interrupt)
+        signal.signal(signal.SIGINT, previous_handler)
         os.environ.clear()
         os.environ.update(environment)
 
 
-def _report_peak(sender: Connection, make: Callable[..., Work], arguments: tuple[Any, ...]) -> None:
-    told: float | str | None
+def _send_peak_mib(sender: Connection, build: Callable[..., Workload], arguments: tuple[Any, ...]) -> None:
+    """Send the peak memory of a workload, or the reason why it failed."""
+    result: float | str | None
     try:
-        _keep_within_memory()
-        work = make(*arguments)
-        work()
-        told = _peak(work)
+        _limit_memory()
+        workload = build(*arguments)
+        workload()
+        result = _peak_mib(workload)
     except Exception as error:
-        told = reason(error)
-    with suppress(BrokenPipeError):  # nobody waits any more
-        sender.send(told)
+        result = shorten_error(error)
+    with suppress(BrokenPipeError):  # the receiver may have stopped waiting
+        sender.send(result)
 
 
-def _peak(work: Work) -> float | None:
-    """By the high-water mark of resident memory, which Linux sets back on request."""
+def _peak_mib(workload: Workload) -> float | None:
+    """Measure with the high-water mark of resident memory, which Linux can reset."""
     gc.collect()
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return None
-    before = _high_water()
-    work()
-    return (_high_water() - before) / MEBIBYTE
+    before = _max_resident_bytes()
+    workload()
+    return (_max_resident_bytes() - before) / MEBIBYTE
 
 
-def _high_water() -> int:
+def _max_resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _keep_within_memory() -> None:
-    """Past three quarters of the machine's memory an allocation fails, before the machine comes to a halt."""
+def _limit_memory() -> None:
+    """Let allocations fail above three quarters of the machine's memory, before it starts swapping."""
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))

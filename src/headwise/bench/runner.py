@@ -1,4 +1,4 @@
-"""A benchmark from its first step to its report."""
+"""Runs a benchmark with a progress bar, prints its table and writes its report."""
 
 import sys
 import warnings
@@ -10,37 +10,41 @@ from tempfile import TemporaryFile
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from headwise.bench.report import About, Row, show, write
+from headwise.bench.report import Measurement, ReportHeader, print_tables, write_report
 
-Steps = Callable[[Callable[[str], None]], Iterable[Row]]
+#: Yields measurements, and calls its argument with a description of each step.
+Benchmark = Callable[[Callable[[str], None]], Iterable[Measurement]]
 
 
-def run_benchmark(measure: Steps, steps: int, about: About, out: Path | None) -> bool:
-    """Measure, print a table, and write the report to a folder; False if it was interrupted, and so is incomplete.
+def run_benchmark(benchmark: Benchmark, num_steps: int, header: ReportHeader, out_dir: Path | None) -> bool:
+    """Run a benchmark, print its tables and write its report.
 
     Args:
-        measure: yields rows, and tells the function it is given of each of its `steps`.
-        steps: how many these are.
-        about: how the rows come about.
-        out: where to write the report.
+        benchmark: the benchmark.
+        num_steps: number of steps that it reports.
+        header: title and description of the report.
+        out_dir: directory for the report, or None to print it only.
+
+    Returns:
+        False if the benchmark was interrupted. The report then has the measurements made so far.
     """
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=out):  # a folder that cannot be written to is found out before measuring
+    if out_dir is not None:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out_dir):  # fails before measuring if the directory is not writable
             pass
-    rows: list[Row] = []
-    log = Console(stderr=True)
+    measurements: list[Measurement] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
     finished = True
     try:
-        with warnings.catch_warnings(action="ignore"), Progress(*columns, console=log, transient=True) as progress:
-            task = progress.add_task("starting", total=steps)
-            for row in measure(lambda step: progress.update(task, description=step, advance=1)):
-                rows.append(row)
+        with warnings.catch_warnings(action="ignore"), progress:
+            task = progress.add_task("starting", total=num_steps)
+            for measurement in benchmark(lambda step: progress.update(task, description=step, advance=1)):
+                measurements.append(measurement)
     except KeyboardInterrupt:
         finished = False
-        about = replace(about, what=f"{about.what} Interrupted.")
-    show(rows, about, Console(width=None if sys.stdout.isatty() else 120))
-    if out is not None and rows:
-        write(rows, about, out)
+        header = replace(header, description=f"{header.description} Interrupted.")
+    print_tables(measurements, header, Console(width=None if sys.stdout.isatty() else 120))
+    if out_dir is not None and measurements:
+        write_report(measurements, header, out_dir)
     return finished

@@ -8,6 +8,7 @@ examples:
 """
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
@@ -15,13 +16,15 @@ from headwise.bench import attention, guiding
 from headwise.cli.arguments import add_options, parse_options
 
 #: The benchmarks, with their help texts.
-BENCHMARKS: dict[str, tuple[ModuleType, str]] = {
+BENCHMARKS: dict[str, tuple[ModuleType, type, str]] = {
     "attention": (
         attention,
+        attention.AttentionBenchConfig,
         "Attention operators: our backends, torch's SDPA, the paper's formula, torch.compile of it, and FlexAttention.",
     ),
     "guiding": (
         guiding,
+        guiding.GuidingBenchConfig,
         "A training step of BERT with guides, without guides, and with guides that read eager attention maps.",
     ),
 }
@@ -29,16 +32,17 @@ BENCHMARKS: dict[str, tuple[ModuleType, str]] = {
 
 def add_arguments(parser: ArgumentParser) -> None:
     subparsers = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
-    for name, (module, text) in BENCHMARKS.items():
+    for name, (_, config_class, text) in BENCHMARKS.items():
         subparser = subparsers.add_parser(name, description=text, help=text)
         subparser.add_argument(
             "--out", type=Path, metavar="FOLDER", help="write the table (CSV, Markdown) and a figure to this folder"
         )
-        add_options(subparser, module.Settings)
+        add_options(subparser, config_class)
 
 
 def run(arguments: Namespace) -> int:
-    module, _ = BENCHMARKS[arguments.benchmark]
-    values = {name: value for name, value in vars(arguments).items() if name in module.Settings.__dataclass_fields__}
-    config = module.Settings(**parse_options(module.Settings, values))
+    module, config_class, _ = BENCHMARKS[arguments.benchmark]
+    names = {field.name for field in fields(config_class)}
+    values = {name: value for name, value in vars(arguments).items() if name in names}
+    config = config_class(**parse_options(config_class, values))
     return 0 if module.bench(config, arguments.out, arguments.command) else 130

@@ -1,7 +1,7 @@
-"""The form of `problem.py` a block of rows at a time, forward and backward, without an N × M tensor.
+"""Blockwise backend: the equations of `types.py` for one block of queries at a time, without N × M tensors.
 
-What the reference does in many passes over memory happens here block by block in the processor's cache; the backward
-pass computes each block's weights again. Sums run in a fixed order, so two runs on a CPU give the same bits.
+Each block fits into the processor's cache. The backward pass recomputes the weights of each block. Sums run in a fixed
+order, so that two runs on a CPU give identical bits.
 """
 
 from headwise.attention.blockwise.operator import attend

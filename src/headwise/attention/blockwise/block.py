@@ -1,6 +1,9 @@
-"""The operators' arguments, cut into blocks, and what one block computes.
+"""Arguments of the blockwise operators, their division into blocks, and the computations of one block.
 
-Scores are kept in units of log 2 (times log₂e), because exp2 is the fastest exponential a processor has.
+Scores are stored in base 2, i.e. multiplied by log₂e, because exp2 is the fastest exponential.
+
+Axes of whole tensors: B batch, H query heads, G key heads, N queries, M keys, E width of q and k, D width of v,
+R table rows. Lower-case letters are the parts in a block: b, h, n, m, and l = n+m diagonals.
 """
 
 import math
@@ -10,207 +13,228 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.attention.diagonals import collect, relative_positions, skew, spread, toeplitz, unskew
-from headwise.attention.masking import allowed
+from headwise.attention.diagonals import (
+    clip_to_rows,
+    gather_rows,
+    relative_positions,
+    scatter_add_rows,
+    skew,
+    toeplitz,
+    unskew,
+)
+from headwise.attention.masking import allowed_pairs
 
 LOG2E = math.log2(math.e)
 
-#: Pairs (query, key) in a block: 2^20 float32 weights are 4 MiB, and four such tensors are alive at a time.
+#: Target number of pairs (query, key) in a block. 2^20 float32 weights take 4 MiB; four such tensors are alive at once.
 BLOCK_PAIRS = 2**20
-#: Fewer rows make matrix products slow; more make the n+m diagonals of a block many more than its m keys.
-LEAST_ROWS, MOST_ROWS = 64, 256
+#: Fewer rows make matrix products slow. With more rows, a block has many more diagonals (n+m) than keys (m).
+MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 64, 256
 
 
 @dataclass
-class Arguments:
-    """The operators' arguments, in their order; see `problem.py` for what each is."""
+class OperatorArguments:
+    """Arguments of the operators, in the order of their schema; see `types.py`."""
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    relative_q: Tensor | None
-    key_table: Tensor | None
-    value_table: Tensor | None
-    distance: Tensor | None
-    bias: Tensor | None
-    mask: Tensor | None
-    key_padding: Tensor | None
-    query_padding: Tensor | None
-    seed: Tensor | None
+    q: Tensor  # (B, H, N, E), content queries
+    k: Tensor  # (B, G, M, E)
+    v: Tensor  # (B, G, M, D)
+    relative_q: Tensor | None  # (B, H, N, E); None: same as q
+    key_table: Tensor | None  # (H or 1, R, E)
+    value_table: Tensor | None  # (H or 1, R, D)
+    coefficients: Tensor | None  # f of every distance, (H or 1, distances)
+    bias: Tensor | None  # broadcastable to (B, H, N, M)
+    mask: Tensor | None  # broadcastable to (B, H, N, M)
+    key_padding: Tensor | None  # (B, M)
+    query_padding: Tensor | None  # (B, N)
+    seed: Tensor | None  # of dropout; None: no dropout
     scale: float
     offset: int
     causal: bool
-    first: int
-    covers: bool
+    table_start: int
+    is_full_table: bool
     adjust: str
     rectify: bool
     dropout: float
     want_received: bool
-    want_squares: bool
-    want_log_sums: bool
+    want_weight_norms: bool
+    want_lse: bool
     want_weights: bool
 
     def blocks(self) -> Iterator["Block"]:
-        """Every query once, in a fixed order: some batch rows × some heads × some queries at a time.
+        """Yield blocks of batch items × heads × queries that cover every query once, in a fixed order.
 
-        Batch rows come first because they share a head's distances and tables.
+        A block has as many batch items as possible before it has several heads, because batch items share a head's
+        coefficients and tables.
         """
         batch, heads, n, _ = self.q.shape
         m = max(1, self.k.shape[2])
-        rows = max(1, min(n, MOST_ROWS, max(LEAST_ROWS, BLOCK_PAIRS // m)))
-        many_batch = max(1, min(batch, BLOCK_PAIRS // (rows * m)))
-        many_heads = max(1, BLOCK_PAIRS // (many_batch * rows * m))
-        number = 0
-        for b in range(0, batch, many_batch):
-            for h in range(0, heads, many_heads):
-                for i in range(0, n, rows):
+        block_rows = max(1, min(n, MAX_BLOCK_ROWS, max(MIN_BLOCK_ROWS, BLOCK_PAIRS // m)))
+        block_batch = max(1, min(batch, BLOCK_PAIRS // (block_rows * m)))
+        block_heads = max(1, BLOCK_PAIRS // (block_batch * block_rows * m))
+        index = 0
+        for b in range(0, batch, block_batch):
+            for h in range(0, heads, block_heads):
+                for i in range(0, n, block_rows):
                     yield Block(
                         self,
-                        batch=slice(b, min(b + many_batch, batch)),
-                        heads=slice(h, min(h + many_heads, heads)),
-                        rows=slice(i, min(i + rows, n)),
-                        number=number,
+                        batch=slice(b, min(b + block_batch, batch)),
+                        heads=slice(h, min(h + block_heads, heads)),
+                        queries=slice(i, min(i + block_rows, n)),
+                        index=index,
                     )
-                    number += 1
+                    index += 1
 
 
 class Block:
-    """Some batch rows, heads and queries, with all the keys that they may see."""
+    """Some batch items, heads and queries, with all keys that they may attend to.
 
-    def __init__(self, arguments: Arguments, *, batch: slice, heads: slice, rows: slice, number: int) -> None:
+    Attributes:
+        rows: index of the block's queries in tensors (B, H, N, …).
+        keys: the block's keys, as a slice of M.
+        block_start: position of the block's first query.
+        q, relative_q: scaled queries, (b, h, n, E).
+        k, v: keys and values, repeated for each query head, (b, h, m, E) and (b, h, m, D).
+        f: distance coefficients of the pairs, (h or 1, n, m), or None.
+        allowed: pairs that may attend, broadcastable to (b, h, n, m), or None if all may.
+        unmasked: pairs with a finite score, (b, h, n, m); set by `masked_scores` if f is added late.
+    """
+
+    def __init__(self, arguments: OperatorArguments, *, batch: slice, heads: slice, queries: slice, index: int) -> None:
         a = self.arguments = arguments
-        self.batch, self.heads, self.rows, self.number = batch, heads, rows, number
-        self.place = batch, heads, rows
-        self.first = a.offset + rows.start
-        self.n, m = rows.stop - rows.start, a.k.shape[2]
-        self.keys = slice(min(m, self.first + self.n) if a.causal else m)
-        group = a.q.shape[1] // a.k.shape[1]
-        self.key_heads = torch.arange(heads.start, heads.stop, device=a.k.device) // group
+        self.batch, self.heads, self.index = batch, heads, index
+        self.rows = batch, heads, queries
+        self.block_start = a.offset + queries.start
+        self.n, m = queries.stop - queries.start, a.k.shape[2]
+        self.keys = slice(min(m, self.block_start + self.n) if a.causal else m)
+        group_size = a.q.shape[1] // a.k.shape[1]
+        self.key_heads = torch.arange(heads.start, heads.stop, device=a.k.device) // group_size
 
-        self.q = a.q[self.place] * a.scale
-        self.relative_q = self.q if a.relative_q is None else a.relative_q[self.place] * a.scale
+        self.q = a.q[self.rows] * a.scale
+        self.relative_q = self.q if a.relative_q is None else a.relative_q[self.rows] * a.scale
         self.k, self.v = (
-            x[batch, heads, self.keys] if group == 1 else x[batch, self.key_heads, self.keys] for x in (a.k, a.v)
+            x[batch, heads, self.keys] if group_size == 1 else x[batch, self.key_heads, self.keys] for x in (a.k, a.v)
         )
-        self.positions = relative_positions(self.n, self.keys.stop, self.first, a.q.device)
-        self.may_attend = allowed(
+        self.positions_l = relative_positions(self.n, self.keys.stop, self.block_start, a.q.device)
+        self.allowed = allowed_pairs(
             self.n,
             self.keys.stop,
-            first=self.first,
-            causal=a.causal and self.keys.stop > self.first + 1,
+            query_position=self.block_start,
+            causal=a.causal and self.keys.stop > self.block_start + 1,
             key_padding=None if a.key_padding is None else a.key_padding[batch, self.keys],
-            query_padding=None if a.query_padding is None else a.query_padding[batch, rows],
-            mask=None if a.mask is None else self.of(a.mask),
+            query_padding=None if a.query_padding is None else a.query_padding[batch, queries],
+            mask=None if a.mask is None else self.slice_map(a.mask),
             device=a.q.device,
         )
-        self._pair_rows: Tensor | None = None
+        self._rows_nm: Tensor | None = None
         self.f = None
-        if a.distance is not None:
-            self.f = toeplitz(self.of_heads(a.distance)[:, self.distance_index(a.distance)], self.n)
+        if a.coefficients is not None:
+            self.f = toeplitz(self.slice_heads(a.coefficients)[:, self.distances_l(a.coefficients)], self.n)
 
     def raw_scores(self) -> Tensor:
-        """log₂e · x of the form: scaled, before the distance."""
+        """Compute log₂e · x: scaled scores before f, bias and masks."""
         x = (self.q * LOG2E) @ self.k.mT
         if self.arguments.key_table is not None:
-            x += self.from_table(self.relative_q * LOG2E, self.arguments.key_table)
+            x += self.multiply_table(self.relative_q * LOG2E, self.arguments.key_table)
         return x
 
-    def scores(self, x: Tensor) -> Tensor:
-        """log₂e · (s + bias) of the form, masked; x is left as it is only where f multiplies it."""
+    def masked_scores(self, x: Tensor) -> Tensor:
+        """Compute log₂e · (s + bias), masked. Overwrites x unless f multiplies it."""
         a, s = self.arguments, x
         if self.f is not None and a.adjust == "early-multiply":
             s = x.clamp(min=0).mul_(self.f) if a.rectify else x * self.f
         elif self.f is not None and a.adjust == "early-add":
             s = s.add_(self.f, alpha=LOG2E)
         if a.bias is not None:
-            s = s.add_(self.of(a.bias), alpha=LOG2E)
-        if self.may_attend is not None:
-            s = s.masked_fill_(~self.may_attend, -torch.inf)
+            s = s.add_(self.slice_map(a.bias), alpha=LOG2E)
+        if self.allowed is not None:
+            s = s.masked_fill_(~self.allowed, -torch.inf)
         if a.adjust == "late-add":
-            self.kept = s != -torch.inf
+            self.unmasked = s != -torch.inf
         return s
 
-    def exponentials(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """P as numerators and the reciprocals of their row sums, and log₂ Σ 2ˢ; s is overwritten.
+    def softmax_parts(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the softmax as numerators and reciprocal row sums, and log₂ Σ 2ˢ. Overwrites s.
 
-        A row without a key has numerators 0 and log-sum +∞, so that 2^(s − log-sum) is 0 in the backward pass too.
+        Rows without any key have numerators 0 and log-sum +∞, so that 2^(s − log-sum) is 0 in the backward pass too.
         """
         if not self.keys.stop:
             return s, s.new_zeros(*s.shape[:3], 1), s.new_full((*s.shape[:3], 1), torch.inf)
-        top = s.amax(dim=-1, keepdim=True)
-        empty = top == -torch.inf
-        top.masked_fill_(empty, 0.0)
-        e = s.sub_(top).exp2_()
-        total = e.sum(dim=-1, keepdim=True)
-        log_sum = (top + total.log2()).masked_fill_(empty, torch.inf)
-        return e, total.reciprocal_().masked_fill_(empty, 0.0), log_sum
+        row_max = s.amax(dim=-1, keepdim=True)
+        empty = row_max == -torch.inf
+        row_max.masked_fill_(empty, 0.0)
+        numerators = s.sub_(row_max).exp2_()
+        row_sum = numerators.sum(dim=-1, keepdim=True)
+        lse = (row_max + row_sum.log2()).masked_fill_(empty, torch.inf)
+        return numerators, row_sum.reciprocal_().masked_fill_(empty, 0.0), lse
 
-    def adjusted_late(self, p: Tensor) -> Tensor:
-        """W of the form from P."""
+    def adjust_late(self, p: Tensor) -> Tensor:
+        """Compute the weights W from the softmax P."""
         if self.f is not None and self.arguments.adjust == "late-multiply":
             return p * self.f
         if self.f is not None and self.arguments.adjust == "late-add":
-            return p + self.f * self.kept
+            return p + self.f * self.unmasked
         return p
 
-    def dropout_mask(self) -> Tensor | None:
-        """1/(1−p) where a weight is kept, 0 where not: a function of the seed and the block's number alone."""
+    def draw_dropout_mask(self) -> Tensor | None:
+        """Return 1/(1−p) for weights to keep and 0 for the others; depends only on the seed and the block's index."""
         a = self.arguments
         if a.seed is None:
             return None
-        generator = torch.Generator(a.q.device).manual_seed(int(a.seed) + self.number)
-        keep = self.q.new_empty(*self.q.shape[:3], self.keys.stop)
-        return keep.bernoulli_(1 - a.dropout, generator=generator).div_(1 - a.dropout)
+        generator = torch.Generator(a.q.device).manual_seed(int(a.seed) + self.index)
+        mask = self.q.new_empty(*self.q.shape[:3], self.keys.stop)
+        return mask.bernoulli_(1 - a.dropout, generator=generator).div_(1 - a.dropout)
 
-    def of(self, whole: Tensor) -> Tensor:
-        """This block of a tensor that broadcasts to (B, H, N, M); a view."""
-        parts = (*self.place, self.keys)
-        return whole[tuple(slice(None) if size == 1 else part for size, part in zip(whole.shape, parts, strict=True))]
+    def slice_map(self, x: Tensor) -> Tensor:
+        """Return this block's part of a tensor that is broadcastable to (B, H, N, M); a view."""
+        parts = (*self.rows, self.keys)
+        return x[tuple(slice(None) if size == 1 else part for size, part in zip(x.shape, parts, strict=True))]
 
-    def of_heads(self, table: Tensor) -> Tensor:
-        """This block's heads of a table (H or 1, …); a view."""
-        return table if table.shape[0] == 1 else table[self.heads]
+    def slice_heads(self, x: Tensor) -> Tensor:
+        """Return this block's heads of a tensor (H or 1, …); a view."""
+        return x if x.shape[0] == 1 else x[self.heads]
 
-    def from_table(self, x: Tensor, table: Tensor) -> Tensor:
-        """(b, h, n, m): the product of each row of x with the table's row for each key."""
-        mine = self.of_heads(table)
-        if self.arguments.covers:
-            return skew(x @ mine[:, self.diagonal_rows(table)].mT)
-        return spread(x @ mine.mT, self.pair_rows(table))
+    def multiply_table(self, x: Tensor, table: Tensor) -> Tensor:
+        """Multiply x, (b, h, n, width), with the table's row for each pair: (b, h, n, m)."""
+        table = self.slice_heads(table)
+        if self.arguments.is_full_table:
+            return skew(x @ table[:, self.rows_l(table)].mT)
+        return gather_rows(x @ table.mT, self.rows_nm(table))
 
-    def through_table(self, by_key: Tensor, table: Tensor, x: Tensor, grad: Tensor) -> Tensor:
-        """The adjoint, (b, h, n, d): Σ_j by_key · (the table's row); the table's own gradient is added to grad."""
-        mine, into = self.of_heads(table), self.of_heads(grad)
-        if self.arguments.covers:
-            by_diagonal, rows = unskew(by_key), self.diagonal_rows(table)
-            part = (by_diagonal.mT @ x).sum(dim=0)
-            into.index_add_(1, rows, part.sum_to_size(into.shape[0], *part.shape[1:]))
-            return by_diagonal @ mine[:, rows]
-        by_row = collect(by_key, self.pair_rows(table), table.shape[1])
-        into += (by_row.mT @ x).sum_to_size(into.shape)
-        return by_row @ mine
+    def multiply_table_backward(self, grad: Tensor, x: Tensor, table: Tensor, table_grad: Tensor) -> Tensor:
+        """Return the gradient of x in `multiply_table`, (b, h, n, width), and add the table's to `table_grad`."""
+        table, table_grad = self.slice_heads(table), self.slice_heads(table_grad)
+        if self.arguments.is_full_table:
+            by_diagonal, rows_l = unskew(grad), self.rows_l(table)
+            by_row = (by_diagonal.mT @ x).sum(dim=0)
+            table_grad.index_add_(1, rows_l, by_row.sum_to_size(table_grad.shape[0], *by_row.shape[1:]))
+            return by_diagonal @ table[:, rows_l]
+        by_row = scatter_add_rows(grad, self.rows_nm(table), table.shape[1])
+        table_grad += (by_row.mT @ x).sum_to_size(table_grad.shape)
+        return by_row @ table
 
-    def diagonal_rows(self, table: Tensor) -> Tensor:
-        """(n+m,): the table's row for every diagonal of the block."""
-        return (self.positions - self.arguments.first).clamp_(0, table.shape[1] - 1)
+    def rows_l(self, table: Tensor) -> Tensor:
+        """Return the table row of every diagonal, (l,)."""
+        return clip_to_rows(self.positions_l, self.arguments.table_start, table.shape[1])
 
-    def pair_rows(self, table: Tensor) -> Tensor:
-        """(n, m): the table's row for every pair; keys' and values' tables are of one length, so one serves both."""
-        if self._pair_rows is None:
-            self._pair_rows = toeplitz(self.diagonal_rows(table), self.n)
-        return self._pair_rows
+    def rows_nm(self, table: Tensor) -> Tensor:
+        """Return the table row of every pair, (n, m). Cached: the key and value tables have equally many rows."""
+        if self._rows_nm is None:
+            self._rows_nm = toeplitz(self.rows_l(table), self.n)
+        return self._rows_nm
 
-    def distance_index(self, distance: Tensor) -> Tensor:
-        return self.positions.abs().clamp_(max=distance.shape[1] - 1)
+    def distances_l(self, coefficients: Tensor) -> Tensor:
+        """Return the distance of every diagonal, (l,), as an index of the coefficients."""
+        return self.positions_l.abs().clamp_(max=coefficients.shape[1] - 1)
 
-    def add_to_key_heads(self, grad: Tensor, part: Tensor) -> None:
-        """Add (b, h, m, d), one for each query head, to the gradient (B, G, M, d) of keys or values."""
+    def add_key_grad(self, grad: Tensor, part: Tensor) -> None:
+        """Add the gradients of each query head, (b, h, m, …), to the gradient of k or v, (B, G, M, …)."""
         if grad.shape[1] == self.arguments.q.shape[1]:
             grad[self.batch, self.heads, self.keys] += part
         else:
             grad[self.batch, :, self.keys].index_add_(1, self.key_heads, part)
 
-    def add_to_distance(self, grad: Tensor, part: Tensor) -> None:
-        """Add (h, n+m), a number for each diagonal, to the gradient (H or 1, distances)."""
-        into = self.of_heads(grad)
-        into.index_add_(1, self.distance_index(grad), part.sum_to_size(into.shape[0], part.shape[1]))
+    def add_coefficient_grad(self, grad: Tensor, part: Tensor) -> None:
+        """Add the gradients of each diagonal, (h, l), to the gradient of the coefficients, (H or 1, distances)."""
+        grad = self.slice_heads(grad)
+        grad.index_add_(1, self.distances_l(grad), part.sum_to_size(grad.shape[0], part.shape[1]))

@@ -1,82 +1,97 @@
-"""Forward and backward, block after block."""
+"""Forward and backward pass of the blockwise backend.
+
+Names of tensors of one block follow the equations of `types.py`: x, s, p, w, f, o, and dx, ds, … for their gradients.
+"""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from headwise.attention.blockwise.block import LOG2E, Arguments
-from headwise.attention.diagonals import collect, diagonal_sums
+from headwise.attention.blockwise.block import LOG2E, OperatorArguments
+from headwise.attention.diagonals import diagonal_sums, scatter_add_rows
 
 
-def forward(a: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Output, log-sums, received, weight_norms, weights; the last three are empty unless asked for."""
-    output, lse, received, weight_norms, weights = outputs(a)
+class ForwardOutputs(NamedTuple):
+    """Results of the forward pass; received, weight_norms and weights are empty if they were not requested."""
+
+    output: Tensor  # (B, H, N, D)
+    lse: Tensor  # (B, H, N, 1), in base 2, +∞ for rows without any key
+    received: Tensor  # (B, H, M)
+    weight_norms: Tensor  # (B, H, N)
+    weights: Tensor  # (B, H, N, M)
+
+
+def forward(a: OperatorArguments) -> ForwardOutputs:
+    """Compute the outputs block by block."""
+    output, lse, received, weight_norms, weights = outputs = allocate_outputs(a)
     for block in a.blocks():
-        w, norm, lse[block.place] = block.exponentials(block.scores(block.raw_scores()))
-        if a.distance is not None and a.adjust.startswith("late"):
-            w, norm = block.adjusted_late(w.mul_(norm)), torch.ones_like(norm)
+        w, norm, lse[block.rows] = block.softmax_parts(block.masked_scores(block.raw_scores()))
+        if a.coefficients is not None and a.adjust.startswith("late"):
+            w, norm = block.adjust_late(w.mul_(norm)), torch.ones_like(norm)
         if a.want_received:
             received[block.batch, block.heads, block.keys] += (norm.mT @ w)[..., 0, :]
-        if a.want_squares:
-            weight_norms[block.place] = (torch.linalg.vector_norm(w, dim=-1) * norm[..., 0]).square_()
+        if a.want_weight_norms:
+            weight_norms[block.rows] = (torch.linalg.vector_norm(w, dim=-1) * norm[..., 0]).square_()
         if a.want_weights:
-            weights[*block.place, block.keys] = w * norm
-        keep = block.dropout_mask()
-        if keep is not None:
-            w *= keep
+            weights[*block.rows, block.keys] = w * norm
+        dropout_mask = block.draw_dropout_mask()
+        if dropout_mask is not None:
+            w *= dropout_mask
         o = w @ block.v
         if a.value_table is not None:
-            by_row = collect(w, block.pair_rows(a.value_table), a.value_table.shape[1])
-            o += by_row @ block.of_heads(a.value_table)
-        output[block.place] = o.mul_(norm)
-    return output, lse, received, weight_norms, weights
+            w_by_row = scatter_add_rows(w, block.rows_nm(a.value_table), a.value_table.shape[1])
+            o += w_by_row @ block.slice_heads(a.value_table)
+        output[block.rows] = o.mul_(norm)
+    return outputs
 
 
 def backward(
-    a: Arguments,
+    a: OperatorArguments,
     needs_bias: bool,
     lse: Tensor,
     d_output: Tensor,
-    d_log_sums: Tensor | None,
+    d_lse: Tensor | None,
     d_received: Tensor,
-    d_squares: Tensor,
+    d_weight_norms: Tensor,
     d_weights: Tensor,
 ) -> dict[str, Tensor]:
-    """The gradient of each differentiable argument, by name; empty where there is none."""
-    grads = gradients(a, needs_bias)
+    """Compute the gradient of each differentiable argument, by name; empty for arguments that are absent."""
+    grads = allocate_gradients(a, needs_bias)
     for block in a.blocks():
         x = block.raw_scores()
-        p = block.scores(x).sub_(lse[block.place]).exp2_()
-        w = block.adjusted_late(p)
+        p = block.masked_scores(x).sub_(lse[block.rows]).exp2_()
+        w = block.adjust_late(p)
         f = block.f
-        keep = block.dropout_mask()
-        dropped = w if keep is None else w * keep
-        do = d_output[block.place]
+        dropout_mask = block.draw_dropout_mask()
+        dropped = w if dropout_mask is None else w * dropout_mask
+        do = d_output[block.rows]
 
-        block.add_to_key_heads(grads["v"], dropped.mT @ do)
+        block.add_key_grad(grads["v"], dropped.mT @ do)
         dw = do @ block.v.mT
         if a.value_table is not None:
-            dw += block.from_table(do, a.value_table)
-            block.through_table(dropped, a.value_table, do, grads["value_table"])
-        if keep is not None:
-            dw *= keep
+            dw += block.multiply_table(do, a.value_table)
+            block.multiply_table_backward(dropped, do, a.value_table, grads["value_table"])
+        if dropout_mask is not None:
+            dw *= dropout_mask
         if a.want_received:
             dw += d_received[block.batch, block.heads, None, block.keys]
-        if a.want_squares:
-            dw.addcmul_(w, d_squares[block.place][..., None], value=2)
+        if a.want_weight_norms:
+            dw.addcmul_(w, d_weight_norms[block.rows][..., None], value=2)
         if a.want_weights:
-            dw += d_weights[*block.place, block.keys]
+            dw += d_weights[*block.rows, block.keys]
 
         dp, df = dw, None
         if f is not None and a.adjust == "late-multiply":
             dp, df = dw * f, dw * p
         elif f is not None and a.adjust == "late-add":
-            df = dw * block.kept
+            df = dw * block.unmasked
         ds = torch.ops.aten._softmax_backward_data(dp, p, -1, p.dtype)
-        if d_log_sums is not None:
-            ds.addcmul_(p, d_log_sums[block.place], value=LOG2E)  # as log-sums are in units of log 2
+        if d_lse is not None:
+            ds.addcmul_(p, d_lse[block.rows], value=LOG2E)  # lse is in base 2
         if needs_bias:
-            into = block.of(grads["bias"])
-            into += ds.sum_to_size(into.shape)
+            bias_grad = block.slice_map(grads["bias"])
+            bias_grad += ds.sum_to_size(bias_grad.shape)
 
         dx = ds
         if f is not None and a.adjust == "early-multiply":
@@ -86,32 +101,35 @@ def backward(
             dx = ds.mul_(f)
         elif f is not None and a.adjust == "early-add":
             df = ds
-        if df is not None and a.distance is not None:
-            part = diagonal_sums(df.sum(dim=0) if len(df) > 1 else df[0])
+        if df is not None and a.coefficients is not None:
+            df_by_diagonal = diagonal_sums(df.sum(dim=0) if len(df) > 1 else df[0])
             if a.adjust == "early-multiply":
-                part /= LOG2E  # as x is in units of log 2
-            block.add_to_distance(grads["distance"], part)
+                df_by_diagonal /= LOG2E  # x is in base 2
+            block.add_coefficient_grad(grads["coefficients"], df_by_diagonal)
 
-        grads["q"][block.place] += (dx @ block.k).mul_(a.scale)
-        block.add_to_key_heads(grads["k"], dx.mT @ block.q)
+        grads["q"][block.rows] += (dx @ block.k).mul_(a.scale)
+        block.add_key_grad(grads["k"], dx.mT @ block.q)
         if a.key_table is not None:
-            into = grads["q" if a.relative_q is None else "relative_q"][block.place]
-            into += block.through_table(dx, a.key_table, block.relative_q, grads["key_table"]).mul_(a.scale)
+            relative_q_grad = grads["q" if a.relative_q is None else "relative_q"][block.rows]
+            dq = block.multiply_table_backward(dx, block.relative_q, a.key_table, grads["key_table"])
+            relative_q_grad += dq.mul_(a.scale)
     return grads
 
 
-def outputs(a: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def allocate_outputs(a: OperatorArguments) -> ForwardOutputs:
+    """Return zeros of the shapes of the outputs."""
     (batch, heads, n, _), m = a.q.shape, a.k.shape[2]
-    return (
-        a.q.new_zeros(batch, heads, n, a.v.shape[3]),
-        a.q.new_zeros(batch, heads, n, 1),
-        a.q.new_zeros((batch, heads, m) if a.want_received else (0,)),
-        a.q.new_zeros((batch, heads, n) if a.want_squares else (0,)),
-        a.q.new_zeros((batch, heads, n, m) if a.want_weights else (0,)),
+    return ForwardOutputs(
+        output=a.q.new_zeros(batch, heads, n, a.v.shape[3]),
+        lse=a.q.new_zeros(batch, heads, n, 1),
+        received=a.q.new_zeros((batch, heads, m) if a.want_received else (0,)),
+        weight_norms=a.q.new_zeros((batch, heads, n) if a.want_weight_norms else (0,)),
+        weights=a.q.new_zeros((batch, heads, n, m) if a.want_weights else (0,)),
     )
 
 
-def gradients(a: Arguments, needs_bias: bool) -> dict[str, Tensor]:
+def allocate_gradients(a: OperatorArguments, needs_bias: bool) -> dict[str, Tensor]:
+    """Return zeros of the shapes of the differentiable arguments, in their order."""
     tensors = {
         "q": a.q,
         "k": a.k,
@@ -119,7 +137,7 @@ def gradients(a: Arguments, needs_bias: bool) -> dict[str, Tensor]:
         "relative_q": a.relative_q,
         "key_table": a.key_table,
         "value_table": a.value_table,
-        "distance": a.distance,
+        "coefficients": a.coefficients,
         "bias": a.bias if needs_bias else None,
     }
     return {name: a.q.new_zeros(0 if x is None else x.shape) for name, x in tensors.items()}

@@ -2,7 +2,8 @@
 
     s_ij = q_i·k_j / √d                                                                              (their eq. 1)
 
-It knows nothing of positions: a model adds them to its input (`headwise.attention.sinusoids`), or has none.
+The scheme has no position terms. Models that use it add position embeddings to their input
+(`headwise.attention.sinusoids`), or ignore positions.
 """
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from headwise.attention.types import SchemeTerms
 
 
 class Plain(Scheme):
-    """Scaled dot-product attention without positions.
+    """Scaled dot-product attention without position terms.
 
     Example:
         >>> import torch, headwise as hw

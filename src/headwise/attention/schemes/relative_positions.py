@@ -2,14 +2,14 @@
 
     s_ij = q_i·(k_j + aᴷ_c) / √d,   o_i = Σ_j P_ij (v_j + aⱽ_c),   c = clip(j−i, −k, k)                (eq. 3, 4)
 
-Two tables of 2k+1 learned vectors. Row r of a table stands for the relative position r − k; beyond k, at any length,
-the outermost rows serve.
+Two tables of 2k+1 learned vectors. Row r of a table belongs to the relative position r − k. Relative positions beyond
+±k use the outermost rows, at any length.
 """
 
 import torch
 from torch import Tensor, nn
 
-from headwise.attention.schemes.scheme import Scheme, positive
+from headwise.attention.schemes.scheme import Scheme, check_positive
 from headwise.attention.types import SchemeTerms
 
 
@@ -19,12 +19,12 @@ class RelativePositions(Scheme):
     Args:
         heads: number of query heads.
         head_dim: width of a head.
-        k: clipping distance, 0 or more; the paper's base model has 16, its big one 8.
-        keys: whether keys have a table (aᴷ).
-        values: whether values have one (aⱽ).
-        per_head: own vectors for each head (the paper's base model) instead of shared ones (its big model).
-        spread: standard deviation of the initial vectors; 0 starts as attention without positions. The paper gives
-            none; the default is 1/√head_dim.
+        k: clipping distance, 0 or more; 16 in the paper's base model, 8 in its big model.
+        keys: use a table for keys (aᴷ).
+        values: use a table for values (aⱽ).
+        per_head: separate vectors for each head (the paper's base model) instead of shared ones (its big model).
+        spread: standard deviation of the initial vectors, by default 1/√head_dim; the paper gives no initialization.
+            With 0, training starts from attention without positions.
 
     Example:
         >>> import torch, headwise as hw
@@ -33,7 +33,7 @@ class RelativePositions(Scheme):
         torch.Size([2, 4, 10, 16])
 
     Raises:
-        ValueError: heads or head_dim < 1, k < 0, a negative spread.
+        ValueError: heads or head_dim < 1, k < 0, or a negative standard deviation.
     """
 
     heads: int
@@ -51,8 +51,8 @@ class RelativePositions(Scheme):
         spread: float | None = None,
     ) -> None:
         super().__init__()
-        self.heads = positive("heads", heads)
-        self.head_dim = positive("head_dim", head_dim)
+        self.heads = check_positive("heads", heads)
+        self.head_dim = check_positive("head_dim", head_dim)
         if isinstance(k, bool) or not isinstance(k, int):
             raise TypeError(f"k must be an int, got {k!r}")
         if k < 0:

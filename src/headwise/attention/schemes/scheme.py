@@ -1,4 +1,4 @@
-"""What every position scheme offers the operator."""
+"""Base class of the position schemes, and checks of their arguments."""
 
 import math
 
@@ -8,32 +8,33 @@ from headwise.attention.types import SchemeTerms
 
 
 class Scheme(nn.Module):
-    """How one attention layer's queries meet its keys: parameters, and the terms they contribute to the scores.
+    """Base class of position schemes: the parameters and position terms of one attention layer.
 
-    A subclass sets `heads` and `head_dim` where its parameters fix them, and implements `forward`. A scheme is a
-    layer's own: two layers that should learn apart need two schemes.
+    Subclasses implement `forward`, and set `heads` and `head_dim` if their parameters depend on them. Each layer needs
+    its own instance unless layers should share parameters.
     """
 
-    #: False where the paper compares queries with the layer's input itself (TENER): `MultiheadAttention` has no key
-    #: projection then.
+    #: False if queries are compared with the layer's input itself (TENER). `MultiheadAttention` then has no key
+    #: projection.
     projects_keys: bool = True
 
     heads: int | None = None
     head_dim: int | None = None
 
     def scale(self, head_dim: int) -> float:
-        """What scores are multiplied by unless the caller says otherwise."""
+        """Return the default factor of the scores."""
         return 1.0 / math.sqrt(head_dim)
 
     def reset_parameters(self) -> None:
-        """Give the parameters, where there are any, their initial values."""
+        """Initialize the parameters, if any."""
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
-        """The terms for queries (B, H, N, d) at positions offset … offset+N−1 and keys (B, G, M, d) at 0 … M−1."""
+        """Return the terms for queries (B, H, N, d) at offset … offset+N−1 and keys (B, G, M, d) at 0 … M−1."""
         raise NotImplementedError
 
 
-def positive(name: str, value: int) -> int:
+def check_positive(name: str, value: int) -> int:
+    """Return the value if it is an int of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {value!r}")
     if value < 1:
@@ -41,7 +42,8 @@ def positive(name: str, value: int) -> int:
     return value
 
 
-def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """Return the value if it is one of the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
     return value

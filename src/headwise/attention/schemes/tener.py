@@ -2,31 +2,31 @@
 
     s_ij = (q_i + u)·k_j + (q_i + v)·r_{i−j},  unscaled, k_j the layer's input itself                  (eq. 16–19)
 
-r is a sinusoid of the signed difference, as wide as a head. A sinusoid of a difference is a rotation,
-a·r_{i−j} = rot_i(a)·r_j, so the whole score is one dot product of twice the width: [q+u ; rot_i(q+v)]·[k ; r_j].
+r is the sinusoidal embedding of the signed difference, with the width of a head. Because a·r_{i−j} = rot_i(a)·r_j for a
+rotation rot_i, the score is one dot product of twice the width: [q+u ; rot_i(q+v)]·[k ; r_j].
 
-The authors' later release projects keys after all, takes r_{j−i} on the query's side and adds a key's own term:
+The authors' later release projects the keys, uses r_{j−i} with the query and adds a term with the key:
 
     s_ij = (q_i + u)·k_j + (q_i + v)·r_{j−i} + k_j·r_{i−j}
 
-which is one dot product of three times the width.
+It is one dot product of three times the width.
 """
 
 import torch
 from torch import Tensor, nn
 
-from headwise.attention.schemes.scheme import Scheme, positive
+from headwise.attention.schemes.scheme import Scheme, check_positive
 from headwise.attention.sinusoids import rotate, sinusoids
 from headwise.attention.types import SchemeTerms, compute_dtype
 
 
 class Tener(Scheme):
-    """Direction- and distance-aware sinusoids, sharp (unscaled) attention.
+    """Direction- and distance-aware sinusoidal embeddings, with unscaled attention.
 
     Args:
         heads: number of query heads.
         head_dim: width of a head, even.
-        released: the score of the authors' later release instead of the paper's.
+        released: use the score of the authors' later release instead of the paper's.
 
     Example:
         >>> import torch, headwise as hw
@@ -35,7 +35,7 @@ class Tener(Scheme):
         torch.Size([2, 4, 10, 16])
 
     Raises:
-        ValueError: heads or head_dim < 1, an odd head_dim.
+        ValueError: heads or head_dim < 1, or an odd head_dim.
     """
 
     heads: int
@@ -43,8 +43,8 @@ class Tener(Scheme):
 
     def __init__(self, heads: int, head_dim: int, *, released: bool = False) -> None:
         super().__init__()
-        self.heads = positive("heads", heads)
-        self.head_dim = positive("head_dim", head_dim)
+        self.heads = check_positive("heads", heads)
+        self.head_dim = check_positive("head_dim", head_dim)
         if head_dim % 2:
             raise ValueError(f"head_dim must be even, for sine and cosine, got {head_dim}")
         self.released = released
@@ -62,17 +62,19 @@ class Tener(Scheme):
         return 1.0
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
-        at_query = torch.arange(offset, offset + q.shape[2], device=q.device)
-        at_key = torch.arange(k.shape[2], device=q.device)
-        precise = compute_dtype(q.dtype)
-        dtype = q.dtype if q.is_cuda else precise  # a GPU's kernels take the inputs' precision
-        query_waves, key_waves = (sinusoids(positions, self.head_dim, precise) for positions in (at_query, at_key))
+        query_positions = torch.arange(offset, offset + q.shape[2], device=q.device)
+        key_positions = torch.arange(k.shape[2], device=q.device)
+        float_dtype = compute_dtype(q.dtype)
+        dtype = q.dtype if q.is_cuda else float_dtype  # GPU kernels use the precision of their inputs
+        query_embeddings, key_embeddings = (
+            sinusoids(positions, self.head_dim, float_dtype) for positions in (query_positions, key_positions)
+        )
         u, v = (bias.to(dtype)[:, None] for bias in (self.u, self.v))
-        queries = [q + u, rotate(q + v, query_waves, backwards=self.released)]
-        keys = [k, key_waves.expand_as(k)]
+        queries = [q + u, rotate(q + v, query_embeddings, inverse=self.released)]
+        keys = [k, key_embeddings.expand_as(k)]
         if self.released:
-            queries.append(query_waves.expand_as(q))
-            keys.append(rotate(k, key_waves, backwards=True))
+            queries.append(query_embeddings.expand_as(q))
+            keys.append(rotate(k, key_embeddings, inverse=True))
         q, k = (torch.cat([x.to(dtype) for x in parts], dim=-1) for parts in (queries, keys))
         return SchemeTerms(q=q, k=k)
 

@@ -2,27 +2,28 @@
 
     s_ij = ((q_i + u)·k_j + (q_i + v)·W r_{i−j}) / √d                                          (section 3.3)
 
-r is a sinusoid of the signed difference, W a learned projection, u and v one learned vector a head each. An encoder
-looks both ways; with `causal` and the last segment's states before the keys (`offset` = their number) it is the paper's
-recurrence.
+r is the sinusoidal embedding of the signed difference, W a learned projection, u and v are learned vectors of each
+head. Encoders use it in both directions. The paper's recurrence is `causal` attention with the previous segment's
+states prepended to the keys and `offset` set to their number.
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from headwise.attention.schemes.scheme import Scheme, positive
+from headwise.attention.schemes.scheme import Scheme, check_positive
 from headwise.attention.sinusoids import sinusoids
 from headwise.attention.types import SchemeTerms, compute_dtype
 
 
 class TransformerXL(Scheme):
-    """Content and position biases, and projected sinusoids of the difference i − j.
+    """Content and position biases, and projected sinusoidal embeddings of the difference i − j.
 
     Args:
         heads: number of query heads.
         head_dim: width of a head.
-        dim: width of the sinusoids, even; the paper has the model's width, and so the default is heads · head_dim.
+        dim: width of the sinusoidal embeddings, even. The default is heads · head_dim, the model's width, as in the
+            paper.
 
     Example:
         >>> import torch, headwise as hw
@@ -31,7 +32,7 @@ class TransformerXL(Scheme):
         torch.Size([2, 4, 10, 16])
 
     Raises:
-        ValueError: heads or head_dim < 1, an odd dim.
+        ValueError: heads or head_dim < 1, or an odd dim.
     """
 
     heads: int
@@ -39,11 +40,11 @@ class TransformerXL(Scheme):
 
     def __init__(self, heads: int, head_dim: int, *, dim: int | None = None) -> None:
         super().__init__()
-        self.heads = positive("heads", heads)
-        self.head_dim = positive("head_dim", head_dim)
-        self.dim = positive("dim", heads * head_dim if dim is None else dim)
+        self.heads = check_positive("heads", heads)
+        self.head_dim = check_positive("head_dim", head_dim)
+        self.dim = check_positive("dim", heads * head_dim if dim is None else dim)
         if self.dim % 2:
-            raise ValueError(f"dim, the width of the sinusoids, must be even, got {self.dim}")
+            raise ValueError(f"dim, the width of the sinusoidal embeddings, must be even, got {self.dim}")
         self.u = nn.Parameter(torch.empty(heads, head_dim))
         self.v = nn.Parameter(torch.empty(heads, head_dim))
         self.projection = nn.Linear(self.dim, heads * head_dim, bias=False)
@@ -55,16 +56,16 @@ class TransformerXL(Scheme):
             parameter.normal_(0.0, 0.02)
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
-        first = 1 - q.shape[2] - offset  # of the relative positions j − i; r takes i − j, their negation
-        differences = -torch.arange(first, max(first, k.shape[2] - offset), device=q.device)
-        dtype = q.dtype if q.is_cuda else compute_dtype(q.dtype)  # a GPU's kernels take the inputs' precision
+        table_start = 1 - q.shape[2] - offset  # smallest relative position j − i
+        differences = -torch.arange(table_start, max(table_start, k.shape[2] - offset), device=q.device)  # i − j
+        dtype = q.dtype if q.is_cuda else compute_dtype(q.dtype)  # GPU kernels use the precision of their inputs
         table = linear(sinusoids(differences, self.dim, dtype), self.projection.weight.to(dtype))
         return SchemeTerms(
             q=q,
             k=k,
             biases=torch.stack((self.u, self.v)).to(compute_dtype(q.dtype)),
             key_table=table.unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1),
-            first=first,
+            first=table_start,
             covers=True,
         )
 
