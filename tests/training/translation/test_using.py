@@ -15,7 +15,7 @@ from headwise.training import RunResult, evaluate, predict
 from headwise.training.translation.inference import TranslationModel
 from headwise.training.translation.predict import arrived
 from tests.training.conftest import Headwise
-from tests.training.test_inspecting import about
+from tests.training.test_inspect import page_data
 from tests.training.translation.conftest import sentences, write
 
 LINES = ["two three", "", "six", "one two three four", "   ", "five"]
@@ -120,7 +120,7 @@ def test_a_translators_encoder_can_be_looked_into(run: RunResult, headwise: Head
     page = tmp_path / "page.html"
     code, _, err = headwise("inspect", run.run_dir, "--text", "two three", "--out", page)
     assert (code, err) == (0, "")
-    (text,) = about(page)["texts"]
+    (text,) = page_data(page)["texts"]
     assert "".join(text["tokens"]).startswith("twothree")
     (shown,) = text["models"]
     assert shown["prediction"] is None
