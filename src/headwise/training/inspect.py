@@ -51,8 +51,8 @@ class InspectionResult:
     """The result of an inspection.
 
     Args:
-        viewer: The contents of the page; None if there were no texts.
-        page: The page, or without texts the directory of figures.
+        viewer: the contents of the page; None if there were no texts.
+        page: the page, or without texts the directory of figures.
     """
 
     viewer: Viewer | None
@@ -74,16 +74,16 @@ def inspect(
     Without `texts` and `data`, the distance weights that heads have learned are plotted.
 
     Args:
-        models: Run directories, or directories or names of Hugging Face models; up to four with `texts` or `data`.
-        out: The page (`….html`), or a directory for the page, figures and tables.
-        texts: The texts to show.
-        data: A file of texts. Statistics are computed over all rows, and some rows are shown.
-        columns: The text column and the second text column of the file; detected by default.
-        rows: The rows to show, counted from 1, such as `3` and `7-9`; by default the first four.
-        force: Replace existing output.
+        models: run directories, or directories or names of Hugging Face models; up to four with `texts` or `data`.
+        out: the page (`….html`), or a directory for the page, figures and tables.
+        texts: the texts to show.
+        data: a file of texts. Statistics are computed over all rows, and some rows are shown.
+        columns: the text column and the second text column of the file; detected by default.
+        rows: the rows to show, counted from 1, such as `3` and `7-9`; by default the first four.
+        force: replace existing output.
 
     Raises:
-        UserError: The models, the texts or the output are invalid.
+        UserError: the models, the texts or the output are invalid.
     """
     if texts and data is not None:
         raise UserError("--text and --data cannot be combined")
@@ -112,7 +112,7 @@ def open_model(path: str, name: str | None = None) -> InspectedModel:
     """Load a finished run, or a Hugging Face model from a directory or the hub.
 
     Raises:
-        UserError: There is no such model, or it cannot be loaded.
+        UserError: there is no such model, or it cannot be loaded.
     """
     name = name or Path(path).name
     if (Path(path) / run_dir.CONFIG).is_file():
@@ -141,7 +141,7 @@ def plot_learned(paths: Sequence[str], names: Sequence[str], out: Path) -> Inspe
     """Plot the distance weights that heads have learned. Runs that differ only in their seed are combined.
 
     Raises:
-        UserError: No head has a distance scheme, or the output is a page.
+        UserError: no head has a distance scheme, or the output is a page.
     """
     if out.suffix == ".html":
         raise UserError("a page requires texts: add --text TEXT or --data FILE")
@@ -168,7 +168,7 @@ def check_output(out: Path, force: bool) -> None:
     """Check that the output can be written.
 
     Raises:
-        UserError: It exists and is not replaced.
+        UserError: it exists and is not replaced.
     """
     if out.suffix == ".html":
         if out.is_dir():
@@ -236,7 +236,7 @@ def read_rows(data: Path, column_names: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of a file.
 
     Raises:
-        UserError: The file is empty or invalid, or a column is missing.
+        UserError: the file is empty or invalid, or a column is missing.
     """
     columns: Columns | None = None
     for batch in read_batches(data):
@@ -269,7 +269,7 @@ def choose_rows(data: Path, columns: Sequence[str], row_numbers: Sequence[int]) 
     """Return the rows to show, in the order of the file.
 
     Raises:
-        UserError: A row does not exist or has no text.
+        UserError: a row does not exist or has no text.
     """
     if not row_numbers:
         first = list(islice((row for row in read_rows(data, columns) if all(row.texts)), DEFAULT_ROWS))
