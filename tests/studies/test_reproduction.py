@@ -25,7 +25,7 @@ from headwise.studies.reproduction.reproduce import (
 )
 from headwise.studies.study import Study
 from headwise.studies.worker import work
-from headwise.training.text.model import scheme_options
+from headwise.training.text.model import parse_scheme_options
 from tests.studies.simulated import classification_run
 
 STUDY_NAMES = [
@@ -91,7 +91,7 @@ def test_text_studies_can_be_planned(name: str) -> None:
 @pytest.mark.parametrize("name", ["da-figure4", "da-figure5"])
 def test_distance_variants_are_valid_models(name: str) -> None:
     for overrides in STUDIES[name].methods.values():
-        parsed_options = scheme_options(overrides.get("scheme_options", ()))
+        parsed_options = parse_scheme_options(overrides.get("scheme_options", ()))
         HeadwiseConfig(scheme=overrides["model"], scheme_options=parsed_options)
 
 

@@ -13,7 +13,7 @@ import pytest
 from headwise.errors import UserError
 from headwise.studies.worker import EXIT_TAKEN_OVER, work
 from headwise.training.core.config import RunConfig
-from headwise.training.core.run_dir import complete
+from headwise.training.core.run_dir import write_manifest
 from tests.studies.conftest import create_study, states, two_method_runs
 from tests.studies.fakes import fake_train
 from tests.studies.worker_script import read_starts, wait_until, worker_environment, write_worker_script
@@ -73,7 +73,7 @@ def test_only_complete_checkpoints_of_the_same_run_are_resumed(tmp_path: Path) -
         (run_dir / "run.yaml").write_text(config.to_yaml())
         if run is not truncated_run:
             (checkpoint / "trainer_state.json").write_text('{"global_step": 5}')
-            complete(checkpoint)
+            write_manifest(checkpoint)
     calls = {}
 
     def train(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from headwise.cli.arguments import Parser, add_options, option_name, parse_options
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
-from headwise.training.registry import OTHERS, TEXTS, get_task_type
+from headwise.training.registry import TASK_TYPES, TEXT, get_task_type
 
 METAVARS = {
     "data": "FILE",
@@ -55,12 +55,12 @@ def add_run_options(parser: Parser, add_own: Callable[[Parser], None]) -> None:
 
 def config_classes() -> list[type[RunConfig]]:
     """Return the configuration classes of all task types."""
-    return [task_type.settings for task_type in (TEXTS, *OTHERS.values())]
+    return [task_type.config_class for task_type in (TEXT, *TASK_TYPES.values())]
 
 
 def config_class_of(task: str | None) -> type[RunConfig]:
     """Return the configuration class of a task."""
-    return get_task_type(task).settings
+    return get_task_type(task).config_class
 
 
 def run_values(arguments: Namespace, task: str | None) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Result:
 def parse_config(text: str) -> RunConfig:
     """Parse the YAML of a configuration."""
     values = yaml.safe_load(text)
-    return get_task_type(values.get("task")).settings.from_dict(Path("study"), values)
+    return get_task_type(values.get("task")).config_class.from_dict(Path("study"), values)
 
 
 def plan_runs(base_configs: Sequence[RunConfig], methods: Sequence[Method], seeds: Iterable[int]) -> list[Run]:

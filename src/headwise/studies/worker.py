@@ -23,7 +23,7 @@ from headwise.studies.plan import Run
 from headwise.studies.study_dir import StudyDir, delete_checkpoints
 from headwise.studies.trials import ClaimedTrial, Trials
 from headwise.training.core.config import RunConfig
-from headwise.training.core.run_dir import METRICS, SETTINGS, last_checkpoint
+from headwise.training.core.run_dir import CONFIG, METRICS, last_checkpoint
 from headwise.training.registry import load_config
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def prepare_resume(run: Run, run_dir: Path) -> bool:
 def is_dir_of(run: Run, run_dir: Path) -> bool:
     """Return whether a folder holds a run of the same configuration."""
     try:
-        return load_config(run_dir / SETTINGS) == run.config
+        return load_config(run_dir / CONFIG) == run.config
     except UserError:
         return False
 

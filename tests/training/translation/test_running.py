@@ -22,28 +22,28 @@ from tests.training.translation.conftest import LEARNT, sentences, settings, tra
 
 
 def test_it_learns_and_says_how_well(run: RunResult) -> None:
-    metrics = json.loads((run.folder / "metrics.json").read_text())
+    metrics = json.loads((run.run_dir / "metrics.json").read_text())
     assert metrics["metrics"]["test"]["bleu"] > 80
     assert metrics["metrics"]["test"]["chrf"] > 90
     assert metrics["signatures"]["bleu"].startswith("nrefs:1|case:mixed")
     assert metrics["dev_loss"] < 0.3
     assert metrics["steps"] == LEARNT["steps"]
-    card = (run.folder / "README.md").read_text()
+    card = (run.run_dir / "README.md").read_text()
     assert "# en → de, small" in card
     assert metrics["signatures"]["bleu"] in card
-    assert str(run.folder.parent) not in card
+    assert str(run.run_dir.parent) not in card
 
 
 def test_predictions_are_in_the_order_of_the_files(run: RunResult, pairs: Path) -> None:
-    rows = [row for row in pq.read_table(run.folder / "predictions.parquet").to_pylist() if row["split"] == "test"]
+    rows = [row for row in pq.read_table(run.run_dir / "predictions.parquet").to_pylist() if row["split"] == "test"]
     assert [row["source"] for row in rows] == (pairs / "test.en").read_text().splitlines()
     assert [row["reference"] for row in rows] == [translated(row["source"]) for row in rows]
     assert sum(row["predicted"] == row["reference"] for row in rows) > 25
 
 
 def test_the_folder_is_a_model_of_transformers(run: RunResult) -> None:
-    model = AutoModelForSeq2SeqLM.from_pretrained(run.folder)
-    tokenizer = AutoTokenizer.from_pretrained(run.folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(run.run_dir)
+    tokenizer = AutoTokenizer.from_pretrained(run.run_dir)
     assert model.generation_config.num_beams == 2
     assert model.generation_config.length_penalty == 0.6
     batch = tokenizer(["one two three", "six"], padding=True, return_tensors="pt")
@@ -52,7 +52,7 @@ def test_the_folder_is_a_model_of_transformers(run: RunResult) -> None:
 
 
 def test_settings_come_back(run: RunResult, pairs: Path) -> None:
-    assert load_config(run.folder / "run.yaml") == settings(pairs, **LEARNT)
+    assert load_config(run.run_dir / "run.yaml") == settings(pairs, **LEARNT)
 
 
 def test_the_checkpoint_with_the_best_dev_loss_is_kept(pairs: Path, tmp_path: Path) -> None:
@@ -116,13 +116,13 @@ def test_fewer_rows_and_presets(pairs: Path) -> None:
 def test_tables_of_relative_positions(
     options: dict[str, Any], found: dict[str, Any], run: RunResult, pairs: Path
 ) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(run.folder)
+    tokenizer = AutoTokenizer.from_pretrained(run.run_dir)
     config = build(settings(pairs, **options), tokenizer).config
     assert config.scheme_options == config.decoder_scheme_options == found
 
 
 def test_a_scheme_of_the_decoders_own(run: RunResult, pairs: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(run.folder)
+    tokenizer = AutoTokenizer.from_pretrained(run.run_dir)
     config = build(settings(pairs, scheme="distance-aware", decoder_scheme="rpr", k=3), tokenizer).config
     assert (config.scheme, config.scheme_options) == ("distance-aware", {})
     assert config.decoder_scheme_options == {"k": 3, "per_head": True}
@@ -179,5 +179,5 @@ def test_the_command_line(pairs: Path, tmp_path: Path, headwise: Headwise) -> No
 
 
 def test_averaging_needs_no_more_than_there_are(run: RunResult) -> None:
-    model = AutoModelForSeq2SeqLM.from_pretrained(run.folder)
-    assert average(model, run.folder / "checkpoints", 99) == 2
+    model = AutoModelForSeq2SeqLM.from_pretrained(run.run_dir)
+    assert average(model, run.run_dir / "checkpoints", 99) == 2

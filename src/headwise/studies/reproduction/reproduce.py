@@ -138,7 +138,7 @@ def build_base_config(spec: StudySpec, task: str, data: str | None, user_overrid
         user_overrides: options that take precedence over the study's.
     """
     task_overrides = spec.tasks.get(task, next(iter(spec.tasks.values())))
-    config_class: Any = get_task_type(task).settings
+    config_class: Any = get_task_type(task).config_class
     names = {field.name for field in fields(config_class)}
     options = {name: value for name, value in {**task_overrides, **user_overrides}.items() if name in names}
     config: RunConfig = config_class(**{**options, "task": task, **({} if data is None else {"data": (data,)})})

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from headwise.tasks.mind import Split
+from headwise.training.core.batches import LengthGroupedSampler
 from headwise.training.recommendation.titles import Titles
-from headwise.training.text.batches import Batches
 
 
-class EpochBatches(Batches):
+class EpochBatches(LengthGroupedSampler):
     """Batches that know which epoch they are of."""
 
     def __iter__(self) -> Iterator[Any]:

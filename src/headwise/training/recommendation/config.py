@@ -12,7 +12,7 @@ from headwise.training.core.config import RunConfig
 class RecommendationConfig(RunConfig):
     """Of click logs in MIND's layout."""
 
-    LEAST: ClassVar[dict[str, int]] = RunConfig.LEAST | dict.fromkeys(
+    MIN_VALUES: ClassVar[dict[str, int]] = RunConfig.MIN_VALUES | dict.fromkeys(
         ("heads", "head_dim", "layers", "word_dim", "title_length", "history", "negatives"), 1
     )
 

@@ -10,11 +10,11 @@ from headwise.models import HeadwiseForRecommendation, initialise_by_name, read_
 from headwise.tasks import mind
 from headwise.tasks.metrics.clicks import PRIMARY
 from headwise.tasks.mind import Log
+from headwise.training.core.pretrained import is_scheme
 from headwise.training.recommendation.baselines import compute_baselines, figures, oracle
 from headwise.training.recommendation.inference import RecommendationModel
 from headwise.training.recommendation.ranking import sum_metrics
 from headwise.training.recommendation.survey import survey
-from headwise.training.text.model import is_ours
 
 
 def evaluate(run: Path, data: Path | None = None) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def clicks_in(log: Log) -> Any | None:
 def words_at_first(trained: RecommendationModel) -> Tensor | None:
     """The words' vectors as they were before training; None where they are not there any more, or in an encoder."""
     settings = trained.settings
-    if not is_ours(settings.model):
+    if not is_scheme(settings.model):
         return None
     if settings.vectors is None:
         fresh = HeadwiseForRecommendation(trained.model.config)

@@ -11,12 +11,11 @@ from headwise.inspection.inspected_model import InspectedModel
 from headwise.models import HeadwiseForRecommendation
 from headwise.tasks.mind import News, Split
 from headwise.training.core import run_dir
-from headwise.training.core.loading import loadable
+from headwise.training.core.pretrained import loading_errors
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.recommendation.ranking import Scored, score_by_model
 from headwise.training.recommendation.titles import Titles, tokenize_titles
 from headwise.training.recommendation.train import in_precision
-from headwise.training.registry import load_config
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,11 @@ class RecommendationModel:
             UserError: the folder holds no finished run, or a model that cannot be loaded.
         """
         metrics = run_dir.read_metrics(run)
-        with loadable(run):
+        with loading_errors(run):
             model: Any = HeadwiseForRecommendation.from_pretrained(run, use_safetensors=True)
             tokenizer = AutoTokenizer.from_pretrained(run)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        settings: Any = load_config(run / run_dir.SETTINGS)
+        settings = RecommendationConfig.load(run / run_dir.CONFIG)
         return cls(settings, metrics, model.to(device).eval(), tokenizer)
 
     def titles(self, news: News) -> Titles:

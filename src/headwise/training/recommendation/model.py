@@ -19,10 +19,9 @@ from headwise.models import (
     read_vectors,
 )
 from headwise.tasks.mind import News
+from headwise.training.core.pretrained import is_available, is_scheme, max_input_length, unavailable_error
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.recommendation.titles import in_parts
-from headwise.training.text.encoding import longest
-from headwise.training.text.model import answers, is_ours, unavailable
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def build(settings: RecommendationConfig, news: News, seen: Any) -> ModelBundle:
     Raises:
         UserError: an encoder that is not there, cannot be loaded, or word vectors that cannot be read.
     """
-    return by_words(settings, news, seen) if is_ours(settings.model) else by_encoder(settings)
+    return by_words(settings, news, seen) if is_scheme(settings.model) else by_encoder(settings)
 
 
 def by_words(settings: RecommendationConfig, news: News, seen: Any) -> ModelBundle:
@@ -82,16 +81,16 @@ def by_encoder(settings: RecommendationConfig) -> ModelBundle:
     """Titles are read by a Hugging Face encoder, which is trained further."""
     if settings.vectors is not None:
         raise UserError(f"--vectors are for words by a scheme of ours, not for --model {settings.model}")
-    there = Path(settings.model).exists() or answers(settings.model)
+    there = is_available(settings.model)
     options = {} if there else {"local_files_only": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(settings.model, **options)
         encoder = AutoModel.from_pretrained(settings.model, dtype=torch.float32, use_safetensors=True, **options)
     except (OSError, ValueError) as error:
-        raise unavailable(settings.model, error, there) from None
+        raise unavailable_error(settings.model, error, available=there) from None
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
         tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token will do
-    most = longest(encoder, tokenizer)
+    most = max_input_length(encoder, tokenizer)
     if settings.title_length > most:
         raise UserError(f"--title-length {settings.title_length}: this model reads at most {most} tokens")
     if encoder.config.pad_token_id is None:
@@ -105,7 +104,7 @@ def by_encoder(settings: RecommendationConfig) -> ModelBundle:
 
 
 def configuration(settings: RecommendationConfig, titles: Any) -> RecommenderConfig:
-    scheme: Any = settings.news_scheme or (settings.model if is_ours(settings.model) else "distance-aware")
+    scheme: Any = settings.news_scheme or (settings.model if is_scheme(settings.model) else "distance-aware")
     return RecommenderConfig(
         titles=titles,
         scheme=scheme,

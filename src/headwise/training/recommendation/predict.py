@@ -14,7 +14,7 @@ from pyarrow import csv
 from headwise.errors import UserError
 from headwise.tasks import mind
 from headwise.tasks.mind import Impressions
-from headwise.training.core.table_writer import new_file
+from headwise.training.core.table_writer import open_output
 from headwise.training.recommendation.inference import RecommendationModel
 
 PREDICTION = "prediction.txt"
@@ -41,7 +41,7 @@ def predict(run: Path, data: Path, out: Path) -> int:
     log = mind.read(data)
     split = next(log.splits[name] for name in ("test", "dev", "train") if name in log.splits)
     names = pa.array(log.news.data["id"][:], pa.string())
-    with new_file(out, like=data) as part, write(part, names) as add:
+    with open_output(out, source=data) as part, write(part, names) as add:
         scored = trained.scores(split, trained.titles(log.news))
         for ids, (impressions, scores) in zip(split.rows.column("impression").chunks, scored, strict=True):
             add(ids, impressions, scores)

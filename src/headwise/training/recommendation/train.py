@@ -21,8 +21,11 @@ from headwise.tasks.metrics import clicks as metrics_of_clicks
 from headwise.tasks.metrics.clicks import METRICS, PRIMARY, ClickMetrics
 from headwise.tasks.mind import MIND, Log, Split
 from headwise.training.core import run_dir
-from headwise.training.core.checkpointing import fit, whole_weights
-from headwise.training.core.distributed import first_only, first_then_all, state
+from headwise.training.core.arguments import build_task_arguments, get_batch_size
+from headwise.training.core.checkpointing import fit, gather_weights
+from headwise.training.core.distributed import main_process_first, main_process_only, state
+from headwise.training.core.environment import get_versions, uses_bfloat16
+from headwise.training.core.pipeline import header
 from headwise.training.recommendation import card
 from headwise.training.recommendation.baselines import compute_baselines, figures, oracle
 from headwise.training.recommendation.clicks import Clicks
@@ -32,8 +35,6 @@ from headwise.training.recommendation.ranking import Precision, Scored, score_by
 from headwise.training.recommendation.survey import Survey, survey
 from headwise.training.recommendation.titles import Titles, tokenize_titles
 from headwise.training.recommendation.trainer import ClicksTrainer
-from headwise.training.run import header, in_bfloat16, versions
-from headwise.training.text.train import batch_size_of, training_arguments
 
 
 def run_training(settings: RecommendationConfig, out: Path, *, resume: bool) -> dict[str, Any]:
@@ -42,13 +43,13 @@ def run_training(settings: RecommendationConfig, out: Path, *, resume: bool) -> 
     Raises:
         UserError: what the user should do differently; nothing that was there is lost.
     """
-    log = first_then_all(lambda: read(settings))
+    log = main_process_first(lambda: read(settings))
     set_seed(settings.seed)
     seen = survey(log.splits["train"], len(log.news))
-    built = first_then_all(lambda: build(settings, log.news, seen.seen))
+    built = main_process_first(lambda: build(settings, log.news, seen.seen))
     titles = tokenize_titles(built.tokenizer, log.news.data, settings.title_length)
-    with run_dir.enough_room(out):
-        first_only(lambda: run_dir.begin(out, header() + settings.to_yaml(), resume=resume))
+    with run_dir.report_full_disk(out):
+        main_process_only(lambda: run_dir.begin(out, header() + settings.to_yaml(), resume=resume))
         return fitted(settings, log, seen, built, titles, out, resume=resume)
 
 
@@ -91,7 +92,7 @@ def fitted(
     rank = partial(score_by_model, titles=titles, history=settings.history, precision=precision)
     trainer = ClicksTrainer(
         model=built.model,
-        args=training_arguments(settings, MIND, out, has_dev="dev" in judged),
+        args=build_task_arguments(settings, MIND, out, has_dev="dev" in judged),
         train_dataset=Clicks(
             log.splits["train"],
             seen.rows,
@@ -102,8 +103,8 @@ def fitted(
         ),
         eval_dataset=judged.get("dev"),
         callbacks=[EarlyStoppingCallback(settings.patience)] if "dev" in judged else [],
-        batch_size=batch_size_of(settings, MIND),
-        numbers=seen.rows,
+        batch_size=get_batch_size(settings, MIND),
+        row_numbers=seen.rows,
         lengths=np.minimum(seen.lengths, settings.history),
         judge=(lambda model: figures(sum_metrics(rank(model, judged["dev"])))) if "dev" in judged else None,
     )
@@ -126,9 +127,9 @@ def fitted(
         "train_seconds": round(seconds, 2),
         "impressions_per_second": round(done.metrics["train_samples_per_second"], 1),
         "history": [log for log in trainer.state.log_history if "loss" in log or f"eval_{PRIMARY}" in log],
-        "versions": versions(),
+        "versions": get_versions(),
     }
-    weights = whole_weights(trainer)
+    weights = gather_weights(trainer)
     if trainer.is_world_process_zero():
         with run_dir.staging_dir(out) as stage:
             judge(metrics, judged, rank, trainer.model, stage / run_dir.PREDICTIONS)
@@ -176,7 +177,7 @@ def beside(
 
 
 def in_precision(settings: RecommendationConfig, device: str) -> Precision:
-    return partial(torch.autocast, device, torch.bfloat16) if in_bfloat16(settings) else nullcontext
+    return partial(torch.autocast, device, torch.bfloat16) if uses_bfloat16(settings) else nullcontext
 
 
 def log_notes(log: Log, seen: Survey, titles: Titles, settings: RecommendationConfig) -> list[str]:

@@ -6,21 +6,21 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from headwise.training.core.batches import EpochDataLoader
+from headwise.training.core.trainer import LengthGroupedTrainer
 from headwise.training.recommendation.clicks import EpochBatches, keep_rows
-from headwise.training.text.batches import Loader
-from headwise.training.text.trainer import RunTrainer
 
 #: With a GPU, another process makes the batches: a fork, which shares what is mapped.
 BESIDE: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"} if torch.cuda.is_available() else {}
 
 
-class ClicksTrainer(RunTrainer):
+class ClicksTrainer(LengthGroupedTrainer):
     """Learns from batches of impressions, those with histories of about one length together; judged by ranking.
 
     Args:
         lengths: of the impressions' histories.
         judge: a model → its figures on dev; every process asks it.
-        others: as `RunTrainer`.
+        others: as `LengthGroupedTrainer`.
     """
 
     def __init__(self, *args: Any, lengths: Any, judge: Callable[[Any], dict[str, float]] | None, **kwargs: Any):
@@ -30,7 +30,7 @@ class ClicksTrainer(RunTrainer):
     def row_lengths(self) -> Any:
         return self.lengths
 
-    def batch_of(self, rows: Sequence[int]) -> dict[str, Any]:
+    def get_batch(self, rows: Sequence[int]) -> dict[str, Any]:
         clicks: Any = self.train_dataset
         batch: dict[str, Any] = clicks[0, rows]
         return batch
@@ -42,9 +42,9 @@ class ClicksTrainer(RunTrainer):
             self.batch_size,
             seed=self.args.seed,
             process=self.args.process_index,
-            processes=self.args.world_size,
+            num_processes=self.args.world_size,
         )
-        return Loader(
+        return EpochDataLoader(
             clicks,
             batch_sampler=batches,
             collate_fn=keep_rows,

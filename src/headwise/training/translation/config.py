@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 from headwise.errors import UserError
-from headwise.training.core.config import RunConfig, whole
+from headwise.training.core.config import RunConfig, absolute_if_exists
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationConfig(RunConfig):
     """Of pairs of sentences in two languages."""
 
-    LEAST: ClassVar[dict[str, int]] = RunConfig.LEAST | {
+    MIN_VALUES: ClassVar[dict[str, int]] = RunConfig.MIN_VALUES | {
         "rows": 2,
         "layers": 1,
         "heads": 1,
@@ -118,7 +118,7 @@ class TranslationConfig(RunConfig):
                     raise UserError(f"--{name} is for --scheme rpr, not for {self.scheme}")
 
     def resolve_paths(self) -> Self:
-        return replace(self, data=tuple(map(whole, self.data)))
+        return replace(self, data=tuple(map(absolute_if_exists, self.data)))
 
     @property
     def pair(self) -> tuple[str, str]:

@@ -39,5 +39,6 @@ def evaluate(
         "primary_metric": metrics.PRIMARY,
         "metrics": metrics.compute(said, references),
         "standard_error": metrics.standard_error(said, references),
+        "baselines": {},
         "signatures": metrics.signatures(),
     }

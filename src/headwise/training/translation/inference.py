@@ -12,9 +12,8 @@ import headwise.models  # noqa: F401, whose models Auto classes load
 from headwise.errors import UserError
 from headwise.inspection.inspected_model import InspectedModel
 from headwise.training.core import run_dir
-from headwise.training.core.loading import loadable
-from headwise.training.registry import load_config
-from headwise.training.run import in_bfloat16
+from headwise.training.core.environment import uses_bfloat16
+from headwise.training.core.pretrained import loading_errors
 from headwise.training.translation.config import TranslationConfig
 from headwise.training.translation.decoding import Decoder
 from headwise.training.translation.tokens import clipped_to, encoded, too_long
@@ -44,18 +43,17 @@ class TranslationModel:
             UserError: the folder holds no finished run, or one of other languages.
         """
         run_dir.check_finished(run)
-        settings = load_config(run / run_dir.SETTINGS)
-        assert isinstance(settings, TranslationConfig)
+        settings = TranslationConfig.load(run / run_dir.CONFIG)
         asked = (source or settings.source, target or settings.target)
         if asked != settings.pair:
             raise UserError(
                 f"{run}: translates from {settings.source} to {settings.target}, not from {asked[0]} to {asked[1]}"
             )
-        with loadable(run):
+        with loading_errors(run):
             model: Any = AutoModelForSeq2SeqLM.from_pretrained(run, use_safetensors=True)
             tokenizer = AutoTokenizer.from_pretrained(run)
         model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-        how = Decoder(model, tokenizer, settings.beams, settings.length_penalty, in_bfloat16(settings))
+        how = Decoder(model, tokenizer, settings.beams, settings.length_penalty, uses_bfloat16(settings))
         return cls(settings, how)
 
     def translate(

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from headwise.errors import UserError
 from headwise.tasks.formats import EXTENSIONS, file_extension, missing_column, read_batches, read_lines
 from headwise.tasks.translation.aligned import language_of, strip_newline
-from headwise.training.core.table_writer import new_file, open_text, writer_for
+from headwise.training.core.table_writer import open_output, open_table, open_text
 from headwise.training.translation.inference import TranslationModel
 
 #: Lines in memory at a time.
@@ -71,7 +71,7 @@ def rows(trained: TranslationModel, data: Path, out: Path, *, clip: bool) -> int
     name, empty = str(trained.settings.source), 0
     if out == STREAM:
         raise UserError(f"--out -: {data.name} is a table; name a file to write it to")
-    with writer_for(out, like=data) as write:
+    with open_table(out, source=data) as write:
         for batch in read_batches(data):
             if name not in batch.columns:
                 raise missing_column(data, name, batch.columns)
@@ -90,7 +90,7 @@ def output(out: Path, *, like: Path) -> Iterator[TextIO]:
     if out == STREAM:
         yield sys.stdout
         return
-    with new_file(out, like=like) as part, open_text(part, packed=out.suffix == ".gz") as file:
+    with open_output(out, source=like) as part, open_text(part, gzipped=out.suffix == ".gz") as file:
         yield file
 
 

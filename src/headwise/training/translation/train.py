@@ -19,9 +19,10 @@ from transformers.integrations.integration_utils import is_tensorboard_available
 from headwise.tasks.splitting import shuffled_indices
 from headwise.tasks.translation import Pairs, metrics, read_pairs
 from headwise.training.core import run_dir
-from headwise.training.core.checkpointing import fit, whole_weights
-from headwise.training.core.distributed import first_only, first_then_all, on_cpu, state
-from headwise.training.run import header, in_bfloat16, versions
+from headwise.training.core.checkpointing import fit, gather_weights
+from headwise.training.core.distributed import is_on_cpu, main_process_first, main_process_only, state
+from headwise.training.core.environment import get_versions, uses_bfloat16
+from headwise.training.core.pipeline import header
 from headwise.training.translation import card
 from headwise.training.translation.averaging import average
 from headwise.training.translation.batches import TokenBatches
@@ -62,14 +63,14 @@ def run_training(settings: TranslationConfig, out: Path, *, resume: bool) -> dic
     Raises:
         UserError: what the user should do differently; nothing that was there is lost.
     """
-    pairs = first_then_all(lambda: load(settings))
-    kept = out.with_name(f".{out.name}{run_dir.TOKENS}")  # beside the run, which begins when nothing is wrong
-    with run_dir.enough_room(out):
+    pairs = main_process_first(lambda: load(settings))
+    kept = out.with_name(f".{out.name}.tokens")  # beside the run, which begins when nothing is wrong
+    with run_dir.report_full_disk(out):
         try:
-            first_only(lambda: prepare(settings, pairs, kept))
+            main_process_only(lambda: prepare(settings, pairs, kept))
             prepared = opened(pairs, kept)
             check_room(settings, prepared)
-            first_only(lambda: run_dir.begin(out, header() + settings.to_yaml(), resume=resume))
+            main_process_only(lambda: run_dir.begin(out, header() + settings.to_yaml(), resume=resume))
             return fitted(settings, prepared, out, resume=resume)
         finally:
             if state().is_main_process:
@@ -167,6 +168,7 @@ def fitted(settings: TranslationConfig, prepared: Prepared, out: Path, *, resume
         "target": settings.target,
         "metrics": {split: metrics.compute(texts, judged[split]) for split, texts in said.items()},
         "standard_error": {split: metrics.standard_error(texts, judged[split]) for split, texts in said.items()},
+        "baselines": {},
         "signatures": metrics.signatures(),
         "dev_loss": trainer.dev_loss(),
         "dataset": prepared.pairs.recipe,
@@ -181,9 +183,9 @@ def fitted(settings: TranslationConfig, prepared: Prepared, out: Path, *, resume
             "sentences_per_second": round(sum(map(len, said.values())) / decoding, 1),
         },
         "history": [log for log in trainer.state.log_history if "loss" in log or "eval_loss" in log],
-        "versions": versions(),
+        "versions": get_versions(),
     }
-    weights = whole_weights(trainer)
+    weights = gather_weights(trainer)
     if trainer.is_world_process_zero():
         with run_dir.staging_dir(out) as stage:
             model.generation_config.update(**decoder(settings, prepared, model, beams=settings.beams).search)
@@ -216,8 +218,8 @@ def arguments(settings: TranslationConfig, model: Any, out: Path) -> TrainingArg
         adam_epsilon=1e-9,
         weight_decay=0.0,
         max_grad_norm=0.0,
-        use_cpu=on_cpu(),
-        bf16=in_bfloat16(settings),
+        use_cpu=is_on_cpu(),
+        bf16=uses_bfloat16(settings),
         seed=settings.seed,
         remove_unused_columns=False,
         save_total_limit=max(2, settings.average),
@@ -253,7 +255,7 @@ def notes_of(settings: TranslationConfig, model: Any, prepared: Prepared) -> lis
 
 
 def decoder(settings: TranslationConfig, prepared: Prepared, model: Any, *, beams: int) -> Decoder:
-    return Decoder(model, prepared.tokenizer, beams, settings.length_penalty, in_bfloat16(settings))
+    return Decoder(model, prepared.tokenizer, beams, settings.length_penalty, uses_bfloat16(settings))
 
 
 def dev_bleu(settings: TranslationConfig, prepared: Prepared, model: Any) -> dict[str, float]:

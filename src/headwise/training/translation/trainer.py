@@ -38,7 +38,7 @@ class TranslationTrainer(CheckedTrainer):
         judge: Callable[[], dict[str, float]] | None = None,
         **kwargs: Any,
     ) -> None:
-        self.numbers, self.counted = numbers, "tokens"
+        self.numbers, self.batch_unit = numbers, "tokens"
         self.tokens, self.batch_size, self.smoothing, self.judge = tokens, batch_size, smoothing, judge
         data: dict[str, Any] = {"train_dataset": tokens["train"], "eval_dataset": tokens["dev"]}
         super().__init__(**data, **kwargs)
@@ -47,12 +47,12 @@ class TranslationTrainer(CheckedTrainer):
     def get_train_dataloader(self) -> DataLoader[Any]:
         return self.loader("train", ordered=False)
 
-    def rows_at(self, step: int) -> Sequence[int]:
+    def rows_at_step(self, step: int) -> Sequence[int]:
         batches: Any = self.loader("train", ordered=False).batch_sampler
         batches.epoch, place = divmod(step, len(batches))
         return [int(self.numbers[row]) for row in list(batches)[place]]
 
-    def largest(self, size: int) -> tuple[int, dict[str, Any]]:
+    def largest_batch(self, size: int) -> tuple[int, dict[str, Any]]:
         tokens, size = self.tokens["train"], min(size, -(-self.batch_size // self.args.world_size))
         widths = np.maximum(tokens.source.lengths, tokens.target.lengths)
         longest = np.argsort(widths, kind="stable")[::-1]
@@ -74,7 +74,9 @@ class TranslationTrainer(CheckedTrainer):
         start, padding = config.decoder_start_token_id, config.pad_token_id
         return Loader(Batched(tokens, self.args.device, start=start, padding=padding), batches)
 
-    def step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    def forward_backward(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
         """The Trainer's, less what takes the host longer than a layer and does nothing here."""
         if not model.training:
             model.train()
