@@ -31,7 +31,7 @@ from headwise.inspection.style import MARKERS, PALETTE, plot_style, save_figure
 from headwise.tasks.translation import metrics
 from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.translation import train
-from headwise.training.translation.batches import Batched, TokenBatches
+from headwise.training.translation.batches import TokenBatchSampler, TranslationDataset
 from headwise.training.translation.config import TranslationConfig
 from headwise.training.translation.model import build
 
@@ -110,19 +110,19 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-def prepared(work: Path, job: Job) -> train.Prepared:
+def prepared(work: Path, job: Job) -> train.TranslationData:
     settings = settings_of(job, work)
-    return train.opened(train.load(settings), work / f"{job['pairs']}.tokens")
+    return train.open_tokens(train.load(settings), work / f"{job['pairs']}.tokens")
 
 
 def run(job: Job, work: Path) -> dict[str, Any]:
     """One run: trained, judged, and its translations kept."""
     torch.set_num_threads(1)
-    train.LOOKS = LOOKS
+    train.NUM_EVALUATIONS = LOOKS
     settings, ready = settings_of(job, work), prepared(work, job)
     out = Path(tempfile.mkdtemp(dir=work))
     with quiet_libraries(), open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
-        found = train.fitted(settings, ready, out, resume=False)
+        found = train.fit_and_evaluate(settings, ready, out, resume=False)
     rows = pq.read_table(out / "predictions.parquet").to_pylist()
     shutil.rmtree(out)
     tested = [row for row in rows if row["split"] == "test"]
@@ -185,15 +185,17 @@ def speed(work: Path, recipe: Job, models: Sequence[str], steps: int) -> Iterato
                 model: Any = build(TranslationConfig(**told, **options), ready.tokenizer)
                 model = model.to(device)
                 line = {"study": "speed", "device": device_name(), "model": size, "method": method, "round": round_}
-                learning = training_speed(model, ready, train.USUAL[size].batch_size, steps)
+                learning = training_speed(model, ready, train.DEFAULTS[size].batch_size, steps)
                 yield line | learning | decoding_speed(model, ready)
 
 
-def training_speed(model: Any, ready: train.Prepared, size: int, steps: int) -> dict[str, Any]:
+def training_speed(model: Any, ready: train.TranslationData, size: int, steps: int) -> dict[str, Any]:
     tokens = ready.tokens["train"]
-    batches = TokenBatches(tokens.source.lengths, tokens.target.lengths, size)
+    batches = TokenBatchSampler(tokens.source.lengths, tokens.target.lengths, size)
     config = model.config
-    batched = Batched(tokens, model.device, start=config.decoder_start_token_id, padding=config.pad_token_id)
+    batched = TranslationDataset(
+        tokens, model.device, decoder_start_id=config.decoder_start_token_id, pad_id=config.pad_token_id
+    )
     data = [batched.__getitems__(rows) for rows, _ in zip(batches, range(steps), strict=False)]
     adam = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=model.device.type == "cuda")
     model.train()
@@ -216,11 +218,11 @@ def training_speed(model: Any, ready: train.Prepared, size: int, steps: int) -> 
     return {"tokens per second": count / seconds, "ms per step": 1000 * seconds / len(data)}
 
 
-def decoding_speed(model: Any, ready: train.Prepared, length: int = 20) -> dict[str, Any]:
+def decoding_speed(model: Any, ready: train.TranslationData, length: int = 20) -> dict[str, Any]:
     """Test 2016 in one batch, each sentence `length` tokens, whatever the model, which has learnt nothing, says."""
     model.eval()
     padding = model.config.pad_token_id
-    table = torch.from_numpy(ready.tokens["test"].source.padded(np.arange(len(ready.tokens["test"])), padding))
+    table = torch.from_numpy(ready.tokens["test"].source.pad(np.arange(len(ready.tokens["test"])), padding))
     batch = {"input_ids": table.to(model.device), "attention_mask": (table != padding).long().to(model.device)}
 
     def decode(beams: int) -> None:
@@ -460,7 +462,7 @@ def make_tokens(data: Path, work: Path, pairs: str, recipe: Job) -> None:
         write_pairs(data, work, pairs)
         settings = settings_of({"pairs": pairs, "method": "absolute", "seed": 0, "recipe": recipe}, work)
         with quiet_libraries():
-            train.prepare(settings, train.load(settings), tokens)
+            train.tokenize(settings, train.load(settings), tokens)
 
 
 if __name__ == "__main__":

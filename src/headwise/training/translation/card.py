@@ -1,4 +1,4 @@
-"""A translator's card: what it is, what it learnt from, how good it is, and how to load it."""
+"""The model card of a translator."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import yaml
 
 from headwise.training.translation.config import TranslationConfig
 
-HOW_TO_LOAD = """\
+LOADING_EXAMPLE = """\
 import headwise.models
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -16,35 +16,37 @@ batch = tokenizer(["A sentence."], padding=True, return_tensors="pt")
 print(tokenizer.batch_decode(model.generate(**batch, max_new_tokens=100), skip_special_tokens=True))"""
 
 
-def text(settings: TranslationConfig, metrics: dict[str, Any]) -> str:
-    """The card as Markdown, with the hub's header. It holds no path and no name of the machine."""
-    head = {
+def text(config: TranslationConfig, metrics: dict[str, Any]) -> str:
+    """Return the card as Markdown with the hub's header; it contains no path and no host name."""
+    header = {
         "library_name": "headwise",
         "pipeline_tag": "translation",
-        "language": list(settings.pair),
-        "tags": ["headwise", settings.scheme],
+        "language": list(config.pair),
+        "tags": ["headwise", config.scheme],
     }
-    signed = ", ".join(f"`{signature}`" for signature in metrics["signatures"].values())
+    signatures = ", ".join(f"`{signature}`" for signature in metrics["signatures"].values())
     parts = [
-        f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
-        f"# {settings.source} → {settings.target}, {settings.model}",
-        f"A Transformer with {settings.scheme} attention, trained from scratch by headwise "
+        f"---\n{yaml.safe_dump(header, sort_keys=False)}---",
+        f"# {config.source} → {config.target}, {config.model}",
+        f"A Transformer with {config.scheme} attention, trained from scratch with headwise "
         f"{metrics['versions']['headwise']}.",
         f"**Data.** {metrics['dataset']}",
-        f"**Figures** (± the standard error of BLEU, by bootstrap over sentences; one run, seed {settings.seed}; "
-        f"sacrebleu {signed}):",
-        table(metrics),
+        f"**Metrics** (± the standard error of BLEU, by bootstrap over sentences; one run, seed {config.seed}; "
+        f"sacrebleu {signatures}):",
+        format_table(metrics),
         f"**Training.** {metrics['steps']:,} steps, {metrics['epochs']:.3g} epochs, {metrics['train_seconds']:.0f} s. "
         + " ".join(f"{note}." for note in metrics["notes"]),
-        f"**Use it.** PATH is this folder.\n\n```python\n{HOW_TO_LOAD}\n```",
+        f"**Usage.** PATH is this folder.\n\n```python\n{LOADING_EXAMPLE}\n```",
         "`headwise predict PATH FILE --out TRANSLATED` translates a file line by line.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def table(metrics: dict[str, Any]) -> str:
-    """The figures of each split, as Markdown."""
+def format_table(metrics: dict[str, Any]) -> str:
+    """Return the metrics of each split as a Markdown table."""
     rows = ["| | BLEU | chrF |", "|---|---|---|"]
-    for split, found in metrics["metrics"].items():
-        rows.append(f"| {split} | {found['bleu']:.2f} ± {metrics['standard_error'][split]:.2f} | {found['chrf']:.2f} |")
+    for split, values in metrics["metrics"].items():
+        rows.append(
+            f"| {split} | {values['bleu']:.2f} ± {metrics['standard_error'][split]:.2f} | {values['chrf']:.2f} |"
+        )
     return "\n".join(rows)

@@ -1,4 +1,4 @@
-"""A trained translator judged on pairs."""
+"""Evaluation of a trained translator."""
 
 from pathlib import Path
 from typing import Any
@@ -11,33 +11,33 @@ from headwise.training.translation.train import load
 def evaluate(
     run: Path, data: Path | None = None, *, source: str | None = None, target: str | None = None, clip: bool = False
 ) -> dict[str, Any]:
-    """How good a run's translator is: on its own first test set, or on other pairs.
+    """Evaluate a run's translator on its first test set or on other pairs.
 
     Args:
-        run: a finished run's folder.
-        data: other pairs: a folder or file as for training; of a folder with several test sets the first.
-        source, target: the languages, which must be the run's.
+        run: the folder of a finished run.
+        data: other pairs, a folder or file as for training; the first test set of a folder is used.
+        source, target: the languages, which must be those of the run.
         clip: cut sentences that are too long.
 
     Returns:
-        What was judged, how many pairs, BLEU and chrF with their signatures, and BLEU's standard error.
+        The data set, the number of pairs, BLEU and chrF with their signatures, and the standard error of BLEU.
 
     Raises:
-        UserError: no such run, other languages, or data that is not sound.
+        UserError: there is no such run, its languages differ, or the data is invalid.
     """
-    trained = TranslationModel.load(run, source=source, target=target)
-    settings = trained.settings
-    pairs = load(settings) if data is None else read_pairs(data, *settings.pair, test_only=True)
+    translator = TranslationModel.load(run, source=source, target=target)
+    config = translator.config
+    pairs = load(config) if data is None else read_pairs(data, *config.pair, test_only=True)
     split = pairs.tests[0] if pairs.tests else next(iter(pairs.splits))
     rows = pairs.splits[split]
-    places = [pairs.place(split, index) for index in range(len(rows))]
-    said = trained.translate(list(rows["source"]), places, clip=clip or settings.clip, shown=True)
+    locations = [pairs.place(split, index) for index in range(len(rows))]
+    translations = translator.translate(list(rows["source"]), locations, clip=clip or config.clip, show_progress=True)
     references = list(rows["target"])
     return {
-        "dataset": f"{settings.source} → {settings.target}, {split}: {pairs.recipe}",
+        "dataset": f"{config.source} → {config.target}, {split}: {pairs.recipe}",
         "rows": len(rows),
         "primary_metric": metrics.PRIMARY,
-        "metrics": metrics.compute(said, references),
-        "standard_error": metrics.standard_error(said, references),
+        "metrics": metrics.compute(translations, references),
+        "standard_error": metrics.standard_error(translations, references),
         "signatures": metrics.signatures(),
     }

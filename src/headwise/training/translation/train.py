@@ -1,7 +1,7 @@
-"""One run: from pairs of sentences to a folder with a translator, its figures and its card."""
+"""Training of a translator, from pairs of sentences to a run directory with model, metrics and card."""
 
+import logging
 import shutil
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,162 +23,171 @@ from headwise.training.core.checkpointing import fit, whole_weights
 from headwise.training.core.distributed import first_only, first_then_all, on_cpu, state
 from headwise.training.run import header, in_bfloat16, versions
 from headwise.training.translation import card
-from headwise.training.translation.averaging import average
-from headwise.training.translation.batches import TokenBatches
+from headwise.training.translation.batches import TokenBatchSampler
 from headwise.training.translation.config import TranslationConfig
-from headwise.training.translation.decoding import Decoder
-from headwise.training.translation.model import build, subwords
-from headwise.training.translation.tokens import Tokens
-from headwise.training.translation.trainer import TranslationTrainer
+from headwise.training.translation.inference import Decoder
+from headwise.training.translation.model import build, train_tokenizer
+from headwise.training.translation.tokens import TokenizedPairs
+from headwise.training.translation.trainer import TranslationTrainer, average_checkpoints
 
-#: Looks at dev, and checkpoints, of a run whose steps are given.
-LOOKS = 20
+logger = logging.getLogger(__name__)
+
+#: Number of dev evaluations, and of checkpoints, of a run with --steps.
+NUM_EVALUATIONS = 20
 
 
 @dataclass(frozen=True)
-class Usual:
-    """How a model is trained unless the user says otherwise."""
+class TrainingDefaults:
+    """Training options of a model size that the user did not give."""
 
     batch_size: int
     warmup: int
     epochs: int = 30
 
 
-USUAL = {"small": Usual(8_192, 400), "base": Usual(25_000, 4_000), "big": Usual(25_000, 4_000)}
+DEFAULTS = {
+    "small": TrainingDefaults(8_192, 400),
+    "base": TrainingDefaults(25_000, 4_000),
+    "big": TrainingDefaults(25_000, 4_000),
+}
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Pairs, and their tokens."""
+class TranslationData:
+    """The pairs of a run, their tokenizer and their tokens by split."""
 
     pairs: Pairs
     tokenizer: Any
-    tokens: Mapping[str, Tokens]
+    tokens: Mapping[str, TokenizedPairs]
 
 
-def run_training(settings: TranslationConfig, out: Path, *, resume: bool) -> dict[str, Any]:
-    """Train, judge and write a translator; its figures and what belongs to them come back.
+def run_training(config: TranslationConfig, out: Path, *, resume: bool) -> dict[str, Any]:
+    """Train, evaluate and write a translator; return the contents of `metrics.json`.
 
     Raises:
-        UserError: what the user should do differently; nothing that was there is lost.
+        UserError: the configuration or the data is invalid; existing files are left unchanged.
     """
-    pairs = first_then_all(lambda: load(settings))
-    kept = out.with_name(f".{out.name}{run_dir.TOKENS}")  # beside the run, which begins when nothing is wrong
+    pairs = first_then_all(lambda: load(config))
+    tokens_dir = out.with_name(f".{out.name}{run_dir.TOKENS}")  # not in `out`, which is written once all is valid
     with run_dir.enough_room(out):
         try:
-            first_only(lambda: prepare(settings, pairs, kept))
-            prepared = opened(pairs, kept)
-            check_room(settings, prepared)
-            first_only(lambda: run_dir.begin(out, header() + settings.to_yaml(), resume=resume))
-            return fitted(settings, prepared, out, resume=resume)
+            first_only(lambda: tokenize(config, pairs, tokens_dir))
+            data = open_tokens(pairs, tokens_dir)
+            check_batch_size(config, data)
+            first_only(lambda: run_dir.begin(out, header() + config.to_yaml(), resume=resume))
+            return fit_and_evaluate(config, data, out, resume=resume)
         finally:
             if state().is_main_process:
-                shutil.rmtree(kept, ignore_errors=True)
+                shutil.rmtree(tokens_dir, ignore_errors=True)
 
 
-def load(settings: TranslationConfig) -> Pairs:
-    """The pairs, or some of them.
+def load(config: TranslationConfig) -> Pairs:
+    """Read the pairs of a run.
 
     Raises:
-        UserError: anything wrong with the data.
+        UserError: the data is invalid.
     """
-    pairs = read_pairs(settings.data[0], *settings.pair, seed=settings.seed)
+    pairs = read_pairs(config.data[0], *config.pair, seed=config.seed)
     train = pairs.splits["train"]
-    if settings.rows is None or settings.rows >= len(train):
+    if config.rows is None or config.rows >= len(train):
         return pairs
-    drawn = train.select(np.sort(shuffled_indices(len(train), settings.seed)[: settings.rows]))
-    told = f"{pairs.recipe} {settings.rows:,} of the training pairs, drawn by seed {settings.seed}."
-    return replace(pairs, splits={**pairs.splits, "train": drawn}, recipe=told)
+    sample = train.select(np.sort(shuffled_indices(len(train), config.seed)[: config.rows]))
+    recipe = f"{pairs.recipe} {config.rows:,} of the training pairs, drawn with seed {config.seed}."
+    return replace(pairs, splits={**pairs.splits, "train": sample}, recipe=recipe)
 
 
-def prepare(settings: TranslationConfig, pairs: Pairs, kept: Path) -> None:
-    """Learn subwords and tokenise all splits, into a folder.
+def tokenize(config: TranslationConfig, pairs: Pairs, folder: Path) -> None:
+    """Train the tokenizer and write it and the tokens of all splits to a folder.
 
     Raises:
         UserError: a sentence is too long.
     """
-    kept.mkdir(parents=True, exist_ok=True)
-    tokenizer = subwords(settings, pairs.splits["train"])
-    tokenizer.save_pretrained(kept)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = train_tokenizer(config, pairs.splits["train"])
+    tokenizer.save_pretrained(folder)
     for split, rows in pairs.splits.items():
-        place = partial(pairs.place, split)
-        Tokens.write(kept, split, rows, tokenizer, longest=settings.max_length, clip=settings.clip, place=place)
+        location = partial(pairs.place, split)
+        TokenizedPairs.write(
+            folder, split, rows, tokenizer, max_length=config.max_length, clip=config.clip, location=location
+        )
 
 
-def opened(pairs: Pairs, kept: Path) -> Prepared:
-    """What `prepare` left."""
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(kept)
-    return Prepared(pairs, tokenizer, {split: Tokens.open(kept, split) for split in pairs.splits})
+def open_tokens(pairs: Pairs, folder: Path) -> TranslationData:
+    """Open the files that `tokenize` wrote."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    return TranslationData(pairs, tokenizer, {split: TokenizedPairs.open(folder, split) for split in pairs.splits})
 
 
-def check_room(settings: TranslationConfig, prepared: Prepared) -> None:
-    """Make sure that batches have room for all sentences.
+def check_batch_size(config: TranslationConfig, data: TranslationData) -> None:
+    """Check that batches can hold the longest sentences.
 
     Raises:
-        UserError: they have not.
+        UserError: they cannot.
     """
     for split in ("train", "dev"):
-        tokens = prepared.tokens[split]
+        tokens = data.tokens[split]
         lengths = tokens.source.lengths, tokens.target.lengths
-        TokenBatches(*lengths, batch_size_of(settings), processes=state().num_processes)
+        TokenBatchSampler(*lengths, get_batch_size(config), num_processes=state().num_processes)
 
 
-def batch_size_of(settings: TranslationConfig) -> int:
-    return settings.batch_size or USUAL[settings.model].batch_size
+def get_batch_size(config: TranslationConfig) -> int:
+    return config.batch_size or DEFAULTS[config.model].batch_size
 
 
-def fitted(settings: TranslationConfig, prepared: Prepared, out: Path, *, resume: bool) -> dict[str, Any]:
-    """A translator trained, judged and written."""
-    set_seed(settings.seed)
-    model: Any = build(settings, prepared.tokenizer)
-    notes = notes_of(settings, model, prepared)
+def fit_and_evaluate(config: TranslationConfig, data: TranslationData, out: Path, *, resume: bool) -> dict[str, Any]:
+    """Train a translator on tokenized pairs, evaluate it and write the run directory."""
+    set_seed(config.seed)
+    model: Any = build(config, data.tokenizer)
+    notes = describe(config, model, data)
     if state().is_main_process:
-        print(f"translation: {prepared.pairs.recipe}", file=sys.stderr)
+        logger.info("translation: %s", data.pairs.recipe)
         for note in notes:
-            print(f"  {note}", file=sys.stderr)
+            logger.info("  %s", note)
 
     trainer = TranslationTrainer(
         model=model,
-        args=arguments(settings, model, out),
-        tokens=prepared.tokens,
-        numbers=prepared.pairs.splits["train"]["row"],
-        batch_size=batch_size_of(settings),
-        smoothing=settings.smoothing,
-        judge=(lambda: dev_bleu(settings, prepared, model)) if settings.choose == "bleu" else None,
-        callbacks=[EarlyStoppingCallback(settings.patience)],
+        args=training_arguments(config, model, out),
+        pairs=data.tokens,
+        row_numbers=data.pairs.splits["train"]["row"],
+        batch_size=get_batch_size(config),
+        label_smoothing=config.smoothing,
+        compute_dev_metrics=(lambda: dev_bleu(config, data, model)) if config.choose == "bleu" else None,
+        callbacks=[EarlyStoppingCallback(config.patience)],
     )
     start = time.perf_counter()
-    done = fit(trainer, out, resume=resume)
-    seconds = time.perf_counter() - start
-    if settings.average > 1:
+    train_output = fit(trainer, out, resume=resume)
+    train_seconds = time.perf_counter() - start
+    if config.average > 1:
         state().wait_for_everyone()
-        count = average(model, out / run_dir.CHECKPOINTS, settings.average)
+        count = average_checkpoints(model, out / run_dir.CHECKPOINTS, config.average)
         notes.append(f"the mean of the last {count} checkpoints")
 
     start = time.perf_counter()
-    said = translations(settings, prepared, model)
-    decoding = time.perf_counter() - start
-    judged = {split: references(prepared, split) for split in said}
-    found: dict[str, Any] = {
+    translations = translate_splits(config, data, model)
+    decoding_seconds = time.perf_counter() - start
+    references = {split: get_references(data, split) for split in translations}
+    results: dict[str, Any] = {
         "task": "translation",
         "label_type": "translation",
         "primary_metric": metrics.PRIMARY,
-        "source": settings.source,
-        "target": settings.target,
-        "metrics": {split: metrics.compute(texts, judged[split]) for split, texts in said.items()},
-        "standard_error": {split: metrics.standard_error(texts, judged[split]) for split, texts in said.items()},
+        "source": config.source,
+        "target": config.target,
+        "metrics": {split: metrics.compute(texts, references[split]) for split, texts in translations.items()},
+        "standard_error": {
+            split: metrics.standard_error(texts, references[split]) for split, texts in translations.items()
+        },
         "signatures": metrics.signatures(),
         "dev_loss": trainer.dev_loss(),
-        "dataset": prepared.pairs.recipe,
+        "dataset": data.pairs.recipe,
         "notes": notes,
-        "model": settings.model,
+        "model": config.model,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "epochs": done.metrics.get("epoch"),
-        "steps": done.global_step,
-        "train_seconds": round(seconds, 2),
+        "epochs": train_output.metrics.get("epoch"),
+        "steps": train_output.global_step,
+        "train_seconds": round(train_seconds, 2),
         "decoding": {
-            "beams": settings.beams,
-            "sentences_per_second": round(sum(map(len, said.values())) / decoding, 1),
+            "beams": config.beams,
+            "sentences_per_second": round(sum(map(len, translations.values())) / decoding_seconds, 1),
         },
         "history": [log for log in trainer.state.log_history if "loss" in log or "eval_loss" in log],
         "versions": versions(),
@@ -186,29 +195,31 @@ def fitted(settings: TranslationConfig, prepared: Prepared, out: Path, *, resume
     weights = whole_weights(trainer)
     if trainer.is_world_process_zero():
         with run_dir.staging_dir(out) as stage:
-            model.generation_config.update(**decoder(settings, prepared, model, beams=settings.beams).search)
+            model.generation_config.update(
+                **build_decoder(config, data, model, num_beams=config.beams).generation_options
+            )
             model.save_pretrained(stage, state_dict=weights)
-            prepared.tokenizer.save_pretrained(stage)
-            write_predictions(stage / run_dir.PREDICTIONS, said, prepared.pairs)
-            (stage / "README.md").write_text(card.text(settings, found), encoding="utf-8")
-            (stage / run_dir.METRICS).write_text(run_dir.to_json(found), encoding="utf-8")
+            data.tokenizer.save_pretrained(stage)
+            write_predictions(stage / run_dir.PREDICTIONS, translations, data.pairs)
+            (stage / "README.md").write_text(card.text(config, results), encoding="utf-8")
+            (stage / run_dir.METRICS).write_text(run_dir.to_json(results), encoding="utf-8")
     state().wait_for_everyone()
-    return found
+    return results
 
 
-def arguments(settings: TranslationConfig, model: Any, out: Path) -> TrainingArguments:
-    """The Trainer's: Adam and the learning rate as in Vaswani et al. (2017), nothing that makes the host wait."""
-    usual = USUAL[settings.model]
-    warmup = settings.warmup or usual.warmup
-    looks: dict[str, Any] = {"eval_strategy": "epoch", "save_strategy": "epoch"}
-    if settings.steps is not None:
-        every = max(1, settings.steps // LOOKS)
-        looks = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": every, "save_steps": every}
-        looks["max_steps"] = settings.steps
-    made = TrainingArguments(
+def training_arguments(config: TranslationConfig, model: Any, out: Path) -> TrainingArguments:
+    """Return the Trainer's arguments: Adam and the learning rate schedule of Vaswani et al. (2017)."""
+    defaults = DEFAULTS[config.model]
+    warmup = config.warmup or defaults.warmup
+    evaluation: dict[str, Any] = {"eval_strategy": "epoch", "save_strategy": "epoch"}
+    if config.steps is not None:
+        interval = max(1, config.steps // NUM_EVALUATIONS)
+        evaluation = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": interval}
+        evaluation |= {"save_steps": interval, "max_steps": config.steps}
+    args = TrainingArguments(
         output_dir=str(out / run_dir.CHECKPOINTS),
-        num_train_epochs=settings.epochs or usual.epochs,
-        learning_rate=settings.learning_rate or (model.config.dim * warmup) ** -0.5,
+        num_train_epochs=config.epochs or defaults.epochs,
+        learning_rate=config.learning_rate or (model.config.dim * warmup) ** -0.5,
         lr_scheduler_type="inverse_sqrt",
         warmup_steps=warmup,
         adam_beta1=0.9,
@@ -217,75 +228,78 @@ def arguments(settings: TranslationConfig, model: Any, out: Path) -> TrainingArg
         weight_decay=0.0,
         max_grad_norm=0.0,
         use_cpu=on_cpu(),
-        bf16=in_bfloat16(settings),
-        seed=settings.seed,
+        bf16=in_bfloat16(config),
+        seed=config.seed,
         remove_unused_columns=False,
-        save_total_limit=max(2, settings.average),
-        restore_callback_states_from_checkpoint=True,  # else patience would begin anew
-        load_best_model_at_end=settings.average == 1,
-        metric_for_best_model=f"eval_{settings.choose}",
-        greater_is_better=settings.choose == "bleu",
+        save_total_limit=max(2, config.average),
+        restore_callback_states_from_checkpoint=True,  # otherwise patience starts anew
+        load_best_model_at_end=config.average == 1,
+        metric_for_best_model=f"eval_{config.choose}",
+        greater_is_better=config.choose == "bleu",
         logging_steps=0.05,
-        logging_nan_inf_filter=False,  # which would wait for every step
-        disable_tqdm=False,  # which quieter libraries would mean
+        logging_nan_inf_filter=False,  # it synchronizes with the GPU in every step
+        disable_tqdm=False,  # the default depends on the log level
         report_to=["tensorboard"] if is_tensorboard_available() else [],
-        **looks,
+        **evaluation,
     )
-    made._n_gpu = min(made.n_gpu, 1)  # one process, one GPU: torchrun starts several, DataParallel is slow
-    return made
+    args._n_gpu = min(args.n_gpu, 1)  # one GPU per process; torchrun starts several, DataParallel is slow
+    return args
 
 
-def notes_of(settings: TranslationConfig, model: Any, prepared: Prepared) -> list[str]:
-    """What there is to say about a model and its data."""
-    config = model.config
-    where = "a GPU" if torch.cuda.is_available() else "the CPU"
-    attention = config.scheme if config.decoder_scheme == config.scheme else f"{config.scheme}, {config.decoder_scheme}"
+def describe(config: TranslationConfig, model: Any, data: TranslationData) -> list[str]:
+    """Return notes about the model and its data for the log, the card and `metrics.json`."""
+    model_config = model.config
+    device = "a GPU" if torch.cuda.is_available() else "the CPU"
+    schemes = model_config.scheme
+    if model_config.decoder_scheme != model_config.scheme:
+        schemes = f"{model_config.scheme}, {model_config.decoder_scheme}"
     notes = [
-        f"model {settings.model}, {sum(p.numel() for p in model.parameters()):,} parameters, on {where}",
-        f"attention {attention} {config.scheme_options or ''}".rstrip() + f", input positions {config.positions}",
-        f"{config.vocab_size:,} subwords of both languages, from the training pairs",
+        f"model {config.model}, {sum(p.numel() for p in model.parameters()):,} parameters, on {device}",
+        f"attention {schemes} {model_config.scheme_options or ''}".rstrip()
+        + f", input positions {model_config.positions}",
+        f"{model_config.vocab_size:,} subwords, shared by both languages, from the training pairs",
     ]
-    clipped = {split: tokens.clipped for split, tokens in prepared.tokens.items() if tokens.clipped}
-    if clipped:
-        told = ", ".join(f"{count:,} {split}" for split, count in clipped.items())
-        notes.append(f"longer than {settings.max_length} tokens (--max-length) and clipped: {told} pairs")
+    num_clipped = {split: tokens.num_clipped for split, tokens in data.tokens.items() if tokens.num_clipped}
+    if num_clipped:
+        counts = ", ".join(f"{count:,} {split}" for split, count in num_clipped.items())
+        notes.append(f"longer than {config.max_length} tokens (--max-length) and clipped: {counts} pairs")
     return notes
 
 
-def decoder(settings: TranslationConfig, prepared: Prepared, model: Any, *, beams: int) -> Decoder:
-    return Decoder(model, prepared.tokenizer, beams, settings.length_penalty, in_bfloat16(settings))
+def build_decoder(config: TranslationConfig, data: TranslationData, model: Any, *, num_beams: int) -> Decoder:
+    return Decoder(model, data.tokenizer, num_beams, config.length_penalty, in_bfloat16(config))
 
 
-def dev_bleu(settings: TranslationConfig, prepared: Prepared, model: Any) -> dict[str, float]:
-    """Dev's BLEU and chrF, decoded greedily."""
-    said = decoder(settings, prepared, model, beams=1).translate(sources(prepared, "dev"))
-    return metrics.compute(said, references(prepared, "dev"))
+def dev_bleu(config: TranslationConfig, data: TranslationData, model: Any) -> dict[str, float]:
+    """Compute BLEU and chrF of dev, decoded greedily."""
+    translations = build_decoder(config, data, model, num_beams=1).translate(get_sources(data, "dev"))
+    return metrics.compute(translations, get_references(data, "dev"))
 
 
-def translations(settings: TranslationConfig, prepared: Prepared, model: Any) -> dict[str, list[str]]:
-    """Dev and all test sets, translated. Each process does all of it: it is over soon."""
+def translate_splits(config: TranslationConfig, data: TranslationData, model: Any) -> dict[str, list[str]]:
+    """Translate dev and all test sets. Every process translates all of them, which takes little time."""
     model.eval()
-    how = decoder(settings, prepared, model, beams=settings.beams)
+    decoder = build_decoder(config, data, model, num_beams=config.beams)
     return {
-        split: how.translate(sources(prepared, split), shown=state().is_main_process)
-        for split in ("dev", *prepared.pairs.tests)
+        split: decoder.translate(get_sources(data, split), show_progress=state().is_main_process)
+        for split in ("dev", *data.pairs.tests)
     }
 
 
-def sources(prepared: Prepared, split: str) -> list[Any]:
-    """The source sentences of a split, as tokens."""
-    found = prepared.tokens[split].source
-    return [ids.tolist() for ids in np.split(found.ids, found.ends[:-1])]
+def get_sources(data: TranslationData, split: str) -> list[Any]:
+    """Return the token ids of a split's source sentences."""
+    source = data.tokens[split].source
+    return [ids.tolist() for ids in np.split(source.ids, source.ends[:-1])]
 
 
-def references(prepared: Prepared, split: str) -> list[str]:
-    return list(prepared.pairs.splits[split]["target"])
+def get_references(data: TranslationData, split: str) -> list[str]:
+    return list(data.pairs.splits[split]["target"])
 
 
-def write_predictions(path: Path, said: Mapping[str, list[str]], pairs: Pairs) -> None:
-    """`predictions.parquet`: for each pair of dev and tests its split, number, both sentences and the translation."""
+def write_predictions(path: Path, translations: Mapping[str, list[str]], pairs: Pairs) -> None:
+    """Write `predictions.parquet`: split, row number, both sentences and the translation of each pair."""
     tables = []
-    for split, texts in said.items():
+    for split, texts in translations.items():
         rows = pairs.splits[split]
         names = {"row": "row", "source": "source", "reference": "target"}
         columns: dict[str, Any] = {name: list(rows[column]) for name, column in names.items()}
