@@ -42,6 +42,7 @@ from headwise.simulation.mind import simulate
 from headwise.tasks import mind
 from headwise.tasks.metrics.clicks import METRICS, compute
 from headwise.training import train
+from headwise.training.core.batches import EpochDataLoader
 from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.recommendation.batches import (
     ClickDataset,
@@ -52,7 +53,6 @@ from headwise.training.recommendation.batches import (
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.recommendation.ranking import score_by_model, sum_metrics
 from headwise.training.recommendation.titles import tokenize_titles
-from headwise.training.text.batches import Loader
 
 #: Of each log: what differs from the simulator's defaults.
 LOGS: dict[str, dict[str, Any]] = {
@@ -297,7 +297,7 @@ def worked(given: argparse.Namespace, log: mind.Log, what: str) -> tuple[int, fl
         start = time.perf_counter()
         return sum(len(clicks[batch]["history"]) for batch in chosen), start
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    loader = Loader(
+    loader = EpochDataLoader(
         clicks,
         batch_sampler=batches,
         collate_fn=unwrap_batch,

@@ -23,12 +23,14 @@ from transformers import TrainerCallback, set_seed
 
 from headwise.attention import EncoderLayer
 from headwise.training import TextConfig
+from headwise.training.core.arguments import build_task_arguments
+from headwise.training.core.batches import identity_collate
 from headwise.training.core.callbacks import quiet_libraries
-from headwise.training.run import versions
-from headwise.training.text.arrow_dataset import identity_collate
-from headwise.training.text.model import ModelBundle, build
-from headwise.training.text.train import load_examples, tokenize_splits, training_arguments
-from headwise.training.text.trainer import RunTrainer
+from headwise.training.core.environment import get_versions
+from headwise.training.text.data import load_data
+from headwise.training.text.model import BuiltModel, build_model
+from headwise.training.text.pipeline import tokenize_splits
+from headwise.training.text.trainer import TextTrainer
 
 PROFILED = 20  # steps
 
@@ -123,37 +125,38 @@ def main() -> None:
     ).resolve_paths()
     asked.out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as scratch, quiet_libraries():
-        task, examples = load_examples(settings)
-        tokens = tokenize_splits(build(settings, task, examples), examples, Path(scratch), again=True)["train"]
+        data = load_data(settings)
+        task, examples = data.task, data.examples
+        tokens = tokenize_splits(build_model(settings, task, examples)[1], examples, Path(scratch))["train"]
         rows = []
         for size in asked.batch_sizes:
             for name, change in RIVALS.items():
                 set_seed(0)
-                built = build(settings, task, examples)
-                change(built.model)
+                built = build_model(settings, task, examples)
+                change(built[0])
                 rows.append((size, name, *measured(partial(trainer_for, settings, task, built, tokens, size, scratch))))
                 print(rows[-1][:3], flush=True)
     write(asked.out / "training_speed.md", asked, len(tokens), rows)
 
 
 def trainer_for(
-    settings: TextConfig, task: Any, built: ModelBundle, tokens: Any, size: int, scratch: str, **more: Any
-) -> RunTrainer:
-    args = training_arguments(settings, task, Path(scratch), has_dev=False)
+    settings: TextConfig, task: Any, built: BuiltModel, tokens: Any, size: int, scratch: str, **more: Any
+) -> TextTrainer:
+    args = build_task_arguments(settings, task, Path(scratch), has_dev=False)
     args.save_strategy, args.logging_steps, args.report_to = "no", 10**9, []
     for name, value in more.items():
         setattr(args, name, value)
-    return RunTrainer(
-        model=built.model,
+    return TextTrainer(
+        model=built[0],
         args=args,
-        train_dataset=built.reader.batches(tokens),
+        train_dataset=built[1].to_dataset(tokens),
         data_collator=identity_collate,
         batch_size=size,
         guides=(),
     )
 
 
-def measured(make: Callable[..., RunTrainer]) -> tuple[float, str]:
+def measured(make: Callable[..., TextTrainer]) -> tuple[float, str]:
     """Rows a second in the second epoch, and where a step's time goes."""
     clock = Clock()
     trainer = make(num_train_epochs=2)
@@ -188,7 +191,7 @@ def write(path: Path, asked: argparse.Namespace, count: int, rows: list[tuple[in
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     lines = [
         f"# One epoch of {asked.task}",
-        f"{device}, {', '.join(f'{name} {version}' for name, version in versions().items())}",
+        f"{device}, {', '.join(f'{name} {version}' for name, version in get_versions().items())}",
         f"{count:,} rows, one layer of 16 heads of width 16, the second epoch, everything but evaluation included.",
         "| batch | model | rows a second | ms a step |\n|---|---|---|---|\n"
         + "\n".join(f"| {size} | {name} | {speed:,.0f} | {1e3 * size / speed:.1f} |" for size, name, speed, _ in rows),

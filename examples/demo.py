@@ -172,8 +172,8 @@ def report(runs: Runs, path: Path) -> None:
 
     page.section("What the heads learnt about distance")
     with quiet_libraries():
-        models = {method: from_pretrained(own[0].folder, ForClasses).eval() for method, own in runs.items()}
-        tokenizer = AutoTokenizer.from_pretrained(runs[CONTROL][0].folder)
+        models = {method: from_pretrained(own[0].run_dir, ForClasses).eval() for method, own in runs.items()}
+        tokenizer = AutoTokenizer.from_pretrained(runs[CONTROL][0].run_dir)
     page.figure(
         draw_distances([s for s in scheme_modules(models["with distance"]) if isinstance(s, DistanceAware)]),
         f"All heads of the model with distance, seed {SEEDS[0]}. They began at w = v = 0, where f is 1 everywhere.",

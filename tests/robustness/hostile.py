@@ -131,7 +131,7 @@ def figures(data: bytes, place: Path) -> None:
 def checkpoints(data: bytes, place: Path) -> None:
     kept = place / "checkpoints" / "checkpoint-3"
     kept.mkdir(parents=True, exist_ok=True)
-    (kept / "whole.json").write_bytes(data)
+    (kept / "manifest.json").write_bytes(data)
     found = run_dir.last_checkpoint(place)
     assert found is None or all((kept / name).exists() for name in json.loads(data))
 
@@ -153,7 +153,7 @@ def a_run() -> Path:
     place = Path(tempfile.mkdtemp())
     data = write(place / "reviews.csv", ("text", "label"), list(rows(40)))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
-    return train(TextConfig(data=(str(data),), heads=2, head_dim=4, word_dim=8, epochs=1), place / "run").folder
+    return train(TextConfig(data=(str(data),), heads=2, head_dim=4, word_dim=8, epochs=1), place / "run").run_dir
 
 
 def valid(name: str) -> bytes:

@@ -18,8 +18,8 @@ import json, os, signal, sys
 import torch
 torch.set_num_threads(1)
 from headwise.cli import main
-import headwise.training.run, headwise.training.text.train, headwise.simulation.mind, tqdm
-import headwise.training.recommendation.train, headwise.training.translation.train
+import headwise.training.run, headwise.training.text.pipeline, headwise.simulation.mind, tqdm
+import headwise.training.recommendation.pipeline, headwise.training.translation.pipeline
 
 DOES = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
 

@@ -12,7 +12,7 @@ from headwise.errors import UserError
 from headwise.guides import MapDiscrimination
 from headwise.training import TextConfig, train
 from headwise.training.core.run_dir import last_checkpoint
-from headwise.training.text.trainer import RunTrainer
+from headwise.training.text.trainer import TextTrainer
 from tests.training.conftest import Headwise, rows, write
 
 SMALL = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 16, "--epochs", 3)
@@ -33,9 +33,9 @@ def test_a_loss_that_is_no_number_names_its_rows(
     texts[7] = ("a strange film", "positive")
     data = write(tmp_path / "train.csv", ("text", "label"), texts)
     dev = write(tmp_path / "dev.csv", ("text", "label"), list(rows(20)))
-    kept, steps = RunTrainer.compute_loss, []
+    kept, steps = TextTrainer.compute_loss, []
 
-    def broken(self: RunTrainer, model: Any, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+    def broken(self: TextTrainer, model: Any, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
         found = kept(self, model, inputs, *args, **kwargs)
         rarest = model.config.vocab_size - 1
         if not model.training or not (inputs["input_ids"] == rarest).any():
@@ -43,7 +43,7 @@ def test_a_loss_that_is_no_number_names_its_rows(
         steps.append(self.state.global_step + 1)
         return found * torch.nan
 
-    monkeypatch.setattr(RunTrainer, "compute_loss", broken)
+    monkeypatch.setattr(TextTrainer, "compute_loss", broken)
     files = ("--train", data, "--dev", dev, "--out", tmp_path / "run", "--seed", seed)
     line = refused(headwise, *files, *SMALL)
     assert line.startswith(f"headwise: step {steps[0]}: the task's loss is nan, on rows ")
@@ -56,15 +56,15 @@ def test_a_loss_that_is_no_number_names_its_rows(
 def test_a_gradient_that_is_no_number(
     reviews: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = RunTrainer.compute_loss
+    kept = TextTrainer.compute_loss
 
-    def steep(self: RunTrainer, model: Any, *args: Any, **kwargs: Any) -> Any:
+    def steep(self: TextTrainer, model: Any, *args: Any, **kwargs: Any) -> Any:
         found = kept(self, model, *args, **kwargs)
         if not model.training or self.state.global_step != 2:
             return found
         return found + 0 * (0 * next(model.parameters()).sum()).sqrt()  # 0, with a slope of 0 · ∞
 
-    monkeypatch.setattr(RunTrainer, "compute_loss", steep)
+    monkeypatch.setattr(TextTrainer, "compute_loss", steep)
     line = refused(headwise, "--data", reviews, "--out", tmp_path / "run", *SMALL)
     assert line.startswith("headwise: step 3: the gradient is nan, on rows ")
 
@@ -85,15 +85,15 @@ def test_the_guide_that_broke_is_named(
 
 
 def test_too_little_memory_says_what_fits(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, tried = RunTrainer.step, []
+    kept, tried = TextTrainer.forward_backward, []
 
-    def small(self: RunTrainer, model: Any, inputs: dict[str, Tensor], *args: Any) -> Tensor:
+    def small(self: TextTrainer, model: Any, inputs: dict[str, Tensor], *args: Any) -> Tensor:
         tried.append(tuple(inputs["input_ids"].shape))
         if tried[-1][0] > 5:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
         return kept(self, model, inputs, *args)
 
-    monkeypatch.setattr(RunTrainer, "step", small)
+    monkeypatch.setattr(TextTrainer, "forward_backward", small)
     settings = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, batch_size=16, epochs=1)
     with pytest.raises(UserError, match=r"^step 1: out of memory with batches of 16 rows; --batch-size 4 fits"):
         train(settings, tmp_path / "run")
@@ -106,7 +106,7 @@ def test_memory_that_suffices_for_nothing(reviews: Path, tmp_path: Path, monkeyp
     def none(*args: Any) -> Tensor:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
 
-    monkeypatch.setattr(RunTrainer, "step", none)
+    monkeypatch.setattr(TextTrainer, "forward_backward", none)
     settings = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, batch_size=16, epochs=1)
     with pytest.raises(UserError, match=r"batches of 16 rows, and of 1: a smaller model or shorter texts"):
         train(settings, tmp_path / "run")

@@ -54,7 +54,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(out: Path) -> Any:
     """Everything that a run found, but for how long it took."""
     metrics = json.loads((out / "metrics.json").read_text())
-    for name in ("seconds", "examples_per_second", "impressions_per_second", "memory", "decoding"):
+    for name in ("train_seconds", "examples_per_second", "impressions_per_second", "peak_memory", "decoding"):
         metrics.pop(name, None)
     timed = ("_runtime", "_per_second")
     metrics["history"] = [{k: x for k, x in log.items() if not k.endswith(timed)} for log in metrics["history"]]

@@ -85,7 +85,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("secret-place")
     data = write(folder / "reviews.csv", ("text", "label"), list(rows(100)))
     settings = TextConfig(data=(str(data),), heads=2, head_dim=8, word_dim=16, epochs=2, batch_size=16)
-    return train(settings, folder / "run").folder
+    return train(settings, folder / "run").run_dir
 
 
 def test_no_pickle_of_a_run_is_obeyed(run: Path, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_no_pickle_of_a_run_is_obeyed(run: Path, tmp_path: Path) -> None:
     try:
         (run / "model.safetensors").unlink()
         (run / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(sprung)))
-        with pytest.raises(UserError, match="its model cannot be loaded"):
+        with pytest.raises(UserError, match="the model cannot be loaded"):
             TextModel.load(run)
     finally:
         (run / "pytorch_model.bin").unlink()
@@ -111,12 +111,12 @@ def test_no_pickle_of_a_run_is_obeyed(run: Path, tmp_path: Path) -> None:
         path = Path(checkpoint, name)
         sound = path.read_bytes()
         torch.save(Trap(sprung), path)
-        sizes = json.loads(Path(checkpoint, "whole.json").read_text())
-        Path(checkpoint, "whole.json").write_text(json.dumps(sizes | {name: path.stat().st_size}))
-        with pytest.raises(UserError, match=r"cannot be gone on from .*Weights only load failed"):
+        sizes = json.loads(Path(checkpoint, "manifest.json").read_text())
+        Path(checkpoint, "manifest.json").write_text(json.dumps(sizes | {name: path.stat().st_size}))
+        with pytest.raises(UserError, match=r"cannot be resumed .*Weights only load failed"):
             train(load_config(run / "run.yaml"), run, resume=True)
         path.write_bytes(sound)
-        Path(checkpoint, "whole.json").write_text(json.dumps(sizes))
+        Path(checkpoint, "manifest.json").write_text(json.dumps(sizes))
     (run / "metrics.json").write_bytes(figures)
     assert not sprung.exists()
 

@@ -19,7 +19,7 @@ from headwise.studies.reproduction.registry import PICTURES, STUDIES, get_study
 from headwise.studies.reproduction.reproduce import ReproduceOptions, picture, plan
 from headwise.studies.study import Study
 from headwise.studies.worker import work
-from headwise.training.text.model import scheme_options
+from headwise.training.text.model import parse_scheme_options
 from tests.studies.simulated import classified
 
 TABLES = [
@@ -90,7 +90,7 @@ def test_studies_of_texts_can_be_planned(name: str) -> None:
 @pytest.mark.parametrize("name", ["da-figure4", "da-figure5"])
 def test_variants_of_distance_are_models(name: str) -> None:
     for settings in STUDIES[name].methods.values():
-        options = scheme_options(settings.get("scheme_options", ()))
+        options = parse_scheme_options(settings.get("scheme_options", ()))
         HeadwiseConfig(scheme=settings["model"], scheme_options=options)
 
 

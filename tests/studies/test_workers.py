@@ -19,7 +19,7 @@ from headwise.studies.study import Study
 from headwise.studies.worker import TAKEN_OVER, work
 from headwise.studies.worker_pool import Resources, WorkerPool, conduct
 from headwise.training.core.config import RunConfig
-from headwise.training.core.run_dir import complete
+from headwise.training.core.run_dir import write_manifest
 from tests.studies.conftest import begun, planned
 from tests.studies.fakes import fake
 
@@ -125,7 +125,7 @@ def test_what_has_a_checkpoint_is_resumed_and_what_has_not_begins_anew(tmp_path:
         (out / "run.yaml").write_text(settings.to_yaml())
         if run is not second:
             (checkpoint / "trainer_state.json").write_text('{"global_step": 5}')
-            complete(checkpoint)
+            write_manifest(checkpoint)
     resumed = {}
 
     def train(settings: RunConfig, out: Path, resume: bool) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from headwise.training.text.batches import Batches
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import UserError
-from headwise.training.text.batches import Batches
 
 
 @given(rows=st.integers(1, 300), size=st.integers(1, 40), processes=st.integers(1, 4), epoch=st.integers(0, 3))

@@ -21,7 +21,7 @@ def read_lines(path: Path) -> list[Any]:
 
 
 def judged_alike(run: RunResult) -> None:
-    found = evaluate(run.folder)
+    found = evaluate(run.run_dir)
     assert found["metrics"] == pytest.approx(run.metrics["metrics"]["test"], abs=1e-6)
     assert found["standard_error"] == pytest.approx(run.metrics["standard_error"]["test"], abs=1e-6)
 
@@ -38,13 +38,13 @@ def test_pairs(tmp_path: Path) -> None:
     judged_alike(run)
     new = tmp_path / "new.jsonl"
     new.write_text('{"premise": "good film", "hypothesis": "bad"}\n{"premise": "good film"}\n')
-    assert predict(run.folder, new, tmp_path / "out.jsonl") == 1
+    assert predict(run.run_dir, new, tmp_path / "out.jsonl") == 1
     first, second = read_lines(tmp_path / "out.jsonl")
     assert first["predicted"] in ("other", "same")
     assert first["probability_other"] + first["probability_same"] == pytest.approx(1, abs=1e-5)
     assert second["predicted"] is None
     single = write(tmp_path / "single.csv", ("text", "label"), [("good", "same")])
-    for call in (lambda: evaluate(run.folder, single), lambda: predict(run.folder, single, tmp_path / "o.csv")):
+    for call in (lambda: evaluate(run.run_dir, single), lambda: predict(run.run_dir, single, tmp_path / "o.csv")):
         with pytest.raises(UserError, match="this model reads two texts a row"):
             call()
 
@@ -53,7 +53,7 @@ def test_pairs_read_by_themselves_are_framed_for_cls(tmp_path: Path) -> None:
     lines = [(text, text, label) for text, label in rows(40)]
     data = write(tmp_path / "pairs.csv", ("premise", "hypothesis", "label"), list(lines))
     run = train(TextConfig(data=(str(data),), epochs=1, pooling="cls", pairs="siamese", **SMALL), tmp_path / "run")
-    reader = TextModel.load(run.folder).reader
+    reader = TextModel.load(run.run_dir).reader
     encoded = reader.encode({"text": ["good"], "pair": ["film"]})
     assert encoded["input_ids"][0][0] == encoded["pair_input_ids"][0][0] == reader.tokenizer.cls_token_id
 
@@ -63,10 +63,10 @@ def test_ratings(tmp_path: Path) -> None:
     data = write(tmp_path / "rated.csv", ("text", "stars"), list(lines))
     run = train(TextConfig(data=(str(data),), label_type="regression", epochs=2, **SMALL), tmp_path / "run")
     judged_alike(run)
-    assert "writes a number beside each row" in (run.folder / "README.md").read_text()
+    assert "writes a number beside each row" in (run.run_dir / "README.md").read_text()
     same = write(tmp_path / "same.csv", ("text", "stars"), [("good film", "3"), ("bad film", "3")])
-    assert evaluate(run.folder, same)["metrics"]["pearson"] == 0
-    predict(run.folder, same, tmp_path / "out.jsonl")
+    assert evaluate(run.run_dir, same)["metrics"]["pearson"] == 0
+    predict(run.run_dir, same, tmp_path / "out.jsonl")
     assert all(isinstance(row["predicted"], float) and len(row) == 3 for row in read_lines(tmp_path / "out.jsonl"))
 
 
@@ -76,8 +76,8 @@ def test_several_labels(tmp_path: Path) -> None:
     run = train(TextConfig(data=(str(data),), label_type="multi-label", epochs=3, **SMALL), tmp_path / "run")
     judged_alike(run)
     new = write(tmp_path / "new.csv", ("text", "labels"), [("a good film", "positive"), ("a bad film", "")])
-    assert evaluate(run.folder, new)["rows"] == 2
-    predict(run.folder, new, tmp_path / "out.jsonl")
+    assert evaluate(run.run_dir, new)["rows"] == 2
+    predict(run.run_dir, new, tmp_path / "out.jsonl")
     for row in read_lines(tmp_path / "out.jsonl"):
         likely = [x for x in ("long", "negative", "positive") if row[f"probability_{x}"] > 0.5]
         assert sorted(row["predicted"].split("|")) == sorted(likely or [""])
@@ -88,7 +88,7 @@ def test_documents(tmp_path: Path) -> None:
     data = write(tmp_path / "long.csv", ("text", "label"), list(lines))
     run = train(TextConfig(data=(str(data),), hierarchy=(8, 3), epochs=1, **SMALL), tmp_path / "run")
     judged_alike(run)
-    predict(run.folder, data, tmp_path / "out.csv")
+    predict(run.run_dir, data, tmp_path / "out.csv")
 
 
 @pytest.fixture
@@ -105,28 +105,28 @@ def test_tags(tagged: Path, tmp_path: Path) -> None:
     judged_alike(run)
     new = tmp_path / "new.conll"
     new.write_text("-DOCSTART- x O\n\n# a comment\na x O\ngood x O\n\n\nfilm x O\n")
-    assert predict(run.folder, new, tmp_path / "made" / "out.conll") == 0
+    assert predict(run.run_dir, new, tmp_path / "made" / "out.conll") == 0
     assert (tmp_path / "made" / "out.conll").read_text() == (
         "-DOCSTART- x O\n\n# a comment\na x O O\ngood x O B-GOOD\n\n\nfilm x O O\n"
     )
     (tmp_path / "words.txt").write_text("a\ngood\nfilm\n")  # no tags
-    predict(run.folder, tmp_path / "words.txt", tmp_path / "out.txt")
+    predict(run.run_dir, tmp_path / "words.txt", tmp_path / "out.txt")
     assert (tmp_path / "out.txt").read_text() == "a O\ngood B-GOOD\nfilm O\n"
     (tmp_path / "new.jsonl").write_text('{"words": ["a", "good"], "id": 7}\n{"words": []}\n')
-    assert predict(run.folder, tmp_path / "new.jsonl", tmp_path / "out.jsonl") == 1
+    assert predict(run.run_dir, tmp_path / "new.jsonl", tmp_path / "out.jsonl") == 1
     assert read_lines(tmp_path / "out.jsonl")[0] == {"words": ["a", "good"], "id": 7, "predicted": ["O", "B-GOOD"]}
     before = new.read_text()
     with pytest.raises(UserError, match="that is the input itself"):
-        predict(run.folder, new, new)
+        predict(run.run_dir, new, new)
     assert new.read_text() == before
     (tmp_path / "new.jsonl").write_text('{"words": "a good"}\n')
     with pytest.raises(UserError, match=r"new.jsonl, line 1: column 'words': expected a list of words"):
-        predict(run.folder, tmp_path / "new.jsonl", tmp_path / "out.jsonl")
+        predict(run.run_dir, tmp_path / "new.jsonl", tmp_path / "out.jsonl")
 
 
 def test_a_word_that_leaves_no_token_keeps_the_others_in_place(tagged: Path, tmp_path: Path) -> None:
     run = train(TextConfig(data=(str(tagged),), label_type="tokens", epochs=6, **SMALL), tmp_path / "run")
-    trained = TextModel.load(run.folder)
+    trained = TextModel.load(run.run_dir)
     with_gap, without = trained.scores({"words": [["a", " ", "good", "film"], ["a", "good", "film"]]})
     np.testing.assert_allclose(with_gap[[0, 2, 3]], without, atol=1e-5)
     assert run.metrics["labels"][int(with_gap[1].argmax())] == "O"
@@ -149,7 +149,7 @@ def test_rankings(scifact: Path, tmp_path: Path) -> None:
     run = train(TextConfig(task="scifact", data=(str(scifact),), epochs=1, **SMALL), tmp_path / "run")
     assert set(run.metrics["metrics"]["test"]) >= {"mrr", "map", "ndcg", "r@1", "r@20"}
     judged_alike(run)
-    kept = pq.read_table(run.folder / "predictions.parquet").to_pydict()
+    kept = pq.read_table(run.run_dir / "predictions.parquet").to_pydict()
     test = [i for i, split in enumerate(kept["split"]) if split == "test"]
     best: dict[str, list[tuple[float, int]]] = {}
     for i in test:
@@ -160,26 +160,26 @@ def test_rankings(scifact: Path, tmp_path: Path) -> None:
     ]
     assert run.metrics["metrics"]["test"]["mrr"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
     assert run.metrics["baselines"]["test"]["BM25"]["mrr"] == 1.0, "each claim has the words of what it cites"
-    assert "| mrr of BM25 |" in (run.folder / "README.md").read_text()
+    assert "| mrr of BM25 |" in (run.run_dir / "README.md").read_text()
     new = write(tmp_path / "new.csv", ("claim", "document"), [("good film", "a film that is good")])
-    assert predict(run.folder, new, tmp_path / "out.jsonl") == 0
+    assert predict(run.run_dir, new, tmp_path / "out.jsonl") == 0
     assert read_lines(tmp_path / "out.jsonl")[0]["predicted"] in ("other", "relevant")
     with pytest.raises(UserError, match="leave --data out"):
-        evaluate(run.folder, new)
+        evaluate(run.run_dir, new)
 
 
 def test_another_file(reviews: Path, tmp_path: Path) -> None:
     run = train(TextConfig(data=(str(reviews),), epochs=1, **SMALL), tmp_path / "run")
     one = write(tmp_path / "one.csv", ("body", "mark"), [("a good film", "positive")] * 3)
-    found = evaluate(run.folder, one, text="body", label="mark")
+    found = evaluate(run.run_dir, one, text="body", label="mark")
     assert found["rows"] == 3
     assert found["metrics"]["accuracy"] in (0.0, 1.0)
     new = write(tmp_path / "new.csv", ("text", "label"), [("a good film", "mixed")])
     with pytest.raises(UserError, match=r"line 2: label 'mixed' is unknown; expected negative, positive"):
-        evaluate(run.folder, new)
+        evaluate(run.run_dir, new)
     pairs = write(tmp_path / "pairs.csv", ("premise", "hypothesis"), [("a", "b")])
     with pytest.raises(UserError, match="this model reads one text a row"):
-        predict(run.folder, pairs, tmp_path / "out.csv")
+        predict(run.run_dir, pairs, tmp_path / "out.csv")
 
 
 def test_a_runs_own_test_split_is_what_it_was(tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ def test_a_runs_own_test_split_is_what_it_was(tmp_path: Path) -> None:
     judged_alike(run)
     write(data, ("text", "label"), list(rows(60)))
     with pytest.raises(UserError, match="its data has changed since it was trained, so test is another one"):
-        evaluate(run.folder)
-    assert evaluate(run.folder, data)["rows"] == 60
+        evaluate(run.run_dir)
+    assert evaluate(run.run_dir, data)["rows"] == 60
 
 
 def test_what_an_output_can_hold(reviews: Path, tmp_path: Path) -> None:
@@ -197,13 +197,13 @@ def test_what_an_output_can_hold(reviews: Path, tmp_path: Path) -> None:
     texts = [text for text, _ in rows(1200)]
     late = pa.table({"text": [None] * 1000 + texts[:200], "note": pa.array([None] * 1100 + ["x"] * 100, pa.string())})
     pq.write_table(late, tmp_path / "late.parquet")
-    assert predict(run.folder, tmp_path / "late.parquet", tmp_path / "out.parquet") == 1000
+    assert predict(run.run_dir, tmp_path / "late.parquet", tmp_path / "out.parquet") == 1000
     found = pq.read_table(tmp_path / "out.parquet")
     assert found.select(["text", "note"]).equals(late)
     assert found["predicted"].null_count == 1000
     ragged = [json.dumps({"text": text} | ({"note": "x"} if i > 1000 else {})) for i, text in enumerate(texts)]
     (tmp_path / "ragged.jsonl").write_text("\n".join([*ragged, '{"id": 3}']) + "\n")
-    assert predict(run.folder, tmp_path / "ragged.jsonl", tmp_path / "out.jsonl") == 1
+    assert predict(run.run_dir, tmp_path / "ragged.jsonl", tmp_path / "out.jsonl") == 1
     assert [row.get("text") for row in read_lines(tmp_path / "out.jsonl")] == [*texts, None]
     write(tmp_path / "tabs.csv", ("text", "predicted"), [("a\tgood film", "x")])
     for name, out, message in (
@@ -212,11 +212,11 @@ def test_what_an_output_can_hold(reviews: Path, tmp_path: Path) -> None:
         ("tabs.csv", "o.csv", "has a column 'predicted' already; rename it"),
     ):
         with pytest.raises(UserError, match=message):
-            predict(run.folder, tmp_path / name, tmp_path / out)
+            predict(run.run_dir, tmp_path / name, tmp_path / out)
         assert not (tmp_path / out).exists()
     write(tmp_path / "tabs.csv", ("text",), [("a\tgood film",)])
     with pytest.raises(UserError, match="holds a tab or a line end, which TSV cannot"):
-        predict(run.folder, tmp_path / "tabs.csv", tmp_path / "o.tsv")
+        predict(run.run_dir, tmp_path / "tabs.csv", tmp_path / "o.tsv")
 
 
 def test_a_text_needs_room_beside_special_tokens(bert: Path, reviews: Path, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_settings_hold_from_any_folder(reviews: Path, tmp_path: Path, monkeypatc
     monkeypatch.chdir(reviews.parent)
     settings = TextConfig(data=("reviews.csv",), heads=2, head_dim=8, word_dim=16, epochs=1)
     done = train(settings, Path("run"))
-    folder = done.folder.absolute()
+    folder = done.run_dir.absolute()
     monkeypatch.chdir(tmp_path)
     assert evaluate(folder)["metrics"] == pytest.approx(done.metrics["metrics"]["test"])
 

@@ -78,12 +78,12 @@ def test_a_hugging_face_model_guided_and_retrofitted(bert: Path, reviews: Path, 
     done = train(settings, tmp_path / "run")
     history = [log for log in done.metrics["history"] if "loss" in log]
     assert {"guide/MapDiscrimination", "guide/MapDiscrimination/weight", "guide/First"} <= history[0].keys()
-    model = hw.from_pretrained(done.folder, AutoModelForSequenceClassification)
+    model = hw.from_pretrained(done.run_dir, AutoModelForSequenceClassification)
     parameters = hw.scheme_parameters(model)
     assert bool(parameters) == (retrofit is not None)
     assert all(bool((parameter != 0).any()) for parameter in parameters), "what was put in was learnt"
-    scores = pq.read_table(done.folder / "predictions.parquet")
-    tokenizer, kept = AutoTokenizer.from_pretrained(done.folder), rows(160)
+    scores = pq.read_table(done.run_dir / "predictions.parquet")
+    tokenizer, kept = AutoTokenizer.from_pretrained(done.run_dir), rows(160)
     for row, score in zip(scores["row"].to_pylist()[:3], scores["scores"].to_pylist()[:3], strict=True):
         logits = model.eval()(**tokenizer(kept[row][0], return_tensors="pt")).logits
         torch.testing.assert_close(logits[0].double(), torch.tensor(score).double(), atol=1e-4, rtol=1e-4)

@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 
 
 def test_evaluate_finds_the_runs_own_figures(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
-    code, said, _ = headwise("evaluate", run.folder, "--out", tmp_path / "figures.json")
+    code, said, _ = headwise("evaluate", run.run_dir, "--out", tmp_path / "figures.json")
     assert code == 0
     found = json.loads((tmp_path / "figures.json").read_text())
     assert found["metrics"] == pytest.approx(run.metrics["metrics"]["test"])
@@ -38,10 +38,10 @@ def test_evaluate_finds_the_runs_own_figures(run: RunResult, tmp_path: Path, hea
 def test_evaluate_on_another_file(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
     new = rows(50, seed=9)
     data = write(tmp_path / "new.csv", ("text", "label"), list(new))
-    assert headwise("evaluate", run.folder, "--data", data, "--out", tmp_path / "figures.json")[0] == 0
+    assert headwise("evaluate", run.run_dir, "--data", data, "--out", tmp_path / "figures.json")[0] == 0
     turned = [(text, "negative" if label == "positive" else "positive") for text, label in new]
     data = write(tmp_path / "turned.csv", ("text", "label"), list(turned))
-    assert headwise("evaluate", run.folder, "--data", data, "--out", tmp_path / "turned.json")[0] == 0
+    assert headwise("evaluate", run.run_dir, "--data", data, "--out", tmp_path / "turned.json")[0] == 0
     right, wrong = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("figures", "turned"))
     assert right["rows"] == 50
     assert right["figures"]["accuracy"] == pytest.approx(1 - wrong["figures"]["accuracy"])
@@ -56,7 +56,7 @@ def test_predict_writes_the_same_rows_with_labels(
     columns: dict[str, list[Any]] = {"id": list(range(len(texts))), "text": texts, "note": ['é, "x"'] * len(texts)}
     source, out = tmp_path / name, tmp_path / f"labelled-{name}"
     save(source, columns)
-    assert headwise("predict", run.folder, source, "--out", out)[0] == 0
+    assert headwise("predict", run.run_dir, source, "--out", out)[0] == 0
     found = load(out)
     assert [int(x) for x in found["id"]] == columns["id"], "rows keep their order"
     assert found["text"] == texts
@@ -101,7 +101,7 @@ def load(path: Path) -> dict[str, list[Any]]:
 
 def test_rows_without_a_text_get_no_label(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
     data = write(tmp_path / "new.csv", ("text",), [("a good film",), ("  ",), ("a dull film",)])
-    code, _, err = headwise("predict", run.folder, data, "--out", tmp_path / "out.csv")
+    code, _, err = headwise("predict", run.run_dir, data, "--out", tmp_path / "out.csv")
     assert code == 0
     assert "1 rows have no text, and got no answer" in err
     assert [bool(x) for x in load(tmp_path / "out.csv")["predicted"]] == [True, False, True]
@@ -119,7 +119,7 @@ def test_a_broken_line_leaves_no_output(
 ) -> None:
     data = tmp_path / "new.csv"
     data.write_bytes(b"text\n" + line.encode("latin-1"))
-    code, _, err = headwise("predict", run.folder, data, "--out", tmp_path / "out.csv")
+    code, _, err = headwise("predict", run.run_dir, data, "--out", tmp_path / "out.csv")
     assert code == 2
     assert message in err
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
@@ -133,11 +133,11 @@ def test_what_predict_refuses(run: RunResult, tmp_path: Path, headwise: Headwise
     for args, message in (
         ((tmp_path / "none", data, "--out", tmp_path / "o.csv"), "holds no finished run (no such folder)"),
         ((begun, data, "--out", tmp_path / "o.csv"), f"headwise train --resume --out '{begun}' goes on"),
-        ((run.folder, tmp_path / "none.csv", "--out", tmp_path / "o.csv"), "none.csv: no such file"),
-        ((run.folder, data, "--out", tmp_path / "o.csv"), "which column is the text? Say --text NAME; there: a, b"),
-        ((run.folder, data, "--text", "c", "--out", tmp_path / "o.csv"), "no column 'c'; there: a, b"),
-        ((run.folder, data, "--text", "a", "--out", tmp_path / "o.xls"), "what format?"),
-        ((run.folder, data, "--text", "a", "--out", data), "that is the input itself"),
+        ((run.run_dir, tmp_path / "none.csv", "--out", tmp_path / "o.csv"), "none.csv: no such file"),
+        ((run.run_dir, data, "--out", tmp_path / "o.csv"), "which column is the text? Say --text NAME; there: a, b"),
+        ((run.run_dir, data, "--text", "c", "--out", tmp_path / "o.csv"), "no column 'c'; there: a, b"),
+        ((run.run_dir, data, "--text", "a", "--out", tmp_path / "o.xls"), "what format?"),
+        ((run.run_dir, data, "--text", "a", "--out", data), "that is the input itself"),
     ):
         code, _, err = headwise("predict", *args)
         assert code == 2

@@ -20,7 +20,7 @@ def test_scheme_options_reach_the_model(reviews: Path, tmp_path: Path) -> None:
     done = train(settings, tmp_path / "run")
     assert "32 of the training rows" in done.metrics["dataset"], "a quarter of 128"
     assert done.metrics["peak_memory"]["peak_mib"] > 1
-    schemes = [x for x in TextModel.load(done.folder).model.modules() if isinstance(x, DistanceAware)]
+    schemes = [x for x in TextModel.load(done.run_dir).model.modules() if isinstance(x, DistanceAware)]
     assert [(scheme.mapping, scheme.threshold) for scheme in schemes] == [("clip", 3)]
 
 
@@ -37,7 +37,7 @@ def test_what_was_saved_in_half_precision_learns_in_single(reviews: Path, half_b
     )
     done = train(settings, tmp_path / "run")
     begun = load_file(half_bert / "model.safetensors")
-    ended = load_file(done.folder / "model.safetensors")
+    ended = load_file(done.run_dir / "model.safetensors")
     assert {x.dtype for x in ended.values()} == {torch.float32}
     learnt = [
         name for name, x in begun.items() if "pooler" not in name and not torch.equal(x.float(), ended[f"bert.{name}"])
@@ -71,5 +71,5 @@ def test_a_single_step_learns(reviews: Path, bert: Path, tmp_path: Path) -> None
     ended = []
     for rate in (1e-3, 1e-2):
         settings = TextConfig(data=(str(reviews),), model=str(bert), epochs=1, batch_size=1000, learning_rate=rate)
-        ended.append(load_file(train(settings, tmp_path / str(rate)).folder / "model.safetensors"))
+        ended.append(load_file(train(settings, tmp_path / str(rate)).run_dir / "model.safetensors"))
     assert not torch.equal(ended[0]["classifier.bias"], ended[1]["classifier.bias"])

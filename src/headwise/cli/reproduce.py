@@ -73,7 +73,7 @@ class Reproduce(StudyOptions):
             raise UserError(
                 f"--data is of one task; here each has its own: {' '.join(f'--task {x}=PATH' for x in tasks)}"
             )
-        made = get_task_type(next(iter(named or tasks))).settings
+        made = get_task_type(next(iter(named or tasks))).config_class
         own = {field.name: getattr(self, field.name, field.default) for field in fields(made) if field.name != "task"}
         given = {name: value for name, value in own.items() if value != made.default_value(name)}
         return ReproduceOptions(named, self.methods, given)

@@ -49,7 +49,7 @@ class StudyOptions:
         """The settings that all runs of a task share."""
         from headwise.studies.plan import check_data
 
-        made = get_task_type(task).settings
+        made = get_task_type(task).config_class
         given = {field.name: getattr(self, field.name) for field in fields(made) if hasattr(self, field.name)}
         found = made(**{**given, "task": task, **({} if data is None else {"data": (data,)})})
         check_data(found)
@@ -61,7 +61,7 @@ T = TypeVar("T", bound=StudyOptions)
 
 def asking(command: type[T], task: str | None) -> type[T]:
     """A command that asks for the settings of a task's kind, too; the task may have its data's place behind it."""
-    settings = get_task_type((task or "").partition("=")[0]).settings
+    settings = get_task_type((task or "").partition("=")[0]).config_class
     made: Any = make_dataclass(command.__name__, [], bases=(command, settings), frozen=True, kw_only=True)
     made.__doc__ = command.__doc__
     made.__module__ = command.__module__

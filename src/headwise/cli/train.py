@@ -54,7 +54,7 @@ class Options:
 
     def settings(self, args: Sequence[str]) -> RunConfig:
         """What was asked for: what a file says, and on top of it the options."""
-        made = get_task_type(self.task).settings
+        made = get_task_type(self.task).config_class
         if self.config is None and not self.resume:
             return made(**given(self, made))
         assert self.out is not None
@@ -70,7 +70,7 @@ class Options:
                 default=options(out=self.out, **vars(base)),
                 config=(FlagCreatePairsOff, DisallowNone),
             )
-        made = get_task_type(again.task).settings
+        made = get_task_type(again.task).config_class
         settings = made(**given(again, made))
         if self.resume:
             unchanged(settings.resolve_paths(), load_config(begun))

@@ -69,7 +69,7 @@ def of_rows(result: Result, table: pa.Table) -> tuple[Any, Any]:
     rows = as_rows(columns, kind, result.metrics["labels"])
     scores: Any = table["scores"].to_pylist()
     scores = scores if kind == "tokens" else np.asarray(scores, dtype=np.float64)
-    parts = np.asarray(metrics.get_metrics(kind).parts(scores, rows), dtype=np.float64)
+    parts = np.asarray(metrics.get_metrics(kind).row_statistics(scores, rows), dtype=np.float64)
     if kind == "ranking":
         queries = np.unique(label_values(rows, "query"))
         return queries[[len(ranked) > 0 for ranked in hits(scores, rows)]], parts
@@ -118,6 +118,6 @@ def bleu(sums: Any) -> Any:
 
 #: Of each kind of task: how its predictions are read, and the primary figure as a function of sums.
 READ: dict[str, tuple[Callable[[Result, pa.Table], tuple[Any, Any]], Callable[[Any], Any]]] = {
-    kind: (of_rows, metrics.get_metrics(kind).primary)
+    kind: (of_rows, metrics.get_metrics(kind).from_sums)
     for kind in ("classification", "multi-label", "regression", "tokens", "ranking")
 } | {"clicks": (of_impressions, mean), "translation": (of_translations, bleu)}

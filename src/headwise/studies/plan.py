@@ -51,7 +51,7 @@ class Run:
 @cache  # a study is read again and again
 def read_settings(text: str) -> RunConfig:
     found = yaml.safe_load(text)
-    return get_task_type(found.get("task")).settings.from_dict(Path("study"), found)
+    return get_task_type(found.get("task")).config_class.from_dict(Path("study"), found)
 
 
 def runs(bases: Sequence[RunConfig], methods: Sequence[Method], seeds: Iterable[int]) -> list[Run]:

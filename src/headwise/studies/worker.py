@@ -93,7 +93,7 @@ def begun(run: Run, out: Path) -> bool:
 
 def is_of(run: Run, out: Path) -> bool:
     try:
-        return load_config(out / run_folder.SETTINGS) == run.settings
+        return load_config(out / run_folder.CONFIG) == run.settings
     except UserError:
         return False
 

@@ -113,9 +113,9 @@ class Task:
                 (words, classes) for each row, for ranking (rows,), (rows, 1) or (rows, 2).
             rows: a split, or rows of one, in the order of the scores.
         """
-        return metrics.get_metrics(self.label_type).figures(scores, rows)
+        return metrics.get_metrics(self.label_type).compute(scores, rows)
 
     def standard_error(self, scores: Any, rows: Dataset, *, seed: int = 0) -> float:
         """The standard error of the primary metric, by bootstrap over rows (over queries, for ranking)."""
         label_type = metrics.get_metrics(self.label_type)
-        return metrics.standard_error(label_type.parts(scores, rows), label_type.primary, seed=seed)
+        return metrics.standard_error(label_type.row_statistics(scores, rows), label_type.from_sums, seed=seed)

@@ -1,4 +1,4 @@
-"""One run: settings → a trained model in a folder, with its figures and its card."""
+"""Training pipelines: from a configuration to a run directory with a trained model, its metrics and its card."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,22 +6,24 @@ from typing import TYPE_CHECKING, Any
 from headwise.training.text.config import TextConfig
 
 if TYPE_CHECKING:
-    from headwise.training.run import RunResult, evaluate, predict, train
+    from headwise.training.core.run_dir import RunResult
+    from headwise.training.run import evaluate, predict, train
     from headwise.training.text.inference import TextModel
 
 __all__ = ["RunResult", "TextConfig", "TextModel", "evaluate", "predict", "train"]
 
-_HOMES = {
-    "RunResult": "run",
-    "train": "run",
+#: Modules of names that need torch and transformers, which take seconds to import.
+_LAZY_MODULES = {
+    "RunResult": "core.run_dir",
+    "TextModel": "text.inference",
     "evaluate": "run",
     "predict": "run",
-    "TextModel": "text.inference",
+    "train": "run",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """What needs transformers, imported when it is asked for first: that takes seconds."""
-    if name in _HOMES:
-        return getattr(import_module(f"headwise.training.{_HOMES[name]}"), name)
+    """Import a name on its first use."""
+    if name in _LAZY_MODULES:
+        return getattr(import_module(f"headwise.training.{_LAZY_MODULES[name]}"), name)
     raise AttributeError(f"module 'headwise.training' has no attribute {name!r}")

@@ -36,10 +36,9 @@ from headwise.tasks.columns import LABEL_NAMES, Columns, choose_columns, find_kn
 from headwise.tasks.formats import Batch, read_batches
 from headwise.training.core import run_dir
 from headwise.training.core.callbacks import quiet_libraries
-from headwise.training.core.loading import loadable
+from headwise.training.core.pretrained import loading_errors, max_input_length
 from headwise.training.registry import get_task_type, load_config
-from headwise.training.text.encoding import longest
-from headwise.training.text.predict import column, real_text
+from headwise.training.text.predict import get_column, to_text
 
 SHOWN = 4  # rows of a file, if nobody says which
 
@@ -51,18 +50,18 @@ def open_subject(path: str, name: str | None = None) -> InspectedModel:
         UserError: there is no such model, or it cannot be loaded.
     """
     name = name or Path(path).name
-    if (Path(path) / run_dir.SETTINGS).is_file():
-        kind = get_task_type(load_config(Path(path, run_dir.SETTINGS)).task)
-        found: InspectedModel = kind.part("inference").open_inspected(Path(path), name)
+    if (Path(path) / run_dir.CONFIG).is_file():
+        kind = get_task_type(load_config(Path(path, run_dir.CONFIG)).task)
+        found: InspectedModel = kind.pipeline.open_inspected(Path(path), name)
         return found
-    with loadable(path, "no run of headwise, and no Hugging Face model that can be loaded"):
+    with loading_errors(path, "no run of headwise, and no Hugging Face model that can be loaded"):
         config = AutoConfig.from_pretrained(path)
         auto = auto_class(next(iter(config.architectures or []), ""))
         model: Any = from_pretrained(path, auto, use_safetensors=True)
         tokenizer = AutoTokenizer.from_pretrained(path)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return InspectedModel(
-        name=name, model=model.to(device).eval(), tokenizer=tokenizer, max_length=longest(model, tokenizer)
+        name=name, model=model.to(device).eval(), tokenizer=tokenizer, max_length=max_input_length(model, tokenizer)
     )
 
 
@@ -154,7 +153,7 @@ def learned(paths: Sequence[str], names: Sequence[str], out: Path) -> Inspected:
 
 def but_for_the_seed(path: str) -> str:
     """What is the same of two runs if only their seeds differ."""
-    file = Path(path, run_dir.SETTINGS)
+    file = Path(path, run_dir.CONFIG)
     return str(replace(load_config(file), seed=0)) if file.is_file() else path
 
 
@@ -222,9 +221,9 @@ def rows_of(data: Path, columns: Sequence[str]) -> Iterator[Row]:
     for batch in read_batches(data):
         found = found or columns_of(batch, columns)
         names = [found.text] if found.pair is None else [found.text, found.pair]
-        labels = [None] * len(batch.rows) if found.label is None else column(batch, found.label)
-        for number, label, *texts in zip(batch.rows, labels, *(column(batch, name) for name in names), strict=True):
-            words = tuple(real_text(" ".join(map(str, text)) if isinstance(text, list) else text) for text in texts)
+        labels = [None] * len(batch.rows) if found.label is None else get_column(batch, found.label)
+        for number, label, *texts in zip(batch.rows, labels, *(get_column(batch, name) for name in names), strict=True):
+            words = tuple(to_text(" ".join(map(str, text)) if isinstance(text, list) else text) for text in texts)
             yield Row(number + 1, words, None if label is None else str(label))
     if found is None:
         raise UserError(f"{data}: holds no rows")

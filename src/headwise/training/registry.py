@@ -1,68 +1,59 @@
-"""Kinds of runs. A task may have settings and a room of its own; all others are texts with labels.
-
-A new kind is a class of settings, a room that trains, evaluates and predicts, and a line here.
-"""
+"""Registry of task types. Each has a configuration class and a pipeline."""
 
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from headwise.errors import UserError
-from headwise.training.core.config import RunConfig
+from headwise.training.core.config import RunConfig, read_yaml
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.text.config import TextConfig
 from headwise.training.translation.config import TranslationConfig
 
+if TYPE_CHECKING:
+    from headwise.training.core.pipeline import Pipeline
+
 
 @dataclass(frozen=True)
 class TaskType:
-    """A kind of run.
+    """A type of task.
 
     Args:
-        settings: what it is asked.
-        home: the package that does it, imported when it is needed: `train.run_training(settings, out, resume=)`,
-            `evaluate.evaluate(run, data, **options)`, `predict.predict(run, data, out, **options)`,
-            `inference.open_inspected(run, name)`.
+        config_class: The class of its configuration.
+        pipeline_path: The module and the class of its pipeline, which is imported on first use: it needs transformers.
     """
 
-    settings: type[RunConfig]
-    home: str
+    config_class: type[RunConfig]
+    pipeline_path: str
 
-    def part(self, name: str) -> Any:
-        return import_module(f"{self.home}.{name}")
+    @property
+    def pipeline(self) -> "type[Pipeline[Any, Any, Any]]":
+        """The class of its pipeline."""
+        module, name = self.pipeline_path.split(":")
+        pipeline: type[Pipeline[Any, Any, Any]] = getattr(import_module(module), name)
+        return pipeline
 
 
-TEXTS = TaskType(TextConfig, "headwise.training.text")
-
-#: Tasks that are of another kind.
-OTHERS: dict[str, TaskType] = {
-    "mind": TaskType(RecommendationConfig, "headwise.training.recommendation"),
-    "translation": TaskType(TranslationConfig, "headwise.training.translation"),
+#: Task types by the name of the task.
+TASK_TYPES: dict[str, TaskType] = {
+    "mind": TaskType(RecommendationConfig, "headwise.training.recommendation.pipeline:RecommendationPipeline"),
+    "translation": TaskType(TranslationConfig, "headwise.training.translation.pipeline:TranslationPipeline"),
 }
+#: The type of all other tasks and of the user's own texts.
+TEXT = TaskType(TextConfig, "headwise.training.text.pipeline:TextPipeline")
 
 
 def get_task_type(task: str | None) -> TaskType:
-    """The kind of a task's runs."""
-    return OTHERS.get(task or "", TEXTS)
+    """Return the type of a task."""
+    return TASK_TYPES.get(task or "", TEXT)
 
 
 def load_config(path: Path) -> RunConfig:
-    """The settings of a `run.yaml`.
+    """Read the `run.yaml` of a run of any type.
 
     Raises:
-        UserError: the file is not there, is no YAML, or holds what is no setting.
+        UserError: The file does not exist, is not YAML or holds an invalid option.
     """
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        raise UserError(f"{path}{'' if mark is None else f', line {mark.line + 1}'}: not YAML") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: expected settings, a name and a value on each line")
-    task = found.get("task")
-    return get_task_type(task if isinstance(task, str) else None).settings.from_dict(path, found)
+    options = read_yaml(path)
+    task = options.get("task")
+    return get_task_type(task if isinstance(task, str) else None).config_class.from_dict(path, options)

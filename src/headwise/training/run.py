@@ -1,149 +1,94 @@
-"""One run, of any kind: trained, judged, used."""
+"""Train, evaluate and predict, for all types of tasks."""
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-
-import headwise
 from headwise.errors import UserError
 from headwise.training.core import run_dir
 from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.core.config import RunConfig, option_name
-from headwise.training.core.distributed import first_only
-from headwise.training.registry import TaskType, get_task_type, load_config
+from headwise.training.core.distributed import main_process_only
+from headwise.training.core.environment import deterministic_algorithms
+from headwise.training.core.pipeline import Pipeline
+from headwise.training.core.run_dir import RunResult
+from headwise.training.registry import get_task_type, load_config
+
+__all__ = ["RunResult", "evaluate", "predict", "train"]
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """A run that is done: its folder, and what `metrics.json` holds."""
-
-    folder: Path
-    metrics: dict[str, Any]
-
-
-def train(settings: RunConfig, out: Path, *, force: bool = False, resume: bool = False) -> RunResult:
-    """Train a model, judge it, and leave it in a folder.
+def train(config: RunConfig, out: Path, *, force: bool = False, resume: bool = False) -> RunResult:
+    """Train and evaluate a model and save it to a run directory.
 
     Args:
-        settings: all that the run depends on.
-        out: the run's folder.
-        force: replace a run that is there.
-        resume: go on with an unfinished run from its last checkpoint.
+        config: The configuration, which determines the result.
+        out: The run directory.
+        force: Replace an existing run.
+        resume: Continue an unfinished run from its last checkpoint.
 
     Raises:
-        UserError: what the user should do differently; nothing that was there is lost.
+        UserError: The configuration, the data or the directory is invalid. An existing run is not changed.
     """
-    with quiet_libraries(), repeatable(settings.deterministic):
-        first_only(lambda: run_dir.check_out_dir(out, force=force, resume=resume))
-        metrics = get_task_type(settings.task).part("train").run_training(settings.resolve_paths(), out, resume=resume)
-        return RunResult(out, metrics)
-
-
-@contextmanager
-def repeatable(wanted: bool) -> Iterator[None]:
-    """While it lasts, torch takes algorithms that give the same bits each time, and fails where it has none."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
-    if wanted:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the GPU is used first
-        torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.benchmark = False
-    try:
-        yield
-    except RuntimeError as error:
-        if not wanted or "deterministic" not in str(error):
-            raise
-        raise UserError(f"--deterministic: {str(error).splitlines()[0]}") from None
-    finally:
-        torch.use_deterministic_algorithms(before[0])
-        torch.backends.cudnn.benchmark = before[1]
+    with quiet_libraries(), deterministic_algorithms(config.deterministic):
+        main_process_only(lambda: run_dir.check_out_dir(out, force=force, resume=resume))
+        pipeline = get_task_type(config.task).pipeline(config.resolve_paths())
+        return RunResult(out, pipeline.run(out, resume=resume))
 
 
 def evaluate(run: Path, data: Path | None = None, **options: Any) -> dict[str, Any]:
-    """How good a run's model is: on its own test split (dev, where there is none), or on other data.
+    """Evaluate the model of a finished run on its own test split (dev if there is none) or on other data.
 
     Args:
-        run: a finished run's folder.
-        data: another file with labels.
-        options: of the kind of run; for texts `text`, `pair` and `label`, the file's columns.
+        run: The directory of a finished run.
+        data: Other labelled data.
+        options: Options of the pipeline; for texts the columns `text`, `pair` and `label` of the file.
 
     Returns:
-        What was judged, how many rows, the figures, and the standard error of the primary one.
+        The data, the number of rows, the metrics, the standard error of the primary metric and the baselines.
 
     Raises:
-        UserError: no such run, or data that does not fit it.
+        UserError: There is no such run, its data has changed since training, or the data does not fit the run.
     """
-    judge = finished_kind(run).part("evaluate").evaluate
-    found: dict[str, Any] = judge(run, data, **fitting(options, judge, run))
-    return found
+    pipeline = load_pipeline(run)
+    return pipeline.evaluate(run, data, **check_options(options, pipeline.evaluate, run))
 
 
 def predict(run: Path, data: Path, out: Path, **options: Any) -> int:
-    """Write a model's answers beside the rows of a file, in their order.
+    """Write the predictions of a finished run's model for the rows of a file, in their order.
 
     Args:
-        run: a finished run's folder.
-        data: what to answer for.
-        out: what to write. Nothing is left of it where it could not be finished.
-        options: of the kind of run; for texts `text` and `pair`, the columns.
+        run: The directory of a finished run.
+        data: The input.
+        out: The output. If an error occurs, no output is left.
+        options: Options of the pipeline; for texts the columns `text` and `pair` of the file.
 
     Returns:
-        How many rows got no answer.
+        The number of rows without a prediction.
 
     Raises:
-        UserError: no such run or file, or a row that cannot be read.
+        UserError: There is no such run or file, or a row is invalid.
     """
-    answer = finished_kind(run).part("predict").predict
-    unanswered: int = answer(run, data, out, **fitting(options, answer, run))
-    return unanswered
+    pipeline = load_pipeline(run)
+    return pipeline.predict(run, data, out, **check_options(options, pipeline.predict, run))
 
 
-def finished_kind(run: Path) -> TaskType:
-    """The kind of a finished run.
+def load_pipeline(run: Path) -> type[Pipeline[Any, Any, Any]]:
+    """Return the pipeline of a finished run.
 
     Raises:
-        UserError: the folder holds none.
+        UserError: The directory contains no finished run.
     """
     run_dir.check_finished(run)
-    return get_task_type(load_config(run / run_dir.SETTINGS).task)
+    return get_task_type(load_config(run / run_dir.CONFIG).task).pipeline
 
 
-def fitting(options: dict[str, Any], function: Any, run: Path) -> dict[str, Any]:
-    """The options that were given, all of which the function must know.
+def check_options(options: dict[str, Any], function: Any, run: Path) -> dict[str, Any]:
+    """Return the options that are set, all of which the function must accept.
 
     Raises:
-        UserError: one is of another kind of run.
+        UserError: An option belongs to another type of task.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given.keys() - signature(function).parameters.keys():
-        raise UserError(f"{option_name(name)} does not fit the run in {run}")
-    return given
-
-
-def header() -> str:
-    """The first line of a `run.yaml`."""
-    told = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return f"# headwise train --config THIS does this run again ({told})\n"
-
-
-def versions() -> dict[str, str]:
-    """Of what a run's figures may depend on."""
-    return {
-        "headwise": headwise.__version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": sys.version.split()[0],
-    }
-
-
-def in_bfloat16(settings: RunConfig) -> bool:
-    """Whether a run computes in bfloat16."""
-    able = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    return settings.precision == "bfloat16" or (settings.precision == "auto" and able)
+    values = {name: value for name, value in options.items() if value is not None}
+    for name in values.keys() - signature(function).parameters.keys():
+        raise UserError(f"{option_name(name)} does not apply to the run in {run}")
+    return values

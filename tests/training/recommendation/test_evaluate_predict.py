@@ -29,8 +29,31 @@ def test_evaluate_repeats_the_metrics_of_the_run(run: Path, log: Path) -> None:
     assert dev["dataset"] == "dev, dev"
     assert dev["metrics"] == pytest.approx(metrics["metrics"]["dev"])
     assert set(dev["baselines"]) == {"mean of clicked titles"}  # popularity needs the training split
-    with pytest.raises(UserError, match="--text does not fit the run"):
+    with pytest.raises(UserError, match="--text does not apply to the run"):
         evaluate(run, text="title")
+
+
+@pytest.mark.parametrize(
+    ("name", "splits", "old", "new"),
+    [("behaviors.tsv", ("test",), "-0", "-1"), ("news.tsv", ("train", "dev", "test"), " ", " old ")],
+    ids=["label", "title"],
+)
+def test_evaluate_rejects_a_log_that_changed_since_training(
+    name: str, splits: tuple[str, ...], old: str, new: str, run: Path, log: Path, tmp_path: Path
+) -> None:
+    copied_log, copied_run = tmp_path / "log", tmp_path / "run"
+    shutil.copytree(log, copied_log)
+    shutil.copytree(run, copied_run)
+    config = copied_run / "run.yaml"
+    config.write_text(config.read_text().replace(str(log), str(copied_log)))
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert evaluate(copied_run)["metrics"] == pytest.approx(metrics["metrics"]["test"])
+    for split in splits:
+        file = copied_log / split / name
+        file.write_text(file.read_text().replace(old, new, 1))
+    with pytest.raises(UserError, match=rf"the data has changed since training \({copied_log}\).* --data"):
+        evaluate(copied_run)
+    assert evaluate(copied_run, copied_log)["rows"] == 20
 
 
 def test_zip_has_the_format_of_the_leaderboard(run: Path, log: Path, tmp_path: Path) -> None:

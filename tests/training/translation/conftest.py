@@ -41,18 +41,18 @@ def sentences(count: int, seed: int) -> list[str]:
     return [" ".join(draw.sample(list(WORDS), k=draw.randint(1, 4))) for _ in range(count)]
 
 
-def write(folder: Path, split: str, texts: Sequence[str]) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / f"{split}.en").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-    (folder / f"{split}.de").write_text("".join(f"{translate_words(text)}\n" for text in texts), encoding="utf-8")
+def write(directory: Path, split: str, texts: Sequence[str]) -> None:
+    directory.mkdir(exist_ok=True)
+    (directory / f"{split}.en").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    (directory / f"{split}.de").write_text("".join(f"{translate_words(text)}\n" for text in texts), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pairs")
+    directory = tmp_path_factory.mktemp("pairs")
     for seed, (split, count) in enumerate({"train": 400, "dev": 40, "test": 40}.items()):
-        write(folder, split, sentences(count, seed))
-    return folder
+        write(directory, split, sentences(count, seed))
+    return directory
 
 
 def build_config(pairs: Path, **options: Any) -> TranslationConfig:
@@ -63,6 +63,6 @@ def build_config(pairs: Path, **options: Any) -> TranslationConfig:
 def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     """A run whose translator has learned the language."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("headwise.training.translation.train.NUM_EVALUATIONS", 3)
+        monkeypatch.setattr("headwise.training.translation.pipeline.NUM_EVALUATIONS", 3)
         monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "cache")
         return train(build_config(pairs, **SUFFICIENT), tmp_path_factory.mktemp("runs") / "run")

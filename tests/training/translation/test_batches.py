@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import UserError
-from headwise.training.translation.batches import TokenBatchSampler, TranslationDataLoader, TranslationDataset
+from headwise.training.core.batches import EpochDataLoader, identity_collate
+from headwise.training.translation.batches import TokenBatchSampler, TranslationDataset
 from headwise.training.translation.tokens import RaggedArray, TokenizedPairs
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=60)
@@ -55,7 +56,7 @@ def test_batch_holds_padded_inputs_and_shifted_labels() -> None:
     target = RaggedArray(np.array([8, 9, 2, 2], np.uint16), np.array([3, 4]))
     dataset = TranslationDataset(TokenizedPairs(source, target), torch.device("cpu"), decoder_start_id=1, pad_id=0)
     sampler = TokenBatchSampler(source.lengths, target.lengths, 99, ordered=True)
-    (batch,) = TranslationDataLoader(dataset, sampler)
+    (batch,) = EpochDataLoader(dataset, batch_sampler=sampler, collate_fn=identity_collate)
     order = [0, 1] if batch["input_ids"][0, 0] == 5 else [1, 0]
     expected = {
         "input_ids": [[5, 2, 0, 0], [6, 7, 2, 0]],

@@ -126,7 +126,7 @@ def base(declared: StudySpec, task: str, place: str | None, given: Overrides) ->
     A task that is not the study's has the settings of its first.
     """
     own = declared.tasks.get(task, next(iter(declared.tasks.values())))
-    made: Any = get_task_type(task).settings
+    made: Any = get_task_type(task).config_class
     known = {field.name for field in fields(made)}
     settings = {name: value for name, value in {**own, **given}.items() if name in known}
     found: RunConfig = made(**{**settings, "task": task, **({} if place is None else {"data": (place,)})})

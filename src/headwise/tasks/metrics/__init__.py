@@ -1,6 +1,6 @@
 """How well a task is done: one file for each kind of label.
 
-Each has `PRIMARY`, the metric that matters most; `figures`, all metrics; and `parts` and `primary`: numbers for each
+Each has `PRIMARY`, the metric that matters most; `compute`, all metrics; and `row_statistics` and `from_sums`: numbers for each
 row, and the primary metric as a function of their sums, which is what makes its bootstrap fast. `clicks` judges click
 logs, whose candidates are flat arrays instead of rows.
 """
@@ -16,9 +16,9 @@ __all__ = ["Metrics", "get_metrics", "standard_error"]
 class Metrics(Protocol):
     PRIMARY: str
 
-    def figures(self, scores: Any, rows: Any) -> dict[str, float]: ...
-    def parts(self, scores: Any, rows: Any) -> Any: ...
-    def primary(self, sums: Any) -> Any: ...
+    def compute(self, scores: Any, rows: Any) -> dict[str, float]: ...
+    def row_statistics(self, scores: Any, rows: Any) -> Any: ...
+    def from_sums(self, sums: Any) -> Any: ...
 
 
 METRICS = {

@@ -1,4 +1,4 @@
-"""What a user sees while a model trains: one bar, and a line for each look at dev."""
+"""Progress of a run: one progress bar, and one log line per evaluation on dev."""
 
 import logging
 import sys
@@ -10,35 +10,41 @@ from typing import Any
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
 
-WATCHERS: ContextVar[tuple[TrainerCallback, ...]] = ContextVar("WATCHERS", default=())
+logger = logging.getLogger(__name__)
+
+_EXTRA_CALLBACKS: ContextVar[tuple[TrainerCallback, ...]] = ContextVar("_EXTRA_CALLBACKS", default=())
+
+#: Values that the Trainer logs with the metrics of dev and that are not shown.
+HIDDEN_METRICS = {"runtime", "samples_per_second", "steps_per_second"}
 
 
 @contextmanager
-def extra_callbacks(*watchers: TrainerCallback) -> Iterator[None]:
-    """While it lasts, runs have these callbacks too: a study looks on."""
-    before = WATCHERS.set(watchers)
+def extra_callbacks(*callbacks: TrainerCallback) -> Iterator[None]:
+    """Add callbacks to all runs in this context, such as those of a study."""
+    token = _EXTRA_CALLBACKS.set(callbacks)
     try:
         yield
     finally:
-        WATCHERS.reset(before)
+        _EXTRA_CALLBACKS.reset(token)
 
 
-class Progress(ProgressCallback):
-    """The Trainer's bar; losses go into it instead of below it, and dev figures get a line each."""
+class ProgressBar(ProgressCallback):
+    """The Trainer's progress bar with the current losses; metrics of dev are logged."""
 
     @classmethod
-    def replace_in(cls, trainer: Any) -> None:
-        shown = trainer.pop_callback(ProgressCallback)
+    def install(cls, trainer: Any) -> None:
+        """Replace the Trainer's own progress callbacks, and add those of `extra_callbacks`."""
+        replaced = trainer.pop_callback(ProgressCallback)
         trainer.pop_callback(PrinterCallback)
-        if shown is not None:
+        if replaced is not None:
             trainer.add_callback(cls)
-        for watcher in WATCHERS.get():
-            trainer.add_callback(watcher)
+        for callback in _EXTRA_CALLBACKS.get():
+            trainer.add_callback(callback)
 
     @classmethod
     @contextmanager
-    def ended_in(cls, trainer: Any) -> Iterator[None]:
-        """The bar ends with what it shows, also where that fails: what is told then stands below it."""
+    def close_at_end(cls, trainer: Any) -> Iterator[None]:
+        """Close the bar also after an error, so that messages are printed below it."""
         try:
             yield
         finally:
@@ -48,7 +54,7 @@ class Progress(ProgressCallback):
                     bar.close()
 
     def on_prediction_step(self, *args: Any, **kwargs: Any) -> None:
-        """No bar of its own: it is over in a moment."""
+        """Show no second bar for evaluations."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         bar: Any = self.training_bar
@@ -56,24 +62,24 @@ class Progress(ProgressCallback):
             return
         if "loss" in logs:
             guides = {name.removeprefix("guide/"): x for name, x in logs.items() if name.startswith("guide/")}
-            told = {"loss": logs["loss"]} | {name: x for name, x in guides.items() if not name.endswith("/weight")}
-            bar.set_postfix({name: f"{float(x):.3g}" for name, x in told.items()})
-        figures = {name.removeprefix("eval_"): x for name, x in logs.items() if name.startswith("eval_")}
-        hidden = {"runtime", "samples_per_second", "steps_per_second"}
-        told = {name: f"{x:.4f}" for name, x in figures.items() if name not in hidden and isinstance(x, float)}
-        if told:
-            line = ", ".join(f"{name} {x}" for name, x in told.items())
-            bar.write(f"  epoch {logs.get('epoch', 0):g}: dev {line}", file=sys.stderr)
+            losses = {"loss": logs["loss"]} | {name: x for name, x in guides.items() if not name.endswith("/weight")}
+            bar.set_postfix({name: f"{float(x):.3g}" for name, x in losses.items()})
+        metrics = {name.removeprefix("eval_"): x for name, x in logs.items() if name.startswith("eval_")}
+        shown = {name: x for name, x in metrics.items() if name not in HIDDEN_METRICS and isinstance(x, float)}
+        if shown:
+            line = ", ".join(f"{name} {x:.4f}" for name, x in shown.items())
+            with bar.external_write_mode(file=sys.stderr):
+                logger.info("  epoch %g: dev %s", logs.get("epoch", 0), line)
 
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Without the libraries' reports on what is being loaded; we say what matters ourselves."""
-    before = transformers_logging.get_verbosity()
+    """Suppress the loading messages and progress bars of transformers."""
+    verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     transformers_logging.disable_progress_bar()
     try:
         yield
     finally:
-        transformers_logging.set_verbosity(before)
+        transformers_logging.set_verbosity(verbosity)
         transformers_logging.enable_progress_bar()

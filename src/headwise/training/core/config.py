@@ -1,4 +1,4 @@
-"""What every kind of run is asked, and how settings become `run.yaml` and come back."""
+"""Configuration shared by all pipelines, and its conversion to and from `run.yaml`."""
 
 import math
 from dataclasses import asdict, dataclass, fields, replace
@@ -13,40 +13,43 @@ from headwise.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The settings of every kind of run; each kind adds its own."""
+    """The options of every pipeline; each pipeline adds its own.
 
-    #: The smallest value of settings that are counts.
-    LEAST: ClassVar[dict[str, int]] = {"batch_size": 1, "patience": 1}
-    #: Settings that must be above 0.
+    The string below a field is its help text on the command line.
+    """
+
+    #: The smallest value allowed, for options that are counts.
+    MIN_VALUES: ClassVar[dict[str, int]] = {"batch_size": 1, "patience": 1}
+    #: Options that must be positive and finite.
     POSITIVE: ClassVar[tuple[str, ...]] = ("epochs", "learning_rate")
 
     task: str | None = None
-    """A task by name; `headwise tasks` lists them. Without one, the data is your own."""
+    """Name of a built-in task; `headwise tasks` lists them. Without a task, --data names your own files."""
     data: tuple[str, ...] = ()
-    """Where the data is: a file or folder, or hub:OWNER/NAME."""
+    """The data: a file, a directory or hub:OWNER/NAME."""
     model: str = "distance-aware"
-    """A Hugging Face encoder, by name or folder, or one of ours, trained from scratch: none, plain, rpr,
+    """A Hugging Face encoder (name or directory) to fine-tune, or a scheme to train from scratch: none, plain, rpr,
     transformer-xl, tener, distance-aware."""
     epochs: float | None = None
-    """How often the training rows are seen; by default the task's number."""
+    """Number of training epochs; the default depends on the task."""
     learning_rate: float | None = None
-    """Of Adam, falling to 0; by default the task's."""
+    """Initial learning rate of AdamW, decayed linearly to 0; the default depends on the task."""
     batch_size: int | None = None
-    """Texts in a step, of all processes together; by default the task's."""
+    """Examples per optimizer step, over all processes; the default depends on the task."""
     patience: int = 3
-    """Stop after so many epochs without a better dev figure."""
+    """Stop after this many epochs without improvement on dev."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """What to compute in; auto takes bfloat16 on a GPU that has it."""
+    """Floating-point precision; auto is bfloat16 on GPUs that support it, else float32."""
     seed: int = 0
-    """Of splits, initial values, batches and dropout."""
+    """Random seed of splits, initial weights, batches and dropout."""
     deterministic: bool = False
-    """Compute only by what gives the same bits each time, on a GPU too, where that is slower. A CPU always does."""
+    """Use deterministic algorithms only. Slower on a GPU; CPU runs are always deterministic."""
 
     def __post_init__(self) -> None:
-        for name, low in self.LEAST.items():
+        for name, minimum in self.MIN_VALUES.items():
             value = getattr(self, name)
-            if value is not None and value < low:
-                raise UserError(f"{option_name(name)} must be at least {low}, got {value}")
+            if value is not None and value < minimum:
+                raise UserError(f"{option_name(name)} must be at least {minimum}, got {value}")
         for name in self.POSITIVE:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -54,81 +57,117 @@ class RunConfig:
 
     @classmethod
     def default_value(cls, name: str) -> Any:
-        """The value of a setting that is not given."""
+        """Return the default of an option."""
         return next(field.default for field in fields(cls) if field.name == name)
 
     def resolve_paths(self) -> Self:
-        """The same with whole paths, so that they hold from any folder."""
-        return replace(self, data=tuple(map(whole, self.data)), model=whole(self.model))
+        """Return a copy with absolute paths, which is valid from any working directory."""
+        return replace(self, data=tuple(map(absolute_if_exists, self.data)), model=absolute_if_exists(self.model))
 
     def to_yaml(self) -> str:
-        """As YAML: what differs from the defaults, and what is always good to see."""
+        """Return the options that differ from their defaults, and always the task, model and seed, as YAML."""
         always = {"model", "seed"} if self.task is None else {"task", "model", "seed"}
-        given = {name: plain(x) for name, x in asdict(self).items() if name in always or x != self.default_value(name)}
-        text: str = yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
+        options = {
+            name: to_plain_type(value)
+            for name, value in asdict(self).items()
+            if name in always or value != self.default_value(name)
+        }
+        text: str = yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
         return text
 
     @classmethod
-    def from_dict(cls, path: Path, found: dict[str, Any]) -> Self:
-        """The settings that a file holds.
+    def load(cls, path: Path) -> Self:
+        """Read a `run.yaml`.
 
         Raises:
-            UserError: what is no setting, or a value that it cannot have.
+            UserError: The file does not exist, is not YAML or holds an invalid option.
+        """
+        return cls.from_dict(path, read_yaml(path))
+
+    @classmethod
+    def from_dict(cls, path: Path, options: dict[str, Any]) -> Self:
+        """Build a configuration from the contents of a file.
+
+        Args:
+            path: The file, for error messages.
+            options: Its contents.
+
+        Raises:
+            UserError: An unknown option, or a value of the wrong type.
         """
         types = get_type_hints(cls)
         names = [field.name for field in fields(cls)]
-        unknown = [name for name in found if name not in names]
+        unknown = [name for name in options if name not in names]
         if unknown:
-            raise UserError(f"{path}: {unknown[0]!r} is no setting; there: {', '.join(names)}")
-        given = {}
-        for name, value in found.items():
+            raise UserError(f"{path}: unknown option {unknown[0]!r}; expected one of {', '.join(names)}")
+        values = {}
+        for name, value in options.items():
             try:
-                given[name] = parse_value(types[name], value)
+                values[name] = parse_value(types[name], value)
             except (TypeError, ValueError) as error:
                 raise UserError(f"{path}: {name} {error}") from None
-        return cls(**given)
+        return cls(**values)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping.
+
+    Raises:
+        UserError: The file does not exist, is not YAML or holds something else.
+    """
+    try:
+        contents = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise UserError(f"{path}{'' if mark is None else f', line {mark.line + 1}'}: not valid YAML") from None
+    if not isinstance(contents, dict):
+        raise UserError(f"{path}: expected one option per line, as NAME: VALUE")
+    return contents
 
 
 def option_name(name: str) -> str:
-    """What the command line calls a setting."""
+    """Return the command-line spelling of an option."""
     return f"--{name.replace('_', '-')}"
 
 
-def whole(name: str) -> str:
-    """A path from the root, if there is such a file or folder; any other name as it is."""
+def absolute_if_exists(name: str) -> str:
+    """Return the absolute path if the name is an existing file or directory, else the name itself."""
     return str(Path(name).absolute()) if Path(name).exists() else name
 
 
-def plain(value: Any) -> Any:
+def to_plain_type(value: Any) -> Any:
+    """Convert tuples and paths to types that YAML has."""
     return list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
 
 
-#: What a file may hold for a type, where it is not that type.
-TAKEN: dict[Any, Any] = {float: (int, float), Path: str}
+#: The YAML types accepted for a field type, where they differ from the type itself.
+YAML_TYPES: dict[Any, Any] = {float: (int, float), Path: str}
 
 
-def parse_value(wanted: Any, value: Any) -> Any:
-    """A value of YAML as a type.
+def parse_value(expected: Any, value: Any) -> Any:
+    """Convert a YAML value to a field's type.
 
     Raises:
-        ValueError: it cannot be that.
+        ValueError: The value does not have that type.
 
     Example:
         >>> from pathlib import Path
-        >>> as_type(tuple[int, int] | None, [3, 4]), as_type(float, 2), as_type(Path, "a.txt").name
+        >>> parse_value(tuple[int, int] | None, [3, 4]), parse_value(float, 2), parse_value(Path, "a.txt").name
         ((3, 4), 2, 'a.txt')
     """
-    kind, parts = get_origin(wanted), get_args(wanted)
-    if kind in (Union, UnionType):
-        return None if value is None else parse_value(next(part for part in parts if part is not NoneType), value)
-    if kind is Literal:
-        if value not in parts:
-            raise ValueError(f"must be one of {', '.join(parts)}; got {value!r}")
+    origin, args = get_origin(expected), get_args(expected)
+    if origin in (Union, UnionType):
+        return None if value is None else parse_value(next(arg for arg in args if arg is not NoneType), value)
+    if origin is Literal:
+        if value not in args:
+            raise ValueError(f"must be one of {', '.join(args)}; got {value!r}")
         return value
-    if kind is tuple:
-        types = parts[:1] * len(value) if isinstance(value, list) and parts[-1] is ... else parts
+    if origin is tuple:
+        types = args[:1] * len(value) if isinstance(value, list) and args[-1] is ... else args
         if isinstance(value, list) and len(types) == len(value):
-            return tuple(parse_value(part, x) for part, x in zip(types, value, strict=True))
-    elif isinstance(value, TAKEN.get(wanted, wanted)) and isinstance(value, bool) == (wanted is bool):
-        return Path(value) if wanted is Path else value
+            return tuple(parse_value(item_type, item) for item_type, item in zip(types, value, strict=True))
+    elif isinstance(value, YAML_TYPES.get(expected, expected)) and isinstance(value, bool) == (expected is bool):
+        return Path(value) if expected is Path else value
     raise ValueError(f"cannot be {value!r}")

@@ -1,4 +1,4 @@
-"""Several processes, one run: the first reads and writes, and a mistake that it finds is everyone's."""
+"""Runs of several processes: the main process reads and writes, and its errors are raised in all of them."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,37 +13,37 @@ T = TypeVar("T")
 
 
 def state() -> PartialState:
-    """Which process this is, of how many. Without an accelerator they must be told to share the CPU, by gloo."""
-    return PartialState(cpu=on_cpu())
+    """Return the process's rank and the number of processes. Without an accelerator, processes use gloo."""
+    return PartialState(cpu=is_on_cpu())
 
 
-def on_cpu() -> bool:
+def is_on_cpu() -> bool:
     return not torch.accelerator.is_available()
 
 
-def first_then_all(action: Callable[[], T]) -> T:
-    """What every process does for itself, after the first, which leaves in the cache what the others find there.
+def main_process_first(action: Callable[[], T]) -> T:
+    """Run an action in the main process, then in all others, which find its results in the cache.
 
     Raises:
-        UserError: the first process found one.
+        UserError: The main process raised it.
     """
-    found = first_only(action)
-    return found if state().is_main_process else action()
+    result = main_process_only(action)
+    return result if state().is_main_process else action()
 
 
-def first_only(action: Callable[[], T]) -> Any:
-    """What the first process alone does, while the others wait; they get None.
+def main_process_only(action: Callable[[], T]) -> Any:
+    """Run an action in the main process while the others wait. They get None.
 
     Raises:
-        UserError: the first process found one.
+        UserError: The main process raised it.
     """
-    found, mistakes = None, [""]
+    result, messages = None, [""]
     if state().is_main_process:
         try:
-            found = action()
-        except UserError as mistake:
-            mistakes = [str(mistake)]
-    broadcast_object_list(mistakes)
-    if mistakes[0]:
-        raise UserError(mistakes[0])
-    return found
+            result = action()
+        except UserError as error:
+            messages = [str(error)]
+    broadcast_object_list(messages)
+    if messages[0]:
+        raise UserError(messages[0])
+    return result

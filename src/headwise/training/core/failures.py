@@ -1,4 +1,4 @@
-"""What may break while a model trains, told so that it helps: a loss that is no number, too little memory."""
+"""Checks during training: losses that are not finite, and batches that do not fit in memory."""
 
 import gc
 from collections.abc import Sequence
@@ -12,121 +12,124 @@ from transformers import Trainer
 
 from headwise.errors import UserError
 
-#: Losses are looked at after so many steps: on a GPU each look makes the host wait. The step that broke is known.
-TOGETHER = 20
-#: So many rows of a batch are named.
-NAMED = 20
+#: Steps between two checks of the losses. Each check synchronizes with the GPU.
+CHECK_INTERVAL = 20
+#: Number of rows that a message names.
+MAX_NAMED_ROWS = 20
 
 
 class CheckedTrainer(Trainer):
-    """A Trainer that stops where a loss, or its gradient, is not finite, and says what fits where memory does not
-    suffice. It comes before the Trainer whose steps it watches among a class's bases.
+    """A Trainer that stops when a loss or gradient is not finite, and suggests a batch size when memory runs out.
+
+    In the bases of a class, it precedes the Trainer whose steps it checks.
     """
 
-    counted: str = "rows"  # what --batch-size counts
-    _losses: dict[str, Tensor] | None = None  # of the step, by term, where there are several
-    _seen: dict[int, dict[str, Tensor]] | None = None  # by step, those that were not looked at yet
+    batch_unit: str = "rows"  # the unit of --batch-size
+    _losses: dict[str, Tensor] | None = None  # the terms of a step's loss, if there are several
+    _unchecked: dict[int, dict[str, Tensor]] | None = None  # losses by step since the last check
 
-    def rows_at(self, step: int) -> Sequence[int]:
-        """The numbers, in the user's file, of the rows that this process learnt from in a step; steps count from 0."""
+    def rows_at_step(self, step: int) -> Sequence[int]:
+        """Return the rows of the user's file in this process's batch at a step; steps count from 0."""
         raise NotImplementedError
 
-    def largest(self, size: int) -> tuple[int, dict[str, Any]]:
-        """The size of a batch, at most the one given and the run's own; and such a batch of what takes most memory."""
+    def largest_batch(self, max_size: int) -> tuple[int, dict[str, Any]]:
+        """Return the batch that takes most memory and its size, at most `max_size` and the run's batch size."""
         raise NotImplementedError
 
-    def step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """A step's forward and backward pass."""
+    def forward_backward(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Run the forward and backward pass of a step."""
         return super().training_step(model, inputs, num_items_in_batch)
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        self._losses, fault = None, ""
+        self._losses, memory_error = None, ""
         try:
-            loss = self.step(model, inputs, num_items_in_batch)
+            loss = self.forward_backward(model, inputs, num_items_in_batch)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            fault = str(error).splitlines()[0]
-        if fault:  # outside the except, which keeps alive what the step had made
+            memory_error = str(error).splitlines()[0]
+        if memory_error:  # outside of the except block, which keeps the step's tensors alive
             del inputs
-            raise UserError(self.too_large(model, fault))
-        self._seen = self._seen or {}
-        self._seen[self.state.global_step] = self._losses or {"the task's loss": loss}
-        if len(self._seen) >= TOGETHER:
-            self.look()
+            raise UserError(self.suggest_batch_size(model, memory_error))
+        self._unchecked = self._unchecked or {}
+        self._unchecked[self.state.global_step] = self._losses or {"the task's loss": loss}
+        if len(self._unchecked) >= CHECK_INTERVAL:
+            self.check_losses()
         return loss
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         norm = super()._clip_grad_norm(model)
-        if self._seen and isinstance(norm, Tensor):
-            self._seen.setdefault(self.state.global_step, {})["the gradient"] = norm.detach()
+        if self._unchecked and isinstance(norm, Tensor):
+            self._unchecked.setdefault(self.state.global_step, {})["the gradient"] = norm.detach()
         return norm
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        if "loss" in logs:  # always before a checkpoint: none is written of a model that broke
-            self.look()
+        if "loss" in logs:  # logged before each checkpoint, so that no broken model is saved
+            self.check_losses()
         super().log(logs, *args, **kwargs)
 
-    def look(self) -> None:
-        """Look at the losses since the last look.
+    def check_losses(self) -> None:
+        """Check the losses since the last check.
 
         Raises:
-            UserError: one of them is not finite.
+            UserError: One of them is not finite.
         """
-        seen, self._seen = self._seen or {}, None
-        steps = [(step, name) for step, terms in seen.items() for name in terms]
+        unchecked, self._unchecked = self._unchecked or {}, None
+        steps = [(step, name) for step, terms in unchecked.items() for name in terms]
         if not steps:
             return
-        values = torch.stack([number(x) for terms in seen.values() for x in terms.values()])
+        values = torch.stack([to_scalar(x) for terms in unchecked.values() for x in terms.values()])
         finite = values.isfinite()
         if self.args.world_size > 1:
-            broken = self.accelerator.reduce((~finite).sum(), "sum")
-            if not int(broken):
+            num_broken = self.accelerator.reduce((~finite).sum(), "sum")
+            if not int(num_broken):
                 return
         elif bool(finite.all()):
             return
-        found = [(*steps[i], float(values[i])) for i in (~finite).nonzero().flatten().tolist()[:1]]
-        told = [(step, name, value, list(self.rows_at(step))) for step, name, value in found]
-        told = gather_object(told) if self.args.world_size > 1 else told
-        first = min(step for step, *_ in told)
-        _, name, value, _ = next(one for one in told if one[0] == first)
-        rows = sorted(row for step, *_, rows in told if step == first for row in rows)
+        broken = [(*steps[i], float(values[i])) for i in (~finite).nonzero().flatten().tolist()[:1]]
+        failures = [(step, name, value, list(self.rows_at_step(step))) for step, name, value in broken]
+        failures = gather_object(failures) if self.args.world_size > 1 else failures
+        first_step = min(step for step, *_ in failures)
+        _, name, value, _ = next(failure for failure in failures if failure[0] == first_step)
+        rows = sorted(row for step, *_, rows in failures if step == first_step for row in rows)
         raise UserError(
-            f"step {first + 1}: {name} is {value:g}, on rows {listed(rows)} (from 0); "
-            "a lower --learning-rate or --precision float32 may help, or these rows are odd"
+            f"step {first_step + 1}: {name} is {value:g}, on rows {format_rows(rows)} (from 0); "
+            "try a lower --learning-rate or --precision float32, or inspect these rows"
         )
 
-    def too_large(self, model: nn.Module, fault: str) -> str:
-        """What to do where a batch does not fit in memory: the half of it that does is tried out."""
-        size, _ = self.largest(2**62)
-        what = f"step {self.state.global_step + 1}: out of memory with batches of {size} {self.counted}"
-        if self.args.world_size > 1:  # a process cannot try out by itself what all do together
-            return f"{what} a process; try half of --batch-size ({fault})"
-        reserve = self.optimizer_memory(model)
+    def suggest_batch_size(self, model: nn.Module, memory_error: str) -> str:
+        """Return a message with a batch size that fits in memory, found by halving."""
+        size, _ = self.largest_batch(2**62)
+        problem = f"step {self.state.global_step + 1}: out of memory with batches of {size} {self.batch_unit}"
+        if self.args.world_size > 1:  # a process cannot run a step without the others
+            return f"{problem} per process; try half of --batch-size ({memory_error})"
+        reserve = self.reserve_optimizer_memory(model)
         while size > 1:
-            size, inputs = self.largest(size // 2)
-            if self.fits(model, inputs):
+            size, inputs = self.largest_batch(size // 2)
+            if self.fits_in_memory(model, inputs):
                 del reserve
-                return f"{what}; --batch-size {size} fits, tried out with what is longest"
-        return f"{what}, and of 1: a smaller model or shorter texts are needed ({fault})"
+                return f"{problem}; --batch-size {size} fits, even with the longest examples"
+        return f"{problem}, and even with a batch of 1: use a smaller model or shorter texts ({memory_error})"
 
-    def fits(self, model: nn.Module, inputs: dict[str, Any]) -> bool:
-        """Whether a step's forward and backward pass fit in memory."""
+    def fits_in_memory(self, model: nn.Module, inputs: dict[str, Any]) -> bool:
+        """Return whether the forward and backward pass of a batch fit in memory."""
         gc.collect()
         torch.cuda.empty_cache()
         model.zero_grad()
         try:
-            self.step(model, self._prepare_inputs(inputs))
+            self.forward_backward(model, self._prepare_inputs(inputs))
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             return False
         return True
 
-    def optimizer_memory(self, model: nn.Module) -> list[Tensor]:
-        """As much memory as Adam takes at its first step, if that is still to come."""
+    def reserve_optimizer_memory(self, model: nn.Module) -> list[Tensor]:
+        """Allocate the memory of Adam's state, unless its first step has allocated it already."""
         if self.optimizer is None or self.optimizer.state:
             return []
         try:
@@ -135,13 +138,13 @@ class CheckedTrainer(Trainer):
             return []
 
 
-def number(x: Tensor) -> Tensor:
-    """A loss or norm, of which each process may have a part (FSDP)."""
+def to_scalar(x: Tensor) -> Tensor:
+    """Convert a loss or norm, which FSDP may shard, to a float32 scalar."""
     return (x.full_tensor() if isinstance(x, DTensor) else x).detach().float().reshape(())
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory did not suffice, of a GPU or of the CPU.
+    """Return whether an error means that the memory of the GPU or CPU is exhausted.
 
     >>> is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory")), is_out_of_memory(RuntimeError("shapes differ"))
     (True, False)
@@ -153,11 +156,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def listed(rows: Sequence[int]) -> str:
-    """Numbers with commas, the first ones of many.
+def format_rows(rows: Sequence[int]) -> str:
+    """Return row numbers separated by commas, at most `MAX_NAMED_ROWS` of them.
 
-    >>> listed([3, 1]), listed(range(30))[-16:]
+    >>> format_rows([3, 1]), format_rows(range(30))[-16:]
     ('3, 1', '19 and 10 others')
     """
-    more = len(rows) - NAMED
-    return ", ".join(map(str, rows[:NAMED])) + (f" and {more} others" if more > 0 else "")
+    num_hidden = len(rows) - MAX_NAMED_ROWS
+    return ", ".join(map(str, rows[:MAX_NAMED_ROWS])) + (f" and {num_hidden} others" if num_hidden > 0 else "")

@@ -1,4 +1,4 @@
-"""What commands print in the end."""
+"""The results that commands print to standard output."""
 
 from shlex import quote
 from typing import Any
@@ -9,58 +9,60 @@ from rich.text import Text
 
 from headwise import tasks
 from headwise.tasks.mind import MIND
-from headwise.training.run import RunResult
+from headwise.training.core.run_dir import RunResult
 
-#: What `headwise predict` takes, where it is not a file of rows.
-USE = {"clicks": "FOLDER --out prediction.zip"}
-
-
-def print_result(run: RunResult) -> None:
-    """The figures of a finished run, and what to do next."""
-    metrics = run.metrics
-    for split, figures in metrics["metrics"].items():
-        print(line(split, figures, metrics["primary_metric"], metrics["standard_error"][split]))
-        beside(metrics.get("baselines", {}).get(split, {}), metrics["primary_metric"])
-    print(f"The model, its card and predictions are in {run.folder}")
-    print(f"  headwise predict {quote(str(run.folder))} {USE.get(metrics['label_type'], 'FILE --out LABELLED')}")
+#: The arguments of `headwise predict` by label type, if they are not those of a file of examples.
+PREDICT_ARGUMENTS = {"clicks": "LOG --out prediction.zip", "translation": "FILE --out TRANSLATED"}
 
 
-def print_evaluation(found: dict[str, Any]) -> None:
-    """The figures of an evaluation."""
-    print(f"{found['dataset']} ({found['rows']:,} rows)")
-    print(line("figures", found["metrics"], found["primary_metric"], found["standard_error"]))
-    beside(found.get("baselines", {}), found["primary_metric"])
+def print_result(result: RunResult) -> None:
+    """Print the metrics of a finished run and the command to use its model."""
+    metrics = result.metrics
+    for split, values in metrics["metrics"].items():
+        print(format_metrics(split, values, metrics["primary_metric"], metrics["standard_error"][split]))
+        print_baselines(metrics["baselines"].get(split, {}), metrics["primary_metric"])
+    arguments = PREDICT_ARGUMENTS.get(metrics["label_type"], "FILE --out LABELLED")
+    print(f"The model, its card and its predictions are in {result.run_dir}")
+    print(f"To use the model: headwise predict {quote(str(result.run_dir))} {arguments}")
 
 
-def beside(others: dict[str, dict[str, float]], primary: str) -> None:
-    """The figures of what a model is compared with."""
-    for name, figures in others.items():
-        print(f"  beside {line(name, figures, primary)}")
+def print_evaluation(evaluation: dict[str, Any]) -> None:
+    """Print the result of an evaluation."""
+    print(f"{evaluation['dataset']} ({evaluation['rows']:,} rows)")
+    print(format_metrics("metrics", evaluation["metrics"], evaluation["primary_metric"], evaluation["standard_error"]))
+    print_baselines(evaluation["baselines"], evaluation["primary_metric"])
 
 
-def line(name: str, figures: dict[str, float], primary: str, error: float | None = None) -> str:
-    """The primary figure with its error bar, where it has one, first.
+def print_baselines(baselines: dict[str, dict[str, float]], primary_metric: str) -> None:
+    for name, values in baselines.items():
+        print(f"  baseline {format_metrics(name, values, primary_metric)}")
 
-    >>> line("test", {"macro_f1": 0.8, "accuracy": 0.9}, "accuracy", 0.01)
+
+def format_metrics(
+    name: str, values: dict[str, float], primary_metric: str, standard_error: float | None = None
+) -> str:
+    """Return metrics in one line, the primary metric first.
+
+    >>> format_metrics("test", {"macro_f1": 0.8, "accuracy": 0.9}, "accuracy", 0.01)
     'test: accuracy 0.9000 ± 0.0100, macro_f1 0.8000'
-    >>> line("test", {"mrr": 0.5, "queries": 1300.0}, "mrr")
+    >>> format_metrics("test", {"mrr": 0.5, "queries": 1300.0}, "mrr")
     'test: mrr 0.5000, queries 1,300'
     """
-    rest = [f"{other} {number(value)}" for other, value in figures.items() if other != primary]
-    first = f"{primary} {figures[primary]:.4f}" + ("" if error is None else f" ± {error:.4f}")
-    return f"{name}: {', '.join([first, *rest])}"
+    error = "" if standard_error is None else f" ± {standard_error:.4f}"
+    others = [f"{other} {format_number(value)}" for other, value in values.items() if other != primary_metric]
+    return f"{name}: {', '.join([f'{primary_metric} {values[primary_metric]:.4f}{error}', *others])}"
 
 
-def number(value: float) -> str:
-    """A figure, or, without a fraction, a count."""
+def format_number(value: float) -> str:
+    """Format a metric, or a count if it is a whole number."""
     return f"{value:,.0f}" if value > 1 and float(value).is_integer() else f"{value:.4f}"
 
 
 def print_tasks() -> None:
-    """The named tasks: what each asks, which paper has it, where its data comes from."""
+    """Print the built-in tasks: the question, the paper and the source of the data."""
     console = Console()
     for task in (*tasks.list_tasks(), MIND):
         console.print(f"[bold]{task.name}[/] ({task.primary})", highlight=False)
-        for what, text in (("", task.about), ("paper: ", task.paper), ("data: ", task.source)):
+        for label, text in (("", task.about), ("paper: ", task.paper), ("data: ", task.source)):
             if text:
-                console.print(Padding(Text(f"{what}{text}"), (0, 0, 0, 2), expand=False))
+                console.print(Padding(Text(f"{label}{text}"), (0, 0, 0, 2), expand=False))

@@ -1,8 +1,9 @@
-"""A run's folder. What is in it is whole or not taken for it.
+"""The run directory: its files, atomic writes and checkpoints.
 
-A finished run is staged, flushed and renamed, `metrics.json` last. A checkpoint, which the Trainer writes file by file,
-gets a list of its files and their sizes when all of them are on the disk; without it, or with a file that is not as
-listed, it is passed over.
+A run is complete once `metrics.json` exists. The files of a finished run are written to a staging directory, flushed
+to disk and moved, `metrics.json` last. The Trainer writes checkpoints file by file; once all files of a checkpoint are
+on disk, a manifest with their sizes is added. Checkpoints without a manifest, or with a file that differs from it, are
+ignored.
 """
 
 import errno
@@ -11,6 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -19,129 +21,155 @@ from safetensors import SafetensorError
 
 from headwise.errors import UserError
 
-SETTINGS, METRICS, PREDICTIONS, CHECKPOINTS = "run.yaml", "metrics.json", "predictions.parquet", "checkpoints"
-STAGE, TOKENS, WHOLE = ".unfinished", ".tokens", "whole.json"
+CONFIG, METRICS, PREDICTIONS, CARD = "run.yaml", "metrics.json", "predictions.parquet", "README.md"
+CHECKPOINTS, STAGING, MANIFEST = "checkpoints", ".unfinished", "manifest.json"
 
 
-def check_out_dir(folder: Path, *, force: bool, resume: bool) -> None:
-    """Make sure that a run may be written here; nothing is changed yet.
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: its directory and the contents of `metrics.json`."""
+
+    run_dir: Path
+    metrics: dict[str, Any]
+
+
+def check_out_dir(out_dir: Path, *, force: bool, resume: bool) -> None:
+    """Check that a run can be written to a directory. Nothing is changed.
 
     Raises:
-        UserError: there is a run already, or something else, or none to resume.
+        UserError: The directory holds another run or other files, or no run to resume.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--out {folder}: a file of that name is in the way")
-    there = folder.is_dir() and any(path.name != part_of(folder / SETTINGS).name for path in folder.iterdir())
+    if out_dir.exists() and not out_dir.is_dir():
+        raise UserError(f"--out {out_dir}: a file of that name exists")
+    has_files = out_dir.is_dir() and any(path.name != partial_path(out_dir / CONFIG).name for path in out_dir.iterdir())
     if resume:
-        if not (folder / SETTINGS).is_file():
-            raise UserError(f"--resume: {folder} holds no run ({SETTINGS} is missing)")
-        if (folder / METRICS).exists():
-            raise UserError(f"--resume: the run in {folder} is finished")
+        if not (out_dir / CONFIG).is_file():
+            raise UserError(f"--resume: {out_dir} contains no run ({CONFIG} is missing)")
+        if (out_dir / METRICS).exists():
+            raise UserError(f"--resume: the run in {out_dir} is already finished")
         return
-    if there and not (folder / SETTINGS).is_file():
-        raise UserError(f"--out {folder}: holds files that are no run of headwise; name a new folder")
-    if there and not force:
-        state = "a finished run" if (folder / METRICS).exists() else "an unfinished run (--resume goes on with it)"
-        raise UserError(f"--out {folder}: holds {state}; --force replaces it")
+    if has_files and not (out_dir / CONFIG).is_file():
+        raise UserError(f"--out {out_dir}: contains files that are not a headwise run; choose another directory")
+    if has_files and not force:
+        state = "a finished run" if (out_dir / METRICS).exists() else "an unfinished run (--resume continues it)"
+        raise UserError(f"--out {out_dir}: contains {state}; --force replaces it")
 
 
-def check_finished(run: Path) -> None:
-    """Make sure that a folder holds a finished run.
+def check_finished(run_dir: Path) -> None:
+    """Check that a directory contains a finished run.
 
     Raises:
-        UserError: it does not.
+        UserError: It does not.
     """
-    for name in (SETTINGS, METRICS):
-        if not (run / name).is_file():
-            why = "no such folder" if not run.is_dir() else f"{name} is missing"
-            again = f"headwise train --resume --out {quote(str(run))}"
-            hint = f": the run did not finish; {again} goes on" if name == METRICS else ""
-            raise UserError(f"{run}: holds no finished run ({why}){hint}")
+    for name in (CONFIG, METRICS):
+        if not (run_dir / name).is_file():
+            reason = "no such directory" if not run_dir.is_dir() else f"{name} is missing"
+            hint = f"; to finish it: {resume_command(run_dir)}" if name == METRICS else ""
+            raise UserError(f"{run_dir}: no finished run ({reason}){hint}")
 
 
-def read_metrics(run: Path, *needed: str) -> dict[str, Any]:
-    """What a finished run's `metrics.json` holds.
+def resume_command(run_dir: Path) -> str:
+    """Return the command that resumes a run."""
+    return f"headwise train --resume --out {quote(str(run_dir))}"
+
+
+def read_metrics(run_dir: Path, *required: str) -> dict[str, Any]:
+    """Read the `metrics.json` of a finished run.
 
     Args:
-        run: the folder.
-        needed: what it must hold.
+        run_dir: The run directory.
+        required: Keys that must be present.
 
     Raises:
-        UserError: the folder holds no finished run, or the file is not as it was written.
+        UserError: The directory contains no finished run, or the file is damaged.
     """
-    check_finished(run)
+    check_finished(run_dir)
     try:
-        found = json.loads((run / METRICS).read_text(encoding="utf-8"))
+        metrics = json.loads((run_dir / METRICS).read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        found = None
-    missing = [name for name in needed if not isinstance(found, dict) or name not in found]
-    if missing or not isinstance(found, dict):
-        raise UserError(
-            f"{run / METRICS}: not as headwise wrote it" + (f" ({missing[0]!r} is missing)" if found else "")
-        )
-    return found
+        metrics = None
+    missing = [name for name in required if not isinstance(metrics, dict) or name not in metrics]
+    if missing or not isinstance(metrics, dict):
+        reason = f" ({missing[0]!r} is missing)" if metrics else ""
+        raise UserError(f"{run_dir / METRICS}: not written by headwise, or damaged{reason}")
+    return metrics
 
 
-def begin(folder: Path, settings: str, *, resume: bool) -> None:
-    """Make the folder a run's, with these settings; an old run goes, unless it is resumed.
+def begin(out_dir: Path, config_yaml: str, *, resume: bool) -> None:
+    """Prepare the run directory and write `run.yaml`. An old run is deleted unless it is resumed.
 
-    First it is no longer finished, last it has other settings: whenever that is cut off, what is left is a run that can
-    be resumed or replaced.
+    `metrics.json` is deleted first and `run.yaml` is replaced last, so that an interruption at any point leaves a run
+    that can be resumed or replaced.
     """
-    if not resume and folder.is_dir():
-        (folder / METRICS).unlink(missing_ok=True)
-        flush(folder)
-        for path in folder.iterdir():
+    if not resume and out_dir.is_dir():
+        (out_dir / METRICS).unlink(missing_ok=True)
+        flush(out_dir)
+        for path in out_dir.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
-            elif path.name != SETTINGS:
+            elif path.name != CONFIG:
                 path.unlink()
-    atomic_write(folder / SETTINGS, settings)
+    atomic_write(out_dir / CONFIG, config_yaml)
 
 
-def complete(checkpoint: Path) -> None:
-    """Say that a checkpoint is whole: all of its files are on the disk, and are listed with their sizes."""
-    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != WHOLE)
+def write_manifest(checkpoint: Path) -> None:
+    """Flush a checkpoint to disk and mark it as complete with a manifest of its files and their sizes."""
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != MANIFEST)
     for path in files:
         flush(path)
-    atomic_write(
-        checkpoint / WHOLE, to_json({str(path.relative_to(checkpoint)): path.stat().st_size for path in files})
-    )
+    sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in files}
+    atomic_write(checkpoint / MANIFEST, to_json(sizes))
 
 
-def is_whole(checkpoint: Path) -> bool:
-    """Whether a checkpoint was completed, and nothing of it is missing or cut."""
+def is_complete(checkpoint: Path) -> bool:
+    """Return whether all files in a checkpoint's manifest exist with their recorded sizes."""
     try:
-        sizes = json.loads((checkpoint / WHOLE).read_text(encoding="utf-8"))
+        sizes = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
         return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError, AttributeError):
         return False
 
 
-def last_checkpoint(folder: Path) -> str | None:
-    """The newest checkpoint that is whole."""
-    found = [(int(number), path) for number, path in checkpoints(folder) if is_whole(path)]
-    return str(max(found)[1]) if found else None
+def last_checkpoint(run_dir: Path) -> str | None:
+    """Return the newest complete checkpoint, or None."""
+    complete = [(step, path) for step, path in list_checkpoints(run_dir) if is_complete(path)]
+    return str(max(complete)[1]) if complete else None
 
 
-def remove_broken_checkpoints(folder: Path) -> None:
-    """Those that are not whole go: the Trainer would count them among those that it keeps."""
-    for _, path in checkpoints(folder):
-        if not is_whole(path):
+def remove_broken_checkpoints(run_dir: Path) -> None:
+    """Delete incomplete checkpoints, which the Trainer would count towards `save_total_limit`."""
+    for _, path in list_checkpoints(run_dir):
+        if not is_complete(path):
             shutil.rmtree(path)
 
 
-def checkpoints(folder: Path) -> Iterator[tuple[str, Path]]:
-    for path in sorted((folder / CHECKPOINTS).glob("checkpoint-*")):
-        number = path.name.removeprefix("checkpoint-")
-        if number.isdecimal() and path.is_dir():
-            yield number, path
+def list_checkpoints(run_dir: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the step and directory of each checkpoint."""
+    for path in sorted((run_dir / CHECKPOINTS).glob("checkpoint-*")):
+        step = path.name.removeprefix("checkpoint-")
+        if step.isdecimal() and path.is_dir():
+            yield int(step), path
 
 
 @contextmanager
-def staging_dir(folder: Path) -> Iterator[Path]:
-    """A folder to write to; in the end its files move to their place, `metrics.json` last, or nothing does."""
-    stage = folder / STAGE
+def scratch_dir(out_dir: Path, *, is_main_process: bool) -> Iterator[Path]:
+    """Yield the path of a directory for temporary files next to the run directory. It is deleted at the end.
+
+    Temporary files can so be written before the run directory is touched. The directory is created by its first user.
+    """
+    path = out_dir.resolve()
+    path = path.with_name(f".{path.name}.tokens")
+    try:
+        yield path
+    finally:
+        if is_main_process:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def staging_dir(out_dir: Path) -> Iterator[Path]:
+    """Yield a directory whose files are moved to `out_dir` at the end, `metrics.json` last, or deleted on an error."""
+    stage = out_dir / STAGING
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
     try:
@@ -150,41 +178,41 @@ def staging_dir(folder: Path) -> Iterator[Path]:
         for path in files:
             flush(path)
         for path in files:
-            place = folder / path.relative_to(stage)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(place)
-        flush(folder)
+            target = out_dir / path.relative_to(stage)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+        flush(out_dir)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A path to write to; in the end the file moves to its place, or is gone."""
+    """Yield a temporary path that is moved to `path` at the end, or deleted on an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = part_of(path)
+    temporary = partial_path(path)
     try:
-        yield part
-        flush(part)
-        part.replace(path)
+        yield temporary
+        flush(temporary)
+        temporary.replace(path)
         flush(path.parent)
     finally:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def part_of(path: Path) -> Path:
-    """What a file is called while it is being written."""
+def partial_path(path: Path) -> Path:
+    """Return the temporary name of a file that is being written."""
     return path.with_name(f".{path.name}.part")
 
 
 def atomic_write(path: Path, text: str) -> None:
-    """A file that is there with all of its text, or as it was before."""
-    with atomic_path(path) as part:
-        part.write_text(text, encoding="utf-8")
+    """Write a text file atomically: afterwards it has all of the new text, or on an error the old one."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
-#: What libraries say when the disk is full, where it is no OSError.
-FULL = (
+#: Messages of libraries that raise something else than OSError when the disk is full.
+DISK_FULL_MESSAGES = (
     "No space left",
     "quota exceeded",
     "File too large",
@@ -195,20 +223,23 @@ FULL = (
 
 
 @contextmanager
-def enough_room(folder: Path) -> Iterator[None]:
-    """A full disk is a mistake of the user's, who can make room and go on."""
+def report_full_disk(out_dir: Path) -> Iterator[None]:
+    """Turn the errors of a full disk into a UserError."""
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        known = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        if not known and not any(words in str(error) for words in FULL):
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if not is_full and not any(message in str(error) for message in DISK_FULL_MESSAGES):
             raise
-        why = f"no room to write ({error.strerror})" if isinstance(error, OSError) else "no room to write"
-        again = f"headwise train --resume --out {quote(str(folder))}"
-        raise UserError(f"{folder}: {why}; make room, then {again} goes on") from None
+        reason = f" ({error.strerror})" if isinstance(error, OSError) else ""
+        hint = "then start the run again"
+        if (out_dir / CONFIG).is_file() and not (out_dir / METRICS).exists():
+            hint = f"then resume: {resume_command(out_dir)}"
+        raise UserError(f"{out_dir}: no space left on the disk{reason}; free some space, {hint}") from None
 
 
 def flush(path: Path) -> None:
+    """Flush a file or directory to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Rows written as they were read: CSV, TSV, JSON Lines or Parquet, gzipped or not."""
+"""Output files that are written batch by batch: CSV, TSV, JSON Lines or Parquet, optionally gzipped."""
 
 import csv
 import gzip
@@ -17,77 +17,89 @@ from headwise.tasks.formats import EXTENSIONS, file_extension
 from headwise.training.core.run_dir import atomic_path
 
 Columns = Mapping[str, Sequence[Any]]
+#: Writes a batch of rows, given by column.
 Write = Callable[[Columns], None]
 
 
 @contextmanager
-def new_file(out: Path, *, like: Path) -> Iterator[Path]:
-    """A path to write to. The file is there when all is written, or not at all.
+def open_output(out: Path, *, source: Path) -> Iterator[Path]:
+    """Yield a temporary path that is moved to `out` at the end, or deleted on an error.
+
+    Args:
+        out: The output file.
+        source: The input file.
 
     Raises:
-        UserError: it is the file that is being read.
+        UserError: The output is the input.
     """
-    if out.exists() and like.exists() and out.samefile(like):
-        raise UserError(f"--out {out}: that is the input itself")
-    with atomic_path(out) as part:
-        yield part
+    if out.exists() and source.exists() and out.samefile(source):
+        raise UserError(f"--out {out}: the output is the input file")
+    with atomic_path(out) as path:
+        yield path
 
 
 @contextmanager
-def writer_for(out: Path, *, like: Path) -> Iterator[Write]:
-    """A function that writes batch after batch of columns. The file is there when all is written, or not at all.
+def open_table(out: Path, *, source: Path) -> Iterator[Write]:
+    """Yield a function that writes batches of rows. On an error, no file is left.
 
     Args:
-        out: the file; its ending tells the format.
-        like: what was read.
+        out: The output file; its extension is the format.
+        source: The input file.
 
     Raises:
-        UserError: an ending that says no format, the file that is being read, or rows that the format cannot hold.
+        UserError: The extension is unknown, the output is the input, or the format cannot store the rows.
     """
-    if file_extension(out) not in EXTENSIONS:
-        raise UserError(f"--out {out}: what format? Known: {', '.join(EXTENSIONS)}, also .gz; the input is {like.name}")
-    with new_file(out, like=like) as part:
-        if file_extension(out) == ".parquet":
-            known = pq.read_schema(like) if like.suffix == ".parquet" and like.is_file() else pa.schema([])
-            with parquet(part, out, known) as write:
+    extension = file_extension(out)
+    if extension not in EXTENSIONS:
+        raise UserError(
+            f"--out {out}: unknown format; expected {', '.join(EXTENSIONS)}, optionally with .gz (the input is "
+            f"{source.name})"
+        )
+    with open_output(out, source=source) as path:
+        if extension == ".parquet":
+            is_parquet = source.suffix == ".parquet" and source.is_file()
+            with parquet_writer(path, out, pq.read_schema(source) if is_parquet else pa.schema([])) as write:
                 yield write
             if out.suffix == ".gz":
-                zipped(part)
+                gzip_in_place(path)
         else:
-            with open_text(part, packed=out.suffix == ".gz") as file:
-                yield json_lines(file) if file_extension(out) not in (".csv", ".tsv") else delimited(file, out)
+            with open_text(path, gzipped=out.suffix == ".gz") as file:
+                yield csv_writer(file, out) if extension in (".csv", ".tsv") else json_lines_writer(file)
 
 
-def open_text(path: Path, *, packed: bool) -> Any:
-    opened = gzip.open if packed else open
-    return opened(path, "wt", encoding="utf-8", newline="")
+def open_text(path: Path, *, gzipped: bool) -> Any:
+    """Open a text file for writing."""
+    opener = gzip.open if gzipped else open
+    return opener(path, "wt", encoding="utf-8", newline="")
 
 
-def delimited(file: TextIO, out: Path) -> Write:
-    """CSV; or TSV, where nothing is quoted."""
-    tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
-    rows = csv.writer(file, lineterminator="\n", **tabs if file_extension(out) == ".tsv" else {})
-    named: list[str] = []
+def csv_writer(file: TextIO, out: Path) -> Write:
+    """Return a function that writes CSV, or TSV without quoting."""
+    tsv_options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
+    writer = csv.writer(file, lineterminator="\n", **tsv_options if file_extension(out) == ".tsv" else {})
+    header: list[str] = []
 
     def write(columns: Columns) -> None:
         lines = []
-        if not named:
-            named.extend(columns)
-            lines.append(named)
-        new = [name for name in columns if name not in named]
+        if not header:
+            header.extend(columns)
+            lines.append(header)
+        new = [name for name in columns if name not in header]
         if new:
-            raise UserError(f"--out {out}: column {new[0]!r} is not in the first rows; JSON Lines can hold that")
+            raise UserError(f"--out {out}: column {new[0]!r} is missing in the first rows; use JSON Lines instead")
         blank = [""] * len(next(iter(columns.values())))
-        values = [["" if x is None else x for x in columns.get(name, blank)] for name in named]
+        values = [["" if x is None else x for x in columns.get(name, blank)] for name in header]
         try:
-            rows.writerows([*lines, *zip(*values, strict=True)])
+            writer.writerows([*lines, *zip(*values, strict=True)])
         except csv.Error:
-            raise UserError(f"--out {out}: a field holds a tab or a line end, which TSV cannot; name a .csv") from None
+            raise UserError(f"--out {out}: TSV cannot store tabs or line breaks in a field; use .csv") from None
 
     return write
 
 
-def json_lines(file: TextIO) -> Write:
+def json_lines_writer(file: TextIO) -> Write:
+    """Return a function that writes JSON Lines."""
+
     def write(columns: Columns) -> None:
         for values in zip(*columns.values(), strict=True):
             record = dict(zip(columns, values, strict=True))
@@ -97,20 +109,20 @@ def json_lines(file: TextIO) -> Write:
 
 
 @contextmanager
-def parquet(path: Path, out: Path, known: pa.Schema) -> Iterator[Write]:
-    """Parquet, columns of the types that are known, others of the type of their first values."""
+def parquet_writer(path: Path, out: Path, source_schema: pa.Schema) -> Iterator[Write]:
+    """Yield a function that writes Parquet. Columns have the types of the source, or of their first values."""
     writer: pq.ParquetWriter | None = None
 
     def write(columns: Columns) -> None:
         nonlocal writer
-        writer = writer or pq.ParquetWriter(path, schema_of(columns, known))
+        writer = writer or pq.ParquetWriter(path, infer_schema(columns, source_schema))
         blank = [None] * len(next(iter(columns.values())))
         try:
             arrays = [pa.array(list(columns.get(field.name, blank)), field.type) for field in writer.schema]
             if not columns.keys() <= set(writer.schema.names):
-                raise pa.ArrowInvalid("a column that is not in the first rows")
+                raise pa.ArrowInvalid("a column is missing in the first rows")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise UserError(f"--out {out}: rows differ ({error}); JSON Lines can hold that") from None
+            raise UserError(f"--out {out}: rows have different types ({error}); use JSON Lines instead") from None
         writer.write_table(pa.table(arrays, schema=writer.schema))
 
     try:
@@ -120,16 +132,22 @@ def parquet(path: Path, out: Path, known: pa.Schema) -> Iterator[Write]:
             writer.close()
 
 
-def schema_of(columns: Columns, known: pa.Schema) -> pa.Schema:
-    types = {name: pa.array(list(x)).type for name, x in columns.items()}
-    types |= {name: pa.float64() for name in types if name.startswith("probability_") and name not in known.names}
-    types |= {name: pa.string() for name, kind in types.items() if pa.types.is_null(kind)}
-    return pa.schema([known.field(name) if name in known.names else (name, kind) for name, kind in types.items()])
+def infer_schema(columns: Columns, source_schema: pa.Schema) -> pa.Schema:
+    """Return the schema of a batch: types of the source where it has the column, else those of the values."""
+    types = {name: pa.array(list(values)).type for name, values in columns.items()}
+    types |= {name: pa.float64() for name in types if name.startswith("probability_")}
+    types |= {name: pa.string() for name, arrow_type in types.items() if pa.types.is_null(arrow_type)}
+    return pa.schema(
+        [
+            source_schema.field(name) if name in source_schema.names else (name, arrow_type)
+            for name, arrow_type in types.items()
+        ]
+    )
 
 
-def zipped(path: Path) -> None:
-    """A file gzipped in place."""
-    packed = path.with_name(f"{path.name}.gz")
-    with path.open("rb") as plain, gzip.open(packed, "wb") as file:
+def gzip_in_place(path: Path) -> None:
+    """Compress a file."""
+    compressed = path.with_name(f"{path.name}.gz")
+    with path.open("rb") as plain, gzip.open(compressed, "wb") as file:
         shutil.copyfileobj(plain, file)
-    packed.replace(path)
+    compressed.replace(path)

@@ -12,15 +12,15 @@ from headwise.training.core.config import RunConfig
 class RecommendationConfig(RunConfig):
     """Configuration of a run on a click log in MIND's layout."""
 
-    LEAST: ClassVar[dict[str, int]] = RunConfig.LEAST | dict.fromkeys(
+    MIN_VALUES: ClassVar[dict[str, int]] = RunConfig.MIN_VALUES | dict.fromkeys(
         ("heads", "head_dim", "layers", "word_dim", "title_length", "history", "negatives"), 1
     )
 
     data: tuple[str, ...] = ()
-    """The click log: a folder with the folders train, dev and test, or MINDsmall_train and so on, each with news.tsv
-    and behaviors.tsv."""
+    """The click log: a directory with train, dev and test, or MINDsmall_train and so on, each with news.tsv and
+    behaviors.tsv."""
     model: str = "distance-aware"
-    """The title encoder: a Hugging Face encoder, by name or folder, or word vectors with one of our schemes: none,
+    """The title encoder: a Hugging Face encoder, by name or directory, or word vectors with one of our schemes: none,
     plain, rpr, transformer-xl, tener, distance-aware."""
     news_scheme: Literal["none", "plain", "rpr", "transformer-xl", "tener", "distance-aware"] | None = None
     """Position scheme of the attention over clicked news; by default the same as --model, or distance-aware with a
@@ -56,8 +56,8 @@ class RecommendationConfig(RunConfig):
         if not 0 <= self.dropout < 1:
             raise UserError(f"--dropout must be at least 0 and below 1, got {self.dropout}")
         if len(self.data) != 1:
-            problem = "is required" if not self.data else f"takes one folder, got {len(self.data)}"
-            raise UserError(f"--data FOLDER {problem}: a click log with train, dev and test in MIND's layout")
+            problem = "is required" if not self.data else f"takes one directory, got {len(self.data)}"
+            raise UserError(f"--data {problem}: a click log in MIND's layout, with train, dev and test")
 
     def resolve_paths(self) -> Self:
         return replace(super().resolve_paths(), vectors=None if self.vectors is None else self.vectors.absolute())

@@ -10,31 +10,38 @@ from headwise.models import HeadwiseForRecommendation, initialise_by_name, read_
 from headwise.tasks import mind
 from headwise.tasks.metrics.clicks import PRIMARY
 from headwise.tasks.mind import Log
+from headwise.training.core.data_check import check_unchanged
+from headwise.training.core.metrics import build_evaluation
+from headwise.training.core.pretrained import is_scheme
 from headwise.training.recommendation.batches import find_training_impressions
+from headwise.training.recommendation.data import fingerprint
 from headwise.training.recommendation.inference import RecommendationModel
 from headwise.training.recommendation.ranking import compute_baselines, mean_metrics, read_oracle, sum_metrics
-from headwise.training.text.model import is_ours
 
 
 def evaluate(run: Path, data: Path | None = None) -> dict[str, Any]:
     """Evaluate a run's model on its test split (dev, if test has no labels) or on another log.
 
     Args:
-        run: the folder of a finished run.
-        data: another log, or one of its splits.
+        run: The directory of a finished run.
+        data: Another log, or one of its splits.
 
     Returns:
         The data set, the metrics, the standard error of AUC, and the metrics of the baselines.
 
     Raises:
-        UserError: there is no such run, or the log is invalid or has no labels.
+        UserError: There is no such run, the log is invalid or has no labels, or the run's own log has changed since
+            training.
     """
     recommender = RecommendationModel.load(run)
-    folder = Path(recommender.config.data[0]) if data is None else data
-    log = mind.read(folder)
-    name = next((name for name in ("test", "dev", "train") if name in log.splits and log.splits[name].labelled), None)
+    directory = Path(recommender.config.data[0]) if data is None else data
+    log = mind.read(directory)
+    names = ("test", "dev") if data is None else ("test", "dev", "train")
+    name = next((name for name in names if name in log.splits and log.splits[name].labelled), None)
     if name is None:
-        raise UserError(f"{folder}: no split has labels, so the model cannot be evaluated on it")
+        raise UserError(f"{directory}: no split has labels to evaluate on ({', '.join(names)}); use --data LOG")
+    if data is None:
+        check_unchanged(run, name, fingerprint(log, name), recommender.config.data)
     split, titles = log.splits[name], recommender.tokenize(log.news)
     totals = sum_metrics(recommender.score(split, titles))
     baselines = compute_baselines(
@@ -44,15 +51,15 @@ def evaluate(run: Path, data: Path | None = None) -> dict[str, Any]:
         titles=titles,
         history=recommender.config.history,
     )
-    return {
-        "dataset": f"{folder.name}, {name}",
-        "rows": len(split),
-        "primary_metric": PRIMARY,
-        "metrics": mean_metrics(totals),
-        "standard_error": totals.standard_error(),
-        "counts": totals.kinds,
-        "baselines": baselines | read_oracle(folder, name),
-    }
+    return build_evaluation(
+        dataset=f"{directory.name}, {name}",
+        num_rows=len(split),
+        primary_metric=PRIMARY,
+        metrics=mean_metrics(totals),
+        standard_error=totals.standard_error(),
+        baselines=baselines | read_oracle(directory, name),
+        counts=totals.kinds,
+    )
 
 
 def count_training_clicks(log: Log) -> Any | None:
@@ -66,7 +73,7 @@ def count_training_clicks(log: Log) -> Any | None:
 def initial_word_vectors(recommender: RecommendationModel) -> Tensor | None:
     """Return the word vectors before training; None for a pretrained encoder, or if their file is gone."""
     config = recommender.config
-    if not is_ours(config.model):
+    if not is_scheme(config.model):
         return None
     if config.vectors is None:
         untrained = HeadwiseForRecommendation(recommender.model.config)

@@ -1,6 +1,5 @@
 """The recommender of a finished run."""
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,17 +12,11 @@ from headwise.inspection.inspected_model import InspectedModel
 from headwise.models import HeadwiseForRecommendation
 from headwise.tasks.mind import News, Split
 from headwise.training.core import run_dir
-from headwise.training.core.loading import loadable
+from headwise.training.core.environment import autocast, get_device
+from headwise.training.core.pretrained import loading_errors
 from headwise.training.recommendation.config import RecommendationConfig
-from headwise.training.recommendation.ranking import Precision, ScoredImpressions, score_by_model
+from headwise.training.recommendation.ranking import ScoredImpressions, score_by_model
 from headwise.training.recommendation.titles import Titles, tokenize_titles
-from headwise.training.registry import load_config
-from headwise.training.run import in_bfloat16
-
-
-def get_precision(config: RecommendationConfig, device_type: str) -> Precision:
-    """Return the autocast context of a run."""
-    return partial(torch.autocast, device_type, torch.bfloat16) if in_bfloat16(config) else nullcontext
 
 
 @dataclass(frozen=True)
@@ -47,15 +40,14 @@ class RecommendationModel:
         """Load the recommender of a run.
 
         Raises:
-            UserError: the folder holds no finished run, or its model cannot be loaded.
+            UserError: The directory contains no finished run, or its model cannot be loaded.
         """
         metrics = run_dir.read_metrics(run)
-        with loadable(run):
+        with loading_errors(run):
             model: Any = HeadwiseForRecommendation.from_pretrained(run, use_safetensors=True)
             tokenizer = AutoTokenizer.from_pretrained(run)
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        config: Any = load_config(run / run_dir.SETTINGS)
-        return cls(config, metrics, model.to(device).eval(), tokenizer)
+        config = RecommendationConfig.load(run / run_dir.CONFIG)
+        return cls(config, metrics, model.to(device or get_device()).eval(), tokenizer)
 
     def tokenize(self, news: News) -> Titles:
         """Tokenize all titles of a log."""
@@ -63,7 +55,7 @@ class RecommendationModel:
 
     def score(self, split: Split, titles: Titles) -> ScoredImpressions:
         """Score all candidates in the log's order, some impressions at a time."""
-        precision = get_precision(self.config, self.model.device.type)
+        precision = partial(autocast, self.config, self.model.device.type)
         return score_by_model(self.model, split, titles, history=self.config.history, precision=precision)
 
 

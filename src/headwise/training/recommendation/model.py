@@ -1,6 +1,5 @@
 """The untrained recommender of a run and its tokenizer."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,36 +18,33 @@ from headwise.models import (
     read_vectors,
 )
 from headwise.tasks.mind import News
+from headwise.training.core.pretrained import is_available, is_scheme, max_input_length, unavailable_error
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.recommendation.titles import iterate_titles
-from headwise.training.text.encoding import longest
-from headwise.training.text.model import answers, is_ours, unavailable
 
 
-@dataclass(frozen=True)
-class ModelBundle:
-    """A model, its tokenizer, and notes about them."""
-
-    model: HeadwiseForRecommendation
-    tokenizer: Any
-    notes: list[str] = field(default_factory=list)
-
-
-def build(config: RecommendationConfig, news: News, is_seen: Any) -> ModelBundle:
+def build_model(
+    config: RecommendationConfig, news: News, is_seen: Any
+) -> tuple[HeadwiseForRecommendation, Any, list[str]]:
     """Build the untrained model of a run.
 
     Args:
-        config: the configuration of the run.
-        news: all news of the log.
+        config: The configuration of the run.
+        news: All news of the log.
         is_seen: (news,), whether a news item occurs in training; the vocabulary is made of these titles.
 
+    Returns:
+        The model, its tokenizer and notes about them.
+
     Raises:
-        UserError: the encoder does not exist or cannot be loaded, or the word vectors cannot be read.
+        UserError: The encoder does not exist or cannot be loaded, or the word vectors cannot be read.
     """
-    return build_from_scratch(config, news, is_seen) if is_ours(config.model) else build_from_encoder(config)
+    return build_from_scratch(config, news, is_seen) if is_scheme(config.model) else build_from_encoder(config)
 
 
-def build_from_scratch(config: RecommendationConfig, news: News, is_seen: Any) -> ModelBundle:
+def build_from_scratch(
+    config: RecommendationConfig, news: News, is_seen: Any
+) -> tuple[HeadwiseForRecommendation, Any, list[str]]:
     """Build a model that encodes titles with word vectors and one of our schemes."""
     word_counts = count_words(
         title for start, titles in iterate_titles(news.data) for row, title in enumerate(titles, start) if is_seen[row]
@@ -75,23 +71,23 @@ def build_from_scratch(config: RecommendationConfig, news: News, is_seen: Any) -
     if vectors is not None:
         embeddings: Any = model.get_input_embeddings()
         embeddings.weight.data.copy_(vectors)
-    return ModelBundle(model, tokenizer, [*notes, describe(model.config)])
+    return model, tokenizer, [*notes, describe_model(model.config)]
 
 
-def build_from_encoder(config: RecommendationConfig) -> ModelBundle:
+def build_from_encoder(config: RecommendationConfig) -> tuple[HeadwiseForRecommendation, Any, list[str]]:
     """Build a model that encodes titles with a pretrained Hugging Face encoder."""
     if config.vectors is not None:
         raise UserError(f"--vectors applies to models trained from scratch, not to --model {config.model}")
-    is_available = Path(config.model).exists() or answers(config.model)
-    options = {} if is_available else {"local_files_only": True}
+    available = is_available(config.model)
+    options = {} if available else {"local_files_only": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(config.model, **options)
         encoder = AutoModel.from_pretrained(config.model, dtype=torch.float32, use_safetensors=True, **options)
     except (OSError, ValueError) as error:
-        raise unavailable(config.model, error, is_available) from None
+        raise unavailable_error(config.model, error, available=available) from None
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
         tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token will do
-    max_length = longest(encoder, tokenizer)
+    max_length = max_input_length(encoder, tokenizer)
     if config.title_length > max_length:
         raise UserError(f"--title-length {config.title_length}: this model reads at most {max_length} tokens")
     if encoder.config.pad_token_id is None:
@@ -100,11 +96,11 @@ def build_from_encoder(config: RecommendationConfig) -> ModelBundle:
     new_names = [name for name, _ in model.named_parameters() if not name.startswith("titles.encoder.")]
     initialise_by_name(model, config.seed, new_names)
     model.titles.encoder = encoder
-    return ModelBundle(model, tokenizer, [f"titles by {Path(config.model).name}", describe(model.config)])
+    return model, tokenizer, [f"titles by {Path(config.model).name}", describe_model(model.config)]
 
 
 def build_recommender_config(config: RecommendationConfig, title_config: Any) -> RecommenderConfig:
-    scheme: Any = config.news_scheme or (config.model if is_ours(config.model) else "distance-aware")
+    scheme: Any = config.news_scheme or (config.model if is_scheme(config.model) else "distance-aware")
     return RecommenderConfig(
         titles=title_config,
         scheme=scheme,
@@ -118,7 +114,7 @@ def build_recommender_config(config: RecommendationConfig, title_config: Any) ->
     )
 
 
-def describe(config: RecommenderConfig) -> str:
+def describe_model(config: RecommenderConfig) -> str:
     """Return a note about the encoders of a model."""
     words = getattr(config.titles, "scheme", config.titles.model_type)
     order = ", causal" if config.causal else ""

@@ -14,7 +14,7 @@ from pyarrow import csv
 from headwise.errors import UserError
 from headwise.tasks import mind
 from headwise.tasks.mind import Impressions
-from headwise.training.core.table_writer import new_file
+from headwise.training.core.table_writer import open_output
 from headwise.training.recommendation.inference import RecommendationModel
 
 LEADERBOARD_FILE = "prediction.txt"
@@ -24,8 +24,8 @@ def predict(run: Path, data: Path, out: Path) -> int:
     """Rank the candidates of a log's test split; of dev, or the only split, if there is no test.
 
     Args:
-        run: the folder of a finished run.
-        data: a log, or one of its splits; the candidates need no labels.
+        run: The directory of a finished run.
+        data: A log, or one of its splits; the candidates need no labels.
         out: `.zip` for the format of MIND's leaderboard, `prediction.txt` with a line for each impression: its id and
             the rank of each candidate, in the log's order; `.tsv`, optionally gzipped, for a line for each candidate:
             impression, rank, news and score, the best first.
@@ -34,14 +34,14 @@ def predict(run: Path, data: Path, out: Path) -> int:
         0: every impression is ranked.
 
     Raises:
-        UserError: there is no such run or log, or the extension of `out` is unknown.
+        UserError: There is no such run or log, or the extension of `out` is unknown.
     """
     open_writer = choose_writer(out)
     recommender = RecommendationModel.load(run)
     log = mind.read(data)
     split = next(log.splits[name] for name in ("test", "dev", "train") if name in log.splits)
     news_ids = pa.array(log.news.data["id"][:], pa.string())
-    with new_file(out, like=data) as part, open_writer(part, news_ids) as write:
+    with open_output(out, source=data) as path, open_writer(path, news_ids) as write:
         scored = recommender.score(split, recommender.tokenize(log.news))
         for ids, (impressions, scores) in zip(split.rows.column("impression").chunks, scored, strict=True):
             write(ids, impressions, scores)
@@ -53,7 +53,7 @@ def choose_writer(out: Path) -> Any:
     if out.suffix == ".zip":
         return leaderboard_writer
     if out.name.endswith((".tsv", ".tsv.gz")):
-        return lambda part, news_ids: table_writer(part, news_ids, gzipped=out.suffix == ".gz")
+        return lambda path, news_ids: table_writer(path, news_ids, gzipped=out.suffix == ".gz")
     raise UserError(f"--out {out}: expected .zip for MIND's leaderboard, or .tsv or .tsv.gz for a table of ranked news")
 
 

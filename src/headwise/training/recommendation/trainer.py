@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from headwise.training.core.batches import EpochDataLoader
+from headwise.training.core.trainer import LengthGroupedTrainer
 from headwise.training.recommendation.batches import EpochBatchSampler, unwrap_batch
-from headwise.training.text.batches import Loader
-from headwise.training.text.trainer import RunTrainer
 
 #: With a GPU, a forked worker builds the batches and shares the memory-mapped files.
 WORKER_OPTIONS: dict[str, Any] = (
@@ -16,13 +16,13 @@ WORKER_OPTIONS: dict[str, Any] = (
 )
 
 
-class RecommendationTrainer(RunTrainer):
+class RecommendationTrainer(LengthGroupedTrainer):
     """Trains on batches of impressions with histories of similar length; dev is evaluated by ranking.
 
     Args:
-        history_lengths: the number of clicks in the history of each training impression.
-        compute_dev_metrics: returns the metrics of a model on dev; called in every process.
-        args, kwargs: as for `RunTrainer`.
+        history_lengths: The number of clicks in the history of each training impression.
+        compute_dev_metrics: Returns the metrics of a model on dev; called in every process.
+        args, kwargs: As for `LengthGroupedTrainer`.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class RecommendationTrainer(RunTrainer):
     def row_lengths(self) -> Any:
         return self.history_lengths
 
-    def batch_of(self, rows: Sequence[int]) -> dict[str, Any]:
+    def get_batch(self, rows: Sequence[int]) -> dict[str, Any]:
         dataset: Any = self.train_dataset
         batch: dict[str, Any] = dataset[0, rows]
         return batch
@@ -50,9 +50,9 @@ class RecommendationTrainer(RunTrainer):
             self.batch_size,
             seed=self.args.seed,
             process=self.args.process_index,
-            processes=self.args.world_size,
+            num_processes=self.args.world_size,
         )
-        return Loader(
+        return EpochDataLoader(
             dataset,
             batch_sampler=sampler,
             collate_fn=unwrap_batch,

@@ -1,1 +1,1 @@
-"""Runs on texts: classes, ratings, tags, pairs, rankings; models of ours, and Hugging Face's trained further."""
+"""The text pipeline: classification, regression, tagging, text pairs and ranking."""

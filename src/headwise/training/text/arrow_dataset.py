@@ -1,4 +1,4 @@
-"""Encoded rows as batches, straight from the file that they lie in: no row becomes a Python list on the way."""
+"""Tokenized examples as batches of tensors, read from Arrow files without Python lists in between."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,102 +12,108 @@ from torch.utils import data
 
 from headwise.tasks.metrics.rows import column_array
 
-#: What `Reader.encoded` notes for itself, and no model takes.
-NOTES = ("length", "places", "cut")
+#: Columns of `TextEncoder.encode` that are not inputs of the model.
+METADATA_COLUMNS = ("length", "word_indices", "truncated")
 
 
 class ArrowDataset(data.Dataset[dict[str, Tensor]]):
-    """The rows of a split, of which a DataLoader takes a batch at a time.
+    """A tokenized split, from which a DataLoader takes whole batches.
 
     Args:
-        rows: as `Reader.encoded` gives them.
-        filling: by the name of a column, what fills up its shorter rows.
+        rows: The result of `TextEncoder.encode_dataset`.
+        padding_value: Returns the padding value of a column.
     """
 
-    def __init__(self, rows: Dataset, filling: Callable[[str], int]) -> None:
+    def __init__(self, rows: Dataset, padding_value: Callable[[str], int]) -> None:
         self.lengths = column_array(rows, "length")
-        self.columns: dict[str, Numbers | Lists] = {}
+        self.columns: dict[str, ScalarColumn | ListColumn] = {}
         for name in rows.column_names:
-            if name not in NOTES:
-                found = rows.data.column(name)
-                nested = pa.types.is_list(found.type) or pa.types.is_large_list(found.type)
-                self.columns[name] = Lists(found, filling(name)) if nested else Numbers(found)
+            if name not in METADATA_COLUMNS:
+                column = rows.data.column(name)
+                self.columns[name] = (
+                    ListColumn(column, padding_value(name)) if is_list(column.type) else ScalarColumn(column)
+                )
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitems__(self, rows: Sequence[int]) -> dict[str, Tensor]:
-        """A batch: lists are filled up to the longest."""
-        chosen = np.asarray(rows)
-        return {name: kept.batch(chosen) for name, kept in self.columns.items()}
+        """Return a batch, padded to its longest row."""
+        indices = np.asarray(rows)
+        return {name: column.batch(indices) for name, column in self.columns.items()}
 
     def __getitem__(self, row: int) -> dict[str, Tensor]:
         return self.__getitems__([row])
 
 
-def identity_collate(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What puts rows together that are together already."""
-    return batch
-
-
-class Numbers:
-    """A column with a number a row."""
+class ScalarColumn:
+    """A column with one number per row."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        found = column.to_numpy()
-        self.values = found.astype(np.float32 if np.issubdtype(found.dtype, np.floating) else np.int64)
+        values = column.to_numpy()
+        self.values = values.astype(np.float32 if np.issubdtype(values.dtype, np.floating) else np.int64)
 
     def batch(self, rows: Any) -> Tensor:
         return torch.from_numpy(self.values[rows])
 
 
-class Lists:
-    """A column with a list a row, or a list of lists, of which the files hold all numbers one after another."""
+class ListColumn:
+    """A column with a list, or a list of lists, per row. Arrow stores the numbers of all rows contiguously."""
 
-    def __init__(self, column: pa.ChunkedArray, filling: int) -> None:
-        self.filling = filling
-        self.starts = np.cumsum([0, *map(len, column.chunks)])
-        self.parts = [Part(chunk) for chunk in column.chunks]
+    def __init__(self, column: pa.ChunkedArray, padding_value: int) -> None:
+        self.padding_value = padding_value
+        self.chunk_starts = np.cumsum([0, *map(len, column.chunks)])
+        self.chunks = [ListChunk(chunk) for chunk in column.chunks]
 
     def batch(self, rows: Any) -> Tensor:
-        pieces = list(self.pieces(rows))
-        if not isinstance(pieces[0], list):
-            return torch.from_numpy(filled(pieces, self.filling))
-        longest, widest = max(map(len, pieces)), max(len(piece) for row in pieces for piece in row)
-        whole = np.full((len(pieces), longest, widest), self.filling, dtype=np.int64)
-        for place, row in enumerate(pieces):
-            for inner, piece in enumerate(row):
-                whole[place, inner, : len(piece)] = piece
-        return torch.from_numpy(whole)
+        return pad_rows(list(self.read(rows)), self.padding_value)
 
-    def pieces(self, rows: Any) -> Iterator[Any]:
-        parts = np.searchsorted(self.starts, rows, side="right") - 1
-        for part, row in zip(parts, rows - self.starts[parts], strict=True):
-            yield self.parts[part].of(row)
+    def read(self, rows: Any) -> Iterator[Any]:
+        chunks = np.searchsorted(self.chunk_starts, rows, side="right") - 1
+        for chunk, row in zip(chunks, rows - self.chunk_starts[chunks], strict=True):
+            yield self.chunks[chunk].read(row)
 
 
-class Part:
-    """One piece of a file: where each row's numbers, or lists, begin and end."""
+class ListChunk:
+    """A chunk of a list column: the numbers, or inner lists, and the offsets of the rows."""
 
     def __init__(self, rows: pa.ListArray) -> None:
-        self.bounds = rows.offsets.to_numpy()
-        inner = pa.types.is_list(rows.values.type) or pa.types.is_large_list(rows.values.type)
-        self.lists = Part(rows.values) if inner else None
-        self.values = None if inner else rows.values.to_numpy()
+        self.offsets = rows.offsets.to_numpy()
+        self.inner = ListChunk(rows.values) if is_list(rows.values.type) else None
+        self.values = None if self.inner else rows.values.to_numpy()
 
-    def of(self, row: int) -> Any:
-        """The numbers of a row, or a list of its lists' numbers."""
-        begin, end = self.bounds[row], self.bounds[row + 1]
-        if self.lists is None:
+    def read(self, row: int) -> Any:
+        """Return the numbers of a row, or a list with the numbers of each of its lists."""
+        start, end = self.offsets[row], self.offsets[row + 1]
+        if self.inner is None:
             assert self.values is not None
-            return self.values[begin:end]
-        return [self.lists.of(place) for place in range(begin, end)]
+            return self.values[start:end]
+        return [self.inner.read(index) for index in range(start, end)]
 
 
-def filled(pieces: Sequence[Any], filling: int) -> Any:
-    """Arrays of different lengths as one."""
-    fraction = np.issubdtype(pieces[0].dtype, np.floating)
-    whole = np.full((len(pieces), max(map(len, pieces))), filling, dtype=np.float32 if fraction else np.int64)
-    for place, piece in enumerate(pieces):
-        whole[place, : len(piece)] = piece
-    return whole
+def is_list(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type))
+
+
+def pad_rows(rows: Sequence[Any], padding_value: int) -> Tensor:
+    """Stack numbers, sequences of numbers or sequences of sequences of different lengths into one tensor.
+
+    >>> pad_rows([[1, 2], [3]], 0).tolist(), pad_rows([[[1], [2, 3]], [[4]]], 0).tolist(), pad_rows([5, 6], 0).tolist()
+    ([[1, 2], [3, 0]], [[[1, 0], [2, 3]], [[4, 0], [0, 0]]], [5, 6])
+    """
+    if not isinstance(rows[0], list | np.ndarray):
+        return torch.tensor(rows)
+    longest = max(map(len, rows))
+    first = next((row[0] for row in rows if len(row)), 0)
+    if not isinstance(first, list | np.ndarray):
+        dtype = np.float32 if isinstance(first, float | np.floating) else np.int64
+        padded = np.full((len(rows), longest), padding_value, dtype=dtype)
+        for index, row in enumerate(rows):
+            padded[index, : len(row)] = row
+        return torch.from_numpy(padded)
+    widest = max(len(inner) for row in rows for inner in row)
+    padded = np.full((len(rows), longest, widest), padding_value, dtype=np.int64)
+    for index, row in enumerate(rows):
+        for inner_index, inner in enumerate(row):
+            padded[index, inner_index, : len(inner)] = inner
+    return torch.from_numpy(padded)

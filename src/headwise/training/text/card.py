@@ -1,100 +1,87 @@
-"""A model's card: what it is, what it learnt from, how good it is, and how to load it."""
+"""The model card of the text pipeline."""
 
-from typing import Any
-
-import yaml
+from collections.abc import Sequence
 
 from headwise.tasks import Task
+from headwise.training.core.card import Card, short_name
+from headwise.training.core.pretrained import is_scheme
 from headwise.training.text.config import TextConfig
-from headwise.training.text.model import is_ours
 
-HOW_TO_LOAD = {
-    "ours": """\
+FROM_SCRATCH_CODE = """\
 import headwise.models
-from transformers import AutoTokenizer, {auto}
+from transformers import AutoTokenizer, {auto_class}
 
-model = {auto}.from_pretrained("PATH")
-tokenizer = AutoTokenizer.from_pretrained("PATH")""",
-    "retrofitted": """\
+model = {auto_class}.from_pretrained("PATH")
+tokenizer = AutoTokenizer.from_pretrained("PATH")"""
+
+RETROFIT_CODE = """\
 import headwise as hw
-from transformers import AutoTokenizer, {auto}
+from transformers import AutoTokenizer, {auto_class}
 
-model = hw.from_pretrained("PATH", {auto})
-tokenizer = AutoTokenizer.from_pretrained("PATH")""",
-    "first-token": """\
+model = hw.from_pretrained("PATH", {auto_class})
+tokenizer = AutoTokenizer.from_pretrained("PATH")"""
+
+FIRST_TOKEN_CODE = """\
 import headwise as hw
 from headwise.models import FirstToken
 from transformers import AutoTokenizer
 
 model = hw.from_pretrained("PATH", FirstToken)
-tokenizer = AutoTokenizer.from_pretrained("PATH")""",
-    "theirs": """\
+tokenizer = AutoTokenizer.from_pretrained("PATH")"""
+
+TRANSFORMERS_CODE = """\
 from transformers import pipeline
 
-pipe = pipeline("{pipeline}", model="PATH")""",
-}
+pipe = pipeline("{pipeline_tag}", model="PATH")"""
 
 
-def text(settings: TextConfig, task: Task, metrics: dict[str, Any]) -> str:
-    """The card as Markdown, with the hub's header. It holds no path and no name of the machine."""
-    tokens = task.label_type == "tokens"
-    name = settings.model.rstrip("/").split("/")[-1]
-    kind = kind_of(settings)
-    head = {
-        "library_name": "transformers" if kind == "theirs" else "headwise",
-        "pipeline_tag": "token-classification" if tokens else "text-classification",
-        "tags": ["headwise", *([settings.model] if kind == "ours" else [])],
-    }
-    how = HOW_TO_LOAD[kind].format(
-        auto=f"AutoModelFor{'Token' if tokens else 'Sequence'}Classification", pipeline=head["pipeline_tag"]
-    )
-    what = [f"`{name}`" + (", trained from scratch" if kind == "ours" else ", trained further")]
-    if settings.classifier == "first-token":
-        what.append("with a classifier of the first token, W · ReLU(h)")
-    if settings.retrofit:
-        what.append(f"with {settings.retrofit} attention put in")
-    if settings.guides:
-        what.append(f"guided by {', '.join(settings.guides)}")
-    answer = {"regression": "a number", "tokens": "a tag for each word"}.get(
+def build_card(config: TextConfig, task: Task, labels: Sequence[str]) -> Card:
+    """Return the parts of a model card.
+
+    Args:
+        config: The run's configuration.
+        task: The task.
+        labels: The names of the classes; none for regression.
+    """
+    is_tagging = task.label_type == "tokens"
+    pipeline_tag = "token-classification" if is_tagging else "text-classification"
+    auto_class = f"AutoModelFor{'Token' if is_tagging else 'Sequence'}Classification"
+    code = get_loading_code(config)
+    prediction = {"regression": "a number", "tokens": "one tag per word"}.get(
         task.label_type, "a label and probabilities"
     )
-    parts = [
-        f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
-        f"# {name} for {task.name}",
-        f"{', '.join(what)}, by headwise {metrics['versions']['headwise']}.",
-        f"**Data.** {metrics['dataset']}",
-        f"**Figures** (± the standard error of {task.primary}, by bootstrap over rows; one run, seed {settings.seed}):",
-        table(metrics),
-        f"**Training.** {metrics['epochs']:g} epochs in {metrics['train_seconds']:.0f} s. "
-        + " ".join(f"{note}." for note in metrics["notes"]),
-        f"**Use it.** PATH is this folder.\n\n```python\n{how}\n```",
-        f"`headwise predict PATH FILE --out LABELLED` writes {answer} beside each row of a file. "
-        f"Labels: {', '.join(metrics['labels']) or 'a number'}.",
-    ]
-    return "\n\n".join(parts) + "\n"
+    label_names = f" Labels: {', '.join(labels)}." if labels else ""
+    return Card(
+        header={
+            "library_name": "transformers" if code == TRANSFORMERS_CODE else "headwise",
+            "pipeline_tag": pipeline_tag,
+            "tags": ["headwise", *([config.model] if is_scheme(config.model) else [])],
+        },
+        title=f"{short_name(config.model)} for {task.name}",
+        description=f"{describe_model(config)}.",
+        error_method=f"bootstrap over {'queries' if task.label_type == 'ranking' else 'rows'}",
+        loading_code=code.format(auto_class=auto_class, pipeline_tag=pipeline_tag),
+        usage=f"`headwise predict PATH FILE --out LABELLED` adds {prediction} to each row of a file.{label_names}",
+    )
 
 
-def kind_of(settings: TextConfig) -> str:
-    """Which of the ways to load it is the model's."""
-    if is_ours(settings.model):
-        return "ours"
-    if settings.classifier == "first-token":
-        return "first-token"
-    return "retrofitted" if settings.retrofit else "theirs"
+def describe_model(config: TextConfig) -> str:
+    """Return a phrase on how the model was trained."""
+    parts = [f"`{short_name(config.model)}`"]
+    parts.append("trained from scratch" if is_scheme(config.model) else "fine-tuned")
+    if config.classifier == "first-token":
+        parts.append("with a classifier on the first token, W · ReLU(h)")
+    if config.retrofit:
+        parts.append(f"retrofitted with {config.retrofit} attention")
+    if config.guides:
+        parts.append(f"guided by {', '.join(config.guides)}")
+    return ", ".join(parts)
 
 
-def table(metrics: dict[str, Any]) -> str:
-    """The figures of each split, and those of what the model should beat, as Markdown."""
-    figures, errors = metrics["metrics"], metrics["standard_error"]
-    rows = ["| | " + " | ".join(figures) + " |", "|---|" + "---|" * len(figures)]
-    for name in next(iter(figures.values()), {}):
-        cells = [
-            f"{found[name]:.4g}" + (f" ± {errors[split]:.2g}" if name == metrics["primary_metric"] else "")
-            for split, found in figures.items()
-        ]
-        rows.append(f"| {name} | {' | '.join(cells)} |")
-    primary, beside = metrics["primary_metric"], metrics["baselines"]
-    for rival in next(iter(beside.values()), {}):
-        cells = [f"{found[rival][primary]:.4g}" for found in beside.values()]
-        rows.append(f"| {primary} of {rival} | {' | '.join(cells)} |")
-    return "\n".join(rows)
+def get_loading_code(config: TextConfig) -> str:
+    """Return a template of the code that loads a model."""
+    if is_scheme(config.model):
+        return FROM_SCRATCH_CODE
+    if config.classifier == "first-token":
+        return FIRST_TOKEN_CODE
+    return RETROFIT_CODE if config.retrofit else TRANSFORMERS_CODE

@@ -1,13 +1,13 @@
-"""All that a run on texts depends on: what `headwise train` asks for, and what `run.yaml` keeps."""
+"""Configuration of the text pipeline."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from headwise.errors import UserError
-from headwise.training.core.config import RunConfig, whole
+from headwise.training.core.config import RunConfig, absolute_if_exists, option_name
 
-#: Settings that say how a model of ours is made; one that is trained already is made.
+#: Options that apply only to models trained from scratch.
 FROM_SCRATCH_ONLY = (
     "vectors",
     "scheme_options",
@@ -24,9 +24,9 @@ FROM_SCRATCH_ONLY = (
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig(RunConfig):
-    """Of texts with labels: classes, ratings, tags, pairs, rankings."""
+    """Options for labelled texts: classes, ratings, tags, text pairs and rankings."""
 
-    LEAST: ClassVar[dict[str, int]] = RunConfig.LEAST | {
+    MIN_VALUES: ClassVar[dict[str, int]] = RunConfig.MIN_VALUES | {
         "heads": 1,
         "head_dim": 1,
         "layers": 1,
@@ -36,60 +36,63 @@ class TextConfig(RunConfig):
     POSITIVE: ClassVar[tuple[str, ...]] = (*RunConfig.POSITIVE, "scheme_learning_rate")
 
     data: tuple[str, ...] = ()
-    """CSV, TSV, JSONL or Parquet: one file (split 80/10/10), several, a folder with train, dev and test; or
-    hub:OWNER/NAME."""
+    """CSV, TSV, JSONL or Parquet: one file (split 80/10/10), several files, a directory with train, dev and test files,
+    or hub:OWNER/NAME."""
     train: tuple[str, ...] = ()
-    """The training file or files, instead of --data."""
+    """Training file or files, instead of --data."""
     dev: tuple[str, ...] = ()
-    """The file to choose the best epoch by."""
+    """File or files that select the best epoch."""
     test: tuple[str, ...] = ()
-    """The file to be judged by."""
+    """File or files for the final evaluation."""
     text: str | None = None
-    """The column of the text; found by its name otherwise."""
+    """Name of the text column; detected by default."""
     pair: str | None = None
-    """The column of the second text, where each row has two."""
+    """Name of the second text column, for text pairs."""
     label: str | None = None
-    """The column of the label."""
+    """Name of the label column; detected by default."""
     label_type: Literal["classification", "multi-label", "regression", "tokens"] = "classification"
-    """What your own labels are: a class, several (with | between), a number, or a tag for each word (CoNLL)."""
+    """Type of the labels in your own data: one class, several classes separated by |, a number, or one tag per word
+    (CoNLL)."""
     rows: float | None = None
-    """Learn from so many training rows only, drawn by the seed; below 1 it is a share of them."""
+    """Train on a random subset: a number of rows, or a fraction below 1."""
 
     retrofit: Literal["distance-aware", "rpr"] | None = None
-    """Give a Hugging Face model a position scheme, which starts neutral and is learnt."""
+    """Add a position scheme to a Hugging Face model. It starts neutral and is learned."""
     classifier: Literal["own", "first-token"] | None = None
-    """How a Hugging Face model's states become scores: by its own head, the default; or W · ReLU(h) of the first token,
-    as in the attention-guiding paper."""
+    """Classification head of a Hugging Face model: its own (default), or W · ReLU(h) of the first token as in the
+    attention-guiding paper."""
     guides: tuple[str, ...] = ()
-    """What to push heads towards, each with its weight or without one for an automatic one: mdg, pdg=0.01, first,
-    next, previous, delimiter, period, disagreement, pmi, word-similarity. mdg@6=0.01 guides layer 6 only, from 0."""
+    """Guides for attention heads, as NAME, NAME=WEIGHT or NAME@LAYERS=WEIGHT; without a weight it is set
+    automatically. Names: mdg, pdg, first, next, previous, delimiter, period, disagreement, pmi, word-similarity.
+    Example: mdg@6=0.01 guides layer 6; layers count from 0."""
     vectors: Path | None = None
-    """Word vectors for a model of ours: GloVe or word2vec text, gzipped or not, or .npz."""
+    """Pretrained word vectors for a model trained from scratch: GloVe or word2vec text, optionally gzipped, or .npz."""
     scheme_options: tuple[str, ...] = ()
-    """What a model of ours has its scheme made with, such as mapping=sigmoid, adjust=late-add, k=8 or values=false."""
+    """Options of the scheme of a model trained from scratch, as NAME=VALUE: mapping=sigmoid, adjust=late-add, k=8,
+    values=false."""
     heads: int = 16
-    """Heads of a model of ours."""
+    """Attention heads (from scratch)."""
     head_dim: int = 16
-    """Width of a head of ours."""
+    """Dimension of each head (from scratch)."""
     layers: int = 1
-    """Layers of a model of ours."""
+    """Transformer layers (from scratch)."""
     word_dim: int = 300
-    """Width of word vectors that are learnt from nothing."""
+    """Dimension of word embeddings without --vectors (from scratch)."""
     positions: Literal["sinusoidal", "learned", "none"] | None = None
-    """What a model of ours adds to its input. By default sinusoidal for plain, none for all others."""
+    """Position embeddings added to the input (from scratch); default: sinusoidal for plain, none for other schemes."""
     pooling: Literal["additive", "cls"] = "additive"
-    """How a model of ours makes one vector of a text's."""
+    """Pooling of token vectors into a text vector (from scratch)."""
     pairs: Literal["joint", "siamese"] = "siamese"
-    """How a model of ours reads two texts: as one, or each by itself."""
+    """Encode a text pair as one sequence or each text separately (from scratch)."""
     hierarchy: tuple[int, int] | None = None
-    """For long texts and a model of ours: most words in a sentence, most sentences in a text."""
+    """Encode long texts sentence by sentence (from scratch): maximum words per sentence and sentences per text."""
     dropout: float = 0.2
-    """Dropout of a model of ours."""
+    """Dropout probability (from scratch)."""
 
     scheme_learning_rate: float | None = None
-    """Of what --retrofit added; by default 100 times the model's."""
+    """Learning rate of the parameters that --retrofit adds; default: 100 times --learning-rate."""
     max_length: int | None = None
-    """Longer texts are cut after so many tokens, and counted; by default the task's number."""
+    """Maximum tokens per text; longer texts are truncated. The default depends on the task."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,24 +101,26 @@ class TextConfig(RunConfig):
         if not 0 <= self.dropout < 1:
             raise UserError(f"--dropout must be at least 0 and below 1, got {self.dropout}")
         if self.scheme_learning_rate is not None and self.retrofit is None:
-            raise UserError("--scheme-learning-rate is for what --retrofit adds; there is no --retrofit")
+            raise UserError("--scheme-learning-rate requires --retrofit")
         if self.rows is not None and not (0 < self.rows < 1 or (self.rows >= 2 and self.rows == int(self.rows))):
-            raise UserError(f"--rows must be a whole number of at least 2, or a share below 1; got {self.rows:g}")
-        splits = (*self.train, *self.dev, *self.test)
+            raise UserError(f"--rows must be a whole number of at least 2 or a fraction below 1, got {self.rows:g}")
         if self.task is not None:
             for name in ("train", "dev", "test", "text", "pair", "label", "label_type"):
                 if getattr(self, name) != self.default_value(name):
                     raise UserError(
-                        f"--{name} is for your own data; --task {self.task} reads its own layout from --data"
+                        f"{option_name(name)} is for your own data; --task {self.task} defines the layout of --data"
                     )
-        if self.task is None and not self.data and not splits:
-            raise UserError("what to learn? --data FILE for your own texts, or --task NAME (headwise tasks lists them)")
+        if self.task is None and not (self.data or self.train or self.dev or self.test):
+            raise UserError(
+                "--data or --task is required: --data FILE for your own texts, --task NAME for a built-in task "
+                "(listed by headwise tasks)"
+            )
 
     def resolve_paths(self) -> Self:
         return replace(
             super().resolve_paths(),
-            train=tuple(map(whole, self.train)),
-            dev=tuple(map(whole, self.dev)),
-            test=tuple(map(whole, self.test)),
+            train=tuple(map(absolute_if_exists, self.train)),
+            dev=tuple(map(absolute_if_exists, self.dev)),
+            test=tuple(map(absolute_if_exists, self.test)),
             vectors=None if self.vectors is None else self.vectors.absolute(),
         )

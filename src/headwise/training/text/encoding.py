@@ -1,4 +1,4 @@
-"""From rows of text to what a model takes: tokens, in batches."""
+"""Tokenization: from rows of text to the inputs of a model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -6,31 +6,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from datasets import Dataset, disable_progress_bars, enable_progress_bars
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.errors import UserError
 from headwise.models import encode_document
-from headwise.training.text.arrow_dataset import NOTES, ArrowDataset
+from headwise.training.text.arrow_dataset import METADATA_COLUMNS, ArrowDataset, pad_rows
 
-#: So many rows take long enough for a bar.
-MANY = 50_000
+#: Number of rows from which on a progress bar is shown.
+MIN_PROGRESS_ROWS = 50_000
 
-#: What fills up the shorter rows of a batch; ids are filled with the tokenizer's padding.
-FILLING = {"labels": -100}
+#: Labels that losses and metrics ignore.
+IGNORED_LABEL = -100
 
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """Tokenises rows once, and puts them together in batches.
+    """Tokenizes rows and collates them into batches.
 
     Args:
-        tokenizer: the model's.
-        label_type: the task's.
-        pair: how two texts are read; None for one.
-        max_length: the most tokens; longer texts are cut.
-        hierarchy: most words in a sentence and sentences in a text, for models that read sentences first.
+        tokenizer: The model's tokenizer.
+        label_type: The task's type of labels.
+        pair: How two texts are encoded; None for single texts.
+        max_length: The maximum number of tokens; longer texts are truncated.
+        hierarchy: The maximum number of words per sentence and of sentences per text, for hierarchical models.
     """
 
     tokenizer: Any
@@ -41,148 +40,142 @@ class TextEncoder:
 
     def __post_init__(self) -> None:
         if self.tokenizer.pad_token_id is None:
-            raise UserError("this model's tokenizer has no token to fill up short texts with (pad_token)")
-        special = self.tokenizer.num_special_tokens_to_add(pair=self.pair == "joint")
-        if self.hierarchy is None and self.max_length <= special:
-            raise UserError(f"--max-length {self.max_length} leaves no room for a text beside {special} special tokens")
+            raise UserError("the tokenizer of this model has no padding token (pad_token)")
+        num_special = self.tokenizer.num_special_tokens_to_add(pair=self.pair == "joint")
+        if self.hierarchy is None and self.max_length <= num_special:
+            raise UserError(
+                f"--max-length {self.max_length} leaves no room for text: there are {num_special} special tokens"
+            )
 
-    def encoded(self, rows: Dataset, file: Path, *, again: bool = True) -> Dataset:
-        """The rows as tokens, their labels where they have them, their length, and whether they were cut.
+    def encode_dataset(self, rows: Dataset, path: Path, *, overwrite: bool = True) -> Dataset:
+        """Tokenize a split into a file.
 
         Args:
-            rows: of one split.
-            file: where tokens are kept, out of memory.
-            again: tokenise even if there is such a file.
+            rows: The split.
+            path: The file, which keeps the tokens out of memory.
+            overwrite: Whether to tokenize again if the file exists.
         """
-        with nullcontext() if len(rows) >= MANY else without_bars():
+        with nullcontext() if len(rows) >= MIN_PROGRESS_ROWS else no_progress_bars():
             return rows.map(
                 self.encode,
                 batched=True,
                 remove_columns=rows.column_names,
-                cache_file_name=str(file),
-                load_from_cache_file=not again,
-                new_fingerprint=file.stem,  # the function's own hash would take the tokenizer apart
-                desc="tokenising",
+                cache_file_name=str(path),
+                load_from_cache_file=not overwrite,
+                new_fingerprint=path.stem,  # by default datasets would pickle and hash the tokenizer
+                desc="tokenizing",
             )
 
     def encode(self, rows: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        """A batch of rows, columns in and columns out."""
+        """Tokenize a batch of rows, given and returned by column.
+
+        The result has the model's inputs, `labels` if the rows have labels, and for each row its `length` and whether
+        it was `truncated`.
+        """
         if self.label_type == "tokens":
-            return self.of_words(rows)
+            return self.encode_words(rows)
         if self.hierarchy is not None:
-            encoded = self.of_sentences(rows["text"])
+            encoded = self.encode_sentences(rows["text"])
         elif self.pair == "joint":
-            encoded = self.cut(rows["text"], rows["pair"])
+            encoded = self.encode_texts(rows["text"], rows["pair"])
         else:
-            encoded = self.cut(rows["text"])
+            encoded = self.encode_texts(rows["text"])
         if self.pair == "siamese":
-            second = self.of_sentences(rows["pair"]) if self.hierarchy is not None else self.cut(rows["pair"])
-            short = [a or b for a, b in zip(encoded["cut"], second.pop("cut"), strict=True)]
+            encode = self.encode_sentences if self.hierarchy is not None else self.encode_texts
+            second = encode(rows["pair"])
+            truncated = [a or b for a, b in zip(encoded["truncated"], second.pop("truncated"), strict=True)]
             length = [a + b for a, b in zip(encoded["length"], second.pop("length"), strict=True)]
-            encoded |= {"cut": short, "length": length} | {f"pair_{name}": x for name, x in second.items()}
+            encoded |= {"truncated": truncated, "length": length} | {f"pair_{name}": x for name, x in second.items()}
         if "label" in rows:
             labels = rows["label"]
-            several = self.label_type == "multi-label"
-            encoded["labels"] = [[float(x) for x in label] for label in labels] if several else list(labels)
+            is_multi_label = self.label_type == "multi-label"
+            encoded["labels"] = [[float(x) for x in label] for label in labels] if is_multi_label else list(labels)
         return encoded
 
-    def cut(self, *texts: Sequence[str]) -> dict[str, list[Any]]:
-        """Texts, or pairs, as tokens, at most so many of them."""
-        both = len(texts) == 2
-        encoded = self.tokenizer(
-            *map(list, texts), truncation=True, max_length=self.max_length, return_token_type_ids=both or None
+    def encode_texts(self, *texts: Sequence[str]) -> dict[str, list[Any]]:
+        """Tokenize texts, or text pairs as one sequence."""
+        is_pair = len(texts) == 2
+        tokenized = self.tokenizer(
+            *map(list, texts), truncation=True, max_length=self.max_length, return_token_type_ids=is_pair or None
         )
-        names = ["input_ids", "attention_mask"] + (["token_type_ids"] if both else [])
-        found = {name: list(encoded[name]) for name in names if name in encoded}
-        lengths = [len(ids) for ids in found["input_ids"]]
-        cut = (
-            [bool(one.overflowing) for one in encoded.encodings]
-            if encoded.encodings
+        names = ["input_ids", "attention_mask"] + (["token_type_ids"] if is_pair else [])
+        encoded = {name: list(tokenized[name]) for name in names if name in tokenized}
+        lengths = [len(ids) for ids in encoded["input_ids"]]
+        truncated = (
+            [bool(encoding.overflowing) for encoding in tokenized.encodings]
+            if tokenized.encodings
             else [length >= self.max_length for length in lengths]
         )
-        return found | {"length": lengths, "cut": cut}
+        return encoded | {"length": lengths, "truncated": truncated}
 
-    def of_sentences(self, texts: Sequence[str]) -> dict[str, list[Any]]:
-        """Documents as lists of sentences, each a list of tokens."""
+    def encode_sentences(self, texts: Sequence[str]) -> dict[str, list[Any]]:
+        """Tokenize documents into lists of sentences."""
         assert self.hierarchy is not None
-        words, most = self.hierarchy
-        whole = [encode_document(text, self.tokenizer, hierarchy=(words, most + 1)) for text in texts]
-        documents = [document[:most] or [[self.tokenizer.unk_token_id]] for document in whole]
+        max_words, max_sentences = self.hierarchy
+        # One sentence more than is kept shows whether a document was truncated.
+        documents = [encode_document(text, self.tokenizer, hierarchy=(max_words, max_sentences + 1)) for text in texts]
+        kept = [document[:max_sentences] or [[self.tokenizer.unk_token_id]] for document in documents]
         return {
-            "input_ids": documents,
-            "attention_mask": [[[1] * len(sentence) for sentence in document] for document in documents],
-            "length": [sum(map(len, document)) for document in documents],
-            "cut": [len(document) > most for document in whole],
+            "input_ids": kept,
+            "attention_mask": [[[1] * len(sentence) for sentence in document] for document in kept],
+            "length": [sum(map(len, document)) for document in kept],
+            "truncated": [len(document) > max_sentences for document in documents],
         }
 
-    def of_words(self, rows: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        """Sentences in words: a word's label stands at its first token, all other tokens have none.
+    def encode_words(self, rows: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+        """Tokenize sentences of words. The first token of a word has its label, all other tokens are ignored.
 
-        `places` are the words that have a token, in order: some are cut off, and of some tokenizers leave nothing.
+        `word_indices` are the words that have a token: truncation and some tokenizers remove words.
         """
-        words = [list(row) for row in rows["words"]]
-        encoded = self.tokenizer(words, is_split_into_words=True, truncation=True, max_length=self.max_length)
-        labels, places, cut = [], [], []
-        for number, sentence in enumerate(words):
-            of_token = encoded.word_ids(number)
-            own = rows["label"][number] if "label" in rows else [0] * len(sentence)
-            first = [
-                word is not None and word != before
-                for word, before in zip(of_token, [None, *of_token[:-1]], strict=True)
+        sentences = [list(row) for row in rows["words"]]
+        tokenized = self.tokenizer(sentences, is_split_into_words=True, truncation=True, max_length=self.max_length)
+        labels, word_indices, truncated = [], [], []
+        for index, sentence in enumerate(sentences):
+            words = tokenized.word_ids(index)  # of each token; None for special tokens
+            word_labels = rows["label"][index] if "label" in rows else [0] * len(sentence)
+            is_first = [
+                word is not None and word != previous for word, previous in zip(words, [None, *words[:-1]], strict=True)
             ]
-            labels.append([own[word] if begins else -100 for word, begins in zip(of_token, first, strict=True)])
-            places.append([word for word, begins in zip(of_token, first, strict=True) if begins])
-            cut.append(bool(encoded.encodings[number].overflowing))
-        found = {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"], "labels": labels}
-        return found | {"length": [len(ids) for ids in encoded["input_ids"]], "places": places, "cut": cut}
+            labels.append(
+                [word_labels[word] if first else IGNORED_LABEL for word, first in zip(words, is_first, strict=True)]
+            )
+            word_indices.append([word for word, first in zip(words, is_first, strict=True) if first])
+            truncated.append(bool(tokenized.encodings[index].overflowing))
+        return {
+            "input_ids": tokenized["input_ids"],
+            "attention_mask": tokenized["attention_mask"],
+            "labels": labels,
+            "length": [len(ids) for ids in tokenized["input_ids"]],
+            "word_indices": word_indices,
+            "truncated": truncated,
+        }
 
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Encoded rows as a batch, padded to the longest."""
-        names = [name for name in rows[0] if name not in NOTES]
-        return {name: padded([row[name] for row in rows], self.filling(name)) for name in names}
+        """Combine tokenized rows into a batch, padded to the longest."""
+        names = [name for name in rows[0] if name not in METADATA_COLUMNS]
+        return {name: pad_rows([row[name] for row in rows], self.padding_value(name)) for name in names}
 
-    def batches(self, rows: Dataset) -> ArrowDataset:
-        """Encoded rows, of which batches are taken as `collate` would put them together."""
-        return ArrowDataset(rows, self.filling)
+    def to_dataset(self, rows: Dataset) -> ArrowDataset:
+        """Return a dataset of tokenized rows with the batches of `collate`."""
+        return ArrowDataset(rows, self.padding_value)
 
-    def example(self, rows: Dataset) -> dict[str, Tensor]:
-        """A small batch: the first rows."""
+    def example_batch(self, rows: Dataset) -> dict[str, Tensor]:
+        """Return a small batch of the first rows."""
         encoded = self.encode(rows[:2])
         return self.collate([dict(zip(encoded, row, strict=True)) for row in zip(*encoded.values(), strict=True)])
 
-    def filling(self, name: str) -> int:
-        return int(self.tokenizer.pad_token_id) if name.endswith("input_ids") else FILLING.get(name, 0)
+    def padding_value(self, name: str) -> int:
+        """Return the padding value of a column."""
+        if name.endswith("input_ids"):
+            return int(self.tokenizer.pad_token_id)
+        return IGNORED_LABEL if name == "labels" else 0
 
 
 @contextmanager
-def without_bars() -> Iterator[None]:
+def no_progress_bars() -> Iterator[None]:
+    """Disable the progress bars of datasets."""
     disable_progress_bars()
     try:
         yield
     finally:
         enable_progress_bars()
-
-
-def padded(rows: Sequence[Any], filling: int) -> Tensor:
-    """Numbers, lists or lists of lists of different lengths as one tensor."""
-    if not isinstance(rows[0], list):
-        return torch.tensor(rows)
-    first = next((row[0] for row in rows if row), None)
-    if isinstance(first, float):
-        return torch.tensor(rows)
-    longest = max(map(len, rows))
-    if not isinstance(first, list):
-        return torch.tensor([row + [filling] * (longest - len(row)) for row in rows])
-    widest = max(len(part) for row in rows for part in row)
-    blank = [filling] * widest
-    full = [[part + [filling] * (widest - len(part)) for part in row] + [blank] * (longest - len(row)) for row in rows]
-    return torch.tensor(full)
-
-
-def longest(model: Any, tokenizer: Any) -> int:
-    """The most tokens that a model can read. Some keep the first of their positions for padding, as RoBERTa does."""
-    limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None)]
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
-    return int(min(limit for limit in limits if limit))

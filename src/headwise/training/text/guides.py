@@ -1,4 +1,4 @@
-"""The guides that `--guides mdg pdg@6=0.01` names."""
+"""Guides from the `--guides` option, such as `--guides mdg pdg@6=0.01`."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -10,38 +10,39 @@ from headwise.errors import UserError
 from headwise.guidance import guiding
 from headwise.guides import Guide
 from headwise.tasks import Examples
+from headwise.training.core.pretrained import is_scheme
 from headwise.training.text.config import TextConfig
-from headwise.training.text.model import ModelBundle, is_ours
+from headwise.training.text.encoding import TextEncoder
 
-#: A guide's name, its layers and its weight: mdg, mdg=0.01, mdg@6, mdg@0,1,-1=auto.
-GIVEN = re.compile(r"(?P<name>[^=@]+)(@(?P<layers>-?\d+(,-?\d+)*))?(=(?P<weight>.+))?")
+#: A guide's name, layers and weight: mdg, mdg=0.01, mdg@6, mdg@0,1,-1=auto.
+GUIDE_PATTERN = re.compile(r"(?P<name>[^=@]+)(@(?P<layers>-?\d+(,-?\d+)*))?(=(?P<weight>.+))?")
 
-#: So many training texts tell which tokens go together.
-TEXTS_COUNTED = 10_000
+#: Number of training texts from which `pmi` counts co-occurrences.
+MAX_COUNTED_TEXTS = 10_000
 
 
-def guides_of(settings: TextConfig, built: ModelBundle, examples: Examples) -> list[Guide]:
-    """The guides of a run.
+def build_guides(config: TextConfig, model: Any, encoder: TextEncoder, examples: Examples) -> list[Guide]:
+    """Build the guides of a run.
 
     Raises:
-        UserError: an unknown guide, a weight that is no number, or a model that cannot be guided.
+        UserError: A guide does not exist, its weight is not a number, or the model cannot be guided.
     """
-    if settings.guides and is_ours(settings.model):
-        raise UserError("--guides are for Hugging Face models; one of ours cannot be guided yet")
-    known = known_guides(built, examples)
-    found = [guide(given, known, built.model.config.num_hidden_layers) for given in settings.guides]
-    if found:
+    if config.guides and is_scheme(config.model):
+        raise UserError("--guides requires a Hugging Face model; models trained from scratch cannot be guided yet")
+    factories = guide_factories(encoder, examples)
+    run_guides = [parse_guide(option, factories, model.config.num_hidden_layers) for option in config.guides]
+    if run_guides:
         try:
-            with guiding(built.model, found, example=built.reader.example(examples.splits["train"])):
+            with guiding(model, run_guides, example=encoder.example_batch(examples.splits["train"])):
                 pass
         except (ValueError, LookupError) as error:
-            raise UserError(f"--guides {' '.join(settings.guides)}: {str(error).strip()}") from None
-    return found
+            raise UserError(f"--guides {' '.join(config.guides)}: {str(error).strip()}") from None
+    return run_guides
 
 
-def known_guides(built: ModelBundle, examples: Examples) -> dict[str, Callable[..., Guide]]:
-    """What makes each guide, given a weight and layers."""
-    tokenizer = built.reader.tokenizer
+def guide_factories(encoder: TextEncoder, examples: Examples) -> dict[str, Callable[..., Guide]]:
+    """Return functions that build each guide from a weight and layers."""
+    tokenizer = encoder.tokenizer
     return {
         "mdg": guides.MapDiscrimination,
         "pdg": guides.PatternDecorrelation,
@@ -54,35 +55,44 @@ def known_guides(built: ModelBundle, examples: Examples) -> dict[str, Callable[.
         ),
         "disagreement": guides.Disagreement,
         "pmi": lambda weight, **options: guides.MutualInformation(
-            weight, texts=counted(built, examples), ignore=tokenizer.all_special_ids, **options
+            weight, texts=iterate_tokens(encoder, examples), ignore=tokenizer.all_special_ids, **options
         ),
         "word-similarity": lambda weight, **options: guides.WordSimilarity(weight, tokenizer=tokenizer, **options),
     }
 
 
-def guide(given: str, known: dict[str, Callable[..., Guide]], count: int) -> Guide:
-    """A guide as it was given, for a model of so many layers."""
-    parts = GIVEN.fullmatch(given)
-    name, weight = (parts["name"], parts["weight"] or "auto") if parts else (given, "auto")
-    if parts is None or name not in known:
-        raise UserError(f"--guides {given}: no guide {name!r}; there: {', '.join(known)}")
+def parse_guide(option: str, factories: dict[str, Callable[..., Guide]], num_layers: int) -> Guide:
+    """Build a guide from its option.
+
+    Args:
+        option: One value of `--guides`.
+        factories: See `guide_factories`.
+        num_layers: The number of the model's layers.
+
+    Raises:
+        UserError: The option is invalid.
+    """
+    match = GUIDE_PATTERN.fullmatch(option)
+    name, weight_text = (match["name"], match["weight"] or "auto") if match else (option, "auto")
+    if match is None or name not in factories:
+        raise UserError(f"--guides {option}: unknown guide {name!r}; expected one of {', '.join(factories)}")
     try:
-        number: Any = "auto" if weight == "auto" else float(weight)
+        weight: Any = "auto" if weight_text == "auto" else float(weight_text)
     except ValueError:
-        number = -1.0
-    if number != "auto" and not number >= 0:
-        raise UserError(f"--guides {given}: the weight must be a number of 0 or more, or auto")
-    layers = [int(layer) for layer in parts["layers"].split(",")] if parts["layers"] else None
+        weight = -1.0
+    if weight != "auto" and not weight >= 0:
+        raise UserError(f"--guides {option}: the weight must be a number of at least 0, or auto")
+    layers = [int(layer) for layer in match["layers"].split(",")] if match["layers"] else None
     for layer in layers or ():
-        if not -count <= layer < count:
-            raise UserError(f"--guides {given}: the model has {count} layers, 0 to {count - 1}")
+        if not -num_layers <= layer < num_layers:
+            raise UserError(f"--guides {option}: the model has {num_layers} layers, 0 to {num_layers - 1}")
     try:
-        return known[name](number, layers=layers)
+        return factories[name](weight, layers=layers)
     except (ValueError, ImportError) as error:
-        raise UserError(f"--guides {given}: {error}") from None
+        raise UserError(f"--guides {option}: {error}") from None
 
 
-def counted(built: ModelBundle, examples: Examples) -> Iterator[Sequence[int]]:
-    """The tokens of the first training texts."""
-    parts = (built.reader.encode(part)["input_ids"] for part in examples.splits["train"].iter(1000))
-    return islice((ids for part in parts for ids in part), TEXTS_COUNTED)
+def iterate_tokens(encoder: TextEncoder, examples: Examples) -> Iterator[Sequence[int]]:
+    """Iterate over the token ids of the first training texts."""
+    batches = (encoder.encode(batch)["input_ids"] for batch in examples.splits["train"].iter(1000))
+    return islice((ids for batch in batches for ids in batch), MAX_COUNTED_TEXTS)

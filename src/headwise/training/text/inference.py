@@ -1,7 +1,6 @@
-"""A finished run, ready to be used: its model, and what turns rows into its inputs."""
+"""Inference with a finished run."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,99 +14,112 @@ from headwise.integrations import from_pretrained
 from headwise.tasks.columns import Columns, choose_columns
 from headwise.tasks.formats import Batch
 from headwise.training.core import run_dir
-from headwise.training.core.loading import loadable
-from headwise.training.registry import load_config
-from headwise.training.run import in_bfloat16
+from headwise.training.core.environment import autocast, get_device
+from headwise.training.core.pretrained import loading_errors
 from headwise.training.text.config import TextConfig
-from headwise.training.text.encoding import TextEncoder
-from headwise.training.text.model import class_for
-from headwise.training.text.predictions import for_words
+from headwise.training.text.encoding import IGNORED_LABEL, TextEncoder
+from headwise.training.text.model import get_model_class
+from headwise.training.text.predictions import fill_word_scores
 
 
 @dataclass(frozen=True)
 class TextModel:
-    """A finished run's settings, figures and model.
+    """The model of a finished run with its configuration and metrics.
 
     Example:
-        trained = Trained.load(Path("runs/reviews"))
-        scores = trained.scores({"text": ["a fine film", "a dull film"]})
+        model = TextModel.load(Path("runs/reviews"))
+        scores = model.scores({"text": ["a fine film", "a dull film"]})
     """
 
-    settings: TextConfig
+    config: TextConfig
     metrics: dict[str, Any]
     model: Any
-    reader: TextEncoder
+    encoder: TextEncoder
 
     @classmethod
     def load(cls, run: Path, device: str | torch.device | None = None) -> "TextModel":
-        """A run's model from its folder.
+        """Load a model from its run directory.
 
         Raises:
-            UserError: the folder holds no finished run.
+            UserError: The directory contains no finished run, or its files are damaged.
         """
         metrics = run_dir.read_metrics(run, "label_type", "task", "labels", "inputs")
-        settings: Any = load_config(run / run_dir.SETTINGS)
-        auto = class_for(metrics["label_type"], settings.classifier)
-        with loadable(run):
-            model: Any = from_pretrained(run, auto, use_safetensors=True)
+        config = TextConfig.load(run / run_dir.CONFIG)
+        model_class = get_model_class(metrics["label_type"], config.classifier)
+        with loading_errors(run):
+            model: Any = from_pretrained(run, model_class, use_safetensors=True)
             tokenizer = AutoTokenizer.from_pretrained(run)
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        with loadable(run / run_dir.METRICS, "not as headwise wrote it"):
+        with loading_errors(run / run_dir.METRICS, "not written by headwise, or damaged"):
             inputs = metrics["inputs"]
             hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
-            reader = TextEncoder(tokenizer, metrics["label_type"], inputs["pair"], inputs["max_length"], hierarchy)
-        return cls(settings, metrics, model.to(device).eval(), reader)
+            encoder = TextEncoder(tokenizer, metrics["label_type"], inputs["pair"], inputs["max_length"], hierarchy)
+        return cls(config, metrics, model.to(device or get_device()).eval(), encoder)
 
-    def columns(self, first: Batch, *, labelled: bool, **given: str | None) -> Columns:
-        """The columns of a file: those that are given, else the run's where they are there, else found by their names.
+    def choose_columns(self, batch: Batch, *, labelled: bool, **names: str | None) -> Columns:
+        """Return the text and label columns of a file.
+
+        Args:
+            batch: The first rows of the file.
+            labelled: Whether a label column is required.
+            names: The columns `text`, `pair` and `label`, if given. Otherwise they are those of the training data if
+                the file has them, or are detected by their names.
 
         Raises:
-            UserError: they are not there, or the model reads two texts a row and the file has one, or the other way.
+            UserError: A column is missing, or the file has one text per row and the model expects two, or vice versa.
         """
-        own = {role: getattr(self.settings, role) for role in ("text", "pair", "label")}
-        wanted = {role: given.get(role) or (name if name in first.columns else None) for role, name in own.items()}
+        trained = {role: getattr(self.config, role) for role in ("text", "pair", "label")}
+        wanted = {role: names.get(role) or (name if name in batch.columns else None) for role, name in trained.items()}
         columns = choose_columns(
-            first, text=wanted["text"], pair=wanted["pair"], label=wanted["label"], labelled=labelled
+            batch, text=wanted["text"], pair=wanted["pair"], label=wanted["label"], labelled=labelled
         )
-        if (columns.pair is None) != (self.reader.pair is None):
-            reads = "two texts a row: say --text and --pair" if columns.pair is None else "one text a row: say --text"
-            raise UserError(f"{first.path}: this model reads {reads}; there: {', '.join(first.columns)}")
+        if (columns.pair is None) != (self.encoder.pair is None):
+            hint = "one text per row: set --text"
+            if columns.pair is None:
+                hint = "two texts per row: set --text and --pair"
+            raise UserError(f"{batch.path}: this model expects {hint}; columns: {', '.join(batch.columns)}")
         return columns
 
     def scores(self, rows: Mapping[str, Sequence[Any]], batch_size: int = 64) -> list[Any]:
-        """The model's scores for rows of text: an array a row, for tokens (words, classes)."""
-        encoded = self.reader.encode(rows)
-        count = len(encoded["input_ids"])
-        order = sorted(range(count), key=lambda i: encoded["length"][i])  # texts of a length together
-        found: list[Any] = [None] * count
-        for start in range(0, count, batch_size):
-            chosen = order[start : start + batch_size]
-            batch = self.reader.collate([{name: x[i] for name, x in encoded.items()} for i in chosen])
+        """Compute the scores of texts.
+
+        Args:
+            rows: The columns `text` and `pair`, or `words`.
+            batch_size: The number of rows per forward pass.
+
+        Returns:
+            An array of shape (classes,) per row; for tagging of shape (words, classes).
+        """
+        encoded = self.encoder.encode(rows)
+        num_rows = len(encoded["input_ids"])
+        order = sorted(range(num_rows), key=lambda row: encoded["length"][row])  # rows of similar length together
+        scores: list[Any] = [None] * num_rows
+        for start in range(0, num_rows, batch_size):
+            indices = order[start : start + batch_size]
+            batch = self.encoder.collate([{name: x[i] for name, x in encoded.items()} for i in indices])
             batch.pop("labels", None)
-            with torch.inference_mode(), self.precision():
+            with torch.inference_mode(), autocast(self.config, self.model.device.type):
                 logits = self.model(**{name: x.to(self.model.device) for name, x in batch.items()}).logits
-            for place, row in zip(chosen, logits.float().cpu().numpy(), strict=True):
-                found[place] = row if self.reader.label_type != "tokens" else self.of_words(row, encoded, rows, place)
-        return found
+            for row, row_logits in zip(indices, logits.float().cpu().numpy(), strict=True):
+                if self.encoder.label_type == "tokens":
+                    row_logits = self.word_scores(row_logits, encoded, row, len(rows["words"][row]))
+                scores[row] = row_logits
+        return scores
 
-    def of_words(self, row: Any, encoded: Mapping[str, Any], rows: Mapping[str, Any], place: int) -> Any:
-        firsts = [at for at, label in enumerate(encoded["labels"][place]) if label != -100]
-        return for_words(row[firsts], encoded["places"][place], len(rows["words"][place]), self.metrics["labels"])
-
-    def precision(self) -> AbstractContextManager[Any]:
-        """As the run was judged in."""
-        device = self.model.device.type
-        return torch.autocast(device, torch.bfloat16) if in_bfloat16(self.settings) else nullcontext()
+    def word_scores(self, logits: Any, encoded: Mapping[str, Any], row: int, num_words: int) -> Any:
+        """Return the scores of a row's words, given those of its tokens."""
+        first_tokens = [token for token, label in enumerate(encoded["labels"][row]) if label != IGNORED_LABEL]
+        labels = self.metrics["labels"]
+        return fill_word_scores(logits[first_tokens], encoded["word_indices"][row], num_words, labels)
 
 
 def open_inspected(run: Path, name: str) -> InspectedModel:
-    """A run to look into."""
+    """Load a finished run for `headwise inspect`."""
     trained = TextModel.load(run)
     inputs = trained.metrics["inputs"]
     return InspectedModel(
         name=name,
         model=trained.model,
-        tokenizer=trained.reader.tokenizer,
+        tokenizer=trained.encoder.tokenizer,
         max_length=inputs["max_length"],
         labels=trained.metrics["labels"] or None,
         reads=1 if inputs["pair"] is None else 2,

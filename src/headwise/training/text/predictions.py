@@ -1,78 +1,75 @@
-"""What a model said about each row, as metrics take it and as a file."""
+"""Scores of models as metrics expect them, as probabilities and as the rows of `predictions.parquet`."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from datasets import Dataset
 
-from headwise.tasks import Examples, Task
+from headwise.tasks import Task
 from headwise.tasks.metrics.rows import label_values
+from headwise.training.text.encoding import IGNORED_LABEL
 
 
-def scores_of(task: Task, prediction: Any, rows: Dataset, encoded: Dataset, labels: Sequence[str]) -> Any:
-    """A Trainer's prediction as the task's metrics take it: (rows, classes), or for tokens (words, classes) a row.
+def get_scores(task: Task, output: Any, rows: Dataset, encoded: Dataset, labels: Sequence[str]) -> Any:
+    """Convert the output of `Trainer.predict` to the scores that the task's metrics expect.
 
     Args:
-        task: what was predicted.
-        prediction: the Trainer's, for all rows in order.
-        rows: a split.
-        encoded: the same rows as the model took them.
-        labels: the classes.
+        task: The task.
+        output: The Trainer's output for all rows, in order.
+        rows: The split.
+        encoded: The tokenized split.
+        labels: The names of the classes.
+
+    Returns:
+        An array of shape (rows, classes); for tagging a list with an array of shape (words, classes) per row.
     """
-    scores = prediction.predictions
+    scores = output.predictions
     if task.label_type != "tokens":
         return np.asarray(scores, dtype=np.float64)
     return [
-        for_words(row[known != -100], places, len(truth), labels)
-        for row, known, places, truth in zip(
-            scores, prediction.label_ids, label_values(encoded, "places"), label_values(rows, "label"), strict=True
+        fill_word_scores(row_scores[row_labels != IGNORED_LABEL], word_indices, len(words), labels)
+        for row_scores, row_labels, word_indices, words in zip(
+            scores, output.label_ids, label_values(encoded, "word_indices"), label_values(rows, "label"), strict=True
         )
     ]
 
 
-def for_words(scores: Any, places: Sequence[int], words: int, labels: Sequence[str]) -> Any:
-    """The scores of all words of a sentence; those that the model did not see count as O.
+def fill_word_scores(scores: Any, word_indices: Sequence[int], num_words: int, labels: Sequence[str]) -> Any:
+    """Return the scores of all words of a sentence. Words without a token get the tag O.
 
     Args:
-        scores: (seen words, classes).
-        places: which words these are.
-        words: how many there are.
-        labels: the classes.
+        scores: (words with a token, classes).
+        word_indices: The indices of these words.
+        num_words: The number of words in the sentence.
+        labels: The names of the classes.
     """
-    found = np.zeros((words, scores.shape[1]))
-    found[:, labels.index("O") if "O" in labels else 0] = 1.0
-    found[list(places)] = scores
-    return found
+    filled = np.zeros((num_words, scores.shape[1]))
+    filled[:, labels.index("O") if "O" in labels else 0] = 1.0
+    filled[list(word_indices)] = scores
+    return filled
 
 
-def probabilities(label_type: str, scores: Any) -> Any:
-    """Scores as probabilities: of the classes together, of each label by itself, or, of ratings, as they are."""
+def to_probabilities(label_type: str, scores: Any) -> Any:
+    """Apply the softmax, for multi-label tasks the sigmoid; scores of regression are returned unchanged."""
     if label_type == "regression":
         return scores
     if label_type == "multi-label":
         return 1.0 / (1.0 + np.exp(-scores))
-    raised = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return raised / raised.sum(axis=-1, keepdims=True)
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
-def write_predictions(path: Path, scores: Mapping[str, Any], examples: Examples) -> None:
-    """`predictions.parquet`: for each row of dev and test its split, number, label and the model's scores."""
-    tables = []
-    for split, found in scores.items():
-        rows = examples.splits[split]
-        columns: dict[str, Any] = {
-            "split": [split] * len(rows),
-            "row": label_values(rows, "row"),
-            "label": label_values(rows, "label"),
-        }
-        for name in ("query", "document"):
-            if name in rows.column_names:
-                columns[name] = label_values(rows, name)
-        columns["scores"] = [np.asarray(row).tolist() for row in found]
-        tables.append(pa.table(columns))
-    if tables:
-        pq.write_table(pa.concat_tables(tables), path)
+def build_predictions(split: str, scores: Any, rows: Dataset) -> pa.Table:
+    """Return a table with the split, row number, label and scores of each row; for rankings also query and document."""
+    columns: dict[str, Any] = {
+        "split": [split] * len(rows),
+        "row": label_values(rows, "row"),
+        "label": label_values(rows, "label"),
+    }
+    for name in ("query", "document"):
+        if name in rows.column_names:
+            columns[name] = label_values(rows, name)
+    columns["scores"] = [np.asarray(row_scores).tolist() for row_scores in scores]
+    return pa.table(columns)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from headwise.errors import UserError
 from headwise.tasks.splitting import shuffled_indices
@@ -25,14 +25,14 @@ class TokenBatchSampler(Sampler[Any]):
     The batches do not depend on the number of processes.
 
     Args:
-        source_lengths, target_lengths: the number of tokens of each pair's sentences.
-        batch_size: the maximum number of tokens in a batch, on either side, including padding.
-        seed: the seed of the order, which differs from epoch to epoch.
-        process_index, num_processes: which share to yield, out of how many.
-        ordered: sort the pairs by length and yield the same batches in every epoch.
+        source_lengths, target_lengths: The number of tokens of each pair's sentences.
+        batch_size: The maximum number of tokens in a batch, on either side, including padding.
+        seed: The seed of the order, which differs from epoch to epoch.
+        process_index, num_processes: Which share to yield, out of how many.
+        ordered: Sort the pairs by length and yield the same batches in every epoch.
 
     Raises:
-        UserError: a batch cannot hold one of the longest pairs per process.
+        UserError: A batch cannot hold one of the longest pairs per process.
 
     Example:
         >>> batches = TokenBatchSampler(np.array([3, 1, 2, 1]), np.array([2, 1, 2, 3]), batch_size=6, seed=0)
@@ -100,10 +100,10 @@ class TranslationDataset(Dataset[Any]):
     """Returns whole batches of pairs as tensors on a device, copied without blocking the host.
 
     Args:
-        pairs: the tokenized pairs of a split.
-        device: the device of the tensors.
-        decoder_start_id: the first input token of the decoder.
-        pad_id: the token that pads inputs.
+        pairs: The tokenized pairs of a split.
+        device: The device of the tensors.
+        decoder_start_id: The first input token of the decoder.
+        pad_id: The token that pads inputs.
     """
 
     def __init__(self, pairs: TokenizedPairs, device: torch.device, *, decoder_start_id: int, pad_id: int) -> None:
@@ -134,18 +134,3 @@ def pad_width(array: NDArray[Any], pad_value: int) -> NDArray[Any]:
     """Pad an array on the right to a multiple of PAD_TO_MULTIPLE_OF columns."""
     missing = -array.shape[1] % PAD_TO_MULTIPLE_OF
     return np.pad(array, ((0, 0), (0, missing)), constant_values=pad_value) if missing else array
-
-
-class TranslationDataLoader(DataLoader[Any]):
-    """A DataLoader of whole batches that passes the epoch, which the Trainer sets, on to its sampler."""
-
-    def __init__(self, dataset: TranslationDataset, sampler: TokenBatchSampler) -> None:
-        super().__init__(dataset, batch_sampler=sampler, collate_fn=identity_collate)
-
-    def set_epoch(self, epoch: int) -> None:
-        assert isinstance(self.batch_sampler, TokenBatchSampler)
-        self.batch_sampler.set_epoch(epoch)
-
-
-def identity_collate(batch: Any) -> Any:
-    return batch

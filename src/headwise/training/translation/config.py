@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 from headwise.errors import UserError
-from headwise.training.core.config import RunConfig, whole
+from headwise.training.core.config import RunConfig, absolute_if_exists
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationConfig(RunConfig):
     """Configuration of a run on pairs of sentences in two languages."""
 
-    LEAST: ClassVar[dict[str, int]] = RunConfig.LEAST | {
+    MIN_VALUES: ClassVar[dict[str, int]] = RunConfig.MIN_VALUES | {
         "rows": 2,
         "layers": 1,
         "heads": 1,
@@ -28,7 +28,7 @@ class TranslationConfig(RunConfig):
     task: str | None = "translation"
     """`translation`."""
     data: tuple[str, ...] = ()
-    """A folder with line-aligned files (train.en and train.de, dev or val, tests; optionally gzipped) or with tables
+    """A directory with line-aligned files (train.en and train.de, dev or val, tests; optionally gzipped) or with tables
     (CSV, TSV, JSONL, Parquet); a single such file, which is split; or hub:NAME."""
     source: str | None = None
     """The source language: the extension of its files, or the name of its column."""
@@ -100,7 +100,7 @@ class TranslationConfig(RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.data) != 1:
-            raise UserError(f"--data: expected one folder or file, or hub:NAME; got {len(self.data)}")
+            raise UserError(f"--data: expected one directory or file, or hub:NAME; got {len(self.data)}")
         if self.source is None or self.target is None:
             raise UserError("--source and --target are required: the languages, as file extensions or column names")
         if self.source == self.target:
@@ -119,7 +119,7 @@ class TranslationConfig(RunConfig):
                     raise UserError(f"--{name} applies to --scheme rpr, not to {self.scheme}")
 
     def resolve_paths(self) -> Self:
-        return replace(self, data=tuple(map(whole, self.data)))
+        return replace(self, data=tuple(map(absolute_if_exists, self.data)))
 
     @property
     def pair(self) -> tuple[str, str]:

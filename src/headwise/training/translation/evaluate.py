@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from headwise.tasks.translation import metrics, read_pairs
+from headwise.training.core.data_check import check_unchanged
+from headwise.training.core.metrics import build_evaluation
+from headwise.training.translation.data import fingerprint, load_data
 from headwise.training.translation.inference import TranslationModel
-from headwise.training.translation.train import load
 
 
 def evaluate(
@@ -14,30 +16,33 @@ def evaluate(
     """Evaluate a run's translator on its first test set or on other pairs.
 
     Args:
-        run: the folder of a finished run.
-        data: other pairs, a folder or file as for training; the first test set of a folder is used.
-        source, target: the languages, which must be those of the run.
-        clip: cut sentences that are too long.
+        run: The directory of a finished run.
+        data: Other pairs, a directory or file as for training; the first test set of a directory is used.
+        source, target: The languages, which must be those of the run.
+        clip: Cut sentences that are too long.
 
     Returns:
         The data set, the number of pairs, BLEU and chrF with their signatures, and the standard error of BLEU.
 
     Raises:
-        UserError: there is no such run, its languages differ, or the data is invalid.
+        UserError: There is no such run, its languages differ, the data is invalid, or the run's own data has changed
+            since training.
     """
     translator = TranslationModel.load(run, source=source, target=target)
     config = translator.config
-    pairs = load(config) if data is None else read_pairs(data, *config.pair, test_only=True)
+    pairs = load_data(config).pairs if data is None else read_pairs(data, *config.pair, test_only=True)
     split = pairs.tests[0] if pairs.tests else next(iter(pairs.splits))
     rows = pairs.splits[split]
+    if data is None:
+        check_unchanged(run, split, fingerprint(rows), config.data)
     locations = [pairs.place(split, index) for index in range(len(rows))]
     translations = translator.translate(list(rows["source"]), locations, clip=clip or config.clip, show_progress=True)
     references = list(rows["target"])
-    return {
-        "dataset": f"{config.source} → {config.target}, {split}: {pairs.recipe}",
-        "rows": len(rows),
-        "primary_metric": metrics.PRIMARY,
-        "metrics": metrics.compute(translations, references),
-        "standard_error": metrics.standard_error(translations, references),
-        "signatures": metrics.signatures(),
-    }
+    return build_evaluation(
+        dataset=f"{config.source} → {config.target}, {split}: {pairs.recipe}",
+        num_rows=len(rows),
+        primary_metric=metrics.PRIMARY,
+        metrics=metrics.compute(translations, references),
+        standard_error=metrics.standard_error(translations, references),
+        signatures=metrics.signatures(),
+    )

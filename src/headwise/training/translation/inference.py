@@ -15,9 +15,8 @@ import headwise.models  # noqa: F401, registers the models with the Auto classes
 from headwise.errors import UserError
 from headwise.inspection.inspected_model import InspectedModel
 from headwise.training.core import run_dir
-from headwise.training.core.loading import loadable
-from headwise.training.registry import load_config
-from headwise.training.run import in_bfloat16
+from headwise.training.core.environment import get_device, uses_bfloat16
+from headwise.training.core.pretrained import loading_errors
 from headwise.training.translation.config import TranslationConfig
 from headwise.training.translation.model import MAX_EXTRA_TOKENS
 from headwise.training.translation.tokens import clip_ids, encode, too_long_error
@@ -28,12 +27,12 @@ class Decoder:
     """A translator, its tokenizer and its decoding options.
 
     Args:
-        model: the translator.
-        tokenizer: the tokenizer of both languages.
-        num_beams: the number of beams; 1 decodes greedily.
-        length_penalty: a beam's log-probability is divided by its length to this power.
-        bfloat16: compute in bfloat16.
-        max_batch_tokens: the maximum number of tokens that a batch can generate, over all beams.
+        model: The translator.
+        tokenizer: The tokenizer of both languages.
+        num_beams: The number of beams; 1 decodes greedily.
+        length_penalty: A beam's log-probability is divided by its length to this power.
+        bfloat16: Compute in bfloat16.
+        max_batch_tokens: The maximum number of tokens that a batch can generate, over all beams.
     """
 
     model: Any
@@ -103,25 +102,24 @@ class TranslationModel:
         """Load the translator of a run.
 
         Args:
-            run: the run's folder.
-            source, target: the requested languages, if any.
+            run: The run directory.
+            source, target: The requested languages, if any.
 
         Raises:
-            UserError: the folder holds no finished run, or its languages are not the requested ones.
+            UserError: The directory contains no finished run, or its languages are not the requested ones.
         """
         run_dir.check_finished(run)
-        config = load_config(run / run_dir.SETTINGS)
-        assert isinstance(config, TranslationConfig)
+        config = TranslationConfig.load(run / run_dir.CONFIG)
         languages = (source or config.source, target or config.target)
         if languages != config.pair:
             raise UserError(
                 f"{run}: translates from {config.source} to {config.target}, not from {languages[0]} to {languages[1]}"
             )
-        with loadable(run):
+        with loading_errors(run):
             model: Any = AutoModelForSeq2SeqLM.from_pretrained(run, use_safetensors=True)
             tokenizer = AutoTokenizer.from_pretrained(run)
-        model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-        return cls(config, Decoder(model, tokenizer, config.beams, config.length_penalty, in_bfloat16(config)))
+        model = model.to(get_device()).eval()
+        return cls(config, Decoder(model, tokenizer, config.beams, config.length_penalty, uses_bfloat16(config)))
 
     def translate(
         self, texts: Sequence[str], locations: Sequence[str], *, clip: bool = False, show_progress: bool = False
@@ -129,13 +127,13 @@ class TranslationModel:
         """Translate sentences; return the translations in the same order, empty ones for empty texts.
 
         Args:
-            texts: the sentences.
-            locations: the file and line of each sentence, for messages.
-            clip: cut sentences that are too long.
-            show_progress: show a progress bar.
+            texts: The sentences.
+            locations: The file and line of each sentence, for messages.
+            clip: Cut sentences that are too long.
+            show_progress: Show a progress bar.
 
         Raises:
-            UserError: a sentence is too long and `clip` is false.
+            UserError: A sentence is too long and `clip` is false.
         """
         max_length = self.config.max_length
         sources = list(encode(self.decoder.tokenizer, [text for text in texts if text.strip()]))

@@ -27,7 +27,7 @@ def iterate_texts(rows: Dataset) -> Iterable[str]:
     )
 
 
-def build(config: TranslationConfig, tokenizer: Any) -> HeadwiseForTranslation:
+def build_model(config: TranslationConfig, tokenizer: Any) -> HeadwiseForTranslation:
     """Build the model of a run; its initial weights depend on the seed and the parameter names only."""
     sizes = {name: getattr(config, name) for name in ("layers", "heads", "head_dim", "feedforward", "dropout")}
     model_config = HeadwiseTranslatorConfig.preset(

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from headwise.errors import UserError
 from headwise.tasks.formats import EXTENSIONS, file_extension, missing_column, read_batches, read_lines
 from headwise.tasks.translation.aligned import language_of, strip_newline
-from headwise.training.core.table_writer import new_file, open_text, writer_for
+from headwise.training.core.table_writer import open_output, open_table, open_text
 from headwise.training.translation.inference import TranslationModel
 
 #: Maximum number of lines in memory.
@@ -31,17 +31,17 @@ def predict(
     Lines from standard input are translated as soon as they arrive. If translation fails, no output file is left.
 
     Args:
-        run: the folder of a finished run.
-        data: lines of text, optionally gzipped; CSV, TSV, JSONL or Parquet; `-` for standard input.
-        out: the file to write, or `-` for standard output.
-        source, target: the languages, which must be those of the run.
-        clip: cut sentences that are too long instead of raising an error.
+        run: The directory of a finished run.
+        data: Lines of text, optionally gzipped; CSV, TSV, JSONL or Parquet; `-` for standard input.
+        out: The file to write, or `-` for standard output.
+        source, target: The languages, which must be those of the run.
+        clip: Cut sentences that are too long instead of raising an error.
 
     Returns:
         The number of empty lines, whose translations are empty.
 
     Raises:
-        UserError: there is no such run or file, the languages differ, or a sentence is too long.
+        UserError: There is no such run or file, the languages differ, or a sentence is too long.
     """
     translator = TranslationModel.load(run, source=source, target=target)
     config = translator.config
@@ -57,7 +57,7 @@ def translate_lines(translator: TranslationModel, data: Path, out: Path, *, clip
     name = "standard input" if data == STREAM else str(data)
     num_empty, line_number = 0, 1
     bar = tqdm(read_chunks(data), desc="translating", unit=" thousand", leave=False, delay=1, disable=data == STREAM)
-    with open_output(out, like=data) as file:
+    with open_lines(out, source=data) as file:
         for lines in bar:
             locations = [f"{name}, line {line_number + index}" for index in range(len(lines))]
             translations = translator.translate(lines, locations, clip=clip)
@@ -73,7 +73,7 @@ def translate_table(translator: TranslationModel, data: Path, out: Path, *, clip
     column, num_empty = str(translator.config.source), 0
     if out == STREAM:
         raise UserError(f"--out -: {data.name} is a table; name a file to write it to")
-    with writer_for(out, like=data) as write:
+    with open_table(out, source=data) as write:
         for batch in read_batches(data):
             if column not in batch.columns:
                 raise missing_column(data, column, batch.columns)
@@ -87,12 +87,12 @@ def translate_table(translator: TranslationModel, data: Path, out: Path, *, clip
 
 
 @contextmanager
-def open_output(out: Path, *, like: Path) -> Iterator[TextIO]:
+def open_lines(out: Path, *, source: Path) -> Iterator[TextIO]:
     """Open standard output, or a file that exists only once it is complete."""
     if out == STREAM:
         yield sys.stdout
         return
-    with new_file(out, like=like) as part, open_text(part, packed=out.suffix == ".gz") as file:
+    with open_output(out, source=source) as path, open_text(path, gzipped=out.suffix == ".gz") as file:
         yield file
 
 
@@ -102,7 +102,7 @@ def read_chunks(data: Path) -> Iterator[list[str]]:
         yield from read_stream(sys.stdin)
         return
     if not data.is_file():
-        raise UserError(f"{data}: {'a folder, not a file' if data.is_dir() else 'no such file'}")
+        raise UserError(f"{data}: {'a directory, not a file' if data.is_dir() else 'no such file'}")
     lines = map(strip_newline, read_lines(data))
     while chunk := list(islice(lines, MAX_CHUNK_LINES)):
         yield chunk

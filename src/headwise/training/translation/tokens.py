@@ -49,8 +49,8 @@ class TokenizedPairs:
     """The sentences of a split in both languages, each with its end token.
 
     Args:
-        source, target: token ids.
-        num_clipped: the number of pairs that were cut to `--max-length`.
+        source, target: Token ids.
+        num_clipped: The number of pairs that were cut to `--max-length`.
     """
 
     source: RaggedArray
@@ -61,21 +61,21 @@ class TokenizedPairs:
         return len(self.source.ends)
 
     @classmethod
-    def open(cls, folder: Path, split: str) -> "TokenizedPairs":
+    def open(cls, directory: Path, split: str) -> "TokenizedPairs":
         """Open the files that `write` wrote."""
         source, target = (
             RaggedArray(
-                np.load(folder / f"{split}.{side}.ids.npy", mmap_mode="r", allow_pickle=False),
-                np.load(folder / f"{split}.{side}.npy", allow_pickle=False),
+                np.load(directory / f"{split}.{side}.ids.npy", mmap_mode="r", allow_pickle=False),
+                np.load(directory / f"{split}.{side}.npy", allow_pickle=False),
             )
             for side in SIDES
         )
-        return cls(source, target, int((folder / f"{split}.clipped").read_text()))
+        return cls(source, target, int((directory / f"{split}.clipped").read_text()))
 
     @classmethod
     def write(
         cls,
-        folder: Path,
+        directory: Path,
         split: str,
         rows: Dataset,
         tokenizer: Any,
@@ -87,22 +87,22 @@ class TokenizedPairs:
         """Tokenize a split, with at most CHUNK_ROWS rows in memory at a time.
 
         Args:
-            folder: the folder to write to.
-            split: the prefix of the file names.
-            rows: a data set with columns `source` and `target`.
-            tokenizer: the tokenizer of both languages.
-            max_length: the maximum number of tokens in a sentence, including the end token.
-            clip: cut longer sentences.
-            location: returns the file and line of a row, for messages.
+            directory: The directory to write to.
+            split: The prefix of the file names.
+            rows: A data set with columns `source` and `target`.
+            tokenizer: The tokenizer of both languages.
+            max_length: The maximum number of tokens in a sentence, including the end token.
+            clip: Cut longer sentences.
+            location: Returns the file and line of a row, for messages.
 
         Raises:
-            UserError: a sentence is too long and `clip` is false.
+            UserError: A sentence is too long and `clip` is false.
         """
         dtype = np.uint16 if len(tokenizer) <= 2**16 else np.int32
         is_clipped = np.zeros(len(rows), bool)
         for side in SIDES:
             ends = np.zeros(len(rows), np.int64)
-            raw_path = folder / f"{split}.{side}.raw"
+            raw_path = directory / f"{split}.{side}.raw"
             row = num_tokens = 0
             with raw_path.open("wb") as file:
                 for chunk in rows.select_columns([side]).iter(CHUNK_ROWS):
@@ -115,11 +115,11 @@ class TokenizedPairs:
                         num_tokens += len(ids)
                         ends[row] = num_tokens
                         row += 1
-            np.save(folder / f"{split}.{side}.ids.npy", np.fromfile(raw_path, dtype))
-            np.save(folder / f"{split}.{side}.npy", ends)
+            np.save(directory / f"{split}.{side}.ids.npy", np.fromfile(raw_path, dtype))
+            np.save(directory / f"{split}.{side}.npy", ends)
             raw_path.unlink()
-        (folder / f"{split}.clipped").write_text(str(int(is_clipped.sum())))
-        return cls.open(folder, split)
+        (directory / f"{split}.clipped").write_text(str(int(is_clipped.sum())))
+        return cls.open(directory, split)
 
 
 def encode(tokenizer: Any, texts: list[str]) -> Iterator[list[int]]:

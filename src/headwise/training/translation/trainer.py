@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from headwise.training.core.batches import EpochDataLoader, identity_collate
 from headwise.training.core.failures import CheckedTrainer
 from headwise.training.translation.batches import (
     IGNORE_INDEX,
     TokenBatchSampler,
-    TranslationDataLoader,
     TranslationDataset,
 )
 from headwise.training.translation.tokens import TokenizedPairs
@@ -29,15 +29,15 @@ class TranslationTrainer(CheckedTrainer):
     whole batch.
 
     Args:
-        pairs: the tokenized pairs of train and dev.
-        row_numbers: the row of each training pair in the user's file.
-        batch_size: the number of tokens in a batch, over all processes.
-        label_smoothing: label smoothing during training.
-        compute_dev_metrics: returns further metrics of dev by name, such as BLEU.
-        kwargs: as for `Trainer`.
+        pairs: The tokenized pairs of train and dev.
+        row_numbers: The row of each training pair in the user's file.
+        batch_size: The number of tokens in a batch, over all processes.
+        label_smoothing: Label smoothing during training.
+        compute_dev_metrics: Returns further metrics of dev by name, such as BLEU.
+        kwargs: As for `Trainer`.
     """
 
-    counted = "tokens"
+    batch_unit = "tokens"
 
     def __init__(
         self,
@@ -58,19 +58,19 @@ class TranslationTrainer(CheckedTrainer):
     def get_train_dataloader(self) -> DataLoader[Any]:
         return self.build_loader("train", ordered=False)
 
-    def rows_at(self, step: int) -> Sequence[int]:
+    def rows_at_step(self, step: int) -> Sequence[int]:
         sampler: Any = self.build_loader("train", ordered=False).batch_sampler
         sampler.epoch, index = divmod(step, len(sampler))
         return [int(self.row_numbers[row]) for row in list(sampler)[index]]
 
-    def largest(self, size: int) -> tuple[int, dict[str, Any]]:
-        pairs, size = self.pairs["train"], min(size, -(-self.batch_size // self.args.world_size))
+    def largest_batch(self, max_size: int) -> tuple[int, dict[str, Any]]:
+        pairs, size = self.pairs["train"], min(max_size, -(-self.batch_size // self.args.world_size))
         lengths = np.maximum(pairs.source.lengths, pairs.target.lengths)
         longest_first = np.argsort(lengths, kind="stable")[::-1]
         dataset: Any = self.build_loader("train", ordered=False).dataset
         return size, dataset.__getitems__(longest_first[: max(1, size // int(lengths.max()))])
 
-    def build_loader(self, split: str, *, ordered: bool) -> TranslationDataLoader:
+    def build_loader(self, split: str, *, ordered: bool) -> EpochDataLoader:
         model: Any = self.model
         pairs = self.pairs[split]
         sampler = TokenBatchSampler(
@@ -88,9 +88,11 @@ class TranslationTrainer(CheckedTrainer):
             decoder_start_id=model.config.decoder_start_token_id,
             pad_id=model.config.pad_token_id,
         )
-        return TranslationDataLoader(dataset, sampler)
+        return EpochDataLoader(dataset, batch_sampler=sampler, collate_fn=identity_collate)
 
-    def step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    def forward_backward(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
         """Like the Trainer's, without host work that takes longer than a layer and has no effect here."""
         if not model.training:
             model.train()
@@ -149,18 +151,18 @@ class TranslationTrainer(CheckedTrainer):
         return float(loss_sum / num_tokens)
 
 
-def average_checkpoints(model: nn.Module, folder: Path, max_count: int) -> int:
+def average_checkpoints(model: nn.Module, directory: Path, max_count: int) -> int:
     """Load the mean of the last checkpoints' weights into a model (Vaswani et al. 2017, section 6.1).
 
     Args:
-        model: the model.
-        folder: the folder with the `checkpoint-…` folders.
-        max_count: the number of checkpoints to average, if there are that many.
+        model: The model.
+        directory: The directory with the `checkpoint-…` directories.
+        max_count: The number of checkpoints to average, if there are that many.
 
     Returns:
         The number of checkpoints averaged.
     """
-    states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=read_global_step)[-max_count:]
+    states = sorted(directory.glob("checkpoint-*/trainer_state.json"), key=read_global_step)[-max_count:]
     mean: dict[str, Tensor] = {}
     for count, state in enumerate(states, 1):
         for name, tensor in load_file(state.parent / "model.safetensors").items():

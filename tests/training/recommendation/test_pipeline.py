@@ -40,6 +40,7 @@ def test_run_dir_holds_model_metrics_predictions_and_card(run: Path, log: Path) 
     assert any("have no history" in note for note in metrics["notes"])
     model = HeadwiseForRecommendation.from_pretrained(run)
     assert (model.config.titles.scheme, model.config.scheme, model.config.pooling) == ("none", "rpr", "recent")
+    assert metrics["peak_memory"]["peak_mib"] > 0
     card = (run / "README.md").read_text()
     assert "| oracle |" in card
     assert str(log) not in card
@@ -122,7 +123,7 @@ VALID = ["1\tU1\tt\tN1\tN2-1 N3-0", "2\tU2\tt\t\tN1-1 N2-0"]
         ({"train": [VALID[0], "2\tU1\tN1\tN2-1"]}, r"behaviors.tsv, line 2: 4 fields, expected 5"),
         ({"train": ["1\tU1\tt\tN1\tN2-1"]}, r"no impression has both a click and a non-click"),
         ({"train": ["1\tU1\tt\tN1\tN2 N3"]}, r"the candidates have no labels, such as N123-1, to train on"),
-        ({"dev": VALID}, r"there is no train folder to train on; found: dev"),
+        ({"dev": VALID}, r"there is no train directory to train on; found: dev"),
         ({"train": VALID, "dev": ["1\tU1\tt\tN1\tN2 N3"]}, r"dev/behaviors.tsv: the candidates have no labels"),
     ],
     ids=["history", "candidate", "fields", "one-label", "labels", "train", "dev"],
@@ -171,7 +172,7 @@ def test_invalid_options_are_rejected(
     assert code == 2
     assert message in err
     code, _, err = headwise("train", "--task", "mind", "--out", tmp_path / "run")
-    assert (code, "--data FOLDER is required" in err) == (2, True)
+    assert (code, "--data is required" in err) == (2, True)
 
 
 def test_run_yaml_repeats_the_run(run: Path, tmp_path: Path, headwise: Headwise) -> None:
@@ -198,4 +199,4 @@ def test_killed_data_loader_worker_is_reported(
     small = ("--heads", 2, "--head-dim", 4, "--word-dim", 8, "--epochs", 1)
     code, _, err = headwise("train", "--task", "mind", "--data", log, *small, "--out", tmp_path / "run")
     assert code == 2
-    assert "a process that makes batches died (DataLoader worker" in err
+    assert "a data loading process died (DataLoader worker" in err

@@ -14,36 +14,38 @@ from headwise.errors import UserError
 from headwise.training import RunResult, train
 from headwise.training.registry import load_config
 from headwise.training.translation.config import TranslationConfig
-from headwise.training.translation.model import build
-from headwise.training.translation.train import load
+from headwise.training.translation.data import load_data
+from headwise.training.translation.model import build_model
+from headwise.training.translation.pipeline import TranslationPipeline
 from headwise.training.translation.trainer import average_checkpoints
 from tests.training.conftest import Headwise
 from tests.training.translation.conftest import SUFFICIENT, build_config, sentences, translate_words, write
 
 
 def test_trained_translator_reports_high_bleu_in_metrics_and_card(run: RunResult) -> None:
-    metrics = json.loads((run.folder / "metrics.json").read_text())
+    metrics = json.loads((run.run_dir / "metrics.json").read_text())
     assert metrics["metrics"]["test"]["bleu"] > 80
     assert metrics["metrics"]["test"]["chrf"] > 90
     assert metrics["signatures"]["bleu"].startswith("nrefs:1|case:mixed")
     assert metrics["dev_loss"] < 0.3
     assert metrics["steps"] == SUFFICIENT["steps"]
-    card = (run.folder / "README.md").read_text()
+    assert metrics["peak_memory"]["peak_mib"] > 0
+    card = (run.run_dir / "README.md").read_text()
     assert "# en → de, small" in card
     assert metrics["signatures"]["bleu"] in card
-    assert str(run.folder.parent) not in card
+    assert str(run.run_dir.parent) not in card
 
 
 def test_predictions_keep_the_order_of_the_files(run: RunResult, pairs: Path) -> None:
-    rows = [row for row in pq.read_table(run.folder / "predictions.parquet").to_pylist() if row["split"] == "test"]
+    rows = [row for row in pq.read_table(run.run_dir / "predictions.parquet").to_pylist() if row["split"] == "test"]
     assert [row["source"] for row in rows] == (pairs / "test.en").read_text().splitlines()
     assert [row["reference"] for row in rows] == [translate_words(row["source"]) for row in rows]
     assert sum(row["predicted"] == row["reference"] for row in rows) > 25
 
 
 def test_run_dir_loads_with_transformers_auto_classes(run: RunResult) -> None:
-    model = AutoModelForSeq2SeqLM.from_pretrained(run.folder)
-    tokenizer = AutoTokenizer.from_pretrained(run.folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(run.run_dir)
+    tokenizer = AutoTokenizer.from_pretrained(run.run_dir)
     assert model.generation_config.num_beams == 2
     assert model.generation_config.length_penalty == 0.6
     batch = tokenizer(["one two three", "six"], padding=True, return_tensors="pt")
@@ -52,7 +54,7 @@ def test_run_dir_loads_with_transformers_auto_classes(run: RunResult) -> None:
 
 
 def test_run_yaml_restores_the_config(run: RunResult, pairs: Path) -> None:
-    assert load_config(run.folder / "run.yaml") == build_config(pairs, **SUFFICIENT)
+    assert load_config(run.run_dir / "run.yaml") == build_config(pairs, **SUFFICIENT)
 
 
 def test_best_dev_loss_selects_the_checkpoint(pairs: Path, tmp_path: Path) -> None:
@@ -66,7 +68,7 @@ def test_choose_bleu_selects_the_checkpoint_with_the_best_dev_bleu(
     pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([1.0, 5.0, 3.0])
-    monkeypatch.setattr("headwise.training.translation.train.dev_bleu", lambda *_: {"bleu": next(scores)})
+    monkeypatch.setattr(TranslationPipeline, "compute_dev_metrics", lambda *_: {"bleu": next(scores)})
     out = tmp_path / "run"
     done = train(build_config(pairs, epochs=3, choose="bleu", beams=1), out)
     best = next(log["step"] for log in done.metrics["history"] if log.get("eval_bleu") == 5.0)
@@ -89,7 +91,7 @@ def test_resumed_run_gives_the_same_metrics(pairs: Path, tmp_path: Path, monkeyp
     uninterrupted = train(build_config(pairs, epochs=3), tmp_path / "uninterrupted")
     out = tmp_path / "run"
     with monkeypatch.context() as context:
-        context.setattr("headwise.training.translation.train.translate_splits", interrupt)
+        context.setattr(TranslationPipeline, "evaluate_splits", interrupt)
         with pytest.raises(KeyboardInterrupt):
             train(build_config(pairs, epochs=3), out)
     assert not (out / "metrics.json").exists()
@@ -102,8 +104,9 @@ def interrupt(*_: Any) -> None:
 
 
 def test_rows_limits_the_training_pairs(pairs: Path) -> None:
-    assert len(load(build_config(pairs, rows=30)).splits["train"]) == 30
-    assert "30 of the training pairs, drawn with seed 0" in load(build_config(pairs, rows=30)).recipe
+    data = load_data(build_config(pairs, rows=30))
+    assert len(data.pairs.splits["train"]) == 30
+    assert "30 of the training pairs, drawn with seed 0" in data.description
 
 
 @pytest.mark.parametrize(
@@ -118,14 +121,14 @@ def test_rows_limits_the_training_pairs(pairs: Path) -> None:
 def test_rpr_options_override_the_preset(
     options: dict[str, Any], expected: dict[str, Any], run: RunResult, pairs: Path
 ) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(run.folder)
-    config = build(build_config(pairs, **options), tokenizer).config
+    tokenizer = AutoTokenizer.from_pretrained(run.run_dir)
+    config = build_model(build_config(pairs, **options), tokenizer).config
     assert config.scheme_options == config.decoder_scheme_options == expected
 
 
 def test_decoder_can_have_its_own_scheme(run: RunResult, pairs: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(run.folder)
-    config = build(build_config(pairs, scheme="distance-aware", decoder_scheme="rpr", k=3), tokenizer).config
+    tokenizer = AutoTokenizer.from_pretrained(run.run_dir)
+    config = build_model(build_config(pairs, scheme="distance-aware", decoder_scheme="rpr", k=3), tokenizer).config
     assert (config.scheme, config.scheme_options) == ("distance-aware", {})
     assert config.decoder_scheme_options == {"k": 3, "per_head": True}
 
@@ -181,5 +184,5 @@ def test_command_line_trains_a_translator(pairs: Path, tmp_path: Path, headwise:
 
 
 def test_averaging_more_checkpoints_than_exist_uses_all(run: RunResult) -> None:
-    model = AutoModelForSeq2SeqLM.from_pretrained(run.folder)
-    assert average_checkpoints(model, run.folder / "checkpoints", 99) == 2
+    model = AutoModelForSeq2SeqLM.from_pretrained(run.run_dir)
+    assert average_checkpoints(model, run.run_dir / "checkpoints", 99) == 2

@@ -1,0 +1,57 @@
+"""Fingerprints of data splits, which detect data that has changed since a run was trained."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from headwise.errors import UserError
+from headwise.training.core import run_dir
+
+BATCH_ROWS = 1000
+
+
+def hash_dataset(rows: Dataset, columns: Sequence[str]) -> str:
+    """Return a hash of a split.
+
+    Args:
+        rows: The split.
+        columns: The columns that identify an example, of which those that the split has are hashed.
+    """
+    present = rows.select_columns([name for name in columns if name in rows.column_names]).with_format(None)
+    digest = hashlib.sha256()
+    for batch in present.iter(BATCH_ROWS):
+        digest.update(json.dumps(batch, sort_keys=True, default=str).encode())
+    return digest.hexdigest()
+
+
+def hash_arrays(arrays: Iterable[Any]) -> str:
+    """Return a hash of numeric arrays, such as those of a click log."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def check_unchanged(run: Path, split: str, fingerprint: str, paths: Sequence[str]) -> None:
+    """Check that a split is the one that a run was evaluated on. Another one may contain training examples.
+
+    Args:
+        run: The run directory.
+        split: The name of the split.
+        fingerprint: Its hash.
+        paths: The files or directories of the run's data, for the message.
+
+    Raises:
+        UserError: The data has changed, or `metrics.json` has no fingerprint of the split.
+    """
+    recorded = run_dir.read_metrics(run, "fingerprints")["fingerprints"]
+    if not isinstance(recorded, dict) or recorded.get(split) != fingerprint:
+        raise UserError(
+            f"{run}: the data has changed since training ({', '.join(paths)}), and its {split} split may now contain "
+            "training examples; restore the data or name another data set with --data"
+        )

@@ -1,0 +1,106 @@
+"""The contents of `metrics.json`, with the same keys for all pipelines."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headwise.training.core.environment import describe_device, get_peak_memory, get_versions
+
+
+@dataclass(frozen=True)
+class SplitResult:
+    """The evaluation of a model on one split.
+
+    Args:
+        metrics: Values by name; the primary metric is one of them.
+        standard_error: The standard error of the primary metric.
+        predictions: One row per example with the columns `split` and `row` and what studies need to compare two runs
+            example by example.
+        fingerprint: A hash of the split (see `headwise.training.core.data_check`).
+        baselines: The metrics of each baseline by its name.
+    """
+
+    metrics: dict[str, float]
+    standard_error: float
+    predictions: pa.Table
+    fingerprint: str
+    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The evaluation of a model on all splits, and the pipeline's own entries of `metrics.json`."""
+
+    splits: dict[str, SplitResult]
+    extras: dict[str, Any] = field(default_factory=dict)
+
+
+def build_metrics(
+    data: Any, bundle: Any, evaluation: Evaluation, *, model: str, trainer: Any, output: Any, train_seconds: float
+) -> dict[str, Any]:
+    """Return the contents of `metrics.json`.
+
+    Args:
+        data: The run's `RunData`.
+        bundle: The run's `ModelBundle`.
+        evaluation: The evaluation of the trained model.
+        model: The `--model` option.
+        trainer: The Trainer.
+        output: The output of `Trainer.train`.
+        train_seconds: The duration of the training.
+    """
+    splits = evaluation.splits
+    return {
+        "task": data.task_name,
+        "label_type": data.label_type,
+        "primary_metric": data.primary_metric,
+        "metrics": {name: result.metrics for name, result in splits.items()},
+        "standard_error": {name: result.standard_error for name, result in splits.items()},
+        "baselines": {name: result.baselines for name, result in splits.items()},
+        "dataset": data.description,
+        "fingerprints": {name: result.fingerprint for name, result in splits.items()},
+        "notes": list(bundle.notes),
+        "model": model,
+        "parameters": count_parameters(bundle.model),
+        "epochs": output.metrics.get("epoch"),
+        "steps": output.global_step,
+        "train_seconds": round(train_seconds, 2),
+        "examples_per_second": round(output.metrics["train_samples_per_second"], 1),
+        "peak_memory": get_peak_memory(),
+        "device": describe_device(),
+        "versions": get_versions(),
+        "history": [log for log in trainer.state.log_history if is_loss_or_metric(log)],
+        **evaluation.extras,
+    }
+
+
+def build_evaluation(
+    *,
+    dataset: str,
+    num_rows: int,
+    primary_metric: str,
+    metrics: dict[str, float],
+    standard_error: float,
+    baselines: dict[str, dict[str, float]] | None = None,
+    **extras: Any,
+) -> dict[str, Any]:
+    """Return the result of `headwise evaluate`, with the same keys for all pipelines."""
+    return {
+        "dataset": dataset,
+        "rows": num_rows,
+        "primary_metric": primary_metric,
+        "metrics": metrics,
+        "standard_error": standard_error,
+        "baselines": baselines or {},
+        **extras,
+    }
+
+
+def count_parameters(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def is_loss_or_metric(log: dict[str, Any]) -> bool:
+    """Return whether an entry of the Trainer's log is a training loss or an evaluation on dev."""
+    return "loss" in log or any(name.startswith("eval_") for name in log)

@@ -1,0 +1,205 @@
+"""The training pipeline: one run from its configuration to a directory with the model, metrics and card.
+
+`Pipeline.run` is the whole of a run. The subclasses in `text`, `translation` and `recommendation` supply the steps that
+depend on the type of task.
+"""
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from transformers import PreTrainedModel, set_seed
+
+from headwise.inspection.inspected_model import InspectedModel
+from headwise.training.core import run_dir
+from headwise.training.core.card import Card, render_card
+from headwise.training.core.checkpointing import fit, gather_weights
+from headwise.training.core.config import RunConfig
+from headwise.training.core.distributed import main_process_first, main_process_only, state
+from headwise.training.core.environment import describe_device, get_versions, reset_peak_memory
+from headwise.training.core.failures import CheckedTrainer
+from headwise.training.core.metrics import Evaluation, build_metrics, count_parameters
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunData:
+    """The data of a run. Pipelines add the examples.
+
+    Args:
+        task_name: The name of the task.
+        label_type: The type of its labels.
+        primary_metric: The metric that selects the best epoch and model.
+        description: The origin of the data and how it was split.
+    """
+
+    task_name: str
+    label_type: str
+    primary_metric: str
+    description: str
+
+
+@dataclass(kw_only=True)
+class ModelBundle:
+    """A model with its tokenizer. Pipelines add what else their Trainer needs.
+
+    Args:
+        model: The model, which training changes.
+        tokenizer: Its tokenizer.
+        notes: Remarks on the model and the data for the log, `metrics.json` and the card, such as truncated texts.
+    """
+
+    model: PreTrainedModel
+    tokenizer: Any
+    notes: list[str] = field(default_factory=list)
+
+
+ConfigT = TypeVar("ConfigT", bound=RunConfig)
+DataT = TypeVar("DataT", bound=RunData)
+BundleT = TypeVar("BundleT", bound=ModelBundle)
+
+
+class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
+    """The steps of a run that depend on the type of task.
+
+    Args:
+        config: The run's configuration, with absolute paths.
+    """
+
+    #: `evaluate(run_dir, data=None, **options)`: evaluate a finished run; returns `build_evaluation(...)`. On the run's
+    #: own data it calls `check_unchanged`.
+    evaluate: ClassVar[Callable[..., dict[str, Any]]]
+    #: `predict(run_dir, data, out, **options)`: write predictions; returns the number of rows without one.
+    predict: ClassVar[Callable[..., int]]
+    #: `open_inspected(run_dir, name)`: load a finished run for `headwise inspect`.
+    open_inspected: ClassVar[Callable[..., InspectedModel]]
+
+    def __init__(self, config: ConfigT) -> None:
+        self.config = config
+
+    @abstractmethod
+    def load(self) -> DataT:
+        """Load the data.
+
+        Raises:
+            UserError: The data is missing or invalid.
+        """
+
+    @abstractmethod
+    def build(self, data: DataT, scratch_dir: Path) -> BundleT:
+        """Build the untrained model and its tokenizer. The run directory does not exist yet.
+
+        Raises:
+            UserError: The model cannot be built, or does not fit the data.
+        """
+
+    def tokenize(self, data: DataT, bundle: BundleT, scratch_dir: Path) -> None:
+        """Tokenize the data into `scratch_dir`, if `build` has not, and add notes to the bundle."""
+
+    @abstractmethod
+    def build_trainer(self, data: DataT, bundle: BundleT, out_dir: Path) -> CheckedTrainer:
+        """Build the Trainer."""
+
+    def after_training(self, bundle: BundleT, trainer: Any, out_dir: Path) -> None:
+        """Change the trained model before it is evaluated, for example average its checkpoints."""
+
+    @abstractmethod
+    def evaluate_splits(self, data: DataT, bundle: BundleT, trainer: Any) -> Evaluation:
+        """Evaluate the trained model on dev and test, with baselines. All processes call it."""
+
+    @abstractmethod
+    def describe(self, data: DataT, metrics: dict[str, Any]) -> Card:
+        """Return the pipeline's parts of the model card."""
+
+    def run(self, out_dir: Path, *, resume: bool) -> dict[str, Any]:
+        """Train and evaluate a model and write it to the run directory.
+
+        All processes of a distributed run call it. With `main_process_first`, the main process runs a step before the
+        others, which then find its files in the cache; with `main_process_only`, the others wait.
+
+        Args:
+            out_dir: The run directory.
+            resume: Continue an unfinished run from its last checkpoint.
+
+        Returns:
+            The contents of `metrics.json`.
+
+        Raises:
+            UserError: The configuration, the data or the machine does not allow the run. An old run is not lost unless
+                the new one has begun.
+        """
+        config, is_main_process = self.config, state().is_main_process
+        data = main_process_first(self.load)
+        with (
+            run_dir.report_full_disk(out_dir),
+            run_dir.scratch_dir(out_dir, is_main_process=is_main_process) as scratch_dir,
+        ):
+            set_seed(config.seed)
+            bundle = main_process_first(lambda: self.build(data, scratch_dir))
+
+            main_process_only(lambda: run_dir.begin(out_dir, header() + config.to_yaml(), resume=resume))
+            main_process_first(lambda: self.tokenize(data, bundle, scratch_dir))
+            if is_main_process:
+                self.log_notes(data, bundle)
+
+            trainer = self.build_trainer(data, bundle, out_dir)
+            reset_peak_memory()
+            start = time.perf_counter()
+            output = fit(trainer, out_dir, resume=resume)
+            train_seconds = time.perf_counter() - start
+
+            self.after_training(bundle, trainer, out_dir)
+            evaluation = self.evaluate_splits(data, bundle, trainer)
+            metrics = build_metrics(
+                data,
+                bundle,
+                evaluation,
+                model=config.model,
+                trainer=trainer,
+                output=output,
+                train_seconds=train_seconds,
+            )
+
+            weights = gather_weights(trainer)
+            if is_main_process:
+                with run_dir.staging_dir(out_dir) as stage:
+                    bundle.model.save_pretrained(stage, state_dict=weights)
+                    bundle.tokenizer.save_pretrained(stage)
+                    write_predictions(stage / run_dir.PREDICTIONS, evaluation)
+                    card = render_card(self.describe(data, metrics), metrics, seed=config.seed)
+                    (stage / run_dir.CARD).write_text(card, encoding="utf-8")
+                    (stage / run_dir.METRICS).write_text(run_dir.to_json(metrics), encoding="utf-8")
+            state().wait_for_everyone()
+            return metrics
+
+    def log_notes(self, data: DataT, bundle: BundleT) -> None:
+        """Log the data, the model and its notes."""
+        logger.info("%s: %s", data.task_name, data.description)
+        logger.info(
+            "  model %s, %s parameters, on %s",
+            self.config.model,
+            f"{count_parameters(bundle.model):,}",
+            describe_device(),
+        )
+        for note in bundle.notes:
+            logger.info("  %s", note)
+
+
+def header() -> str:
+    """Return the first line of a `run.yaml`."""
+    versions = ", ".join(f"{name} {version}" for name, version in get_versions().items())
+    return f"# To repeat this run: headwise train --config run.yaml --out NEW ({versions})\n"
+
+
+def write_predictions(path: Path, evaluation: Evaluation) -> None:
+    """Write the predictions of all splits to a Parquet file."""
+    tables = [result.predictions for result in evaluation.splits.values()]
+    if tables:
+        pq.write_table(pa.concat_tables(tables), path)

@@ -1,0 +1,75 @@
+"""Hugging Face models: availability, limits and loading errors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from torch import nn
+
+from headwise.errors import UserError
+from headwise.models.configuration import SCHEMES
+from headwise.training.core.callbacks import quiet_libraries
+
+
+def is_scheme(model: str) -> bool:
+    """Return whether `--model` names a scheme, so that the model is trained from scratch."""
+    return model in SCHEMES
+
+
+def is_available(model: str) -> bool:
+    """Return whether a model is a local path or the hub can be reached to look for it."""
+    return Path(model).exists() or is_hub_reachable(model)
+
+
+def is_hub_reachable(model: str) -> bool:
+    """Return whether the hub answers. If it does not, its client would retry for half a minute."""
+    try:
+        HfApi().model_info(model, timeout=10)
+    except (HfHubHTTPError, HFValidationError):  # the hub answered
+        return True
+    except Exception:  # the client raises errors of several libraries if it has no connection
+        return False
+    return True
+
+
+def unavailable_error(model: str, error: Exception, *, available: bool) -> UserError:
+    """Return the error for a model that cannot be loaded."""
+    if available:
+        return UserError(f"--model {model}: {str(error).splitlines()[0]}")
+    return UserError(
+        f"--model {model}: no such directory, and the Hugging Face hub cannot be reached; "
+        f"name a directory with config.json and model.safetensors, or one of {', '.join(SCHEMES)}"
+    )
+
+
+def max_input_length(model: Any, tokenizer: Any) -> int:
+    """Return the largest number of tokens that a model accepts.
+
+    Some models, such as RoBERTa, reserve their first positions for padding.
+    """
+    limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None)]
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
+    return int(min(limit for limit in limits if limit))
+
+
+@contextmanager
+def loading_errors(path: Path | str, message: str = "the model cannot be loaded") -> Iterator[None]:
+    """Turn any exception of a library that loads files into a UserError.
+
+    Args:
+        path: The file or directory, for the message.
+        message: The problem.
+    """
+    try:
+        with quiet_libraries():
+            yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path}: {message} ({reason})") from None
