@@ -31,9 +31,9 @@ def write_titles(path: Path, count: int = 60) -> Path:
 @pytest.fixture(scope="session")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """200 impressions of 20 users; in train one has only clicks, one only non-clicks, one no history."""
-    folder = tmp_path_factory.mktemp("mind")
+    directory = tmp_path_factory.mktemp("mind")
     config = SimulationConfig(
-        titles=write_titles(folder / "titles.csv"),
+        titles=write_titles(directory / "titles.csv"),
         impressions=200,
         users=20,
         candidates=8,
@@ -41,12 +41,12 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
         past=6,
         interest=3.0,
     )
-    simulate(config, folder / "log")
-    behaviors = folder / "log" / "train" / "behaviors.tsv"
+    simulate(config, directory / "log")
+    behaviors = directory / "log" / "train" / "behaviors.tsv"
     lines = behaviors.read_text().splitlines()
     lines += ["901\tU1\tt\tN1 N2\tN3-1", "902\tU1\tt\tN1 N2\tN3-0 N4-0", "903\tU99\tt\t\tN5-1 N6-0"]
     behaviors.write_text("".join(f"{line}\n" for line in lines))
-    return folder / "log"
+    return directory / "log"
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def loaded_log(log: Path, tmp_path: Path) -> mind.Log:
 
 @pytest.fixture(scope="session")
 def run(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run."""
+    """The run directory of a finished run."""
     out = tmp_path_factory.mktemp("runs") / "run"
     config = RecommendationConfig(
         task="mind",

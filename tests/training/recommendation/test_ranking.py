@@ -49,12 +49,12 @@ def test_scores_equal_those_of_every_pair(loaded_log: mind.Log, scheme: Any, mon
 
 
 def test_users_are_identified_by_their_latest_clicks(tmp_path: Path) -> None:
-    folder = tmp_path / "log" / "train"
-    folder.mkdir(parents=True)
-    (folder / "news.tsv").write_text("".join(f"N{i}\tc\tc\ttitle {i}\t\t\t[]\t[]\n" for i in range(5)))
+    directory = tmp_path / "log" / "train"
+    directory.mkdir(parents=True)
+    (directory / "news.tsv").write_text("".join(f"N{i}\tc\tc\ttitle {i}\t\t\t[]\t[]\n" for i in range(5)))
     histories = ["N1 N2", "N2 N1", "N0 N1 N2", "", "N1 N2", "N2", "N4 N1 N2", ""]
     lines = [f"{i}\tU\tt\t{history}\tN3-1 N4-0\n" for i, history in enumerate(histories)]
-    (folder / "behaviors.tsv").write_text("".join(lines))
+    (directory / "behaviors.tsv").write_text("".join(lines))
     split = mind.read(tmp_path / "log", cache=tmp_path).splits["train"]
     first_rows, users = ranking.find_distinct_histories(split, 2)
     assert len(first_rows) == 4
@@ -79,10 +79,10 @@ def test_baselines_average_words_and_count_clicks(loaded_log: mind.Log) -> None:
 
 
 def test_empty_titles_become_one_unknown_token(tmp_path: Path) -> None:
-    folder = tmp_path / "log" / "train"
-    folder.mkdir(parents=True)
-    (folder / "news.tsv").write_text("N0\tc\tc\t\t\t\t[]\t[]\nN1\tc\tc\ta b c d\t\t\t[]\t[]\n")
-    (folder / "behaviors.tsv").write_text("1\tU\tt\tN0\tN0-1 N1-0\n")
+    directory = tmp_path / "log" / "train"
+    directory.mkdir(parents=True)
+    (directory / "news.tsv").write_text("N0\tc\tc\t\t\t\t[]\t[]\nN1\tc\tc\ta b c d\t\t\t[]\t[]\n")
+    (directory / "behaviors.tsv").write_text("1\tU\tt\tN0\tN0-1 N1-0\n")
     tokenizer = build_tokenizer(["a b c d"])
     titles = tokenize_titles(tokenizer, mind.read(tmp_path / "log", cache=tmp_path).news.data, 3)
     assert titles.lengths.tolist() == [1, 3]

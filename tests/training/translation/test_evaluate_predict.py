@@ -81,6 +81,7 @@ def test_evaluate_repeats_the_metrics_of_the_run(run: RunResult) -> None:
     evaluation = evaluate(run.run_dir)
     assert evaluation["metrics"] == run.metrics["metrics"]["test"]
     assert evaluation["rows"] == 40
+    assert evaluation["baselines"] == run.metrics["baselines"]["test"]
     assert evaluation["signatures"] == run.metrics["signatures"]
 
 
@@ -141,5 +142,5 @@ def test_encoder_can_be_inspected(run: RunResult, headwise: Headwise, tmp_path: 
     assert (code, err) == (0, "")
     (text,) = about(page)["texts"]
     assert "".join(text["tokens"]).startswith("twothree")
-    (shown,) = text["models"]
-    assert shown["prediction"] is None
+    (model,) = text["models"]
+    assert model["prediction"] is None

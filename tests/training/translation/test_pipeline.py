@@ -30,6 +30,7 @@ def test_trained_translator_reports_high_bleu_in_metrics_and_card(run: RunResult
     assert metrics["dev_loss"] < 0.3
     assert metrics["steps"] == SUFFICIENT["steps"]
     assert metrics["peak_memory"]["peak_mib"] > 0
+    assert metrics["baselines"]["test"]["copy of the source"]["bleu"] < 10
     card = (run.run_dir / "README.md").read_text()
     assert "# en → de, small" in card
     assert metrics["signatures"]["bleu"] in card

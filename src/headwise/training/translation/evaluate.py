@@ -3,11 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
+
 from headwise.tasks.translation import metrics, read_pairs
 from headwise.training.core.data_check import check_unchanged
 from headwise.training.core.metrics import build_evaluation
 from headwise.training.translation.data import fingerprint, load_data
 from headwise.training.translation.inference import TranslationModel
+
+SOURCE_COPY = "copy of the source"
 
 
 def evaluate(
@@ -22,7 +26,8 @@ def evaluate(
         clip: Cut sentences that are too long.
 
     Returns:
-        The data set, the number of pairs, BLEU and chrF with their signatures, and the standard error of BLEU.
+        The data set, the number of pairs, BLEU and chrF with their signatures, the standard error of BLEU, and the
+        metrics of the baseline.
 
     Raises:
         UserError: There is no such run, its languages differ, the data is invalid, or the run's own data has changed
@@ -44,5 +49,11 @@ def evaluate(
         primary_metric=metrics.PRIMARY,
         metrics=metrics.compute(translations, references),
         standard_error=metrics.standard_error(translations, references),
+        baselines=compute_baselines(rows),
         signatures=metrics.signatures(),
     )
+
+
+def compute_baselines(rows: Dataset) -> dict[str, dict[str, float]]:
+    """Compute the metrics of source sentences that are copied instead of translated."""
+    return {SOURCE_COPY: metrics.compute(list(rows["source"]), list(rows["target"]))}

@@ -22,7 +22,7 @@ from headwise.training.core.pipeline import ModelBundle, Pipeline
 from headwise.training.translation.batches import TokenBatchSampler
 from headwise.training.translation.config import TranslationConfig
 from headwise.training.translation.data import TranslationData, fingerprint, load_data
-from headwise.training.translation.evaluate import evaluate
+from headwise.training.translation.evaluate import compute_baselines, evaluate
 from headwise.training.translation.inference import Decoder, open_inspected
 from headwise.training.translation.model import build_model, train_tokenizer
 from headwise.training.translation.predict import predict
@@ -146,6 +146,7 @@ class TranslationPipeline(Pipeline[TranslationConfig, TranslationData, Translati
                 standard_error=metrics.standard_error(texts, references),
                 predictions=build_predictions(split, rows, texts),
                 fingerprint=fingerprint(rows),
+                baselines=compute_baselines(rows),
             )
         extras = {
             "source": self.config.source,
@@ -235,9 +236,9 @@ def describe_model(config: Any) -> list[str]:
     schemes = config.scheme
     if config.decoder_scheme != config.scheme:
         schemes = f"{config.scheme}, {config.decoder_scheme}"
-    attention = f"attention {schemes} {config.scheme_options or ''}".rstrip()
+    options = ", ".join(f"{name}={value}" for name, value in config.scheme_options.items())
     return [
-        f"{attention}, input positions {config.positions}",
+        f"attention {schemes}{f' ({options})' if options else ''}, input positions {config.positions}",
         f"{config.vocab_size:,} subwords, shared by both languages, from the training pairs",
     ]
 
