@@ -66,3 +66,27 @@ def test_backends_do_not_import_each_other() -> None:
             if path.exists():
                 for other in backends - {backend}:
                     assert f"headwise.attention.{other}" not in path.read_text(), f"{path} imports {other}"
+
+
+#: The parts of `training` that each part may import, besides itself.
+TRAINING = {
+    "core": set(),
+    "text": {"core"},
+    "translation": {"core"},
+    "recommendation": {"core"},
+    "registry": {"core", "text", "translation", "recommendation"},
+    "run": {"core", "registry"},
+    "inspect": {"core", "registry", "text"},
+    "__init__": {"core", "text", "run"},
+}
+
+
+def test_imports_inside_training_go_down_only() -> None:
+    training = ROOT / "training"
+    for path in training.rglob("*.py"):
+        part = path.relative_to(training).parts[0].removesuffix(".py")
+        tree = ast.parse(path.read_text())
+        modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        modules += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        used = {module.split(".")[2] for module in modules if module.startswith("headwise.training.")}
+        assert used <= TRAINING[part] | {part}, f"{path}: {part} may not import {used - TRAINING[part] - {part}}"

@@ -1,4 +1,4 @@
-"""Small data that can be learnt, and a small Hugging Face model to train further."""
+"""Small data that can be learned, a small Hugging Face model, and the command line."""
 
 import csv
 import random
@@ -22,12 +22,14 @@ def sentence(random: random.Random, label: str) -> str:
 
 
 def rows(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    draw = random.Random(seed)
+    """Return texts with their labels, of which one word decides."""
+    generator = random.Random(seed)
     labels = ["positive" if i % 2 else "negative" for i in range(count)]
-    return [(sentence(draw, label), label) for label in labels]
+    return [(sentence(generator, label), label) for label in labels]
 
 
 def write(path: Path, header: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Path:
+    """Write a CSV file."""
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([header, *lines])
     return path
@@ -36,7 +38,7 @@ def write(path: Path, header: tuple[str, ...], lines: Sequence[tuple[str, ...]])
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "cache")
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://localhost:9")  # where nobody answers
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://localhost:9")  # no server listens there
 
 
 @pytest.fixture(scope="session")
@@ -46,8 +48,8 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT of two small layers that knows the words."""
-    folder = tmp_path_factory.mktemp("bert")
+    """A BERT with two small layers and the vocabulary of the data."""
+    model_dir = tmp_path_factory.mktemp("bert")
     tokenizer = build_tokenizer([" ".join((*GOOD, *BAD, *OTHERS, "."))], framed=True, max_tokens=64)
     config = BertConfig(
         vocab_size=len(tokenizer),
@@ -58,18 +60,18 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_position_embeddings=64,
         pad_token_id=tokenizer.pad_token_id,
     )
-    BertModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    BertModel(config).save_pretrained(model_dir)
+    tokenizer.save_pretrained(model_dir)
+    return model_dir
 
 
 @pytest.fixture(scope="session")
 def half_bert(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, saved in half precision."""
-    folder = tmp_path_factory.mktemp("half")
-    BertModel.from_pretrained(bert, dtype=torch.float16).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(bert).save_pretrained(folder)
-    return folder
+    """The same BERT, saved in half precision."""
+    model_dir = tmp_path_factory.mktemp("half")
+    BertModel.from_pretrained(bert, dtype=torch.float16).save_pretrained(model_dir)
+    AutoTokenizer.from_pretrained(bert).save_pretrained(model_dir)
+    return model_dir
 
 
 Headwise = Callable[..., tuple[int, str, str]]
@@ -77,13 +79,13 @@ Headwise = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def headwise(capsys: pytest.CaptureFixture[str]) -> Headwise:
-    """The command line: its exit code, and what it printed and complained."""
+    """The command line. A call returns the exit code, standard output and standard error."""
     from headwise.cli import main
 
     def run(*args: object) -> tuple[int, str, str]:
         capsys.readouterr()
         code = main([str(arg) for arg in args])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return run

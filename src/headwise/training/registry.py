@@ -19,8 +19,8 @@ class TaskType:
     """A type of task.
 
     Args:
-        config_class: The class of its configuration.
-        pipeline_path: The module and the class of its pipeline, which is imported on first use: it needs transformers.
+        config_class: the class of its configuration.
+        pipeline_path: the module and the class of its pipeline, which is imported on first use: it needs transformers.
     """
 
     config_class: type[RunConfig]
@@ -52,7 +52,7 @@ def load_config(path: Path) -> RunConfig:
     """Read the `run.yaml` of a run of any type.
 
     Raises:
-        UserError: The file does not exist, is not YAML or holds an invalid option.
+        UserError: the file does not exist, is not YAML or holds an invalid option.
     """
     options = read_yaml(path)
     task = options.get("task")

@@ -21,13 +21,13 @@ def train(config: RunConfig, out: Path, *, force: bool = False, resume: bool = F
     """Train and evaluate a model and save it to a run directory.
 
     Args:
-        config: The configuration, which determines the result.
-        out: The run directory.
-        force: Replace an existing run.
-        resume: Continue an unfinished run from its last checkpoint.
+        config: the configuration, which determines the result.
+        out: the run directory.
+        force: replace an existing run.
+        resume: continue an unfinished run from its last checkpoint.
 
     Raises:
-        UserError: The configuration, the data or the directory is invalid. An existing run is not changed.
+        UserError: the configuration, the data or the directory is invalid. An existing run is not changed.
     """
     with quiet_libraries(), deterministic_algorithms(config.deterministic):
         main_process_only(lambda: run_dir.check_out_dir(out, force=force, resume=resume))
@@ -39,15 +39,15 @@ def evaluate(run: Path, data: Path | None = None, **options: Any) -> dict[str, A
     """Evaluate the model of a finished run on its own test split (dev if there is none) or on other data.
 
     Args:
-        run: The directory of a finished run.
-        data: Other labelled data.
-        options: Options of the pipeline; for texts the columns `text`, `pair` and `label` of the file.
+        run: the directory of a finished run.
+        data: other labelled data.
+        options: options of the pipeline; for texts the columns `text`, `pair` and `label` of the file.
 
     Returns:
         The data, the number of rows, the metrics, the standard error of the primary metric and the baselines.
 
     Raises:
-        UserError: There is no such run, its data has changed since training, or the data does not fit the run.
+        UserError: there is no such run, its data has changed since training, or the data does not fit the run.
     """
     pipeline = load_pipeline(run)
     return pipeline.evaluate(run, data, **check_options(options, pipeline.evaluate, run))
@@ -57,16 +57,16 @@ def predict(run: Path, data: Path, out: Path, **options: Any) -> int:
     """Write the predictions of a finished run's model for the rows of a file, in their order.
 
     Args:
-        run: The directory of a finished run.
-        data: The input.
-        out: The output. If an error occurs, no output is left.
-        options: Options of the pipeline; for texts the columns `text` and `pair` of the file.
+        run: the directory of a finished run.
+        data: the input.
+        out: the output. If an error occurs, no output is left.
+        options: options of the pipeline; for texts the columns `text` and `pair` of the file.
 
     Returns:
         The number of rows without a prediction.
 
     Raises:
-        UserError: There is no such run or file, or a row is invalid.
+        UserError: there is no such run or file, or a row is invalid.
     """
     pipeline = load_pipeline(run)
     return pipeline.predict(run, data, out, **check_options(options, pipeline.predict, run))
@@ -76,7 +76,7 @@ def load_pipeline(run: Path) -> type[Pipeline[Any, Any, Any]]:
     """Return the pipeline of a finished run.
 
     Raises:
-        UserError: The directory contains no finished run.
+        UserError: the directory contains no finished run.
     """
     run_dir.check_finished(run)
     return get_task_type(load_config(run / run_dir.CONFIG).task).pipeline
@@ -86,7 +86,7 @@ def check_options(options: dict[str, Any], function: Any, run: Path) -> dict[str
     """Return the options that are set, all of which the function must accept.
 
     Raises:
-        UserError: An option belongs to another type of task.
+        UserError: an option belongs to another type of task.
     """
     values = {name: value for name, value in options.items() if value is not None}
     for name in values.keys() - signature(function).parameters.keys():

@@ -15,7 +15,7 @@ from headwise.training import RunResult, evaluate, predict, train
 from headwise.training.translation.inference import TranslationModel
 from headwise.training.translation.predict import read_stream
 from tests.training.conftest import Headwise
-from tests.training.test_inspecting import about
+from tests.training.test_inspect import page_data
 from tests.training.translation.conftest import build_config, sentences, translate_words, write
 
 LINES = ["two three", "", "six", "one two three four", "   ", "five"]
@@ -140,7 +140,7 @@ def test_encoder_can_be_inspected(run: RunResult, headwise: Headwise, tmp_path: 
     page = tmp_path / "page.html"
     code, _, err = headwise("inspect", run.run_dir, "--text", "two three", "--out", page)
     assert (code, err) == (0, "")
-    (text,) = about(page)["texts"]
+    (text,) = page_data(page)["texts"]
     assert "".join(text["tokens"]).startswith("twothree")
     (model,) = text["models"]
     assert model["prediction"] is None

@@ -19,9 +19,9 @@ def build_arguments(config: RunConfig, out_dir: Path, **options: Any) -> Trainin
     """Return the arguments that all pipelines share.
 
     Args:
-        config: The run's configuration.
-        out_dir: The run directory.
-        options: Further arguments of `TrainingArguments`.
+        config: the run's configuration.
+        out_dir: the run directory.
+        options: further arguments of `TrainingArguments`.
     """
     arguments = TrainingArguments(
         output_dir=str(out_dir / run_dir.CHECKPOINTS),
@@ -44,10 +44,10 @@ def build_task_arguments(config: RunConfig, task: Task, out_dir: Path, *, has_de
     """Return the arguments of a run with the training defaults of a task.
 
     Args:
-        config: The run's configuration.
-        task: The task.
-        out_dir: The run directory.
-        has_dev: Whether to evaluate on dev after each epoch and keep the best checkpoint.
+        config: the run's configuration.
+        task: the task.
+        out_dir: the run directory.
+        has_dev: whether to evaluate on dev after each epoch and keep the best checkpoint.
     """
     defaults = get_defaults(config, task)
     batch_size = -(-get_batch_size(config, task) // state().num_processes)

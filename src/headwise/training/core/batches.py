@@ -17,14 +17,14 @@ class LengthGroupedSampler(Sampler[list[int]]):
     """A process's share of the batches of an epoch. The batches are the same for any number of processes.
 
     Args:
-        lengths: The length of each example.
-        batch_size: Examples per batch, over all processes. The remainder is spread, so that batches have similar sizes.
-        seed: Seed of the order, which also depends on `epoch`.
-        process: The rank of this process.
-        num_processes: The number of processes.
+        lengths: the length of each example.
+        batch_size: examples per batch, over all processes. The remainder is spread, so that batches have similar sizes.
+        seed: seed of the order, which also depends on `epoch`.
+        process: the rank of this process.
+        num_processes: the number of processes.
 
     Raises:
-        UserError: There are more processes than examples in a batch.
+        UserError: there are more processes than examples in a batch.
 
     Example:
         >>> shares = [LengthGroupedSampler([3, 1, 2, 1, 3], 4, seed=0, process=i, num_processes=2) for i in (0, 1)]

@@ -15,12 +15,12 @@ class Card:
     """The parts of a model card that differ between pipelines. None of them may name a path or the machine.
 
     Args:
-        header: The metadata of the Hugging Face hub.
-        title: The heading.
-        description: What the model is, in sentences.
-        error_method: How the standard error was estimated.
-        loading_code: Python code that loads the model from the directory `PATH`.
-        usage: A sentence on `headwise predict`.
+        header: the metadata of the Hugging Face hub.
+        title: the heading.
+        description: what the model is, in sentences.
+        error_method: how the standard error was estimated.
+        loading_code: python code that loads the model from the directory `PATH`.
+        usage: a sentence on `headwise predict`.
     """
 
     header: dict[str, Any]
@@ -35,9 +35,9 @@ def render_card(card: Card, metrics: dict[str, Any], *, seed: int) -> str:
     """Return a model card as Markdown.
 
     Args:
-        card: The parts of the pipeline.
-        metrics: The contents of `metrics.json`.
-        seed: The run's seed.
+        card: the parts of the pipeline.
+        metrics: the contents of `metrics.json`.
+        seed: the run's seed.
     """
     template = files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
     environment = Environment(

@@ -20,9 +20,9 @@ def fit(trainer: Any, out_dir: Path, *, resume: bool) -> TrainOutput:
     """Train a model.
 
     Args:
-        trainer: A Hugging Face Trainer.
-        out_dir: The run directory.
-        resume: Continue from the last complete checkpoint, if there is one.
+        trainer: a Hugging Face Trainer.
+        out_dir: the run directory.
+        resume: continue from the last complete checkpoint, if there is one.
     """
     ProgressBar.install(trainer)
     trainer.add_callback(CheckpointCallback)

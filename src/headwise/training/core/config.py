@@ -80,7 +80,7 @@ class RunConfig:
         """Read a `run.yaml`.
 
         Raises:
-            UserError: The file does not exist, is not YAML or holds an invalid option.
+            UserError: the file does not exist, is not YAML or holds an invalid option.
         """
         return cls.from_dict(path, read_yaml(path))
 
@@ -89,11 +89,11 @@ class RunConfig:
         """Build a configuration from the contents of a file.
 
         Args:
-            path: The file, for error messages.
-            options: Its contents.
+            path: the file, for error messages.
+            options: its contents.
 
         Raises:
-            UserError: An unknown option, or a value of the wrong type.
+            UserError: an unknown option, or a value of the wrong type.
         """
         types = get_type_hints(cls)
         names = [field.name for field in fields(cls)]
@@ -113,7 +113,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping.
 
     Raises:
-        UserError: The file does not exist, is not YAML or holds something else.
+        UserError: the file does not exist, is not YAML or holds something else.
     """
     try:
         contents = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -150,7 +150,7 @@ def parse_value(expected: Any, value: Any) -> Any:
     """Convert a YAML value to a field's type.
 
     Raises:
-        ValueError: The value does not have that type.
+        ValueError: the value does not have that type.
 
     Example:
         >>> from pathlib import Path

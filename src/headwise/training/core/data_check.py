@@ -19,8 +19,8 @@ def hash_dataset(rows: Dataset, columns: Sequence[str]) -> str:
     """Return a hash of a split.
 
     Args:
-        rows: The split.
-        columns: The columns that identify an example, of which those that the split has are hashed.
+        rows: the split.
+        columns: the columns that identify an example, of which those that the split has are hashed.
     """
     present = rows.select_columns([name for name in columns if name in rows.column_names]).with_format(None)
     digest = hashlib.sha256()
@@ -41,13 +41,13 @@ def check_unchanged(run: Path, split: str, fingerprint: str, paths: Sequence[str
     """Check that a split is the one that a run was evaluated on. Another one may contain training examples.
 
     Args:
-        run: The run directory.
-        split: The name of the split.
-        fingerprint: Its hash.
-        paths: The files or directories of the run's data, for the message.
+        run: the run directory.
+        split: the name of the split.
+        fingerprint: its hash.
+        paths: the files or directories of the run's data, for the message.
 
     Raises:
-        UserError: The data has changed, or `metrics.json` has no fingerprint of the split.
+        UserError: the data has changed, or `metrics.json` has no fingerprint of the split.
     """
     recorded = run_dir.read_metrics(run, "fingerprints")["fingerprints"]
     if not isinstance(recorded, dict) or recorded.get(split) != fingerprint:

@@ -25,7 +25,7 @@ def main_process_first(action: Callable[[], T]) -> T:
     """Run an action in the main process, then in all others, which find its results in the cache.
 
     Raises:
-        UserError: The main process raised it.
+        UserError: the main process raised it.
     """
     result = main_process_only(action)
     return result if state().is_main_process else action()
@@ -35,7 +35,7 @@ def main_process_only(action: Callable[[], T]) -> Any:
     """Run an action in the main process while the others wait. They get None.
 
     Raises:
-        UserError: The main process raised it.
+        UserError: the main process raised it.
     """
     result, messages = None, [""]
     if state().is_main_process:

@@ -50,7 +50,7 @@ def deterministic_algorithms(enabled: bool) -> Iterator[None]:
     """Make torch use deterministic algorithms only.
 
     Raises:
-        UserError: An operation has no deterministic algorithm.
+        UserError: an operation has no deterministic algorithm.
     """
     was_deterministic, was_benchmark = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     if enabled:

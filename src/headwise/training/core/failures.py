@@ -76,7 +76,7 @@ class CheckedTrainer(Trainer):
         """Check the losses since the last check.
 
         Raises:
-            UserError: One of them is not finite.
+            UserError: one of them is not finite.
         """
         unchecked, self._unchecked = self._unchecked or {}, None
         steps = [(step, name) for step, terms in unchecked.items() for name in terms]

@@ -13,12 +13,12 @@ class SplitResult:
     """The evaluation of a model on one split.
 
     Args:
-        metrics: Values by name; the primary metric is one of them.
-        standard_error: The standard error of the primary metric.
-        predictions: One row per example with the columns `split` and `row` and what studies need to compare two runs
+        metrics: values by name; the primary metric is one of them.
+        standard_error: the standard error of the primary metric.
+        predictions: one row per example with the columns `split` and `row` and what studies need to compare two runs
             example by example.
-        fingerprint: A hash of the split (see `headwise.training.core.data_check`).
-        baselines: The metrics of each baseline by its name.
+        fingerprint: a hash of the split (see `headwise.training.core.data_check`).
+        baselines: the metrics of each baseline by its name.
     """
 
     metrics: dict[str, float]
@@ -42,13 +42,13 @@ def build_metrics(
     """Return the contents of `metrics.json`.
 
     Args:
-        data: The run's `RunData`.
-        bundle: The run's `ModelBundle`.
-        evaluation: The evaluation of the trained model.
-        model: The `--model` option.
-        trainer: The Trainer.
-        output: The output of `Trainer.train`.
-        train_seconds: The duration of the training.
+        data: the run's `RunData`.
+        bundle: the run's `ModelBundle`.
+        evaluation: the evaluation of the trained model.
+        model: the `--model` option.
+        trainer: the Trainer.
+        output: the output of `Trainer.train`.
+        train_seconds: the duration of the training.
     """
     splits = evaluation.splits
     return {

@@ -34,10 +34,10 @@ class RunData:
     """The data of a run. Pipelines add the examples.
 
     Args:
-        task_name: The name of the task.
-        label_type: The type of its labels.
-        primary_metric: The metric that selects the best epoch and model.
-        description: The origin of the data and how it was split.
+        task_name: the name of the task.
+        label_type: the type of its labels.
+        primary_metric: the metric that selects the best epoch and model.
+        description: the origin of the data and how it was split.
     """
 
     task_name: str
@@ -51,9 +51,9 @@ class ModelBundle:
     """A model with its tokenizer. Pipelines add what else their Trainer needs.
 
     Args:
-        model: The model, which training changes.
-        tokenizer: Its tokenizer.
-        notes: Remarks on the model and the data for the log, `metrics.json` and the card, such as truncated texts.
+        model: the model, which training changes.
+        tokenizer: its tokenizer.
+        notes: remarks on the model and the data for the log, `metrics.json` and the card, such as truncated texts.
     """
 
     model: PreTrainedModel
@@ -70,7 +70,7 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
     """The steps of a run that depend on the type of task.
 
     Args:
-        config: The run's configuration, with absolute paths.
+        config: the run's configuration, with absolute paths.
     """
 
     #: `evaluate(run_dir, data=None, **options)`: evaluate a finished run; returns `build_evaluation(...)`. On the run's
@@ -89,7 +89,7 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
         """Load the data.
 
         Raises:
-            UserError: The data is missing or invalid.
+            UserError: the data is missing or invalid.
         """
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
         """Build the untrained model and its tokenizer. The run directory does not exist yet.
 
         Raises:
-            UserError: The model cannot be built, or does not fit the data.
+            UserError: the model cannot be built, or does not fit the data.
         """
 
     def tokenize(self, data: DataT, bundle: BundleT, scratch_dir: Path) -> None:
@@ -125,14 +125,14 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
         others, which then find its files in the cache; with `main_process_only`, the others wait.
 
         Args:
-            out_dir: The run directory.
-            resume: Continue an unfinished run from its last checkpoint.
+            out_dir: the run directory.
+            resume: continue an unfinished run from its last checkpoint.
 
         Returns:
             The contents of `metrics.json`.
 
         Raises:
-            UserError: The configuration, the data or the machine does not allow the run. An old run is not lost unless
+            UserError: the configuration, the data or the machine does not allow the run. An old run is not lost unless
                 the new one has begun.
         """
         config, is_main_process = self.config, state().is_main_process

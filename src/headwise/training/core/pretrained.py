@@ -62,8 +62,8 @@ def loading_errors(path: Path | str, message: str = "the model cannot be loaded"
     """Turn any exception of a library that loads files into a UserError.
 
     Args:
-        path: The file or directory, for the message.
-        message: The problem.
+        path: the file or directory, for the message.
+        message: the problem.
     """
     try:
         with quiet_libraries():

@@ -37,7 +37,7 @@ def check_out_dir(out_dir: Path, *, force: bool, resume: bool) -> None:
     """Check that a run can be written to a directory. Nothing is changed.
 
     Raises:
-        UserError: The directory holds another run or other files, or no run to resume.
+        UserError: the directory holds another run or other files, or no run to resume.
     """
     if out_dir.exists() and not out_dir.is_dir():
         raise UserError(f"--out {out_dir}: a file of that name exists")
@@ -59,7 +59,7 @@ def check_finished(run_dir: Path) -> None:
     """Check that a directory contains a finished run.
 
     Raises:
-        UserError: It does not.
+        UserError: it does not.
     """
     for name in (CONFIG, METRICS):
         if not (run_dir / name).is_file():
@@ -77,11 +77,11 @@ def read_metrics(run_dir: Path, *required: str) -> dict[str, Any]:
     """Read the `metrics.json` of a finished run.
 
     Args:
-        run_dir: The run directory.
-        required: Keys that must be present.
+        run_dir: the run directory.
+        required: keys that must be present.
 
     Raises:
-        UserError: The directory contains no finished run, or the file is damaged.
+        UserError: the directory contains no finished run, or the file is damaged.
     """
     check_finished(run_dir)
     try:

@@ -26,11 +26,11 @@ def open_output(out: Path, *, source: Path) -> Iterator[Path]:
     """Yield a temporary path that is moved to `out` at the end, or deleted on an error.
 
     Args:
-        out: The output file.
-        source: The input file.
+        out: the output file.
+        source: the input file.
 
     Raises:
-        UserError: The output is the input.
+        UserError: the output is the input.
     """
     if out.exists() and source.exists() and out.samefile(source):
         raise UserError(f"--out {out}: the output is the input file")
@@ -43,11 +43,11 @@ def open_table(out: Path, *, source: Path) -> Iterator[Write]:
     """Yield a function that writes batches of rows. On an error, no file is left.
 
     Args:
-        out: The output file; its extension is the format.
-        source: The input file.
+        out: the output file; its extension is the format.
+        source: the input file.
 
     Raises:
-        UserError: The extension is unknown, the output is the input, or the format cannot store the rows.
+        UserError: the extension is unknown, the output is the input, or the format cannot store the rows.
     """
     extension = file_extension(out)
     if extension not in EXTENSIONS:

@@ -19,9 +19,9 @@ class LengthGroupedTrainer(CheckedTrainer):
     shares together have the gradient of the whole batch.
 
     Args:
-        batch_size: Examples per batch, over all processes.
-        row_numbers: The training examples' row numbers in the user's file, for messages; by default counted from 0.
-        others: See `transformers.Trainer`.
+        batch_size: examples per batch, over all processes.
+        row_numbers: the training examples' row numbers in the user's file, for messages; by default counted from 0.
+        others: see `transformers.Trainer`.
     """
 
     def __init__(self, *args: Any, batch_size: int, row_numbers: Sequence[int] | None = None, **kwargs: Any) -> None:

@@ -29,7 +29,7 @@ class TrainingImpressions:
         history_lengths: (usable,), the number of clicks in their histories.
         click_counts: (news,), how often each news item was clicked.
         is_seen: (news,), whether a news item occurs in a history or among candidates.
-        num_skipped: The number of impressions with only clicks or only non-clicks.
+        num_skipped: the number of impressions with only clicks or only non-clicks.
     """
 
     rows: Any
@@ -43,7 +43,7 @@ def find_training_impressions(split: Split, num_news: int) -> TrainingImpression
     """Find the usable impressions of a split in one pass.
 
     Raises:
-        UserError: The split has no labels or no usable impression.
+        UserError: the split has no labels or no usable impression.
     """
     if not split.labelled:
         raise UserError(f"{split.rows.origin}: the candidates have no labels, such as N123-1, to train on")
@@ -74,12 +74,12 @@ class ClickDataset(Dataset[dict[str, Tensor]]):
     """Returns whole batches of impressions as the model takes them; each title occurs once per batch.
 
     Args:
-        split: A split with labels.
+        split: a split with labels.
         rows: (impressions,), the usable impressions.
-        titles: The titles of all news.
-        history: The maximum number of clicks in a history; the latest are used.
-        negatives: The number of non-clicks per click; all of them if an impression has fewer.
-        seed: The seed of the sampled non-clicks.
+        titles: the titles of all news.
+        history: the maximum number of clicks in a history; the latest are used.
+        negatives: the number of non-clicks per click; all of them if an impression has fewer.
+        seed: the seed of the sampled non-clicks.
     """
 
     def __init__(self, split: Split, rows: Any, titles: Titles, *, history: int, negatives: int, seed: int) -> None:
@@ -148,7 +148,7 @@ def sample_positions(counts: Any, lists: Any, keys: Any, num_samples: int) -> An
         counts: (lists,), the length of each list.
         lists: (keys,), the list that each key samples from.
         keys: (keys,), the random numbers that determine the samples.
-        num_samples: The number of positions per key.
+        num_samples: the number of positions per key.
     """
     starts = np.concatenate([[0], np.cumsum(counts)])[lists]
     columns = np.arange(max(int(counts.max(initial=0)), num_samples))

@@ -24,7 +24,7 @@ def load_data(config: RecommendationConfig) -> RecommendationData:
     """Load the click log of a run.
 
     Raises:
-        UserError: The log is missing or invalid, or has no impressions to train on.
+        UserError: the log is missing or invalid, or has no impressions to train on.
     """
     log = mind.read(config.data[0])
     if "train" not in log.splits:

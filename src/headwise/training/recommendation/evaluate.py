@@ -23,14 +23,14 @@ def evaluate(run: Path, data: Path | None = None) -> dict[str, Any]:
     """Evaluate a run's model on its test split (dev, if test has no labels) or on another log.
 
     Args:
-        run: The directory of a finished run.
-        data: Another log, or one of its splits.
+        run: the directory of a finished run.
+        data: another log, or one of its splits.
 
     Returns:
         The data set, the metrics, the standard error of AUC, and the metrics of the baselines.
 
     Raises:
-        UserError: There is no such run, the log is invalid or has no labels, or the run's own log has changed since
+        UserError: there is no such run, the log is invalid or has no labels, or the run's own log has changed since
             training.
     """
     recommender = RecommendationModel.load(run)

@@ -40,7 +40,7 @@ class RecommendationModel:
         """Load the recommender of a run.
 
         Raises:
-            UserError: The directory contains no finished run, or its model cannot be loaded.
+            UserError: the directory contains no finished run, or its model cannot be loaded.
         """
         metrics = run_dir.read_metrics(run)
         with loading_errors(run):

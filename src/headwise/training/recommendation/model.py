@@ -29,15 +29,15 @@ def build_model(
     """Build the untrained model of a run.
 
     Args:
-        config: The configuration of the run.
-        news: All news of the log.
+        config: the configuration of the run.
+        news: all news of the log.
         is_seen: (news,), whether a news item occurs in training; the vocabulary is made of these titles.
 
     Returns:
         The model, its tokenizer and notes about them.
 
     Raises:
-        UserError: The encoder does not exist or cannot be loaded, or the word vectors cannot be read.
+        UserError: the encoder does not exist or cannot be loaded, or the word vectors cannot be read.
     """
     return build_from_scratch(config, news, is_seen) if is_scheme(config.model) else build_from_encoder(config)
 

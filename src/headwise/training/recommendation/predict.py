@@ -24,8 +24,8 @@ def predict(run: Path, data: Path, out: Path) -> int:
     """Rank the candidates of a log's test split; of dev, or the only split, if there is no test.
 
     Args:
-        run: The directory of a finished run.
-        data: A log, or one of its splits; the candidates need no labels.
+        run: the directory of a finished run.
+        data: a log, or one of its splits; the candidates need no labels.
         out: `.zip` for the format of MIND's leaderboard, `prediction.txt` with a line for each impression: its id and
             the rank of each candidate, in the log's order; `.tsv`, optionally gzipped, for a line for each candidate:
             impression, rank, news and score, the best first.
@@ -34,7 +34,7 @@ def predict(run: Path, data: Path, out: Path) -> int:
         0: every impression is ranked.
 
     Raises:
-        UserError: There is no such run or log, or the extension of `out` is unknown.
+        UserError: there is no such run or log, or the extension of `out` is unknown.
     """
     open_writer = choose_writer(out)
     recommender = RecommendationModel.load(run)

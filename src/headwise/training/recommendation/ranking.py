@@ -121,11 +121,11 @@ def compute_baselines(
     """Compute the metrics of two baselines: popularity, and the mean of the clicked titles.
 
     Args:
-        split: A split with labels.
+        split: a split with labels.
         click_counts: (news,), how often each news item was clicked in training; None omits popularity.
         word_vectors: (vocabulary, width), the word vectors before training; None omits the mean of titles.
-        titles: The titles of all news.
-        history: The maximum number of clicks in a history.
+        titles: the titles of all news.
+        history: the maximum number of clicks in a history.
     """
     baselines = {}
     if click_counts is not None:

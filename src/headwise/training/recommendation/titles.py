@@ -18,7 +18,7 @@ class Titles:
     Args:
         tokens: (news, max tokens), int32, padded on the right.
         lengths: (news,), the number of tokens without padding.
-        num_truncated: The number of titles that were longer.
+        num_truncated: the number of titles that were longer.
     """
 
     tokens: Any

@@ -20,9 +20,9 @@ class RecommendationTrainer(LengthGroupedTrainer):
     """Trains on batches of impressions with histories of similar length; dev is evaluated by ranking.
 
     Args:
-        history_lengths: The number of clicks in the history of each training impression.
-        compute_dev_metrics: Returns the metrics of a model on dev; called in every process.
-        args, kwargs: As for `LengthGroupedTrainer`.
+        history_lengths: the number of clicks in the history of each training impression.
+        compute_dev_metrics: returns the metrics of a model on dev; called in every process.
+        args, kwargs: as for `LengthGroupedTrainer`.
     """
 
     def __init__(

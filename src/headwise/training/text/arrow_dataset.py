@@ -20,8 +20,8 @@ class ArrowDataset(data.Dataset[dict[str, Tensor]]):
     """A tokenized split, from which a DataLoader takes whole batches.
 
     Args:
-        rows: The result of `TextEncoder.encode_dataset`.
-        padding_value: Returns the padding value of a column.
+        rows: the result of `TextEncoder.encode_dataset`.
+        padding_value: returns the padding value of a column.
     """
 
     def __init__(self, rows: Dataset, padding_value: Callable[[str], int]) -> None:

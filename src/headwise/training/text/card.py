@@ -39,9 +39,9 @@ def build_card(config: TextConfig, task: Task, labels: Sequence[str]) -> Card:
     """Return the parts of a model card.
 
     Args:
-        config: The run's configuration.
-        task: The task.
-        labels: The names of the classes; none for regression.
+        config: the run's configuration.
+        task: the task.
+        labels: the names of the classes; none for regression.
     """
     is_tagging = task.label_type == "tokens"
     pipeline_tag = "token-classification" if is_tagging else "text-classification"

@@ -29,7 +29,7 @@ def load_data(config: TextConfig) -> TextData:
     """Load the task and the examples of a run.
 
     Raises:
-        UserError: The task does not exist, or the data is missing or invalid.
+        UserError: the task does not exist, or the data is missing or invalid.
     """
     task, examples = load_task(config) if config.task is not None else load_own_files(config)
     if config.rows is not None:
@@ -72,12 +72,12 @@ def subsample(examples: Examples, rows: float, seed: int) -> Examples:
     """Keep a random subset of the training examples.
 
     Args:
-        examples: All examples.
-        rows: The number of training examples, or a fraction below 1.
-        seed: The random seed.
+        examples: all examples.
+        rows: the number of training examples, or a fraction below 1.
+        seed: the random seed.
 
     Raises:
-        UserError: The fraction is less than two examples.
+        UserError: the fraction is less than two examples.
     """
     train = examples.splits["train"]
     num_rows = round(rows * len(train)) if rows < 1 else int(rows)

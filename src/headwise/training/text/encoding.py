@@ -25,11 +25,11 @@ class TextEncoder:
     """Tokenizes rows and collates them into batches.
 
     Args:
-        tokenizer: The model's tokenizer.
-        label_type: The task's type of labels.
-        pair: How two texts are encoded; None for single texts.
-        max_length: The maximum number of tokens; longer texts are truncated.
-        hierarchy: The maximum number of words per sentence and of sentences per text, for hierarchical models.
+        tokenizer: the model's tokenizer.
+        label_type: the task's type of labels.
+        pair: how two texts are encoded; None for single texts.
+        max_length: the maximum number of tokens; longer texts are truncated.
+        hierarchy: the maximum number of words per sentence and of sentences per text, for hierarchical models.
     """
 
     tokenizer: Any
@@ -51,9 +51,9 @@ class TextEncoder:
         """Tokenize a split into a file.
 
         Args:
-            rows: The split.
-            path: The file, which keeps the tokens out of memory.
-            overwrite: Whether to tokenize again if the file exists.
+            rows: the split.
+            path: the file, which keeps the tokens out of memory.
+            overwrite: whether to tokenize again if the file exists.
         """
         with nullcontext() if len(rows) >= MIN_PROGRESS_ROWS else no_progress_bars():
             return rows.map(
@@ -112,13 +112,13 @@ class TextEncoder:
         """Tokenize documents into lists of sentences."""
         assert self.hierarchy is not None
         max_words, max_sentences = self.hierarchy
-        # One sentence more than is kept shows whether a document was truncated.
+        # A sentence above the maximum shows that a document is truncated.
         documents = [encode_document(text, self.tokenizer, hierarchy=(max_words, max_sentences + 1)) for text in texts]
-        kept = [document[:max_sentences] or [[self.tokenizer.unk_token_id]] for document in documents]
+        truncated_documents = [document[:max_sentences] or [[self.tokenizer.unk_token_id]] for document in documents]
         return {
-            "input_ids": kept,
-            "attention_mask": [[[1] * len(sentence) for sentence in document] for document in kept],
-            "length": [sum(map(len, document)) for document in kept],
+            "input_ids": truncated_documents,
+            "attention_mask": [[[1] * len(sentence) for sentence in document] for document in truncated_documents],
+            "length": [sum(map(len, document)) for document in truncated_documents],
             "truncated": [len(document) > max_sentences for document in documents],
         }
 

@@ -27,17 +27,17 @@ def evaluate(
     """Evaluate a run's model on its test split (dev if there is none), or on another labelled file.
 
     Args:
-        run: The directory of a finished run.
-        data: A labelled file.
-        text: Its text column; by default the run's, or detected.
-        pair: Its second text column.
-        label: Its label column.
+        run: the directory of a finished run.
+        data: a labelled file.
+        text: its text column; by default the run's, or detected.
+        pair: its second text column.
+        label: its label column.
 
     Returns:
         The data, the number of rows, the metrics, the standard error of the primary metric and the baselines.
 
     Raises:
-        UserError: There is no such run, its data has changed, or the file does not fit the run.
+        UserError: there is no such run, its data has changed, or the file does not fit the run.
     """
     trained = TextModel.load(run)
     if data is None:
@@ -84,7 +84,7 @@ def load_labelled_file(trained: TextModel, data: Path, **names: str | None) -> D
     """Load a labelled file, with the numbers that its labels have in the run.
 
     Raises:
-        UserError: The file is invalid, has a label that the model does not know, or the task is a ranking.
+        UserError: the file is invalid, has a label that the model does not know, or the task is a ranking.
     """
     label_type = trained.metrics["label_type"]
     if label_type == "ranking":

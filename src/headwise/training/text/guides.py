@@ -25,7 +25,7 @@ def build_guides(config: TextConfig, model: Any, encoder: TextEncoder, examples:
     """Build the guides of a run.
 
     Raises:
-        UserError: A guide does not exist, its weight is not a number, or the model cannot be guided.
+        UserError: a guide does not exist, its weight is not a number, or the model cannot be guided.
     """
     if config.guides and is_scheme(config.model):
         raise UserError("--guides requires a Hugging Face model; models trained from scratch cannot be guided yet")
@@ -65,12 +65,12 @@ def parse_guide(option: str, factories: dict[str, Callable[..., Guide]], num_lay
     """Build a guide from its option.
 
     Args:
-        option: One value of `--guides`.
-        factories: See `guide_factories`.
-        num_layers: The number of the model's layers.
+        option: one value of `--guides`.
+        factories: see `guide_factories`.
+        num_layers: the number of the model's layers.
 
     Raises:
-        UserError: The option is invalid.
+        UserError: the option is invalid.
     """
     match = GUIDE_PATTERN.fullmatch(option)
     name, weight_text = (match["name"], match["weight"] or "auto") if match else (option, "auto")

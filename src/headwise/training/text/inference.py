@@ -41,7 +41,7 @@ class TextModel:
         """Load a model from its run directory.
 
         Raises:
-            UserError: The directory contains no finished run, or its files are damaged.
+            UserError: the directory contains no finished run, or its files are damaged.
         """
         metrics = run_dir.read_metrics(run, "label_type", "task", "labels", "inputs")
         config = TextConfig.load(run / run_dir.CONFIG)
@@ -59,13 +59,13 @@ class TextModel:
         """Return the text and label columns of a file.
 
         Args:
-            batch: The first rows of the file.
-            labelled: Whether a label column is required.
-            names: The columns `text`, `pair` and `label`, if given. Otherwise they are those of the training data if
+            batch: the first rows of the file.
+            labelled: whether a label column is required.
+            names: the columns `text`, `pair` and `label`, if given. Otherwise they are those of the training data if
                 the file has them, or are detected by their names.
 
         Raises:
-            UserError: A column is missing, or the file has one text per row and the model expects two, or vice versa.
+            UserError: a column is missing, or the file has one text per row and the model expects two, or vice versa.
         """
         trained = {role: getattr(self.config, role) for role in ("text", "pair", "label")}
         wanted = {role: names.get(role) or (name if name in batch.columns else None) for role, name in trained.items()}
@@ -83,8 +83,8 @@ class TextModel:
         """Compute the scores of texts.
 
         Args:
-            rows: The columns `text` and `pair`, or `words`.
-            batch_size: The number of rows per forward pass.
+            rows: the columns `text` and `pair`, or `words`.
+            batch_size: the number of rows per forward pass.
 
         Returns:
             An array of shape (classes,) per row; for tagging of shape (words, classes).

@@ -40,7 +40,7 @@ def build_model(config: TextConfig, task: Task, examples: Examples) -> BuiltMode
     """Build the untrained model of a run.
 
     Raises:
-        UserError: The model does not exist, cannot be loaded or does not support an option.
+        UserError: the model does not exist, cannot be loaded or does not support an option.
     """
     if is_scheme(config.model):
         return build_from_scratch(config, task, examples)
@@ -93,7 +93,7 @@ def parse_scheme_options(options: tuple[str, ...]) -> dict[str, Any]:
     """Parse `--scheme-options`.
 
     Raises:
-        UserError: An option is not NAME=VALUE.
+        UserError: an option is not NAME=VALUE.
 
     Example:
         >>> parse_scheme_options(("mapping=sigmoid", "k=8", "values=false"))
@@ -163,7 +163,7 @@ def build_encoder(config: TextConfig, task: Task, model_config: Any, tokenizer: 
     """Build the encoder of a pretrained model. A model of headwise keeps its way of encoding pairs and sentences.
 
     Raises:
-        UserError: A model of headwise expects single texts and the task has pairs, or the other way round.
+        UserError: a model of headwise expects single texts and the task has pairs, or the other way round.
     """
     pair: Any = "joint" if task.pair else None
     hierarchy = None

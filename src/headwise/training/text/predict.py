@@ -25,17 +25,17 @@ def predict(run: Path, data: Path, out: Path, *, text: str | None = None, pair: 
     One batch of rows is in memory at a time. Rows without a text get no label. If an error occurs, no output is left.
 
     Args:
-        run: The directory of a finished run.
+        run: the directory of a finished run.
         data: CSV, TSV, JSONL or Parquet, optionally gzipped; for tagging also a CoNLL file with one word per line.
-        out: The output file, in the same format.
-        text: The text column; by default the run's, or detected.
-        pair: The second text column.
+        out: the output file, in the same format.
+        text: the text column; by default the run's, or detected.
+        pair: the second text column.
 
     Returns:
         The number of rows without a text.
 
     Raises:
-        UserError: There is no such run or file, a column is missing, or a line is invalid.
+        UserError: there is no such run or file, a column is missing, or a line is invalid.
     """
     trained = TextModel.load(run)
     is_tagging = trained.encoder.label_type == "tokens"
@@ -96,13 +96,13 @@ def prediction_columns(
     """Return the new columns: `predicted`, and for classes the probability of each label.
 
     Args:
-        batch: The rows.
-        filled: The indices of the rows that have a text.
-        scores: Their scores.
-        trained: The model.
+        batch: the rows.
+        filled: the indices of the rows that have a text.
+        scores: their scores.
+        trained: the model.
 
     Raises:
-        UserError: The file already has a column of that name.
+        UserError: the file already has a column of that name.
     """
     label_type, labels = trained.encoder.label_type, trained.metrics["labels"]
     names = ["predicted"] + [f"probability_{label}" for label in labels if label_type not in ("regression", "tokens")]

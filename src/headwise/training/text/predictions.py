@@ -16,11 +16,11 @@ def get_scores(task: Task, output: Any, rows: Dataset, encoded: Dataset, labels:
     """Convert the output of `Trainer.predict` to the scores that the task's metrics expect.
 
     Args:
-        task: The task.
-        output: The Trainer's output for all rows, in order.
-        rows: The split.
-        encoded: The tokenized split.
-        labels: The names of the classes.
+        task: the task.
+        output: the Trainer's output for all rows, in order.
+        rows: the split.
+        encoded: the tokenized split.
+        labels: the names of the classes.
 
     Returns:
         An array of shape (rows, classes); for tagging a list with an array of shape (words, classes) per row.
@@ -41,9 +41,9 @@ def fill_word_scores(scores: Any, word_indices: Sequence[int], num_words: int, l
 
     Args:
         scores: (words with a token, classes).
-        word_indices: The indices of these words.
-        num_words: The number of words in the sentence.
-        labels: The names of the classes.
+        word_indices: the indices of these words.
+        num_words: the number of words in the sentence.
+        labels: the names of the classes.
     """
     filled = np.zeros((num_words, scores.shape[1]))
     filled[:, labels.index("O") if "O" in labels else 0] = 1.0

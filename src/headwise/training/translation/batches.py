@@ -25,14 +25,14 @@ class TokenBatchSampler(Sampler[Any]):
     The batches do not depend on the number of processes.
 
     Args:
-        source_lengths, target_lengths: The number of tokens of each pair's sentences.
-        batch_size: The maximum number of tokens in a batch, on either side, including padding.
-        seed: The seed of the order, which differs from epoch to epoch.
-        process_index, num_processes: Which share to yield, out of how many.
-        ordered: Sort the pairs by length and yield the same batches in every epoch.
+        source_lengths, target_lengths: the number of tokens of each pair's sentences.
+        batch_size: the maximum number of tokens in a batch, on either side, including padding.
+        seed: the seed of the order, which differs from epoch to epoch.
+        process_index, num_processes: which share to yield, out of how many.
+        ordered: sort the pairs by length and yield the same batches in every epoch.
 
     Raises:
-        UserError: A batch cannot hold one of the longest pairs per process.
+        UserError: a batch cannot hold one of the longest pairs per process.
 
     Example:
         >>> batches = TokenBatchSampler(np.array([3, 1, 2, 1]), np.array([2, 1, 2, 3]), batch_size=6, seed=0)
@@ -100,10 +100,10 @@ class TranslationDataset(Dataset[Any]):
     """Returns whole batches of pairs as tensors on a device, copied without blocking the host.
 
     Args:
-        pairs: The tokenized pairs of a split.
-        device: The device of the tensors.
-        decoder_start_id: The first input token of the decoder.
-        pad_id: The token that pads inputs.
+        pairs: the tokenized pairs of a split.
+        device: the device of the tensors.
+        decoder_start_id: the first input token of the decoder.
+        pad_id: the token that pads inputs.
     """
 
     def __init__(self, pairs: TokenizedPairs, device: torch.device, *, decoder_start_id: int, pad_id: int) -> None:

@@ -23,7 +23,7 @@ def load_data(config: TranslationConfig) -> TranslationData:
     """Load the pairs of a run.
 
     Raises:
-        UserError: The data is missing or invalid.
+        UserError: the data is missing or invalid.
     """
     pairs = read_pairs(config.data[0], *config.pair, seed=config.seed)
     if config.rows is not None:

@@ -20,17 +20,17 @@ def evaluate(
     """Evaluate a run's translator on its first test set or on other pairs.
 
     Args:
-        run: The directory of a finished run.
-        data: Other pairs, a directory or file as for training; the first test set of a directory is used.
-        source, target: The languages, which must be those of the run.
-        clip: Cut sentences that are too long.
+        run: the directory of a finished run.
+        data: other pairs, a directory or file as for training; the first test set of a directory is used.
+        source, target: the languages, which must be those of the run.
+        clip: cut sentences that are too long.
 
     Returns:
         The data set, the number of pairs, BLEU and chrF with their signatures, the standard error of BLEU, and the
         metrics of the baseline.
 
     Raises:
-        UserError: There is no such run, its languages differ, the data is invalid, or the run's own data has changed
+        UserError: there is no such run, its languages differ, the data is invalid, or the run's own data has changed
             since training.
     """
     translator = TranslationModel.load(run, source=source, target=target)

@@ -27,12 +27,12 @@ class Decoder:
     """A translator, its tokenizer and its decoding options.
 
     Args:
-        model: The translator.
-        tokenizer: The tokenizer of both languages.
-        num_beams: The number of beams; 1 decodes greedily.
-        length_penalty: A beam's log-probability is divided by its length to this power.
-        bfloat16: Compute in bfloat16.
-        max_batch_tokens: The maximum number of tokens that a batch can generate, over all beams.
+        model: the translator.
+        tokenizer: the tokenizer of both languages.
+        num_beams: the number of beams; 1 decodes greedily.
+        length_penalty: a beam's log-probability is divided by its length to this power.
+        bfloat16: compute in bfloat16.
+        max_batch_tokens: the maximum number of tokens that a batch can generate, over all beams.
     """
 
     model: Any
@@ -102,11 +102,11 @@ class TranslationModel:
         """Load the translator of a run.
 
         Args:
-            run: The run directory.
-            source, target: The requested languages, if any.
+            run: the run directory.
+            source, target: the requested languages, if any.
 
         Raises:
-            UserError: The directory contains no finished run, or its languages are not the requested ones.
+            UserError: the directory contains no finished run, or its languages are not the requested ones.
         """
         run_dir.check_finished(run)
         config = TranslationConfig.load(run / run_dir.CONFIG)
@@ -127,13 +127,13 @@ class TranslationModel:
         """Translate sentences; return the translations in the same order, empty ones for empty texts.
 
         Args:
-            texts: The sentences.
-            locations: The file and line of each sentence, for messages.
-            clip: Cut sentences that are too long.
-            show_progress: Show a progress bar.
+            texts: the sentences.
+            locations: the file and line of each sentence, for messages.
+            clip: cut sentences that are too long.
+            show_progress: show a progress bar.
 
         Raises:
-            UserError: A sentence is too long and `clip` is false.
+            UserError: a sentence is too long and `clip` is false.
         """
         max_length = self.config.max_length
         sources = list(encode(self.decoder.tokenizer, [text for text in texts if text.strip()]))

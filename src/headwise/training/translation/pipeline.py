@@ -79,7 +79,7 @@ class TranslationPipeline(Pipeline[TranslationConfig, TranslationData, Translati
         """Train the tokenizer, tokenize all splits and build the model.
 
         Raises:
-            UserError: A sentence is too long, or a batch cannot hold the longest sentences.
+            UserError: a sentence is too long, or a batch cannot hold the longest sentences.
         """
         if state().is_main_process:
             write_tokens(self.config, data.pairs, scratch_dir)
@@ -179,7 +179,7 @@ def write_tokens(config: TranslationConfig, pairs: Pairs, directory: Path) -> No
     """Train the tokenizer and write it and the tokens of all splits to a directory.
 
     Raises:
-        UserError: A sentence is too long.
+        UserError: a sentence is too long.
     """
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer(config, pairs.splits["train"])

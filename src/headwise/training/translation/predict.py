@@ -31,17 +31,17 @@ def predict(
     Lines from standard input are translated as soon as they arrive. If translation fails, no output file is left.
 
     Args:
-        run: The directory of a finished run.
-        data: Lines of text, optionally gzipped; CSV, TSV, JSONL or Parquet; `-` for standard input.
-        out: The file to write, or `-` for standard output.
-        source, target: The languages, which must be those of the run.
-        clip: Cut sentences that are too long instead of raising an error.
+        run: the directory of a finished run.
+        data: lines of text, optionally gzipped; CSV, TSV, JSONL or Parquet; `-` for standard input.
+        out: the file to write, or `-` for standard output.
+        source, target: the languages, which must be those of the run.
+        clip: cut sentences that are too long instead of raising an error.
 
     Returns:
         The number of empty lines, whose translations are empty.
 
     Raises:
-        UserError: There is no such run or file, the languages differ, or a sentence is too long.
+        UserError: there is no such run or file, the languages differ, or a sentence is too long.
     """
     translator = TranslationModel.load(run, source=source, target=target)
     config = translator.config

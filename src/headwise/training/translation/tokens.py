@@ -49,8 +49,8 @@ class TokenizedPairs:
     """The sentences of a split in both languages, each with its end token.
 
     Args:
-        source, target: Token ids.
-        num_clipped: The number of pairs that were cut to `--max-length`.
+        source, target: token ids.
+        num_clipped: the number of pairs that were cut to `--max-length`.
     """
 
     source: RaggedArray
@@ -87,16 +87,16 @@ class TokenizedPairs:
         """Tokenize a split, with at most CHUNK_ROWS rows in memory at a time.
 
         Args:
-            directory: The directory to write to.
-            split: The prefix of the file names.
-            rows: A data set with columns `source` and `target`.
-            tokenizer: The tokenizer of both languages.
-            max_length: The maximum number of tokens in a sentence, including the end token.
-            clip: Cut longer sentences.
-            location: Returns the file and line of a row, for messages.
+            directory: the directory to write to.
+            split: the prefix of the file names.
+            rows: a data set with columns `source` and `target`.
+            tokenizer: the tokenizer of both languages.
+            max_length: the maximum number of tokens in a sentence, including the end token.
+            clip: cut longer sentences.
+            location: returns the file and line of a row, for messages.
 
         Raises:
-            UserError: A sentence is too long and `clip` is false.
+            UserError: a sentence is too long and `clip` is false.
         """
         dtype = np.uint16 if len(tokenizer) <= 2**16 else np.int32
         is_clipped = np.zeros(len(rows), bool)

@@ -29,12 +29,12 @@ class TranslationTrainer(CheckedTrainer):
     whole batch.
 
     Args:
-        pairs: The tokenized pairs of train and dev.
-        row_numbers: The row of each training pair in the user's file.
-        batch_size: The number of tokens in a batch, over all processes.
-        label_smoothing: Label smoothing during training.
-        compute_dev_metrics: Returns further metrics of dev by name, such as BLEU.
-        kwargs: As for `Trainer`.
+        pairs: the tokenized pairs of train and dev.
+        row_numbers: the row of each training pair in the user's file.
+        batch_size: the number of tokens in a batch, over all processes.
+        label_smoothing: label smoothing during training.
+        compute_dev_metrics: returns further metrics of dev by name, such as BLEU.
+        kwargs: as for `Trainer`.
     """
 
     batch_unit = "tokens"
@@ -155,9 +155,9 @@ def average_checkpoints(model: nn.Module, directory: Path, max_count: int) -> in
     """Load the mean of the last checkpoints' weights into a model (Vaswani et al. 2017, section 6.1).
 
     Args:
-        model: The model.
-        directory: The directory with the `checkpoint-…` directories.
-        max_count: The number of checkpoints to average, if there are that many.
+        model: the model.
+        directory: the directory with the `checkpoint-…` directories.
+        max_count: the number of checkpoints to average, if there are that many.
 
     Returns:
         The number of checkpoints averaged.

@@ -1,4 +1,4 @@
-"""`headwise evaluate` and `headwise predict` on a finished run."""
+"""`headwise evaluate` and `headwise predict` with a finished run."""
 
 import csv
 import gzip
@@ -14,58 +14,56 @@ import pytest
 from headwise.errors import UserError
 from headwise.training import RunResult, TextConfig, train
 from headwise.training.core.printing import print_result
-from headwise.training.core.table_writer import writer_for
+from headwise.training.core.table_writer import open_table
 from tests.training.conftest import Headwise, rows, write
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     data = write(tmp_path_factory.mktemp("data") / "reviews.csv", ("text", "label"), list(rows(160)))
-    settings = TextConfig(
+    config = TextConfig(
         data=(str(data),), heads=2, head_dim=8, word_dim=16, epochs=6, learning_rate=0.01, batch_size=16
     )
-    return train(settings, tmp_path_factory.mktemp("runs") / "run")
+    return train(config, tmp_path_factory.mktemp("runs") / "run")
 
 
-def test_evaluate_finds_the_runs_own_figures(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
-    code, said, _ = headwise("evaluate", run.run_dir, "--out", tmp_path / "figures.json")
+def test_evaluate_gives_the_metrics_of_the_run(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
+    code, stdout, _ = headwise("evaluate", run.run_dir, "--out", tmp_path / "metrics.json")
     assert code == 0
-    found = json.loads((tmp_path / "figures.json").read_text())
-    assert found["metrics"] == pytest.approx(run.metrics["metrics"]["test"])
-    assert "accuracy" in said
+    evaluation = json.loads((tmp_path / "metrics.json").read_text())
+    assert evaluation["metrics"] == pytest.approx(run.metrics["metrics"]["test"])
+    assert f"accuracy {evaluation['metrics']['accuracy']:.4f} ± " in stdout
 
 
 def test_evaluate_on_another_file(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
     new = rows(50, seed=9)
     data = write(tmp_path / "new.csv", ("text", "label"), list(new))
-    assert headwise("evaluate", run.run_dir, "--data", data, "--out", tmp_path / "figures.json")[0] == 0
-    turned = [(text, "negative" if label == "positive" else "positive") for text, label in new]
-    data = write(tmp_path / "turned.csv", ("text", "label"), list(turned))
-    assert headwise("evaluate", run.run_dir, "--data", data, "--out", tmp_path / "turned.json")[0] == 0
-    right, wrong = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("figures", "turned"))
+    assert headwise("evaluate", run.run_dir, "--data", data, "--out", tmp_path / "right.json")[0] == 0
+    flipped = [(text, "negative" if label == "positive" else "positive") for text, label in new]
+    data = write(tmp_path / "flipped.csv", ("text", "label"), list(flipped))
+    assert headwise("evaluate", run.run_dir, "--data", data, "--out", tmp_path / "flipped.json")[0] == 0
+    right, wrong = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("right", "flipped"))
     assert right["rows"] == 50
-    assert right["figures"]["accuracy"] == pytest.approx(1 - wrong["figures"]["accuracy"])
-    assert right["figures"]["accuracy"] > 0.8
+    assert right["metrics"]["accuracy"] == pytest.approx(1 - wrong["metrics"]["accuracy"])
+    assert right["metrics"]["accuracy"] > 0.8
 
 
 @pytest.mark.parametrize("name", ["new.csv", "new.tsv", "new.jsonl", "new.parquet", "new.csv.gz", "new.jsonl.gz"])
-def test_predict_writes_the_same_rows_with_labels(
-    run: RunResult, name: str, tmp_path: Path, headwise: Headwise
-) -> None:
+def test_predict_adds_columns_to_the_rows(run: RunResult, name: str, tmp_path: Path, headwise: Headwise) -> None:
     texts = [text for text, _ in rows(1500, seed=3)]  # more than a batch
     columns: dict[str, list[Any]] = {"id": list(range(len(texts))), "text": texts, "note": ['é, "x"'] * len(texts)}
     source, out = tmp_path / name, tmp_path / f"labelled-{name}"
     save(source, columns)
     assert headwise("predict", run.run_dir, source, "--out", out)[0] == 0
-    found = load(out)
-    assert [int(x) for x in found["id"]] == columns["id"], "rows keep their order"
-    assert found["text"] == texts
-    assert found["note"] == columns["note"]
-    one = np.array([[float(x) for x in found[f"probability_{label}"]] for label in ("negative", "positive")])
-    np.testing.assert_allclose(one.sum(axis=0), 1.0, atol=1e-5)
-    assert found["predicted"] == [("negative", "positive")[i] for i in one.argmax(axis=0)]
+    output = load(out)
+    assert [int(x) for x in output["id"]] == columns["id"], "the order of the rows has changed"
+    assert output["text"] == texts
+    assert output["note"] == columns["note"]
+    probabilities = np.array([[float(x) for x in output[f"probability_{label}"]] for label in ("negative", "positive")])
+    np.testing.assert_allclose(probabilities.sum(axis=0), 1.0, atol=1e-5)
+    assert output["predicted"] == [("negative", "positive")[i] for i in probabilities.argmax(axis=0)]
     expected = ["positive" if any(w in t for w in ("good", "fine", "great", "lovely")) else "negative" for t in texts]
-    assert np.mean([a == b for a, b in zip(found["predicted"], expected, strict=True)]) > 0.8
+    assert np.mean([a == b for a, b in zip(output["predicted"], expected, strict=True)]) > 0.8
 
 
 def save(path: Path, columns: dict[str, list[Any]]) -> None:
@@ -73,8 +71,8 @@ def save(path: Path, columns: dict[str, list[Any]]) -> None:
     if path.suffix == ".parquet":
         pq.write_table(pa.table(columns), path)
         return
-    opened: Any = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "wt", encoding="utf-8", newline="") as file:
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8", newline="") as file:
         if ".jsonl" in path.name:
             file.writelines(json.dumps(record) + "\n" for record in records)
         elif ".tsv" in path.name:
@@ -86,10 +84,10 @@ def save(path: Path, columns: dict[str, list[Any]]) -> None:
 
 def load(path: Path) -> dict[str, list[Any]]:
     if path.suffix == ".parquet":
-        found: dict[str, list[Any]] = pq.read_table(path).to_pydict()
-        return found
-    opened: Any = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8", newline="") as file:
+        columns: dict[str, list[Any]] = pq.read_table(path).to_pydict()
+        return columns
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8", newline="") as file:
         if ".jsonl" in path.name:
             records = [json.loads(line) for line in file]
         elif ".tsv" in path.name:
@@ -99,11 +97,11 @@ def load(path: Path) -> dict[str, list[Any]]:
     return {name: [record[name] for record in records] for name in records[0]}
 
 
-def test_rows_without_a_text_get_no_label(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
+def test_rows_without_text_get_no_label(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
     data = write(tmp_path / "new.csv", ("text",), [("a good film",), ("  ",), ("a dull film",)])
     code, _, err = headwise("predict", run.run_dir, data, "--out", tmp_path / "out.csv")
     assert code == 0
-    assert "1 rows have no text, and got no answer" in err
+    assert "1 rows have no text" in err
     assert [bool(x) for x in load(tmp_path / "out.csv")["predicted"]] == [True, False, True]
 
 
@@ -114,7 +112,7 @@ def test_rows_without_a_text_get_no_label(run: RunResult, tmp_path: Path, headwi
         ("good \xff film\n", "line 2: not UTF-8"),
     ],
 )
-def test_a_broken_line_leaves_no_output(
+def test_an_invalid_line_leaves_no_output(
     run: RunResult, line: str, message: str, tmp_path: Path, headwise: Headwise
 ) -> None:
     data = tmp_path / "new.csv"
@@ -125,19 +123,19 @@ def test_a_broken_line_leaves_no_output(
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
 
 
-def test_what_predict_refuses(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
+def test_predict_errors(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
     data = write(tmp_path / "new.csv", ("a", "b"), [("x", "y")])
-    begun = tmp_path / "my run"
-    begun.mkdir()
-    (begun / "run.yaml").write_text("model: plain\n")
+    unfinished = tmp_path / "my run"
+    unfinished.mkdir()
+    (unfinished / "run.yaml").write_text("model: plain\n")
     for args, message in (
-        ((tmp_path / "none", data, "--out", tmp_path / "o.csv"), "holds no finished run (no such folder)"),
-        ((begun, data, "--out", tmp_path / "o.csv"), f"headwise train --resume --out '{begun}' goes on"),
+        ((tmp_path / "none", data, "--out", tmp_path / "o.csv"), "no finished run (no such directory)"),
+        ((unfinished, data, "--out", tmp_path / "o.csv"), f"headwise train --resume --out '{unfinished}'"),
         ((run.run_dir, tmp_path / "none.csv", "--out", tmp_path / "o.csv"), "none.csv: no such file"),
-        ((run.run_dir, data, "--out", tmp_path / "o.csv"), "which column is the text? Say --text NAME; there: a, b"),
-        ((run.run_dir, data, "--text", "c", "--out", tmp_path / "o.csv"), "no column 'c'; there: a, b"),
-        ((run.run_dir, data, "--text", "a", "--out", tmp_path / "o.xls"), "what format?"),
-        ((run.run_dir, data, "--text", "a", "--out", data), "that is the input itself"),
+        ((run.run_dir, data, "--out", tmp_path / "o.csv"), "--text NAME"),
+        ((run.run_dir, data, "--text", "c", "--out", tmp_path / "o.csv"), "no column 'c'"),
+        ((run.run_dir, data, "--text", "a", "--out", tmp_path / "o.xls"), "unknown format"),
+        ((run.run_dir, data, "--text", "a", "--out", data), "the output is the input file"),
     ):
         code, _, err = headwise("predict", *args)
         assert code == 2
@@ -145,15 +143,15 @@ def test_what_predict_refuses(run: RunResult, tmp_path: Path, headwise: Headwise
         assert len(err.strip().splitlines()) == 1
 
 
-def test_a_label_that_tsv_cannot_hold_is_told(tmp_path: Path) -> None:
+def test_labels_with_line_breaks_do_not_fit_in_tsv(tmp_path: Path) -> None:
     with (
-        pytest.raises(UserError, match="a field holds a tab or a line end, which TSV cannot"),
-        writer_for(tmp_path / "out.tsv", like=tmp_path / "new.csv") as write,
+        pytest.raises(UserError, match="TSV cannot store tabs or line breaks"),
+        open_table(tmp_path / "out.tsv", source=tmp_path / "new.csv") as write,
     ):
         write({"text": ["a good film"], "probability_very\ngood": [1.0]})
     assert not list(tmp_path.iterdir())
 
 
-def test_what_to_do_next_can_be_copied(run: RunResult, capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_command_is_quoted(run: RunResult, capsys: pytest.CaptureFixture[str]) -> None:
     print_result(RunResult(Path("my runs/first"), run.metrics))
     assert "headwise predict 'my runs/first' FILE --out LABELLED" in capsys.readouterr().out

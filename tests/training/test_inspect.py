@@ -1,4 +1,4 @@
-"""`headwise inspect` as a user meets it: from runs, folders and files to a page, and one line for a mistake."""
+"""`headwise inspect`: pages, figures and tables of runs and Hugging Face models, and its error messages."""
 
 import csv
 import json
@@ -19,54 +19,55 @@ TEXT = "a good film with a dull plot"
 
 @pytest.fixture(scope="module")
 def run(bert: Path, reviews: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of BERT with distance."""
+    """A run of BERT, retrofitted with distance-aware attention."""
     from headwise.training import TextConfig, train
 
-    folder = tmp_path_factory.mktemp("runs") / "distance"
+    run_dir = tmp_path_factory.mktemp("runs") / "distance"
     train(
         TextConfig(data=(str(reviews),), model=str(bert), retrofit="distance-aware", epochs=1, max_length=12, seed=1),
-        folder,
+        run_dir,
     )
-    return folder
+    return run_dir
 
 
 @pytest.fixture(scope="module")
 def plain(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same BERT with a classifier, as transformers saves it."""
-    folder = tmp_path_factory.mktemp("models") / "plain"
+    """The same BERT with a classifier, saved by transformers."""
+    model_dir = tmp_path_factory.mktemp("models") / "plain"
     config = BertConfig.from_pretrained(bert, id2label={0: "negative", 1: "positive"}, label2id={"negative": 0})
-    BertForSequenceClassification(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(bert).save_pretrained(folder)
-    return folder
+    BertForSequenceClassification(config).save_pretrained(model_dir)
+    AutoTokenizer.from_pretrained(bert).save_pretrained(model_dir)
+    return model_dir
 
 
-def about(page: Path) -> Any:
+def page_data(page: Path) -> Any:
+    """Return the data in a page."""
     html = page.read_text(encoding="utf-8")
-    (found,) = re.findall(r'id="about-data">(.*?)</script>', html, re.DOTALL)
-    return json.loads(found)
+    (data,) = re.findall(r'id="about-data">(.*?)</script>', html, re.DOTALL)
+    return json.loads(data)
 
 
-def test_a_run_and_a_model_side_by_side_in_a_page(run: Path, plain: Path, headwise: Headwise, tmp_path: Path) -> None:
+def test_page_of_a_run_and_a_hugging_face_model(run: Path, plain: Path, headwise: Headwise, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     short = "good film"
     code, out, err = headwise("inspect", run, plain, "--text", short, "bad plot", "--out", page)
     assert (code, err) == (0, "")
     assert str(page) in out
-    told = about(page)
-    assert [model["name"] for model in told["models"]] == ["distance", "plain"]
-    assert [text["tokens"] for text in told["texts"]] == [
+    contents = page_data(page)
+    assert [model["name"] for model in contents["models"]] == ["distance", "plain"]
+    assert [text["tokens"] for text in contents["texts"]] == [
         ["[CLS]", "good", "film", "[SEP]"],
         ["[CLS]", "bad", "plot", "[SEP]"],
     ]
-    first, second = told["texts"][0]["models"]
+    first, second = contents["texts"][0]["models"]
     assert first["w"] is not None
     assert second["w"] is None
-    for own in (first, second):
-        assert {label for label, _ in own["prediction"]["labels"]} == {"negative", "positive"}
+    for model in (first, second):
+        assert {label for label, _ in model["prediction"]["labels"]} == {"negative", "positive"}
     assert list(tmp_path.iterdir()) == [page]
 
 
-def test_a_files_statistics_and_chosen_rows(run: Path, reviews: Path, headwise: Headwise, tmp_path: Path) -> None:
+def test_statistics_of_a_file_and_chosen_rows(run: Path, reviews: Path, headwise: Headwise, tmp_path: Path) -> None:
     out = tmp_path / "inspected"
     code, _, err = headwise("inspect", run, "--data", reviews, "--rows", "7-7", "--out", out)
     assert code == 0, err
@@ -74,28 +75,28 @@ def test_a_files_statistics_and_chosen_rows(run: Path, reviews: Path, headwise: 
     with (out / "heads.csv").open(newline="", encoding="utf-8") as file:
         assert len(list(csv.DictReader(file))) == 8
     assert headwise("inspect", run, "--data", reviews, "--rows", "3", "7-8", "--out", tmp_path / "page.html")[0] == 0
-    told = about(tmp_path / "page.html")
-    assert [text["title"].split(":")[0] for text in told["texts"]] == ["row 3", "row 7", "row 8"]
-    assert [text["label"] for text in told["texts"]] == ["negative", "negative", "positive"]
-    assert told["statistics"][0]["texts"] == 160
+    contents = page_data(tmp_path / "page.html")
+    assert [text["title"].split(":")[0] for text in contents["texts"]] == ["row 3", "row 7", "row 8"]
+    assert [text["label"] for text in contents["texts"]] == ["negative", "negative", "positive"]
+    assert contents["statistics"][0]["texts"] == 160
 
 
-def test_without_rows_the_first_are_shown_and_empty_ones_counted(run: Path, headwise: Headwise, tmp_path: Path) -> None:
+def test_default_rows_and_the_count_of_empty_rows(run: Path, headwise: Headwise, tmp_path: Path) -> None:
     data = write(tmp_path / "few.csv", ("body", "n"), [("good film", "1"), ("", "2"), ("dull plot", "3")])
     code, _, err = headwise("inspect", run, "--data", data, "--columns", "body", "--out", tmp_path / "page.html")
     assert code == 0, err
-    told = about(tmp_path / "page.html")
-    assert [text["title"] for text in told["texts"]] == ["row 1: good film", "row 3: dull plot"]
-    assert (told["statistics"][0]["texts"], told["statistics"][0]["empty"]) == (2, 1)
+    contents = page_data(tmp_path / "page.html")
+    assert [text["title"] for text in contents["texts"]] == ["row 1: good film", "row 3: dull plot"]
+    assert (contents["statistics"][0]["texts"], contents["statistics"][0]["empty"]) == (2, 1)
 
 
-def test_long_texts_are_cut_where_the_run_cut_them(run: Path, headwise: Headwise, tmp_path: Path) -> None:
+def test_texts_are_truncated_to_the_max_length_of_the_run(run: Path, headwise: Headwise, tmp_path: Path) -> None:
     assert headwise("inspect", run, "--text", "good film " * 20, "--out", tmp_path / "page.html")[0] == 0
-    (text,) = about(tmp_path / "page.html")["texts"]
+    (text,) = page_data(tmp_path / "page.html")["texts"]
     assert (len(text["tokens"]), text["cut"]) == (12, True)
 
 
-def test_force_replaces(plain: Path, headwise: Headwise, tmp_path: Path) -> None:
+def test_force_replaces_output(plain: Path, headwise: Headwise, tmp_path: Path) -> None:
     for out in (tmp_path / "page.html", tmp_path / "folder"):
         arguments = ["inspect", plain, "--text", "good film", "--out", out]
         assert headwise(*arguments)[0] == 0
@@ -105,7 +106,7 @@ def test_force_replaces(plain: Path, headwise: Headwise, tmp_path: Path) -> None
         assert headwise(*arguments, "--force")[0] == 0
 
 
-def test_mistakes_are_one_line(plain: Path, run: Path, headwise: Headwise, tmp_path: Path) -> None:
+def test_user_errors_are_one_line(plain: Path, run: Path, headwise: Headwise, tmp_path: Path) -> None:
     other = tmp_path / "other"
     tokenizer = build_tokenizer(["a good film"])
     config: dict[str, Any] = {
@@ -122,8 +123,8 @@ def test_mistakes_are_one_line(plain: Path, run: Path, headwise: Headwise, tmp_p
     build_tokenizer(["a good film"], max_tokens=5000).save_pretrained(deberta)
     broken = tmp_path / "broken"
     shutil.copytree(other, broken)
-    settings = broken / "config.json"
-    settings.write_text(settings.read_text().replace('"intermediate_size": 8', '"intermediate_size": 9'))
+    config_path = broken / "config.json"
+    config_path.write_text(config_path.read_text().replace('"intermediate_size": 8', '"intermediate_size": 9'))
     data = write(tmp_path / "data.csv", ("one", "two"), [("good film", "dull plot")])
     empty = write(tmp_path / "empty.csv", ("text", "n"), [("", "1")])
     full = tmp_path / "full"
@@ -131,63 +132,63 @@ def test_mistakes_are_one_line(plain: Path, run: Path, headwise: Headwise, tmp_p
     (full / "mine.txt").write_text("mine")
     page = ["--out", tmp_path / "page.html"]
     text = ["--text", "good film"]
-    for arguments, told in (
-        ([plain, *page], "a page is about texts: say --text TEXT or --data FILE"),
-        ([plain, "--out", tmp_path / "learned"], "no head of plain has learned a distance"),
-        ([plain, *text, "--data", data, *page], "and not both"),
+    for arguments, message in (
+        ([plain, *page], "a page requires texts: add --text TEXT or --data FILE"),
+        ([plain, "--out", tmp_path / "learned"], "no head of plain has learned distances"),
+        ([plain, *text, "--data", data, *page], "--text and --data cannot be combined"),
         ([plain, "--text", " ", *page], "an empty text"),
-        ([plain, plain, *text, *page], "the same model is named twice"),
+        ([plain, plain, *text, *page], "a model is named twice"),
         ([*(f"m{number}" for number in range(5)), *text, *page], "up to 4 models can be looked at side by side, got 5"),
         ([*text, *page], "got 0"),
         ([plain, other, *text, *page], "plain and other cut the text into different tokens (4 and 2)"),
         ([deberta, "--text", "film " * 1100, *page], "at most 1024 tokens"),
-        ([broken, *text, *page], "broken: no run of headwise, and no Hugging Face model that can be loaded"),
-        ([tmp_path / "nowhere", *text, *page], "nowhere: no run of headwise, and no Hugging Face model"),
+        ([broken, *text, *page], "broken: neither a headwise run nor a Hugging Face model that can be loaded"),
+        ([tmp_path / "nowhere", *text, *page], "nowhere: neither a headwise run nor a Hugging Face model"),
         ([run, *text, "--pair", "dull plot", *page], "distance reads one text, not two"),
-        ([plain, *text, "--pair", "a", "b", *page], "--pair: 2 second texts for 1 first ones"),
-        ([plain, *text, "--rows", "3", *page], "they go with --data"),
-        ([plain, "--data", data, *page], "Say --columns NAME"),
+        ([plain, *text, "--pair", "a", "b", *page], "--pair"),
+        ([plain, *text, "--rows", "3", *page], "--rows and --columns require --data"),
+        ([plain, "--data", data, *page], "--columns"),
         ([plain, "--data", data, "--columns", "three", *page], "no column 'three'"),
         ([plain, "--data", data, "--columns", "one", "--rows", "0", *page], "--rows takes numbers from 1"),
         ([plain, "--data", data, "--columns", "one", "--rows", "2", *page], "--rows 2: "),
         ([plain, "--data", empty, *page], "no row has a text"),
         ([plain, "--data", empty, "--rows", "1", *page], "has no text"),
         ([plain, "--data", tmp_path / "none.csv", *page], "no such file"),
-        ([plain, *text, "--out", full], "holds files that headwise inspect did not write"),
-        ([plain, *text, "--out", data], "a page's name ends with .html"),
+        ([plain, *text, "--out", full], "contains files not written by headwise inspect"),
+        ([plain, *text, "--out", data], "the name of a page ends with .html"),
     ):
         code, out, err = headwise("inspect", *arguments)
         assert code == 2, (arguments, err)
-        assert told in err, arguments
+        assert message in err, arguments
         assert err.count("\n") == 1, err
         assert out == ""
     assert not (tmp_path / "page.html").exists()
     assert (full / "mine.txt").read_text() == "mine"
 
 
-def test_without_a_text_what_heads_have_learned_is_drawn(run: Path, headwise: Headwise, tmp_path: Path) -> None:
-    code, said, _ = headwise("inspect", run, "--out", tmp_path / "learned")
+def test_without_texts_learned_distances_are_plotted(run: Path, headwise: Headwise, tmp_path: Path) -> None:
+    code, stdout, _ = headwise("inspect", run, "--out", tmp_path / "learned")
     assert code == 0
-    assert f"written to {tmp_path / 'learned' / 'figures'}" in said
+    assert str(tmp_path / "learned" / "figures") in stdout
     names = {"sigmoids", "coefficients", "sorted"}
-    found = {path.name for path in (tmp_path / "learned" / "figures").iterdir()}
-    assert found == {f"{name}.{ending}" for name in names for ending in ("png", "svg")}
+    files = {path.name for path in (tmp_path / "learned" / "figures").iterdir()}
+    assert files == {f"{name}.{ending}" for name in names for ending in ("png", "svg")}
 
 
-def test_runs_that_differ_in_their_seed_share_a_line(
+def test_runs_that_differ_only_in_their_seed_are_combined(
     run: Path, headwise: Headwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn: dict[str, Any] = {}
+    plotted: dict[str, Any] = {}
     monkeypatch.setattr(
-        "headwise.inspection.output_dir.draw_sorted", lambda models: drawn.update(models) or draw_sorted(models)
+        "headwise.inspection.output_dir.draw_sorted", lambda models: plotted.update(models) or draw_sorted(models)
     )
     for name, old, new in (("other-seed", "seed: 1", "seed: 2"), ("shorter", "max_length: 12", "max_length: 11")):
         shutil.copytree(run, tmp_path / name)
-        settings = tmp_path / name / "run.yaml"
-        assert old in settings.read_text()
-        settings.write_text(settings.read_text().replace(old, new))
+        config_path = tmp_path / name / "run.yaml"
+        assert old in config_path.read_text()
+        config_path.write_text(config_path.read_text().replace(old, new))
     code, _, err = headwise(
         "inspect", run, tmp_path / "other-seed", tmp_path / "shorter", "--out", tmp_path / "learned"
     )
     assert (code, err) == (0, "")
-    assert {name: len(runs) for name, runs in drawn.items()} == {"distance (2 seeds)": 2, "shorter": 1}
+    assert {name: len(runs) for name, runs in plotted.items()} == {"distance (2 seeds)": 2, "shorter": 1}

@@ -1,4 +1,4 @@
-"""Every kind of task from training to `evaluate` and `predict`."""
+"""Each label type from training to `evaluate` and `predict`."""
 
 import json
 from pathlib import Path
@@ -20,10 +20,19 @@ def read_lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def judged_alike(run: RunResult) -> None:
-    found = evaluate(run.run_dir)
-    assert found["metrics"] == pytest.approx(run.metrics["metrics"]["test"], abs=1e-6)
-    assert found["standard_error"] == pytest.approx(run.metrics["standard_error"]["test"], abs=1e-6)
+def check_evaluation(run: RunResult) -> None:
+    """Check that `evaluate` gives the test metrics of the run."""
+    evaluation = evaluate(run.run_dir)
+    assert evaluation["metrics"] == pytest.approx(run.metrics["metrics"]["test"], abs=1e-6)
+    assert evaluation["standard_error"] == pytest.approx(run.metrics["standard_error"]["test"], abs=1e-6)
+    assert evaluation["baselines"] == run.metrics["baselines"]["test"]
+
+
+def check_probabilities(row: dict[str, Any], labels: list[str]) -> None:
+    """Check that the predicted label is the most probable one."""
+    probabilities = {label: row[f"probability_{label}"] for label in labels}
+    assert sum(probabilities.values()) == pytest.approx(1, abs=1e-5)
+    assert row["predicted"] == max(probabilities, key=lambda label: probabilities[label])
 
 
 def test_pairs(tmp_path: Path) -> None:
@@ -35,191 +44,202 @@ def test_pairs(tmp_path: Path) -> None:
     ]
     data = write(tmp_path / "pairs.csv", ("premise", "hypothesis", "label"), list(lines))
     run = train(TextConfig(data=(str(data),), epochs=1, pooling="cls", **SMALL), tmp_path / "run")
-    judged_alike(run)
+    check_evaluation(run)
     new = tmp_path / "new.jsonl"
     new.write_text('{"premise": "good film", "hypothesis": "bad"}\n{"premise": "good film"}\n')
     assert predict(run.run_dir, new, tmp_path / "out.jsonl") == 1
     first, second = read_lines(tmp_path / "out.jsonl")
-    assert first["predicted"] in ("other", "same")
-    assert first["probability_other"] + first["probability_same"] == pytest.approx(1, abs=1e-5)
+    check_probabilities(first, ["other", "same"])
     assert second["predicted"] is None
     single = write(tmp_path / "single.csv", ("text", "label"), [("good", "same")])
     for call in (lambda: evaluate(run.run_dir, single), lambda: predict(run.run_dir, single, tmp_path / "o.csv")):
-        with pytest.raises(UserError, match="this model reads two texts a row"):
+        with pytest.raises(UserError, match="this model expects two texts per row"):
             call()
 
 
-def test_pairs_read_by_themselves_are_framed_for_cls(tmp_path: Path) -> None:
+def test_siamese_pairs_have_a_cls_token_each(tmp_path: Path) -> None:
     lines = [(text, text, label) for text, label in rows(40)]
     data = write(tmp_path / "pairs.csv", ("premise", "hypothesis", "label"), list(lines))
     run = train(TextConfig(data=(str(data),), epochs=1, pooling="cls", pairs="siamese", **SMALL), tmp_path / "run")
-    reader = TextModel.load(run.run_dir).reader
-    encoded = reader.encode({"text": ["good"], "pair": ["film"]})
-    assert encoded["input_ids"][0][0] == encoded["pair_input_ids"][0][0] == reader.tokenizer.cls_token_id
+    encoder = TextModel.load(run.run_dir).encoder
+    encoded = encoder.encode({"text": ["good"], "pair": ["film"]})
+    assert encoded["input_ids"][0][0] == encoded["pair_input_ids"][0][0] == encoder.tokenizer.cls_token_id
 
 
-def test_ratings(tmp_path: Path) -> None:
+def test_regression(tmp_path: Path) -> None:
     lines = [(text, "4.5" if label == "positive" else "1") for text, label in rows(80)]
     data = write(tmp_path / "rated.csv", ("text", "stars"), list(lines))
     run = train(TextConfig(data=(str(data),), label_type="regression", epochs=2, **SMALL), tmp_path / "run")
-    judged_alike(run)
-    assert "writes a number beside each row" in (run.run_dir / "README.md").read_text()
-    same = write(tmp_path / "same.csv", ("text", "stars"), [("good film", "3"), ("bad film", "3")])
-    assert evaluate(run.run_dir, same)["metrics"]["pearson"] == 0
-    predict(run.run_dir, same, tmp_path / "out.jsonl")
+    check_evaluation(run)
+    assert "adds a number to each row" in (run.run_dir / "README.md").read_text()
+    constant = write(tmp_path / "constant.csv", ("text", "stars"), [("good film", "3"), ("bad film", "3")])
+    assert evaluate(run.run_dir, constant)["metrics"]["pearson"] == 0
+    predict(run.run_dir, constant, tmp_path / "out.jsonl")
     assert all(isinstance(row["predicted"], float) and len(row) == 3 for row in read_lines(tmp_path / "out.jsonl"))
 
 
-def test_several_labels(tmp_path: Path) -> None:
+def test_multi_label(tmp_path: Path) -> None:
     lines = [(text, f"{label}|long" if len(text) > 40 else label) for text, label in rows(80)]
     data = write(tmp_path / "several.csv", ("text", "labels"), list(lines))
     run = train(TextConfig(data=(str(data),), label_type="multi-label", epochs=3, **SMALL), tmp_path / "run")
-    judged_alike(run)
+    check_evaluation(run)
     new = write(tmp_path / "new.csv", ("text", "labels"), [("a good film", "positive"), ("a bad film", "")])
     assert evaluate(run.run_dir, new)["rows"] == 2
     predict(run.run_dir, new, tmp_path / "out.jsonl")
     for row in read_lines(tmp_path / "out.jsonl"):
-        likely = [x for x in ("long", "negative", "positive") if row[f"probability_{x}"] > 0.5]
-        assert sorted(row["predicted"].split("|")) == sorted(likely or [""])
+        probable = [x for x in ("long", "negative", "positive") if row[f"probability_{x}"] > 0.5]
+        assert sorted(row["predicted"].split("|")) == sorted(probable or [""])
 
 
-def test_documents(tmp_path: Path) -> None:
+def test_hierarchical_documents(tmp_path: Path) -> None:
     lines = [(f"{text}. {text}! {text}.", label) for text, label in rows(60)]
     data = write(tmp_path / "long.csv", ("text", "label"), list(lines))
     run = train(TextConfig(data=(str(data),), hierarchy=(8, 3), epochs=1, **SMALL), tmp_path / "run")
-    judged_alike(run)
-    predict(run.run_dir, data, tmp_path / "out.csv")
+    check_evaluation(run)
+    predict(run.run_dir, data, tmp_path / "out.jsonl")
+    for row in read_lines(tmp_path / "out.jsonl"):
+        check_probabilities(row, ["negative", "positive"])
 
 
 @pytest.fixture
 def tagged(tmp_path: Path) -> Path:
-    found = [f"{w} x {'B-GOOD' if w in GOOD else 'O'}" for text, _ in rows(100) for w in [*text.split(), ""]]
+    lines = [f"{w} x {'B-GOOD' if w in GOOD else 'O'}" for text, _ in rows(100) for w in [*text.split(), ""]]
     path = tmp_path / "tags.conll"
-    path.write_text("\n".join("" if line.startswith(" ") else line for line in found))
+    path.write_text("\n".join("" if line.startswith(" ") else line for line in lines))
     return path
 
 
-def test_tags(tagged: Path, tmp_path: Path) -> None:
+def test_tagging(tagged: Path, tmp_path: Path) -> None:
     run = train(TextConfig(data=(str(tagged),), label_type="tokens", epochs=6, max_length=9, **SMALL), tmp_path / "run")
-    assert any("longer than 9 tokens (--max-length) and cut" in note for note in run.metrics["notes"])
-    judged_alike(run)
+    assert any("truncated to 9 tokens (--max-length)" in note for note in run.metrics["notes"])
+    check_evaluation(run)
     new = tmp_path / "new.conll"
     new.write_text("-DOCSTART- x O\n\n# a comment\na x O\ngood x O\n\n\nfilm x O\n")
-    assert predict(run.run_dir, new, tmp_path / "made" / "out.conll") == 0
-    assert (tmp_path / "made" / "out.conll").read_text() == (
+    assert predict(run.run_dir, new, tmp_path / "new_dir" / "out.conll") == 0
+    assert (tmp_path / "new_dir" / "out.conll").read_text() == (
         "-DOCSTART- x O\n\n# a comment\na x O O\ngood x O B-GOOD\n\n\nfilm x O O\n"
     )
-    (tmp_path / "words.txt").write_text("a\ngood\nfilm\n")  # no tags
+    (tmp_path / "words.txt").write_text("a\ngood\nfilm\n")  # without tags
     predict(run.run_dir, tmp_path / "words.txt", tmp_path / "out.txt")
     assert (tmp_path / "out.txt").read_text() == "a O\ngood B-GOOD\nfilm O\n"
     (tmp_path / "new.jsonl").write_text('{"words": ["a", "good"], "id": 7}\n{"words": []}\n')
     assert predict(run.run_dir, tmp_path / "new.jsonl", tmp_path / "out.jsonl") == 1
     assert read_lines(tmp_path / "out.jsonl")[0] == {"words": ["a", "good"], "id": 7, "predicted": ["O", "B-GOOD"]}
-    before = new.read_text()
-    with pytest.raises(UserError, match="that is the input itself"):
+    text = new.read_text()
+    with pytest.raises(UserError, match="the output is the input file"):
         predict(run.run_dir, new, new)
-    assert new.read_text() == before
+    assert new.read_text() == text
     (tmp_path / "new.jsonl").write_text('{"words": "a good"}\n')
     with pytest.raises(UserError, match=r"new.jsonl, line 1: column 'words': expected a list of words"):
         predict(run.run_dir, tmp_path / "new.jsonl", tmp_path / "out.jsonl")
 
 
-def test_a_word_that_leaves_no_token_keeps_the_others_in_place(tagged: Path, tmp_path: Path) -> None:
+def test_words_without_tokens_are_tagged_o(tagged: Path, tmp_path: Path) -> None:
     run = train(TextConfig(data=(str(tagged),), label_type="tokens", epochs=6, **SMALL), tmp_path / "run")
     trained = TextModel.load(run.run_dir)
-    with_gap, without = trained.scores({"words": [["a", " ", "good", "film"], ["a", "good", "film"]]})
-    np.testing.assert_allclose(with_gap[[0, 2, 3]], without, atol=1e-5)
-    assert run.metrics["labels"][int(with_gap[1].argmax())] == "O"
+    with_blank, without = trained.scores({"words": [["a", " ", "good", "film"], ["a", "good", "film"]]})
+    np.testing.assert_allclose(with_blank[[0, 2, 3]], without, atol=1e-5)
+    assert run.metrics["labels"][int(with_blank[1].argmax())] == "O"
 
 
 @pytest.fixture
 def scifact(tmp_path: Path) -> Path:
-    folder = tmp_path / "scifact"
-    folder.mkdir()
+    data_dir = tmp_path / "scifact"
+    data_dir.mkdir()
     texts = rows(60)
     corpus = [{"doc_id": i, "title": f"study{i}", "abstract": [text]} for i, (text, _) in enumerate(texts)]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
+    (data_dir / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
     for name, numbers in (("train", range(40)), ("dev", range(40, 60))):
         claims = [{"id": i, "claim": f"study{i} {texts[i][0]}", "cited_doc_ids": [i]} for i in numbers]
-        (folder / f"claims_{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in claims))
-    return folder
+        (data_dir / f"claims_{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in claims))
+    return data_dir
 
 
-def test_rankings(scifact: Path, tmp_path: Path) -> None:
+def test_ranking(scifact: Path, tmp_path: Path) -> None:
     run = train(TextConfig(task="scifact", data=(str(scifact),), epochs=1, **SMALL), tmp_path / "run")
     assert set(run.metrics["metrics"]["test"]) >= {"mrr", "map", "ndcg", "r@1", "r@20"}
-    judged_alike(run)
-    kept = pq.read_table(run.run_dir / "predictions.parquet").to_pydict()
-    test = [i for i, split in enumerate(kept["split"]) if split == "test"]
-    best: dict[str, list[tuple[float, int]]] = {}
-    for i in test:
-        best.setdefault(kept["query"][i], []).append((kept["scores"][i][1] - kept["scores"][i][0], kept["label"][i]))
+    check_evaluation(run)
+    predictions = pq.read_table(run.run_dir / "predictions.parquet").to_pydict()
+    candidates: dict[str, list[tuple[float, int]]] = {}
+    for i, split in enumerate(predictions["split"]):
+        if split == "test":
+            score = predictions["scores"][i][1] - predictions["scores"][i][0]
+            candidates.setdefault(predictions["query"][i], []).append((score, predictions["label"][i]))
     ranks = [
-        [label for _, label in sorted(found, key=lambda pair: (-pair[0], pair[1]))].index(1) + 1
-        for found in best.values()
+        [label for _, label in sorted(pairs, key=lambda pair: (-pair[0], pair[1]))].index(1) + 1
+        for pairs in candidates.values()
     ]
     assert run.metrics["metrics"]["test"]["mrr"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
-    assert run.metrics["baselines"]["test"]["BM25"]["mrr"] == 1.0, "each claim has the words of what it cites"
-    assert "| mrr of BM25 |" in (run.run_dir / "README.md").read_text()
+    assert run.metrics["baselines"]["test"]["BM25"]["mrr"] == 1.0, "each claim has the words of its document"
+    assert "| test | BM25 | 1 |" in (run.run_dir / "README.md").read_text()
     new = write(tmp_path / "new.csv", ("claim", "document"), [("good film", "a film that is good")])
     assert predict(run.run_dir, new, tmp_path / "out.jsonl") == 0
-    assert read_lines(tmp_path / "out.jsonl")[0]["predicted"] in ("other", "relevant")
-    with pytest.raises(UserError, match="leave --data out"):
+    check_probabilities(read_lines(tmp_path / "out.jsonl")[0], ["other", "relevant"])
+    with pytest.raises(UserError, match="omit --data"):
         evaluate(run.run_dir, new)
 
 
-def test_another_file(reviews: Path, tmp_path: Path) -> None:
+def test_evaluate_another_file(reviews: Path, tmp_path: Path) -> None:
     run = train(TextConfig(data=(str(reviews),), epochs=1, **SMALL), tmp_path / "run")
-    one = write(tmp_path / "one.csv", ("body", "mark"), [("a good film", "positive")] * 3)
-    found = evaluate(run.run_dir, one, text="body", label="mark")
-    assert found["rows"] == 3
-    assert found["metrics"]["accuracy"] in (0.0, 1.0)
+    lines = [*rows(30, seed=5), ("a good film", "negative")]
+    other = write(tmp_path / "other.csv", ("body", "mark"), lines)
+    evaluation = evaluate(run.run_dir, other, text="body", label="mark")
+    predict(run.run_dir, other, tmp_path / "out.jsonl", text="body")
+    predicted = [row["predicted"] for row in read_lines(tmp_path / "out.jsonl")]
+    correct = [label == prediction for (_, label), prediction in zip(lines, predicted, strict=True)]
+    assert evaluation["rows"] == 31
+    assert evaluation["metrics"]["accuracy"] == pytest.approx(np.mean(correct))
     new = write(tmp_path / "new.csv", ("text", "label"), [("a good film", "mixed")])
     with pytest.raises(UserError, match=r"line 2: label 'mixed' is unknown; expected negative, positive"):
         evaluate(run.run_dir, new)
     pairs = write(tmp_path / "pairs.csv", ("premise", "hypothesis"), [("a", "b")])
-    with pytest.raises(UserError, match="this model reads one text a row"):
+    with pytest.raises(UserError, match="this model expects one text per row"):
         predict(run.run_dir, pairs, tmp_path / "out.csv")
 
 
-def test_a_runs_own_test_split_is_what_it_was(tmp_path: Path) -> None:
-    data = write(tmp_path / "reviews.csv", ("text", "label"), list(rows(80)))
+def test_changed_data_is_refused(tmp_path: Path) -> None:
+    lines = rows(80)
+    data = write(tmp_path / "reviews.csv", ("text", "label"), lines)
     run = train(TextConfig(data=(str(data),), epochs=1, **SMALL), tmp_path / "run")
-    judged_alike(run)
-    write(data, ("text", "label"), list(rows(60)))
-    with pytest.raises(UserError, match="its data has changed since it was trained, so test is another one"):
-        evaluate(run.run_dir)
-    assert evaluate(run.run_dir, data)["rows"] == 60
+    check_evaluation(run)
+    other_texts = [(f"{text} again", label) for text, label in lines]
+    for changed in (rows(60), other_texts):
+        write(data, ("text", "label"), list(changed))
+        with pytest.raises(UserError, match="the data has changed since training"):
+            evaluate(run.run_dir)
+        assert evaluate(run.run_dir, data)["rows"] == len(changed)
+    write(data, ("text", "label"), lines)
+    check_evaluation(run)
 
 
-def test_what_an_output_can_hold(reviews: Path, tmp_path: Path) -> None:
+def test_output_formats(reviews: Path, tmp_path: Path) -> None:
     run = train(TextConfig(data=(str(reviews),), epochs=1, **SMALL), tmp_path / "run")
     texts = [text for text, _ in rows(1200)]
     late = pa.table({"text": [None] * 1000 + texts[:200], "note": pa.array([None] * 1100 + ["x"] * 100, pa.string())})
     pq.write_table(late, tmp_path / "late.parquet")
     assert predict(run.run_dir, tmp_path / "late.parquet", tmp_path / "out.parquet") == 1000
-    found = pq.read_table(tmp_path / "out.parquet")
-    assert found.select(["text", "note"]).equals(late)
-    assert found["predicted"].null_count == 1000
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table.select(["text", "note"]).equals(late)
+    assert table["predicted"].null_count == 1000
     ragged = [json.dumps({"text": text} | ({"note": "x"} if i > 1000 else {})) for i, text in enumerate(texts)]
     (tmp_path / "ragged.jsonl").write_text("\n".join([*ragged, '{"id": 3}']) + "\n")
     assert predict(run.run_dir, tmp_path / "ragged.jsonl", tmp_path / "out.jsonl") == 1
     assert [row.get("text") for row in read_lines(tmp_path / "out.jsonl")] == [*texts, None]
     write(tmp_path / "tabs.csv", ("text", "predicted"), [("a\tgood film", "x")])
     for name, out, message in (
-        ("ragged.jsonl", "o.csv", "column 'note' is not in the first rows; JSON Lines can hold that"),
-        ("ragged.jsonl", "o.parquet", "a column that is not in the first rows"),
-        ("tabs.csv", "o.csv", "has a column 'predicted' already; rename it"),
+        ("ragged.jsonl", "o.csv", "column 'note' is missing in the first rows; use JSON Lines instead"),
+        ("ragged.jsonl", "o.parquet", "a column is missing in the first rows"),
+        ("tabs.csv", "o.csv", "already has a column 'predicted'; rename it"),
     ):
         with pytest.raises(UserError, match=message):
             predict(run.run_dir, tmp_path / name, tmp_path / out)
         assert not (tmp_path / out).exists()
     write(tmp_path / "tabs.csv", ("text",), [("a\tgood film",)])
-    with pytest.raises(UserError, match="holds a tab or a line end, which TSV cannot"):
+    with pytest.raises(UserError, match="TSV cannot store tabs or line breaks"):
         predict(run.run_dir, tmp_path / "tabs.csv", tmp_path / "o.tsv")
 
 
-def test_a_text_needs_room_beside_special_tokens(bert: Path, reviews: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--max-length 2 leaves no room for a text beside 2 special tokens"):
+def test_max_length_must_exceed_the_special_tokens(bert: Path, reviews: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--max-length 2 leaves no room for text: there are 2 special tokens"):
         train(TextConfig(data=(str(reviews),), model=str(bert), max_length=2), tmp_path / "run")
     assert not (tmp_path / "run").exists()
