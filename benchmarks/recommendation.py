@@ -44,10 +44,14 @@ from headwise.tasks.metrics.clicks import METRICS, compute
 from headwise.training import train
 from headwise.training.core.batches import EpochDataLoader
 from headwise.training.core.callbacks import quiet_libraries
-from headwise.training.recommendation.clicks import Clicks, EpochBatches, keep_rows
+from headwise.training.recommendation.batches import (
+    ClickDataset,
+    EpochBatchSampler,
+    find_training_impressions,
+    unwrap_batch,
+)
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.recommendation.ranking import score_by_model, sum_metrics
-from headwise.training.recommendation.survey import survey
 from headwise.training.recommendation.titles import tokenize_titles
 
 #: Of each log: what differs from the simulator's defaults.
@@ -273,7 +277,7 @@ def worked(given: argparse.Namespace, log: mind.Log, what: str) -> tuple[int, fl
     """Train for some steps, or evaluate test: how many impressions, and when it began."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     split = log.splits["train"]
-    seen = survey(split, len(log.news))
+    seen = find_training_impressions(split, len(log.news))
     tokenizer = build_tokenizer(log.news.data["title"][:])
     titles = tokenize_titles(tokenizer, log.news.data, given.title_length)
     sizes: dict[str, Any] = {"heads": given.heads, "head_dim": given.head_dim}
@@ -285,8 +289,8 @@ def worked(given: argparse.Namespace, log: mind.Log, what: str) -> tuple[int, fl
         start = time.perf_counter()
         sum_metrics(score_by_model(model, log.splits["test"], titles, history=50, precision=precision))
         return len(log.splits["test"]), start
-    clicks = Clicks(split, seen.rows, titles, history=50, negatives=4, seed=0)
-    batches: Any = EpochBatches(np.minimum(seen.lengths, 50), given.batch_size, seed=0)
+    clicks = ClickDataset(split, seen.rows, titles, history=50, negatives=4, seed=0)
+    batches: Any = EpochBatchSampler(np.minimum(seen.history_lengths, 50), given.batch_size, seed=0)
     if what == "collate":
         chosen = [next(iter(batch)) for _, batch in zip(range(given.steps), batches, strict=False)]
         clicks[chosen[0]]  # maps the file
@@ -296,7 +300,7 @@ def worked(given: argparse.Namespace, log: mind.Log, what: str) -> tuple[int, fl
     loader = EpochDataLoader(
         clicks,
         batch_sampler=batches,
-        collate_fn=keep_rows,
+        collate_fn=unwrap_batch,
         num_workers=int(device == "cuda"),
         pin_memory=device == "cuda",
     )

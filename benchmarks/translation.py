@@ -30,10 +30,19 @@ from torch import Tensor
 from headwise.inspection.style import MARKERS, PALETTE, plot_style, save_figure
 from headwise.tasks.translation import metrics
 from headwise.training.core.callbacks import quiet_libraries
-from headwise.training.translation import train
-from headwise.training.translation.batches import Batched, TokenBatches
+from headwise.training.translation import pipeline
+from headwise.training.translation.batches import TokenBatchSampler, TranslationDataset
 from headwise.training.translation.config import TranslationConfig
-from headwise.training.translation.model import build
+from headwise.training.translation.data import TranslationData, load_data
+from headwise.training.translation.model import build_model
+from headwise.training.translation.pipeline import (
+    DEFAULTS,
+    TranslationBundle,
+    TranslationPipeline,
+    open_tokens,
+    write_tokens,
+)
+from headwise.training.translation.tokens import TokenizedPairs
 
 Job = dict[str, Any]
 
@@ -110,19 +119,25 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-def prepared(work: Path, job: Job) -> train.Prepared:
-    settings = settings_of(job, work)
-    return train.opened(train.load(settings), work / f"{job['pairs']}.tokens")
+class TokenizedPipeline(TranslationPipeline):
+    """A pipeline whose pairs are tokenized already."""
+
+    def __init__(self, config: TranslationConfig, tokens_dir: Path) -> None:
+        super().__init__(config)
+        self.tokens_dir = tokens_dir
+
+    def build(self, data: TranslationData, scratch_dir: Path) -> TranslationBundle:
+        return self.build_from_tokens(data, self.tokens_dir)
 
 
 def run(job: Job, work: Path) -> dict[str, Any]:
     """One run: trained, judged, and its translations kept."""
     torch.set_num_threads(1)
-    train.LOOKS = LOOKS
-    settings, ready = settings_of(job, work), prepared(work, job)
+    pipeline.NUM_EVALUATIONS = LOOKS
     out = Path(tempfile.mkdtemp(dir=work))
     with quiet_libraries(), open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
-        found = train.fitted(settings, ready, out, resume=False)
+        runner = TokenizedPipeline(settings_of(job, work), work / f"{job['pairs']}.tokens")
+        found = runner.run(out, resume=False)
     rows = pq.read_table(out / "predictions.parquet").to_pylist()
     shutil.rmtree(out)
     tested = [row for row in rows if row["split"] == "test"]
@@ -180,20 +195,22 @@ def speed(work: Path, recipe: Job, models: Sequence[str], steps: int) -> Iterato
         for round_ in range(2):  # in turn, twice, so that no scheme has the better half of the time
             for method, options in SPEED.items():
                 job = {"pairs": "en-de", "method": "absolute", "seed": 0, "recipe": recipe}
-                ready = prepared(work, job)
+                pairs = load_data(settings_of(job, work)).pairs
+                tokenizer, tokens = open_tokens(pairs, work / "en-de.tokens")
                 told: Job = {"data": (str(work / "en-de"),), "source": "en", "target": "de", "model": size}
-                model: Any = build(TranslationConfig(**told, **options), ready.tokenizer)
+                model: Any = build_model(TranslationConfig(**told, **options), tokenizer)
                 model = model.to(device)
                 line = {"study": "speed", "device": device_name(), "model": size, "method": method, "round": round_}
-                learning = training_speed(model, ready, train.USUAL[size].batch_size, steps)
-                yield line | learning | decoding_speed(model, ready)
+                learning = training_speed(model, tokens["train"], DEFAULTS[size].batch_size, steps)
+                yield line | learning | decoding_speed(model, tokens["test"])
 
 
-def training_speed(model: Any, ready: train.Prepared, size: int, steps: int) -> dict[str, Any]:
-    tokens = ready.tokens["train"]
-    batches = TokenBatches(tokens.source.lengths, tokens.target.lengths, size)
+def training_speed(model: Any, tokens: TokenizedPairs, size: int, steps: int) -> dict[str, Any]:
+    batches = TokenBatchSampler(tokens.source.lengths, tokens.target.lengths, size)
     config = model.config
-    batched = Batched(tokens, model.device, start=config.decoder_start_token_id, padding=config.pad_token_id)
+    batched = TranslationDataset(
+        tokens, model.device, decoder_start_id=config.decoder_start_token_id, pad_id=config.pad_token_id
+    )
     data = [batched.__getitems__(rows) for rows, _ in zip(batches, range(steps), strict=False)]
     adam = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=model.device.type == "cuda")
     model.train()
@@ -216,11 +233,11 @@ def training_speed(model: Any, ready: train.Prepared, size: int, steps: int) -> 
     return {"tokens per second": count / seconds, "ms per step": 1000 * seconds / len(data)}
 
 
-def decoding_speed(model: Any, ready: train.Prepared, length: int = 20) -> dict[str, Any]:
+def decoding_speed(model: Any, tokens: TokenizedPairs, length: int = 20) -> dict[str, Any]:
     """Test 2016 in one batch, each sentence `length` tokens, whatever the model, which has learnt nothing, says."""
     model.eval()
     padding = model.config.pad_token_id
-    table = torch.from_numpy(ready.tokens["test"].source.padded(np.arange(len(ready.tokens["test"])), padding))
+    table = torch.from_numpy(tokens.source.pad(np.arange(len(tokens)), padding))
     batch = {"input_ids": table.to(model.device), "attention_mask": (table != padding).long().to(model.device)}
 
     def decode(beams: int) -> None:
@@ -460,7 +477,7 @@ def make_tokens(data: Path, work: Path, pairs: str, recipe: Job) -> None:
         write_pairs(data, work, pairs)
         settings = settings_of({"pairs": pairs, "method": "absolute", "seed": 0, "recipe": recipe}, work)
         with quiet_libraries():
-            train.prepare(settings, train.load(settings), tokens)
+            write_tokens(settings, load_data(settings).pairs, tokens)
 
 
 if __name__ == "__main__":

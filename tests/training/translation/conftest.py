@@ -1,4 +1,4 @@
-"""A language to translate that is learnt in seconds: each word has one translation, and none comes twice."""
+"""An artificial language that a translator learns in seconds: each word has one translation."""
 
 import random
 from collections.abc import Sequence
@@ -28,12 +28,11 @@ SMALL: dict[str, Any] = {
     "beams": 2,
 }
 
+#: Options with which a model learns the whole language.
+SUFFICIENT: dict[str, Any] = {"steps": 240, "learning_rate": 5e-3, "scheme": "plain"}
 
-#: What it takes to learn all of it.
-LEARNT: dict[str, Any] = {"steps": 240, "learning_rate": 5e-3, "scheme": "plain"}
 
-
-def translated(text: str) -> str:
+def translate_words(text: str) -> str:
     return " ".join(WORDS[word] for word in text.split())
 
 
@@ -42,28 +41,28 @@ def sentences(count: int, seed: int) -> list[str]:
     return [" ".join(draw.sample(list(WORDS), k=draw.randint(1, 4))) for _ in range(count)]
 
 
-def write(folder: Path, split: str, texts: Sequence[str]) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / f"{split}.en").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-    (folder / f"{split}.de").write_text("".join(f"{translated(text)}\n" for text in texts), encoding="utf-8")
+def write(directory: Path, split: str, texts: Sequence[str]) -> None:
+    directory.mkdir(exist_ok=True)
+    (directory / f"{split}.en").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    (directory / f"{split}.de").write_text("".join(f"{translate_words(text)}\n" for text in texts), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pairs")
+    directory = tmp_path_factory.mktemp("pairs")
     for seed, (split, count) in enumerate({"train": 400, "dev": 40, "test": 40}.items()):
-        write(folder, split, sentences(count, seed))
-    return folder
+        write(directory, split, sentences(count, seed))
+    return directory
 
 
-def settings(pairs: Path, **others: Any) -> TranslationConfig:
-    return TranslationConfig(data=(str(pairs),), **(SMALL | others))
+def build_config(pairs: Path, **options: Any) -> TranslationConfig:
+    return TranslationConfig(data=(str(pairs),), **(SMALL | options))
 
 
 @pytest.fixture(scope="session")
 def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> RunResult:
-    """A translator that has learnt its language."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headwise.training.translation.train.LOOKS", 3)
-        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "cache")
-        return train(settings(pairs, **LEARNT), tmp_path_factory.mktemp("runs") / "run")
+    """A run whose translator has learned the language."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("headwise.training.translation.pipeline.NUM_EVALUATIONS", 3)
+        monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "cache")
+        return train(build_config(pairs, **SUFFICIENT), tmp_path_factory.mktemp("runs") / "run")

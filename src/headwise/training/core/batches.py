@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from headwise.errors import UserError
@@ -66,6 +65,6 @@ class EpochDataLoader(DataLoader[Any]):
         sampler.set_epoch(epoch)
 
 
-def identity_collate(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+def identity_collate(batch: Any) -> Any:
     """Identity collate function, for datasets that return whole batches."""
     return batch

@@ -37,8 +37,14 @@ def hash_arrays(arrays: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-def check_unchanged(run: Path, split: str, fingerprint: str) -> None:
+def check_unchanged(run: Path, split: str, fingerprint: str, paths: Sequence[str]) -> None:
     """Check that a split is the one that a run was evaluated on. Another one may contain training examples.
+
+    Args:
+        run: the run directory.
+        split: the name of the split.
+        fingerprint: its hash.
+        paths: the files or directories of the run's data, for the message.
 
     Raises:
         UserError: the data has changed, or `metrics.json` has no fingerprint of the split.
@@ -46,6 +52,6 @@ def check_unchanged(run: Path, split: str, fingerprint: str) -> None:
     recorded = run_dir.read_metrics(run, "fingerprints")["fingerprints"]
     if not isinstance(recorded, dict) or recorded.get(split) != fingerprint:
         raise UserError(
-            f"{run}: the data has changed since training, and its {split} split may now contain training examples; "
-            "to evaluate on a file, use --data FILE"
+            f"{run}: the data has changed since training ({', '.join(paths)}), and its {split} split may now contain "
+            "training examples; restore the data or name another data set with --data"
         )

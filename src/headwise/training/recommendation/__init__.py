@@ -1,1 +1,1 @@
-"""Runs on click logs: a recommender, trained on what was clicked and what was not."""
+"""Training of news recommenders on click logs."""

@@ -1,4 +1,4 @@
-"""A trained recommender judged on a click log, beside its rivals."""
+"""Evaluation of a trained recommender and its baselines."""
 
 from pathlib import Path
 from typing import Any
@@ -10,70 +10,78 @@ from headwise.models import HeadwiseForRecommendation, initialise_by_name, read_
 from headwise.tasks import mind
 from headwise.tasks.metrics.clicks import PRIMARY
 from headwise.tasks.mind import Log
+from headwise.training.core.data_check import check_unchanged
+from headwise.training.core.metrics import build_evaluation
 from headwise.training.core.pretrained import is_scheme
-from headwise.training.recommendation.baselines import compute_baselines, figures, oracle
+from headwise.training.recommendation.batches import find_training_impressions
+from headwise.training.recommendation.data import fingerprint
 from headwise.training.recommendation.inference import RecommendationModel
-from headwise.training.recommendation.ranking import sum_metrics
-from headwise.training.recommendation.survey import survey
+from headwise.training.recommendation.ranking import compute_baselines, mean_metrics, read_oracle, sum_metrics
 
 
 def evaluate(run: Path, data: Path | None = None) -> dict[str, Any]:
-    """How good a run's model is: on its own test split (dev, where test has no labels), or on another log's.
+    """Evaluate a run's model on its test split (dev, if test has no labels) or on another log.
 
     Args:
-        run: a finished run's folder.
+        run: the directory of a finished run.
         data: another log, or one of its splits.
 
     Returns:
-        What was judged, the figures, the standard error of AUC, and the figures of rivals.
+        The data set, the metrics, the standard error of AUC, and the metrics of the baselines.
 
     Raises:
-        UserError: no such run, or a log that is not sound or tells no clicks.
+        UserError: there is no such run, the log is invalid or has no labels, or the run's own log has changed since
+            training.
     """
-    trained = RecommendationModel.load(run)
-    where = Path(trained.settings.data[0]) if data is None else data
-    log = mind.read(where)
-    name = next((name for name in ("test", "dev", "train") if name in log.splits and log.splits[name].labelled), None)
+    recommender = RecommendationModel.load(run)
+    directory = Path(recommender.config.data[0]) if data is None else data
+    log = mind.read(directory)
+    names = ("test", "dev") if data is None else ("test", "dev", "train")
+    name = next((name for name in names if name in log.splits and log.splits[name].labelled), None)
     if name is None:
-        raise UserError(f"{where}: no split tells what was clicked, so there is nothing to judge by")
-    split, titles = log.splits[name], trained.titles(log.news)
-    tally = sum_metrics(trained.scores(split, titles))
-    beside = compute_baselines(
+        raise UserError(f"{directory}: no split has labels to evaluate on ({', '.join(names)}); use --data LOG")
+    if data is None:
+        check_unchanged(run, name, fingerprint(log, name), recommender.config.data)
+    split, titles = log.splits[name], recommender.tokenize(log.news)
+    totals = sum_metrics(recommender.score(split, titles))
+    baselines = compute_baselines(
         split,
-        clicks=clicks_in(log) if name != "train" else None,
-        words=words_at_first(trained),
+        click_counts=count_training_clicks(log) if name != "train" else None,
+        word_vectors=initial_word_vectors(recommender),
         titles=titles,
-        history=trained.settings.history,
+        history=recommender.config.history,
     )
-    return {
-        "dataset": f"{where.name}, {name}",
-        "rows": len(split),
-        "primary_metric": PRIMARY,
-        "metrics": figures(tally),
-        "standard_error": tally.standard_error(),
-        "counts": tally.kinds,
-        "baselines": beside | oracle(where, name),
-    }
+    return build_evaluation(
+        dataset=f"{directory.name}, {name}",
+        num_rows=len(split),
+        primary_metric=PRIMARY,
+        metrics=mean_metrics(totals),
+        standard_error=totals.standard_error(),
+        baselines=baselines | read_oracle(directory, name),
+        counts=totals.kinds,
+    )
 
 
-def clicks_in(log: Log) -> Any | None:
-    """How often each news was clicked in training; None of a log without it."""
+def count_training_clicks(log: Log) -> Any | None:
+    """Return how often each news item was clicked in training; None if the log has no labelled training split."""
     train = log.splits.get("train")
-    return None if train is None or not train.labelled else survey(train, len(log.news)).clicks
-
-
-def words_at_first(trained: RecommendationModel) -> Tensor | None:
-    """The words' vectors as they were before training; None where they are not there any more, or in an encoder."""
-    settings = trained.settings
-    if not is_scheme(settings.model):
+    if train is None or not train.labelled:
         return None
-    if settings.vectors is None:
-        fresh = HeadwiseForRecommendation(trained.model.config)
-        initialise_by_name(fresh, settings.seed)
-        embeddings: Any = fresh.get_input_embeddings()
-        words: Tensor = embeddings.weight.detach()
-    elif settings.vectors.is_file():
-        words = read_vectors(settings.vectors, trained.tokenizer.get_vocab())[0]
+    return find_training_impressions(train, len(log.news)).click_counts
+
+
+def initial_word_vectors(recommender: RecommendationModel) -> Tensor | None:
+    """Return the word vectors before training; None for a pretrained encoder, or if their file is gone."""
+    config = recommender.config
+    if not is_scheme(config.model):
+        return None
+    if config.vectors is None:
+        untrained = HeadwiseForRecommendation(recommender.model.config)
+        initialise_by_name(untrained, config.seed)
+        embeddings: Any = untrained.get_input_embeddings()
+        word_vectors: Tensor = embeddings.weight.detach()
+    elif config.vectors.is_file():
+        word_vectors = read_vectors(config.vectors, recommender.tokenizer.get_vocab())[0]
     else:
         return None
-    return words.to(trained.model.device)
+    return word_vectors.to(recommender.model.device)

@@ -1,6 +1,7 @@
-"""A finished run on a click log, ready to be used."""
+"""The recommender of a finished run."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,61 +12,61 @@ from headwise.inspection.inspected_model import InspectedModel
 from headwise.models import HeadwiseForRecommendation
 from headwise.tasks.mind import News, Split
 from headwise.training.core import run_dir
+from headwise.training.core.environment import autocast, get_device
 from headwise.training.core.pretrained import loading_errors
 from headwise.training.recommendation.config import RecommendationConfig
-from headwise.training.recommendation.ranking import Scored, score_by_model
+from headwise.training.recommendation.ranking import ScoredImpressions, score_by_model
 from headwise.training.recommendation.titles import Titles, tokenize_titles
-from headwise.training.recommendation.train import in_precision
 
 
 @dataclass(frozen=True)
 class RecommendationModel:
-    """A finished run's settings, figures and model.
+    """The configuration, metrics and model of a finished run.
 
     Example:
-        trained = Trained.load(Path("runs/mind"))
+        recommender = RecommendationModel.load(Path("runs/mind"))
         log = mind.read("MINDsmall")
-        for part, scores in trained.scores(log.splits["dev"], trained.titles(log.news)): ...
+        titles = recommender.tokenize(log.news)
+        for part, scores in recommender.score(log.splits["dev"], titles): ...
     """
 
-    settings: RecommendationConfig
+    config: RecommendationConfig
     metrics: dict[str, Any]
     model: HeadwiseForRecommendation
     tokenizer: Any
 
     @classmethod
     def load(cls, run: Path, device: str | torch.device | None = None) -> "RecommendationModel":
-        """A run's model from its folder.
+        """Load the recommender of a run.
 
         Raises:
-            UserError: the folder holds no finished run, or a model that cannot be loaded.
+            UserError: the directory contains no finished run, or its model cannot be loaded.
         """
         metrics = run_dir.read_metrics(run)
         with loading_errors(run):
             model: Any = HeadwiseForRecommendation.from_pretrained(run, use_safetensors=True)
             tokenizer = AutoTokenizer.from_pretrained(run)
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        settings = RecommendationConfig.load(run / run_dir.CONFIG)
-        return cls(settings, metrics, model.to(device).eval(), tokenizer)
+        config = RecommendationConfig.load(run / run_dir.CONFIG)
+        return cls(config, metrics, model.to(device or get_device()).eval(), tokenizer)
 
-    def titles(self, news: News) -> Titles:
-        """All titles of a log as the model takes them."""
-        return tokenize_titles(self.tokenizer, news.data, self.settings.title_length)
+    def tokenize(self, news: News) -> Titles:
+        """Tokenize all titles of a log."""
+        return tokenize_titles(self.tokenizer, news.data, self.config.title_length)
 
-    def scores(self, split: Split, titles: Titles) -> Scored:
-        """The scores of all candidates, in the log's order, some impressions at a time."""
-        precision = in_precision(self.settings, self.model.device.type)
-        return score_by_model(self.model, split, titles, history=self.settings.history, precision=precision)
+    def score(self, split: Split, titles: Titles) -> ScoredImpressions:
+        """Score all candidates in the log's order, some impressions at a time."""
+        precision = partial(autocast, self.config, self.model.device.type)
+        return score_by_model(self.model, split, titles, history=self.config.history, precision=precision)
 
 
 def open_inspected(run: Path, name: str) -> InspectedModel:
-    """A run to look into: what reads its titles."""
-    trained = RecommendationModel.load(run)
+    """Return the title encoder of a run for inspection."""
+    recommender = RecommendationModel.load(run)
     return InspectedModel(
         name=name,
-        model=trained.model.titles.encoder,
-        tokenizer=trained.tokenizer,
-        max_length=trained.settings.title_length,
+        model=recommender.model.titles.encoder,
+        tokenizer=recommender.tokenizer,
+        max_length=recommender.config.title_length,
         reads=1,
-        part_of=trained.model,
+        part_of=recommender.model,
     )

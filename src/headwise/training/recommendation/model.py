@@ -1,6 +1,5 @@
-"""The recommender of a run, untrained, and its tokenizer."""
+"""The untrained recommender of a run and its tokenizer."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,104 +20,102 @@ from headwise.models import (
 from headwise.tasks.mind import News
 from headwise.training.core.pretrained import is_available, is_scheme, max_input_length, unavailable_error
 from headwise.training.recommendation.config import RecommendationConfig
-from headwise.training.recommendation.titles import in_parts
+from headwise.training.recommendation.titles import iterate_titles
 
 
-@dataclass(frozen=True)
-class ModelBundle:
-    """A model, its tokenizer, and what there is to say about them."""
-
-    model: HeadwiseForRecommendation
-    tokenizer: Any
-    notes: list[str] = field(default_factory=list)
-
-
-def build(settings: RecommendationConfig, news: News, seen: Any) -> ModelBundle:
-    """The model of a run, untrained.
+def build_model(
+    config: RecommendationConfig, news: News, is_seen: Any
+) -> tuple[HeadwiseForRecommendation, Any, list[str]]:
+    """Build the untrained model of a run.
 
     Args:
-        settings: of the run.
-        news: all news.
-        seen: (news,), which of them training has seen: their titles make the vocabulary.
+        config: the configuration of the run.
+        news: all news of the log.
+        is_seen: (news,), whether a news item occurs in training; the vocabulary is made of these titles.
+
+    Returns:
+        The model, its tokenizer and notes about them.
 
     Raises:
-        UserError: an encoder that is not there, cannot be loaded, or word vectors that cannot be read.
+        UserError: the encoder does not exist or cannot be loaded, or the word vectors cannot be read.
     """
-    return by_words(settings, news, seen) if is_scheme(settings.model) else by_encoder(settings)
+    return build_from_scratch(config, news, is_seen) if is_scheme(config.model) else build_from_encoder(config)
 
 
-def by_words(settings: RecommendationConfig, news: News, seen: Any) -> ModelBundle:
-    """Titles are read by a scheme of ours, from word vectors."""
-    counts = count_words(
-        title for first, titles in in_parts(news.data) for at, title in enumerate(titles, first) if seen[at]
+def build_from_scratch(
+    config: RecommendationConfig, news: News, is_seen: Any
+) -> tuple[HeadwiseForRecommendation, Any, list[str]]:
+    """Build a model that encodes titles with word vectors and one of our schemes."""
+    word_counts = count_words(
+        title for start, titles in iterate_titles(news.data) for row, title in enumerate(titles, start) if is_seen[row]
     )
-    tokenizer = build_tokenizer(counts, max_tokens=settings.title_length)
-    notes = [f"vocabulary of {len(tokenizer):,} words from {int(np.sum(seen)):,} titles that training has seen"]
+    tokenizer = build_tokenizer(word_counts, max_tokens=config.title_length)
+    notes = [f"vocabulary of {len(tokenizer):,} words from the {int(np.sum(is_seen)):,} titles that occur in training"]
     vectors = None
-    if settings.vectors is not None:
-        vectors, coverage = read_vectors(settings.vectors, tokenizer.get_vocab(), counts=counts)
+    if config.vectors is not None:
+        vectors, coverage = read_vectors(config.vectors, tokenizer.get_vocab(), counts=word_counts)
         notes.append(str(coverage))
-    titles = HeadwiseConfig(
+    title_config = HeadwiseConfig(
         vocab_size=len(tokenizer),
-        word_dim=settings.word_dim if vectors is None else vectors.shape[1],
-        heads=settings.heads,
-        head_dim=settings.head_dim,
-        layers=settings.layers,
-        scheme=settings.model,  # type: ignore[arg-type]
-        dropout=settings.dropout,
-        max_tokens=settings.title_length,
+        word_dim=config.word_dim if vectors is None else vectors.shape[1],
+        heads=config.heads,
+        head_dim=config.head_dim,
+        layers=config.layers,
+        scheme=config.model,  # type: ignore[arg-type]
+        dropout=config.dropout,
+        max_tokens=config.title_length,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = HeadwiseForRecommendation(configuration(settings, titles))
-    initialise_by_name(model, settings.seed)
+    model = HeadwiseForRecommendation(build_recommender_config(config, title_config))
+    initialise_by_name(model, config.seed)
     if vectors is not None:
         embeddings: Any = model.get_input_embeddings()
         embeddings.weight.data.copy_(vectors)
-    return ModelBundle(model, tokenizer, [*notes, told(model.config)])
+    return model, tokenizer, [*notes, describe_model(model.config)]
 
 
-def by_encoder(settings: RecommendationConfig) -> ModelBundle:
-    """Titles are read by a Hugging Face encoder, which is trained further."""
-    if settings.vectors is not None:
-        raise UserError(f"--vectors are for words by a scheme of ours, not for --model {settings.model}")
-    there = is_available(settings.model)
-    options = {} if there else {"local_files_only": True}
+def build_from_encoder(config: RecommendationConfig) -> tuple[HeadwiseForRecommendation, Any, list[str]]:
+    """Build a model that encodes titles with a pretrained Hugging Face encoder."""
+    if config.vectors is not None:
+        raise UserError(f"--vectors applies to models trained from scratch, not to --model {config.model}")
+    available = is_available(config.model)
+    options = {} if available else {"local_files_only": True}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(settings.model, **options)
-        encoder = AutoModel.from_pretrained(settings.model, dtype=torch.float32, use_safetensors=True, **options)
+        tokenizer = AutoTokenizer.from_pretrained(config.model, **options)
+        encoder = AutoModel.from_pretrained(config.model, dtype=torch.float32, use_safetensors=True, **options)
     except (OSError, ValueError) as error:
-        raise unavailable_error(settings.model, error, available=there) from None
+        raise unavailable_error(config.model, error, available=available) from None
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
         tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token will do
-    most = max_input_length(encoder, tokenizer)
-    if settings.title_length > most:
-        raise UserError(f"--title-length {settings.title_length}: this model reads at most {most} tokens")
+    max_length = max_input_length(encoder, tokenizer)
+    if config.title_length > max_length:
+        raise UserError(f"--title-length {config.title_length}: this model reads at most {max_length} tokens")
     if encoder.config.pad_token_id is None:
         encoder.config.pad_token_id = tokenizer.pad_token_id
-    model = HeadwiseForRecommendation(configuration(settings, encoder.config))
-    kept = "titles.encoder."
-    new = [name for name, _ in model.named_parameters() if not name.startswith(kept)]
-    initialise_by_name(model, settings.seed, new)
+    model = HeadwiseForRecommendation(build_recommender_config(config, encoder.config))
+    new_names = [name for name, _ in model.named_parameters() if not name.startswith("titles.encoder.")]
+    initialise_by_name(model, config.seed, new_names)
     model.titles.encoder = encoder
-    return ModelBundle(model, tokenizer, [f"titles by {Path(settings.model).name}", told(model.config)])
+    return model, tokenizer, [f"titles by {Path(config.model).name}", describe_model(model.config)]
 
 
-def configuration(settings: RecommendationConfig, titles: Any) -> RecommenderConfig:
-    scheme: Any = settings.news_scheme or (settings.model if is_scheme(settings.model) else "distance-aware")
+def build_recommender_config(config: RecommendationConfig, title_config: Any) -> RecommenderConfig:
+    scheme: Any = config.news_scheme or (config.model if is_scheme(config.model) else "distance-aware")
     return RecommenderConfig(
-        titles=titles,
+        titles=title_config,
         scheme=scheme,
-        heads=settings.heads,
-        head_dim=settings.head_dim,
-        layers=settings.layers,
-        dropout=settings.dropout,
-        history=settings.history,
-        causal=settings.causal,
-        pooling=settings.pooling,
+        heads=config.heads,
+        head_dim=config.head_dim,
+        layers=config.layers,
+        dropout=config.dropout,
+        history=config.history,
+        causal=config.causal,
+        pooling=config.pooling,
     )
 
 
-def told(config: RecommenderConfig) -> str:
+def describe_model(config: RecommenderConfig) -> str:
+    """Return a note about the encoders of a model."""
     words = getattr(config.titles, "scheme", config.titles.model_type)
     order = ", causal" if config.causal else ""
     return f"words by {words}, clicked news by {config.scheme}{order}, users by {config.pooling} pooling"

@@ -1,4 +1,4 @@
-"""All titles of a log as tokens, in one table: news are its rows."""
+"""Tokenized titles of all news of a click log."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,55 +7,56 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-#: Titles that are tokenised at a time.
-ROWS = 1000
+#: Titles tokenized at a time.
+CHUNK_ROWS = 1000
 
 
 @dataclass(frozen=True)
 class Titles:
-    """Titles as tokens.
+    """Token ids of titles; a news item's number in the log is its row.
 
     Args:
-        tokens: (news, most tokens), int32, filled up at the end.
-        lengths: (news,), how many of them are real.
-        cut: how many titles were longer.
+        tokens: (news, max tokens), int32, padded on the right.
+        lengths: (news,), the number of tokens without padding.
+        num_truncated: the number of titles that were longer.
     """
 
     tokens: Any
     lengths: Any
-    cut: int
+    num_truncated: int
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def take(self, news: Any) -> tuple[Any, Any]:
-        """Tokens and mask of some news, no wider than needed."""
+        """Return tokens and attention mask of some news, no wider than the longest title."""
         lengths = self.lengths[news]
         width = int(lengths.max(initial=1))
         return self.tokens[news, :width], np.arange(width) < lengths[:, None]
 
 
-def tokenize_titles(tokenizer: Any, news: Dataset, length: int) -> Titles:
-    """All titles, cut after so many tokens. A title without a word is one unknown word."""
-    tokens = np.full((len(news), length), tokenizer.pad_token_id, dtype=np.int32)
+def tokenize_titles(tokenizer: Any, news: Dataset, max_length: int) -> Titles:
+    """Tokenize all titles, truncated to `max_length` tokens. An empty title becomes one unknown token."""
+    tokens = np.full((len(news), max_length), tokenizer.pad_token_id, dtype=np.int32)
     lengths = np.ones(len(news), dtype=np.int32)
-    cut = 0
-    for first, titles in in_parts(news):
-        encoded = tokenizer(titles, truncation=True, max_length=length, return_attention_mask=False)
-        cut += sum(bool(one.overflowing) for one in encoded.encodings or ())
-        for row, ids in enumerate(encoded["input_ids"], first):
-            ids = ids or [unknown(tokenizer)]
+    num_truncated = 0
+    for start, titles in iterate_titles(news):
+        encoded = tokenizer(titles, truncation=True, max_length=max_length, return_attention_mask=False)
+        num_truncated += sum(bool(encoding.overflowing) for encoding in encoded.encodings or ())
+        for row, ids in enumerate(encoded["input_ids"], start):
+            ids = ids or [unknown_id(tokenizer)]
             tokens[row, : len(ids)] = ids
             lengths[row] = len(ids)
-    return Titles(tokens, lengths, cut)
+    return Titles(tokens, lengths, num_truncated)
 
 
-def in_parts(news: Dataset) -> Iterator[tuple[int, list[str]]]:
-    first = 0
-    for part in news.select_columns(["title"]).iter(ROWS):
-        yield first, part["title"]
-        first += len(part["title"])
+def iterate_titles(news: Dataset) -> Iterator[tuple[int, list[str]]]:
+    """Yield chunks of titles, each with the number of its first news item."""
+    start = 0
+    for chunk in news.select_columns(["title"]).iter(CHUNK_ROWS):
+        yield start, chunk["title"]
+        start += len(chunk["title"])
 
 
-def unknown(tokenizer: Any) -> int:
+def unknown_id(tokenizer: Any) -> int:
     return int(tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.eos_token_id)

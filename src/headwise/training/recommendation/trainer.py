@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer of a run on a click log."""
+"""The Hugging Face Trainer of recommenders."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,53 +8,62 @@ from torch.utils.data import DataLoader
 
 from headwise.training.core.batches import EpochDataLoader
 from headwise.training.core.trainer import LengthGroupedTrainer
-from headwise.training.recommendation.clicks import EpochBatches, keep_rows
+from headwise.training.recommendation.batches import EpochBatchSampler, unwrap_batch
 
-#: With a GPU, another process makes the batches: a fork, which shares what is mapped.
-BESIDE: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"} if torch.cuda.is_available() else {}
+#: With a GPU, a forked worker builds the batches and shares the memory-mapped files.
+WORKER_OPTIONS: dict[str, Any] = (
+    {"num_workers": 1, "multiprocessing_context": "fork"} if torch.cuda.is_available() else {}
+)
 
 
-class ClicksTrainer(LengthGroupedTrainer):
-    """Learns from batches of impressions, those with histories of about one length together; judged by ranking.
+class RecommendationTrainer(LengthGroupedTrainer):
+    """Trains on batches of impressions with histories of similar length; dev is evaluated by ranking.
 
     Args:
-        lengths: of the impressions' histories.
-        judge: a model → its figures on dev; every process asks it.
-        others: as `LengthGroupedTrainer`.
+        history_lengths: the number of clicks in the history of each training impression.
+        compute_dev_metrics: returns the metrics of a model on dev; called in every process.
+        args, kwargs: as for `LengthGroupedTrainer`.
     """
 
-    def __init__(self, *args: Any, lengths: Any, judge: Callable[[Any], dict[str, float]] | None, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        history_lengths: Any,
+        compute_dev_metrics: Callable[[Any], dict[str, float]] | None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.lengths, self.judge = lengths, judge
+        self.history_lengths, self.compute_dev_metrics = history_lengths, compute_dev_metrics
 
     def row_lengths(self) -> Any:
-        return self.lengths
+        return self.history_lengths
 
     def get_batch(self, rows: Sequence[int]) -> dict[str, Any]:
-        clicks: Any = self.train_dataset
-        batch: dict[str, Any] = clicks[0, rows]
+        dataset: Any = self.train_dataset
+        batch: dict[str, Any] = dataset[0, rows]
         return batch
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        clicks: Any = self.train_dataset
-        batches = EpochBatches(
-            self.lengths,
+        dataset: Any = self.train_dataset
+        sampler = EpochBatchSampler(
+            self.history_lengths,
             self.batch_size,
             seed=self.args.seed,
             process=self.args.process_index,
             num_processes=self.args.world_size,
         )
         return EpochDataLoader(
-            clicks,
-            batch_sampler=batches,
-            collate_fn=keep_rows,
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=unwrap_batch,
             pin_memory=self.args.dataloader_pin_memory,
-            **BESIDE,
+            **WORKER_OPTIONS,
         )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        assert self.judge is not None
-        figures = {f"eval_{name}": value for name, value in self.judge(self.model).items()}
-        self.log(figures)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, figures)
-        return figures
+        """Compute and log the metrics of dev."""
+        assert self.compute_dev_metrics is not None
+        metrics = {f"eval_{name}": value for name, value in self.compute_dev_metrics(self.model).items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics

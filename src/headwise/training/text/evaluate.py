@@ -44,7 +44,9 @@ def evaluate(
         own = load_data(trained.config)
         task, split = own.task, "test" if "test" in own.examples.splits else "dev"
         rows = own.examples.splits[split]
-        check_unchanged(run, split, fingerprint(rows))
+        config = trained.config
+        paths = (*config.data, *config.train, *config.dev, *config.test)
+        check_unchanged(run, split, fingerprint(rows), paths)
         dataset = f"{task.name}, {split}: {own.description}"
         baselines = compute_baselines(task, own.examples, split)
     else:

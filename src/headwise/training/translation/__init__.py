@@ -1,1 +1,1 @@
-"""Runs that learn to translate: an encoder and a decoder, trained on pairs of sentences."""
+"""Training of translators: an encoder and a decoder, from scratch, on pairs of sentences."""

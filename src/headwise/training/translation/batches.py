@@ -1,4 +1,4 @@
-"""Which pairs are learnt from together: of about one length, about so many tokens, each pair once an epoch."""
+"""Batches of sentence pairs: of similar length, with a bounded number of tokens, each pair once per epoch."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,131 +7,130 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from headwise.errors import UserError
 from headwise.tasks.splitting import shuffled_indices
-from headwise.training.translation.tokens import Tokens
+from headwise.training.translation.tokens import TokenizedPairs
 
-#: Tables are as wide as a multiple of this: fewer shapes, for which kernels are chosen once.
-WIDTHS = 4
+#: Batches are padded to a multiple of this length, so that kernels are chosen for fewer shapes.
+PAD_TO_MULTIPLE_OF = 4
+#: Label of padding, which the loss ignores.
+IGNORE_INDEX = -100
 
 
-class TokenBatches(Sampler[Any]):
-    """A process's share of every batch of an epoch; the batches do not depend on the number of processes.
+class TokenBatchSampler(Sampler[Any]):
+    """Samples batches by their number of tokens; yields this process's share of each batch.
+
+    The batches do not depend on the number of processes.
 
     Args:
-        source, target: lengths of each pair's sentences.
-        size: the most tokens in a batch, of either side, with padding.
-        seed: of the order, which is another one every `epoch`.
-        process, processes: whose share, of how many.
-        ordered: the pairs by length, in the same batches every time.
+        source_lengths, target_lengths: the number of tokens of each pair's sentences.
+        batch_size: the maximum number of tokens in a batch, on either side, including padding.
+        seed: the seed of the order, which differs from epoch to epoch.
+        process_index, num_processes: which share to yield, out of how many.
+        ordered: sort the pairs by length and yield the same batches in every epoch.
 
     Raises:
-        UserError: a batch has no room for a pair each process.
+        UserError: a batch cannot hold one of the longest pairs per process.
 
     Example:
-        >>> batches = TokenBatches(np.array([3, 1, 2, 1]), np.array([2, 1, 2, 3]), size=6, seed=0)
+        >>> batches = TokenBatchSampler(np.array([3, 1, 2, 1]), np.array([2, 1, 2, 3]), batch_size=6, seed=0)
         >>> sorted(int(row) for batch in batches for row in batch)
         [0, 1, 2, 3]
     """
 
     def __init__(
         self,
-        source: NDArray[Any],
-        target: NDArray[Any],
-        size: int,
+        source_lengths: NDArray[Any],
+        target_lengths: NDArray[Any],
+        batch_size: int,
         *,
         seed: int = 0,
-        process: int = 0,
-        processes: int = 1,
+        process_index: int = 0,
+        num_processes: int = 1,
         ordered: bool = False,
     ) -> None:
-        self.source, self.target, self.size, self.seed = source, target, size, seed
-        self.process, self.processes, self.ordered = process, processes, ordered
+        self.target_lengths, self.seed, self.ordered = target_lengths, seed, ordered
+        self.process_index, self.num_processes = process_index, num_processes
         self.epoch = 0
-        longest = int(max(source.max(), target.max()))
-        if longest * processes > size:
+        self.pair_lengths = np.maximum(source_lengths, target_lengths)
+        max_length = int(self.pair_lengths.max())
+        if max_length * num_processes > batch_size:
             raise UserError(
-                f"--batch-size {size} has no room for {processes} sentence(s) of {longest} tokens, the longest there is"
+                f"--batch-size {batch_size} is too small for {num_processes} sentence(s) of {max_length} tokens, the "
+                "longest in the data"
             )
-        self.widths = np.maximum(source, target)
-        self.cuts = cuts(np.sort(self.widths), size, processes)
+        self.boundaries = compute_boundaries(np.sort(self.pair_lengths), batch_size, num_processes)
 
     def set_epoch(self, epoch: int) -> None:
-        """The Trainer tells it, also where it goes on in the middle of an epoch and has a loader of its own."""
+        """Set the epoch; the Trainer calls this, also when it resumes within an epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.cuts) + 1
+        return len(self.boundaries) + 1
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
-        count = len(self.source)
-        order = np.arange(count) if self.ordered else shuffled_indices(count, (self.seed, self.epoch))
-        by_length = order[np.lexsort((self.target[order], self.widths[order]))]
-        batches = np.split(by_length, self.cuts)
-        for number in range(len(self)) if self.ordered else shuffled_indices(len(self), (self.seed, self.epoch, 1)):
-            yield batches[number][self.process :: self.processes]
+        num_pairs = len(self.pair_lengths)
+        order = np.arange(num_pairs) if self.ordered else shuffled_indices(num_pairs, (self.seed, self.epoch))
+        by_length = order[np.lexsort((self.target_lengths[order], self.pair_lengths[order]))]
+        batches = np.split(by_length, self.boundaries)
+        for index in range(len(self)) if self.ordered else shuffled_indices(len(self), (self.seed, self.epoch, 1)):
+            yield batches[index][self.process_index :: self.num_processes]
 
 
-def cuts(widths: NDArray[Any], size: int, processes: int) -> list[int]:
-    """Where batches end, of rows in order of their widths: the same in every epoch, whatever rows are equally wide.
+def compute_boundaries(lengths: NDArray[Any], batch_size: int, num_processes: int) -> list[int]:
+    """Return where one batch ends and the next begins, given the pairs' lengths in ascending order.
 
-    A last batch without a row for each process joins the one before.
+    The boundaries depend on the lengths alone, so they are the same in every epoch. If the last batch has fewer pairs
+    than there are processes, it is merged with the one before.
     """
-    found, start = [], 0
-    while start < len(widths):
-        window = widths[start : start + max(1, size // int(widths[start]))]
-        fits = np.arange(1, len(window) + 1) * window <= size
+    ends, start = [], 0
+    while start < len(lengths):
+        window = lengths[start : start + max(1, batch_size // int(lengths[start]))]
+        fits = np.arange(1, len(window) + 1) * window <= batch_size
         start += max(1, int(fits.sum()))
-        found.append(start)
-    if len(found) > 1 and len(widths) - found[-2] < processes:
-        del found[-2]
-    return found[:-1]
+        ends.append(start)
+    if len(ends) > 1 and len(lengths) - ends[-2] < num_processes:
+        del ends[-2]
+    return ends[:-1]
 
 
-class Batched(Dataset[Any]):
-    """Batches of pairs by their rows, as tensors on a device; the host does not wait for the copies."""
+class TranslationDataset(Dataset[Any]):
+    """Returns whole batches of pairs as tensors on a device, copied without blocking the host.
 
-    def __init__(self, tokens: Tokens, device: torch.device, *, start: int, padding: int) -> None:
-        self.tokens, self.device, self.start, self.padding = tokens, device, start, padding
+    Args:
+        pairs: the tokenized pairs of a split.
+        device: the device of the tensors.
+        decoder_start_id: the first input token of the decoder.
+        pad_id: the token that pads inputs.
+    """
+
+    def __init__(self, pairs: TokenizedPairs, device: torch.device, *, decoder_start_id: int, pad_id: int) -> None:
+        self.pairs, self.device, self.decoder_start_id, self.pad_id = pairs, device, decoder_start_id, pad_id
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return len(self.pairs)
 
     def __getitems__(self, rows: Any) -> dict[str, Tensor]:
-        source = widened(self.tokens.source.padded(rows, self.padding), self.padding)
-        labels = widened(self.tokens.target.padded(rows, -100), -100)
-        read = np.concatenate([np.full((len(labels), 1), self.start), labels[:, :-1]], axis=1)
-        read[read == -100] = self.padding
-        tables = {
-            "input_ids": source,
-            "attention_mask": source != self.padding,
-            "decoder_input_ids": read,
+        input_ids = pad_width(self.pairs.source.pad(rows, self.pad_id), self.pad_id)
+        labels = pad_width(self.pairs.target.pad(rows, IGNORE_INDEX), IGNORE_INDEX)
+        start_ids = np.full((len(labels), 1), self.decoder_start_id)
+        decoder_input_ids = np.concatenate([start_ids, labels[:, :-1]], axis=1)
+        decoder_input_ids[decoder_input_ids == IGNORE_INDEX] = self.pad_id
+        batch = {
+            "input_ids": input_ids,
+            "attention_mask": input_ids != self.pad_id,
+            "decoder_input_ids": decoder_input_ids,
             "labels": labels,
         }
-        return {name: self.placed(torch.from_numpy(table)) for name, table in tables.items()}
+        return {name: self.to_device(torch.from_numpy(array)) for name, array in batch.items()}
 
-    def placed(self, table: Tensor) -> Tensor:
-        return table.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else table
-
-
-def widened(table: NDArray[Any], filling: int) -> NDArray[Any]:
-    """A table as wide as a multiple of WIDTHS."""
-    more = -table.shape[1] % WIDTHS
-    return np.pad(table, ((0, 0), (0, more)), constant_values=filling) if more else table
+    def to_device(self, tensor: Tensor) -> Tensor:
+        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
 
 
-class Loader(DataLoader[Any]):
-    """A DataLoader of batches that are made whole, which tells them the epoch that the Trainer tells it."""
-
-    def __init__(self, batched: Batched, batches: TokenBatches) -> None:
-        super().__init__(batched, batch_sampler=batches, collate_fn=identity_collate)
-
-    def set_epoch(self, epoch: int) -> None:
-        assert isinstance(self.batch_sampler, TokenBatches)
-        self.batch_sampler.set_epoch(epoch)
-
-
-def identity_collate(batch: Any) -> Any:
-    return batch
+def pad_width(array: NDArray[Any], pad_value: int) -> NDArray[Any]:
+    """Pad an array on the right to a multiple of PAD_TO_MULTIPLE_OF columns."""
+    missing = -array.shape[1] % PAD_TO_MULTIPLE_OF
+    return np.pad(array, ((0, 0), (0, missing)), constant_values=pad_value) if missing else array

@@ -1,4 +1,4 @@
-"""All that a translator's run depends on: what `headwise train --task translation` asks for, and `run.yaml` keeps."""
+"""Configuration of a translation run: the options of `headwise train --task translation`, stored in `run.yaml`."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
@@ -9,7 +9,7 @@ from headwise.training.core.config import RunConfig, absolute_if_exists
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationConfig(RunConfig):
-    """Of pairs of sentences in two languages."""
+    """Configuration of a run on pairs of sentences in two languages."""
 
     MIN_VALUES: ClassVar[dict[str, int]] = RunConfig.MIN_VALUES | {
         "rows": 2,
@@ -28,101 +28,102 @@ class TranslationConfig(RunConfig):
     task: str | None = "translation"
     """`translation`."""
     data: tuple[str, ...] = ()
-    """A folder with line-aligned files (train.en and train.de, dev or val, tests; gzipped or not) or with tables (CSV,
-    TSV, JSONL, Parquet); one such file, which is split; or hub:NAME."""
+    """A directory with line-aligned files (train.en and train.de, dev or val, tests; optionally gzipped) or with tables
+    (CSV, TSV, JSONL, Parquet); a single such file, which is split; or hub:NAME."""
     source: str | None = None
-    """The language to translate from: the ending of its files, or its column's name."""
+    """The source language: the extension of its files, or the name of its column."""
     target: str | None = None
-    """The language to translate to."""
+    """The target language."""
     rows: int | None = None
-    """Learn from so many training pairs only, drawn by the seed."""
+    """Number of training pairs to use, drawn with the seed; by default all."""
     max_length: int = 256
-    """The most tokens in a sentence."""
+    """Maximum number of tokens in a sentence."""
     clip: bool = False
-    """Cut longer sentences, which are counted; otherwise they are an error."""
+    """Cut longer sentences and report their number; otherwise they are an error."""
 
     model: Literal["small", "base", "big"] = "base"
-    """Sizes: those of Shaw et al. (2018), or small, for some ten thousand pairs."""
+    """Model size: base and big of Shaw et al. (2018), or small, for tens of thousands of pairs."""
     scheme: Literal["none", "plain", "rpr", "transformer-xl", "tener", "distance-aware"] = "rpr"
-    """How self-attention knows positions."""
+    """Position scheme of self-attention."""
     decoder_scheme: Literal["none", "plain", "rpr", "transformer-xl", "tener", "distance-aware"] | None = None
-    """The same in the decoder; by default as in the encoder."""
+    """Position scheme of the decoder's self-attention; by default the same as in the encoder."""
     positions: Literal["sinusoidal", "learned", "none"] | None = None
-    """What is added to the input. By default sinusoidal for plain, none for all others."""
+    """Position embeddings added to the input. By default sinusoidal for plain, none for all other schemes."""
     k: int | None = None
-    """Clipping distance of rpr; by default the model's: 16, big 8."""
+    """Clipping distance of rpr; by default that of the model size: 16, big 8."""
     tables: Literal["heads", "layers"] | None = None
-    """Whose vectors rpr has, each head's own or a layer's; by default the model's: heads, big layers."""
+    """Whether rpr has one table of vectors per head or per layer; by default that of the model size: heads, big
+    layers."""
     relative: Literal["both", "keys", "values"] = "both"
-    """Where rpr adds its vectors."""
+    """Whether rpr adds its vectors to keys, values or both."""
     layers: int | None = None
-    """Layers of the encoder and of the decoder each; by default the model's, like the sizes below."""
+    """Number of layers of the encoder and of the decoder; the defaults of this and the following sizes depend on the
+    model size."""
     heads: int | None = None
-    """Attention heads."""
+    """Number of attention heads."""
     head_dim: int | None = None
-    """Width of a head."""
+    """Dimension of each head."""
     feedforward: int | None = None
-    """Inner width of the feed-forward networks."""
+    """Hidden dimension of the feed-forward networks."""
     dropout: float | None = None
-    """Of embeddings, attention weights and each layer's parts."""
+    """Dropout of embeddings, attention weights and sublayer outputs."""
     norm: Literal["before", "after"] = "before"
-    """Normalise before each part of a layer, which trains without care, or after it, as the first Transformer did."""
+    """Layer normalization before each sublayer (pre-norm), which is easier to train, or after it (post-norm), as in the
+    original Transformer."""
     vocabulary: int = 32_768
-    """Subwords, which both languages share. For some ten thousand pairs, 8,192 are better."""
+    """Number of subwords, shared by both languages. For tens of thousands of pairs, 8,192 is better."""
 
     epochs: float | None = None
-    """How often the training pairs are seen; by default 30."""
+    """Number of passes over the training pairs; by default 30."""
     steps: int | None = None
-    """Learn for so many steps instead, with twenty looks at dev."""
+    """Number of training steps, instead of --epochs; dev is evaluated twenty times."""
     batch_size: int | None = None
-    """Tokens in a step, of source and of target each, with padding, of all processes together; by default 25,000, small
-    8,192."""
+    """Number of tokens per step, on the source and on the target side each, including padding, over all processes; by
+    default 25,000, small 8,192."""
     learning_rate: float | None = None
-    """The highest, after the warm-up; by default that of Vaswani et al. (2017), 1/√(width · warm-up steps)."""
+    """Peak learning rate, after the warm-up; by default that of Vaswani et al. (2017), 1/√(width · warm-up steps)."""
     warmup: int | None = None
-    """Steps in which the learning rate rises; then it falls with 1/√step. By default 4,000, small 400."""
+    """Number of warm-up steps; after them the learning rate decays as 1/√step. By default 4,000, small 400."""
     smoothing: float = 0.1
     """Label smoothing."""
     patience: int = 5
-    """Stop after so many looks at dev without a better figure."""
+    """Stop after this number of dev evaluations without an improvement."""
     choose: Literal["loss", "bleu"] = "loss"
-    """The dev figure that chooses the best checkpoint; BLEU decodes dev each time, greedily."""
+    """The dev metric that selects the best checkpoint; bleu decodes dev greedily at each evaluation."""
     average: int = 1
-    """Take the mean of the last so many checkpoints instead of the best one."""
+    """Use the mean of this number of last checkpoints instead of the best checkpoint."""
     beams: int = 4
-    """Beams of the decoding; 1 is greedy."""
+    """Number of beams for decoding; 1 is greedy decoding."""
     length_penalty: float = 0.6
-    """What a beam's log-probability is divided by: its length to this power."""
+    """A beam's log-probability is divided by its length to this power."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.data) != 1:
-            raise UserError(f"--data: name one folder or file, or hub:NAME; got {len(self.data)}")
+            raise UserError(f"--data: expected one directory or file, or hub:NAME; got {len(self.data)}")
         if self.source is None or self.target is None:
-            raise UserError(
-                "--source and --target: between which languages? They are endings of files or names of columns"
-            )
+            raise UserError("--source and --target are required: the languages, as file extensions or column names")
         if self.source == self.target:
-            raise UserError(f"--source and --target are both {self.source!r}")
+            raise UserError(f"--source and --target must differ, got {self.source!r} for both")
         for name in ("smoothing", "dropout"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
                 raise UserError(f"--{name} must be at least 0 and below 1, got {value}")
         if self.k is not None and self.k < 0:
-            raise UserError(f"--k, the clipping distance, must be 0 or more, got {self.k}")
+            raise UserError(f"--k, the clipping distance, must be at least 0, got {self.k}")
         if self.steps is not None and self.epochs is not None:
-            raise UserError("--steps and --epochs: give one of them")
+            raise UserError("--steps and --epochs exclude each other; give one of them")
         if "rpr" not in (self.scheme, self.decoder_scheme):
             for name in ("k", "tables", "relative"):
                 if getattr(self, name) != self.default_value(name):
-                    raise UserError(f"--{name} is for --scheme rpr, not for {self.scheme}")
+                    raise UserError(f"--{name} applies to --scheme rpr, not to {self.scheme}")
 
     def resolve_paths(self) -> Self:
         return replace(self, data=tuple(map(absolute_if_exists, self.data)))
 
     @property
     def pair(self) -> tuple[str, str]:
-        """The languages."""
+        """The source and the target language."""
         assert self.source is not None
         assert self.target is not None
         return self.source, self.target

@@ -1,4 +1,4 @@
-"""The translator of a run, untrained, and its tokenizer."""
+"""The untrained translator of a run and its tokenizer."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,54 +7,56 @@ from datasets import Dataset
 
 from headwise.models import HeadwiseForTranslation, HeadwiseTranslatorConfig, build_subwords, initialise_by_name
 from headwise.training.translation.config import TranslationConfig
-from headwise.training.translation.decoding import BEYOND
+
+#: Maximum number of tokens of a translation beyond the length of its source, as in Vaswani et al. (2017).
+MAX_EXTRA_TOKENS = 50
 
 
-def subwords(settings: TranslationConfig, train: Dataset) -> Any:
-    """The tokenizer of both languages, learnt from the training pairs."""
-    return build_subwords(texts(train), size=settings.vocabulary, max_tokens=settings.max_length)
+def train_tokenizer(config: TranslationConfig, train: Dataset) -> Any:
+    """Train the subword tokenizer, which both languages share, on the training pairs."""
+    return build_subwords(iterate_texts(train), size=config.vocabulary, max_tokens=config.max_length)
 
 
-def texts(rows: Dataset) -> Iterable[str]:
-    """All sentences of both languages, a thousand pairs in memory at a time."""
+def iterate_texts(rows: Dataset) -> Iterable[str]:
+    """Yield all sentences of both languages, with a thousand pairs in memory at a time."""
     return (
         text
-        for part in rows.select_columns(["source", "target"]).iter(1000)
+        for chunk in rows.select_columns(["source", "target"]).iter(1000)
         for side in ("source", "target")
-        for text in part[side]
+        for text in chunk[side]
     )
 
 
-def build(settings: TranslationConfig, tokenizer: Any) -> HeadwiseForTranslation:
-    """The model of a run; its initial values depend on the seed and on names alone."""
-    sizes = {name: getattr(settings, name) for name in ("layers", "heads", "head_dim", "feedforward", "dropout")}
-    config = HeadwiseTranslatorConfig.preset(
-        settings.model,
+def build_model(config: TranslationConfig, tokenizer: Any) -> HeadwiseForTranslation:
+    """Build the model of a run; its initial weights depend on the seed and the parameter names only."""
+    sizes = {name: getattr(config, name) for name in ("layers", "heads", "head_dim", "feedforward", "dropout")}
+    model_config = HeadwiseTranslatorConfig.preset(
+        config.model,
         vocab_size=len(tokenizer),
-        scheme=settings.scheme,
-        scheme_options=tables(settings) if settings.scheme == "rpr" else None,
-        decoder_scheme=settings.decoder_scheme,
-        decoder_scheme_options=tables(settings) if settings.decoder_scheme == "rpr" else None,
-        positions=settings.positions,
-        norm_first=settings.norm == "before",
-        max_tokens=settings.max_length + BEYOND,
+        scheme=config.scheme,
+        scheme_options=rpr_options(config) if config.scheme == "rpr" else None,
+        decoder_scheme=config.decoder_scheme,
+        decoder_scheme_options=rpr_options(config) if config.decoder_scheme == "rpr" else None,
+        positions=config.positions,
+        norm_first=config.norm == "before",
+        max_tokens=config.max_length + MAX_EXTRA_TOKENS,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         **{name: size for name, size in sizes.items() if size is not None},
     )
-    model = HeadwiseForTranslation(config)
-    initialise_by_name(model, settings.seed)
+    model = HeadwiseForTranslation(model_config)
+    initialise_by_name(model, config.seed)
     return model
 
 
-def tables(settings: TranslationConfig) -> dict[str, Any]:
-    """What the user says about tables of relative positions."""
+def rpr_options(config: TranslationConfig) -> dict[str, Any]:
+    """Return the options of relative position representations that differ from the preset."""
     options: dict[str, Any] = {}
-    if settings.k is not None:
-        options["k"] = settings.k
-    if settings.tables is not None:
-        options["per_head"] = settings.tables == "heads"
-    if settings.relative != "both":
-        options |= {"keys": settings.relative == "keys", "values": settings.relative == "values"}
+    if config.k is not None:
+        options["k"] = config.k
+    if config.tables is not None:
+        options["per_head"] = config.tables == "heads"
+    if config.relative != "both":
+        options |= {"keys": config.relative == "keys", "values": config.relative == "values"}
     return options

@@ -1,9 +1,8 @@
-"""Files and streams translated, line by line or row by row, in their order."""
+"""Translation of files and streams, line by line or row by row, in their order."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -18,109 +17,112 @@ from headwise.tasks.translation.aligned import language_of, strip_newline
 from headwise.training.core.table_writer import open_output, open_table, open_text
 from headwise.training.translation.inference import TranslationModel
 
-#: Lines in memory at a time.
-LINES = 1000
+#: Maximum number of lines in memory.
+MAX_CHUNK_LINES = 1000
+#: Stands for standard input or output.
 STREAM = Path("-")
 
 
 def predict(
     run: Path, data: Path, out: Path, *, source: str | None = None, target: str | None = None, clip: bool = False
 ) -> int:
-    """Translate a file, or standard input, line by line; of a table, its source's column, into a column `predicted`.
+    """Translate a file or standard input line by line, or the source column of a table into a column `predicted`.
 
-    A thousand lines are in memory at a time; lines that come from a stream are translated as soon as they are there.
-    Nothing is left of an output file that could not be finished.
+    Lines from standard input are translated as soon as they arrive. If translation fails, no output file is left.
 
     Args:
-        run: a finished run's folder.
-        data: lines of text, gzipped or not; CSV, TSV, JSONL or Parquet; `-` is standard input.
-        out: what to write, `-` for standard output.
-        source, target: the languages, which must be the run's.
-        clip: cut sentences that are too long, instead of stopping there.
+        run: the directory of a finished run.
+        data: lines of text, optionally gzipped; CSV, TSV, JSONL or Parquet; `-` for standard input.
+        out: the file to write, or `-` for standard output.
+        source, target: the languages, which must be those of the run.
+        clip: cut sentences that are too long instead of raising an error.
 
     Returns:
-        How many lines are empty, and stayed so.
+        The number of empty lines, whose translations are empty.
 
     Raises:
-        UserError: no such run or file, other languages, or a sentence that is too long, with its line.
+        UserError: there is no such run or file, the languages differ, or a sentence is too long.
     """
-    trained = TranslationModel.load(run, source=source, target=target)
-    translate = partial(trained.translate, clip=clip)
-    if data != STREAM and language_of(data) == trained.settings.target:
-        raise UserError(
-            f"{data}: is in {trained.settings.target}; the run in {run} translates from {trained.settings.source}"
-        )
+    translator = TranslationModel.load(run, source=source, target=target)
+    config = translator.config
+    if data != STREAM and language_of(data) == config.target:
+        raise UserError(f"{data}: is in {config.target}; the run in {run} translates from {config.source}")
     if data != STREAM and file_extension(data) in EXTENSIONS:
-        return rows(trained, data, out, clip=clip)
-    empty = 0
-    first = 1
-    with output(out, like=data) as file:
-        for chunk in tqdm(
-            chunks(data), desc="translating", unit=" thousand", leave=False, delay=1, disable=data == STREAM
-        ):
-            places = [f"{'standard input' if data == STREAM else data}, line {first + i}" for i in range(len(chunk))]
-            file.writelines(f"{' '.join(text.splitlines())}\n" for text in translate(chunk, places))
+        return translate_table(translator, data, out, clip=clip)
+    return translate_lines(translator, data, out, clip=clip)
+
+
+def translate_lines(translator: TranslationModel, data: Path, out: Path, *, clip: bool) -> int:
+    """Translate a file or a stream line by line; return the number of empty lines."""
+    name = "standard input" if data == STREAM else str(data)
+    num_empty, line_number = 0, 1
+    bar = tqdm(read_chunks(data), desc="translating", unit=" thousand", leave=False, delay=1, disable=data == STREAM)
+    with open_lines(out, source=data) as file:
+        for lines in bar:
+            locations = [f"{name}, line {line_number + index}" for index in range(len(lines))]
+            translations = translator.translate(lines, locations, clip=clip)
+            file.writelines(f"{' '.join(text.splitlines())}\n" for text in translations)
             file.flush()
-            empty += sum(not line.strip() for line in chunk)
-            first += len(chunk)
-    return empty
+            num_empty += sum(not line.strip() for line in lines)
+            line_number += len(lines)
+    return num_empty
 
 
-def rows(trained: TranslationModel, data: Path, out: Path, *, clip: bool) -> int:
-    """A table written again, with the translations in a column of its own."""
-    name, empty = str(trained.settings.source), 0
+def translate_table(translator: TranslationModel, data: Path, out: Path, *, clip: bool) -> int:
+    """Copy a table with the translations in a new column `predicted`; return the number of empty texts."""
+    column, num_empty = str(translator.config.source), 0
     if out == STREAM:
         raise UserError(f"--out -: {data.name} is a table; name a file to write it to")
     with open_table(out, source=data) as write:
         for batch in read_batches(data):
-            if name not in batch.columns:
-                raise missing_column(data, name, batch.columns)
+            if column not in batch.columns:
+                raise missing_column(data, column, batch.columns)
             if "predicted" in batch.columns:
-                raise UserError(f"{data}: has a column 'predicted' already; rename it, as translations are called that")
-            texts = ["" if text is None else str(text) for text in batch.columns[name]]
-            places = [batch.place(index) for index in range(len(texts))]
-            write(dict(batch.columns) | {"predicted": trained.translate(texts, places, clip=clip)})
-            empty += sum(not text.strip() for text in texts)
-    return empty
+                raise UserError(f"{data}: already has a column 'predicted', the name of the new column; rename it")
+            texts = ["" if text is None else str(text) for text in batch.columns[column]]
+            locations = [batch.place(index) for index in range(len(texts))]
+            write(dict(batch.columns) | {"predicted": translator.translate(texts, locations, clip=clip)})
+            num_empty += sum(not text.strip() for text in texts)
+    return num_empty
 
 
 @contextmanager
-def output(out: Path, *, like: Path) -> Iterator[TextIO]:
-    """Standard output, or a file that is there when all is written, or not at all."""
+def open_lines(out: Path, *, source: Path) -> Iterator[TextIO]:
+    """Open standard output, or a file that exists only once it is complete."""
     if out == STREAM:
         yield sys.stdout
         return
-    with open_output(out, source=like) as part, open_text(part, gzipped=out.suffix == ".gz") as file:
+    with open_output(out, source=source) as path, open_text(path, gzipped=out.suffix == ".gz") as file:
         yield file
 
 
-def chunks(data: Path) -> Iterator[list[str]]:
-    """The lines of a file, many at a time; of standard input, those that are there."""
+def read_chunks(data: Path) -> Iterator[list[str]]:
+    """Yield the lines of a file or of standard input in chunks."""
     if data == STREAM:
-        yield from arrived(sys.stdin)
+        yield from read_stream(sys.stdin)
         return
     if not data.is_file():
-        raise UserError(f"{data}: {'a folder, not a file' if data.is_dir() else 'no such file'}")
-    read = map(strip_newline, read_lines(data))
-    while chunk := list(islice(read, LINES)):
+        raise UserError(f"{data}: {'a directory, not a file' if data.is_dir() else 'no such file'}")
+    lines = map(strip_newline, read_lines(data))
+    while chunk := list(islice(lines, MAX_CHUNK_LINES)):
         yield chunk
 
 
-def arrived(stream: TextIO) -> Iterator[list[str]]:
-    """The lines of a stream that have come since the last were taken: at least one, at most a thousand."""
+def read_stream(stream: TextIO) -> Iterator[list[str]]:
+    """Yield the lines that have arrived since the last chunk: at least one, at most MAX_CHUNK_LINES."""
     queue: SimpleQueue[str | None] = SimpleQueue()
 
-    def listen() -> None:
+    def read_into_queue() -> None:
         for line in stream:
             queue.put(strip_newline(line))
         queue.put(None)
 
-    Thread(target=listen, daemon=True).start()
+    Thread(target=read_into_queue, daemon=True).start()
     line = queue.get()
     while line is not None:
         chunk = [line]
         try:
-            while len(chunk) < LINES and (line := queue.get_nowait()) is not None:
+            while len(chunk) < MAX_CHUNK_LINES and (line := queue.get_nowait()) is not None:
                 chunk.append(line)
         except Empty:
             line = ""

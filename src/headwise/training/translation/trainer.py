@@ -1,83 +1,99 @@
-"""The Hugging Face Trainer of a translator: its batches, its loss, and dev judged by tokens."""
+"""The Hugging Face Trainer of translators, and the average of its checkpoints."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from headwise.training.core.batches import EpochDataLoader, identity_collate
 from headwise.training.core.failures import CheckedTrainer
-from headwise.training.translation.batches import Batched, Loader, TokenBatches
-from headwise.training.translation.tokens import Tokens
+from headwise.training.translation.batches import (
+    IGNORE_INDEX,
+    TokenBatchSampler,
+    TranslationDataset,
+)
+from headwise.training.translation.tokens import TokenizedPairs
 
 
 class TranslationTrainer(CheckedTrainer):
-    """Learns from batches of about so many tokens; dev's loss is the mean over its tokens, without smoothing.
+    """Trains on batches bounded by tokens; the dev loss is the mean over tokens, without label smoothing.
 
-    Processes share each batch, and each share counts by its tokens: together they give the whole batch's gradient.
+    Processes share each batch. Each share is weighted by its number of tokens, so that the gradient is that of the
+    whole batch.
 
     Args:
-        tokens: of training and dev; without dev there is no evaluation.
-        numbers: of the training pairs in the user's file.
-        batch_size: tokens in a batch, all processes together.
-        smoothing: of labels, in training.
-        judge: further figures of dev, such as BLEU; by name.
-        others: as `Trainer`.
+        pairs: the tokenized pairs of train and dev.
+        row_numbers: the row of each training pair in the user's file.
+        batch_size: the number of tokens in a batch, over all processes.
+        label_smoothing: label smoothing during training.
+        compute_dev_metrics: returns further metrics of dev by name, such as BLEU.
+        kwargs: as for `Trainer`.
     """
+
+    batch_unit = "tokens"
 
     def __init__(
         self,
         *,
-        tokens: Mapping[str, Tokens],
-        numbers: Sequence[int],
+        pairs: Mapping[str, TokenizedPairs],
+        row_numbers: Sequence[int],
         batch_size: int,
-        smoothing: float,
-        judge: Callable[[], dict[str, float]] | None = None,
+        label_smoothing: float,
+        compute_dev_metrics: Callable[[], dict[str, float]] | None = None,
         **kwargs: Any,
     ) -> None:
-        self.numbers, self.batch_unit = numbers, "tokens"
-        self.tokens, self.batch_size, self.smoothing, self.judge = tokens, batch_size, smoothing, judge
-        data: dict[str, Any] = {"train_dataset": tokens["train"], "eval_dataset": tokens["dev"]}
-        super().__init__(**data, **kwargs)
-        self.model_accepts_loss_kwargs = False  # its means are weighed here
+        self.pairs, self.row_numbers, self.batch_size = pairs, row_numbers, batch_size
+        self.label_smoothing, self.compute_dev_metrics = label_smoothing, compute_dev_metrics
+        datasets: dict[str, Any] = {"train_dataset": pairs["train"], "eval_dataset": pairs["dev"]}
+        super().__init__(**datasets, **kwargs)
+        self.model_accepts_loss_kwargs = False  # compute_loss weights the means itself
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        return self.loader("train", ordered=False)
+        return self.build_loader("train", ordered=False)
 
     def rows_at_step(self, step: int) -> Sequence[int]:
-        batches: Any = self.loader("train", ordered=False).batch_sampler
-        batches.epoch, place = divmod(step, len(batches))
-        return [int(self.numbers[row]) for row in list(batches)[place]]
+        sampler: Any = self.build_loader("train", ordered=False).batch_sampler
+        sampler.epoch, index = divmod(step, len(sampler))
+        return [int(self.row_numbers[row]) for row in list(sampler)[index]]
 
-    def largest_batch(self, size: int) -> tuple[int, dict[str, Any]]:
-        tokens, size = self.tokens["train"], min(size, -(-self.batch_size // self.args.world_size))
-        widths = np.maximum(tokens.source.lengths, tokens.target.lengths)
-        longest = np.argsort(widths, kind="stable")[::-1]
-        made: Any = self.loader("train", ordered=False).dataset
-        return size, made.__getitems__(longest[: max(1, size // int(widths.max()))])
+    def largest_batch(self, max_size: int) -> tuple[int, dict[str, Any]]:
+        pairs, size = self.pairs["train"], min(max_size, -(-self.batch_size // self.args.world_size))
+        lengths = np.maximum(pairs.source.lengths, pairs.target.lengths)
+        longest_first = np.argsort(lengths, kind="stable")[::-1]
+        dataset: Any = self.build_loader("train", ordered=False).dataset
+        return size, dataset.__getitems__(longest_first[: max(1, size // int(lengths.max()))])
 
-    def loader(self, split: str, *, ordered: bool) -> Loader:
+    def build_loader(self, split: str, *, ordered: bool) -> EpochDataLoader:
         model: Any = self.model
-        tokens, config = self.tokens[split], model.config
-        batches = TokenBatches(
-            tokens.source.lengths,
-            tokens.target.lengths,
+        pairs = self.pairs[split]
+        sampler = TokenBatchSampler(
+            pairs.source.lengths,
+            pairs.target.lengths,
             self.batch_size,
             seed=self.args.seed,
-            process=self.args.process_index,
-            processes=self.args.world_size,
+            process_index=self.args.process_index,
+            num_processes=self.args.world_size,
             ordered=ordered,
         )
-        start, padding = config.decoder_start_token_id, config.pad_token_id
-        return Loader(Batched(tokens, self.args.device, start=start, padding=padding), batches)
+        dataset = TranslationDataset(
+            pairs,
+            self.args.device,
+            decoder_start_id=model.config.decoder_start_token_id,
+            pad_id=model.config.pad_token_id,
+        )
+        return EpochDataLoader(dataset, batch_sampler=sampler, collate_fn=identity_collate)
 
     def forward_backward(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """The Trainer's, less what takes the host longer than a layer and does nothing here."""
+        """Like the Trainer's, without host work that takes longer than a layer and has no effect here."""
         if not model.training:
             model.train()
         with self.compute_loss_context_manager():
@@ -86,10 +102,10 @@ class TranslationTrainer(CheckedTrainer):
         return loss.detach()
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        return 0  # the Trainer's would count the parameters at every step
+        return 0  # the Trainer counts the parameters in every step
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        return grad_norm  # the Trainer's would take the norm where nothing is clipped, for a log
+        return grad_norm  # the Trainer computes the norm for the log even without clipping
 
     def compute_loss(
         self,
@@ -99,37 +115,62 @@ class TranslationTrainer(CheckedTrainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         labels = inputs["labels"]
-        outputs = model(**{name: x for name, x in inputs.items() if name != "labels"})
-        loss = F.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), label_smoothing=self.smoothing)
+        outputs = model(**{name: tensor for name, tensor in inputs.items() if name != "labels"})
+        loss = F.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), label_smoothing=self.label_smoothing)
         if self.args.world_size > 1:
-            own = (labels != -100).sum()
-            loss = loss * (own * self.args.world_size / self.accelerator.reduce(own, "sum"))
+            num_tokens = (labels != IGNORE_INDEX).sum()
+            loss = loss * (num_tokens * self.args.world_size / self.accelerator.reduce(num_tokens, "sum"))
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Dev's figures, as the Trainer asks for them."""
+        """Compute and log the metrics of dev."""
         model: Any = self.model
         was_training = model.training
         model.eval()
-        found = {"loss": self.dev_loss()} | ({} if self.judge is None else self.judge())
+        values = {"loss": self.dev_loss()} | ({} if self.compute_dev_metrics is None else self.compute_dev_metrics())
         model.train(was_training)
-        metrics = {f"{metric_key_prefix}_{name}": figure for name, figure in found.items()}
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in values.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     @torch.no_grad()
     def dev_loss(self) -> float:
-        """The mean over all of dev's tokens, of a model that is not training."""
+        """Compute the mean loss over all tokens of dev. The model must be in evaluation mode."""
         model: Any = self.model
         sums = torch.zeros(2, device=self.args.device)
-        for batch in self.loader("dev", ordered=True):
+        for batch in self.build_loader("dev", ordered=True):
             labels = batch.pop("labels")
             with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16):
                 logits = model(**batch).logits
-            lost = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
-            sums = sums + torch.stack([lost, (labels != -100).sum()])
-        lost, count = self.accelerator.reduce(sums, "sum").tolist()
-        return float(lost / count)
+            loss_sum = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
+            sums = sums + torch.stack([loss_sum, (labels != IGNORE_INDEX).sum()])
+        loss_sum, num_tokens = self.accelerator.reduce(sums, "sum").tolist()
+        return float(loss_sum / num_tokens)
+
+
+def average_checkpoints(model: nn.Module, directory: Path, max_count: int) -> int:
+    """Load the mean of the last checkpoints' weights into a model (Vaswani et al. 2017, section 6.1).
+
+    Args:
+        model: the model.
+        directory: the directory with the `checkpoint-…` directories.
+        max_count: the number of checkpoints to average, if there are that many.
+
+    Returns:
+        The number of checkpoints averaged.
+    """
+    states = sorted(directory.glob("checkpoint-*/trainer_state.json"), key=read_global_step)[-max_count:]
+    mean: dict[str, Tensor] = {}
+    for count, state in enumerate(states, 1):
+        for name, tensor in load_file(state.parent / "model.safetensors").items():
+            previous = mean.get(name, torch.zeros_like(tensor, dtype=torch.float64))
+            mean[name] = previous + (tensor.double() - previous) / count
+    model.load_state_dict(mean)
+    return len(states)
+
+
+def read_global_step(trainer_state: Path) -> int:
+    return int(json.loads(trainer_state.read_text())["global_step"])
