@@ -150,7 +150,9 @@ def test_the_primary_metric_is_what_the_bootstrap_computes_from_sums(label_type:
     scores, rows = random(label_type, 40, 1)
     found = task(label_type).metrics(scores, rows)
     of_kind = metrics.get_metrics(label_type)
-    assert of_kind.from_sums(of_kind.row_statistics(scores, rows).sum(axis=0)) == pytest.approx(found[task(label_type).primary])
+    assert of_kind.from_sums(of_kind.row_statistics(scores, rows).sum(axis=0)) == pytest.approx(
+        found[task(label_type).primary]
+    )
     error = task(label_type).standard_error(scores, rows)
     assert error == task(label_type).standard_error(scores, rows)
     assert 0 < error < 0.5
