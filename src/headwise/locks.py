@@ -101,13 +101,13 @@ def _acquire(path: Path, lock_path: Path) -> int | None:
             break
         os.close(descriptor)  # the last holder has removed the file in the meantime
     os.ftruncate(descriptor, 0)
-    holder = {
+    record = {
         "host": socket.gethostname(),
         "process": os.getpid(),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv)[:500],
     }
-    os.write(descriptor, json.dumps(holder).encode())
+    os.write(descriptor, json.dumps(record).encode())
     return descriptor
 
 

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -71,7 +71,7 @@ def run(args: Sequence[str]) -> int:
         print(f"headwise {__version__}")
         return 0
     command, arguments = parse(args)
-    with logging_to_stderr(level(arguments)):
+    with logging_to_stderr(level(arguments)), trust(getattr(arguments, "trust_remote_code", False)):
         return int(command.run(arguments))
 
 
@@ -115,6 +115,15 @@ def level(arguments: argparse.Namespace) -> int:
     if os.environ.get("RANK", "0") != "0":
         return logging.ERROR
     return logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
+
+
+def trust(remote_code: bool) -> AbstractContextManager[None]:
+    """Return the context in which the Python code of model directories is run, if the user asked for it."""
+    if not remote_code:
+        return nullcontext()
+    from headwise.training.core import pretrained
+
+    return pretrained.remote_code(True)
 
 
 @contextmanager

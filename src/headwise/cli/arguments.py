@@ -128,6 +128,15 @@ def add_options(
             )
 
 
+def add_trust_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option of commands that load models."""
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run the Python code that a model's directory or hub repository contains; by default it is refused",
+    )
+
+
 def value_options(type_: Any) -> dict[str, Any]:
     """Return how argparse reads the values of a type."""
     type_ = without_none(type_)

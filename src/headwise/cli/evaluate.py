@@ -6,7 +6,11 @@ examples:
 """
 
 from argparse import ArgumentParser, Namespace
+from contextlib import nullcontext
 from pathlib import Path
+
+from headwise.cli.arguments import add_trust_option
+from headwise.locks import lock_output
 
 #: Options that are passed on to the model's pipeline, which refuses those that it does not have.
 COLUMNS = {
@@ -35,6 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="truncate sentences that are too long for a translator, instead of stopping with an error",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the metrics to this JSON file, too")
+    add_trust_option(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -43,8 +48,9 @@ def run(arguments: Namespace) -> int:
     from headwise.training.core.run_dir import atomic_write, to_json
 
     options = {name: getattr(arguments, name) for name in (*COLUMNS, "clip")}
-    evaluation = evaluate(arguments.run, arguments.data, **options)
-    print_evaluation(evaluation)
-    if arguments.out is not None:
-        atomic_write(arguments.out, to_json(evaluation))
+    with nullcontext() if arguments.out is None else lock_output(arguments.out, is_directory=False):
+        evaluation = evaluate(arguments.run, arguments.data, **options)
+        print_evaluation(evaluation)
+        if arguments.out is not None:
+            atomic_write(arguments.out, to_json(evaluation))
     return 0

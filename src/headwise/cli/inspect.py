@@ -10,6 +10,7 @@ examples:
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from headwise.cli.arguments import add_trust_option
 from headwise.errors import UserError
 
 
@@ -49,6 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--rows", nargs="+", default=(), metavar="ROW", help="rows to show, from 1, such as 3 or 7-9 (default: 1-4)"
     )
     parser.add_argument("--force", action="store_true", help="replace existing output")
+    add_trust_option(parser)
 
 
 def run(arguments: Namespace) -> int:

@@ -11,6 +11,8 @@ import logging
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from headwise.cli.arguments import add_trust_option
+
 logger = logging.getLogger(__name__)
 
 #: Options that are passed on to the model's pipeline, which refuses those that it does not have.
@@ -45,6 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=None,
         help="truncate sentences that are too long for a translator, instead of stopping with an error",
     )
+    add_trust_option(parser)
 
 
 def run(arguments: Namespace) -> int:

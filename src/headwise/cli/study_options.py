@@ -9,6 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from headwise.cli.arguments import add_trust_option
 from headwise.cli.run_options import config_class_of, run_values
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
@@ -43,6 +44,7 @@ def add_study_options(parser: ArgumentParser) -> None:
         action="store_true",
         help="continue the study in the folder, retry failed runs, or work on it from another machine, too",
     )
+    add_trust_option(parser)
 
 
 def require_out(arguments: Namespace) -> Path:

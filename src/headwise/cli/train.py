@@ -16,7 +16,7 @@ from argparse import Namespace
 from dataclasses import fields, replace
 from pathlib import Path
 
-from headwise.cli.arguments import Parser, option_name
+from headwise.cli.arguments import Parser, add_trust_option, option_name
 from headwise.cli.run_options import add_run_options, config_class_of, run_values
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
@@ -35,6 +35,7 @@ def add_own_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace a run that is in the folder")
     parser.add_argument("--resume", action="store_true", help="continue an unfinished run in the folder")
+    add_trust_option(parser)
 
 
 def run(arguments: Namespace) -> int:

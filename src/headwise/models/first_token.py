@@ -62,8 +62,8 @@ def class_of(config: Any) -> Any:
     """The class for an architecture, by that of its configuration."""
     if config not in MODEL_FOR_MASKED_LM_MAPPING or config().is_encoder_decoder:
         raise UserError(
-            f"{config.__name__.removesuffix('Config')}: the first token is read of Hugging Face's encoders alone "
-            "(BERT, RoBERTa, …), where it has seen the others"
+            f"--classifier first-token: needs an encoder (BERT, RoBERTa, …), not "
+            f"{config.__name__.removesuffix('Config')}, whose first token does not attend to the others"
         )
     encoder: Any = MODEL_MAPPING[config]
     parent = next(one for one in encoder.__mro__[1:] if issubclass(one, PreTrainedModel))

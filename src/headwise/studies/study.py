@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import UserError
+from headwise.locks import lock_output
 from headwise.studies.plan import Result, Run, plan_more_seeds
 from headwise.studies.storage import connect, sqlite_url
 from headwise.studies.study_dir import StudyDir
@@ -56,10 +57,23 @@ class Study:
         Raises:
             UserError: the folder is not empty, or the database cannot be reached.
         """
+        StudyDir.create(out_dir, kind, storage)  # an error before the lock creates the folder
+        with lock_output(out_dir, is_directory=True):
+            return cls._create_locked(out_dir, kind, runs, storage, keep_models, maximize, metadata)
+
+    @classmethod
+    def _create_locked(
+        cls,
+        out_dir: Path,
+        kind: str,
+        runs: Sequence[Run],
+        storage: str | None,
+        keep_models: bool,
+        maximize: bool,
+        metadata: dict[str, Any],
+    ) -> "Study":
         study_dir = StudyDir.create(out_dir, kind, storage)
         url = storage or sqlite_url(out_dir)
-        if storage is None:
-            out_dir.mkdir(parents=True, exist_ok=True)
         common_metadata = {
             "kind": kind,
             "study_dir": str(out_dir.absolute()),

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from headwise.errors import UserError
+from headwise.locks import LOCK_FILE
 from headwise.studies.plan import Run, safe_file_name
 from headwise.studies.search import Search
 from headwise.studies.storage import connect, hide_password, sqlite_url
@@ -46,8 +47,8 @@ class StudyDir:
         """
         if (path / STUDY_FILE).is_file():
             raise UserError(f"--out {path}: holds a study; --resume continues it")
-        leftover = "study.db"  # of a study that was stopped before study.yaml was written
-        if path.exists() and (not path.is_dir() or any(not x.name.startswith(leftover) for x in path.iterdir())):
+        ignored = ("study.db", LOCK_FILE)  # of a study that was stopped before study.yaml was written
+        if path.exists() and (not path.is_dir() or any(not x.name.startswith(ignored) for x in path.iterdir())):
             raise UserError(f"--out {path}: is not empty and holds no study; name a new folder")
         name = f"{path.absolute().name}-{secrets.token_hex(3)}"
         return cls(path, name, kind, None if storage is None else hide_password(storage))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from headwise.inspection.output_dir import (
 )
 from headwise.inspection.viewer import Viewer, build_viewer, check_examples, truncate_label
 from headwise.integrations import from_pretrained
+from headwise.locks import LOCK_FILE, lock_output
 from headwise.models import FirstToken
 from headwise.models.first_token import NAME as FIRST_TOKEN
 from headwise.tasks.columns import LABEL_NAMES, Columns, choose_columns, find_known_column
@@ -36,7 +38,7 @@ from headwise.tasks.formats import Batch, read_batches
 from headwise.training.core import run_dir
 from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.core.environment import get_device
-from headwise.training.core.pretrained import loading_errors, max_input_length
+from headwise.training.core.pretrained import load_pretrained, loading_errors, max_input_length, remote_code
 from headwise.training.registry import get_task_type, load_config
 from headwise.training.text.predict import get_column, to_text
 
@@ -68,6 +70,7 @@ def inspect(
     columns: Sequence[str] = (),
     rows: Sequence[str] = (),
     force: bool = False,
+    trust_remote_code: bool = False,
 ) -> InspectionResult:
     """Write a page about the attention of models, optionally with figures and tables.
 
@@ -81,6 +84,7 @@ def inspect(
         columns: the text column and the second text column of the file; detected by default.
         rows: the rows to show, counted from 1, such as `3` and `7-9`; by default the first four.
         force: replace existing output.
+        trust_remote_code: run the Python code of the models' directories, if they have some.
 
     Raises:
         UserError: the models, the texts or the output are invalid.
@@ -93,9 +97,24 @@ def inspect(
         raise UserError(f"a model is named twice: {', '.join(models)}")
     names, row_numbers = short_names(models), parse_rows(rows)
     check_output(out, force)
+    if texts or data is not None:
+        check_examples(names)
+    with lock_output(out, is_directory=out.suffix != ".html"), remote_code(trust_remote_code):
+        return write_output(models, names, out, texts, data, columns, row_numbers)
+
+
+def write_output(
+    models: Sequence[str],
+    names: Sequence[str],
+    out: Path,
+    texts: Sequence[Texts],
+    data: Path | None,
+    columns: Sequence[str],
+    row_numbers: Sequence[int],
+) -> InspectionResult:
+    """Load the models and write the page, or the directory with the page, figures and tables."""
     if not texts and data is None:
         return plot_learned(models, names, out)
-    check_examples(names)
     inspected = [open_model(path, name) for path, name in zip(models, names, strict=True)]
     with quiet_libraries():
         viewer = build_viewer(inspected, texts) if data is None else inspect_file(inspected, data, columns, row_numbers)
@@ -118,10 +137,10 @@ def open_model(path: str, name: str | None = None) -> InspectedModel:
     if (Path(path) / run_dir.CONFIG).is_file():
         return get_task_type(load_config(Path(path, run_dir.CONFIG)).task).pipeline.open_inspected(Path(path), name)
     with loading_errors(path, "neither a headwise run nor a Hugging Face model that can be loaded"):
-        config = AutoConfig.from_pretrained(path)
+        config = load_pretrained(AutoConfig, path)
         auto_class = get_auto_class(next(iter(config.architectures or []), ""))
-        model: Any = from_pretrained(path, auto_class, use_safetensors=True)
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        model: Any = load_pretrained(partial(from_pretrained, auto_class=auto_class), path, use_safetensors=True)
+        tokenizer = load_pretrained(AutoTokenizer, path)
     max_length = max_input_length(model, tokenizer)
     return InspectedModel(name=name, model=model.to(get_device()).eval(), tokenizer=tokenizer, max_length=max_length)
 
@@ -178,7 +197,7 @@ def check_output(out: Path, force: bool) -> None:
         return
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out}: a file of that name exists; the name of a page ends with .html")
-    if out.is_dir() and any(out.iterdir()):
+    if out.is_dir() and any(path.name != LOCK_FILE for path in out.iterdir()):
         if not (out / PAGE).is_file() and not (out / FIGURES).is_dir():
             raise UserError(f"--out {out}: contains files not written by headwise inspect; choose another directory")
         if not force:

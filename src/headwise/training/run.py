@@ -1,23 +1,28 @@
 """Train, evaluate and predict, for all types of tasks."""
 
+from contextlib import ExitStack, nullcontext
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from headwise.errors import UserError
+from headwise.locks import lock_output
 from headwise.training.core import run_dir
 from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.core.config import RunConfig, option_name
 from headwise.training.core.distributed import main_process_only
 from headwise.training.core.environment import deterministic_algorithms
 from headwise.training.core.pipeline import Pipeline
+from headwise.training.core.pretrained import remote_code
 from headwise.training.core.run_dir import RunResult
 from headwise.training.registry import get_task_type, load_config
 
 __all__ = ["RunResult", "evaluate", "predict", "train"]
 
 
-def train(config: RunConfig, out: Path, *, force: bool = False, resume: bool = False) -> RunResult:
+def train(
+    config: RunConfig, out: Path, *, force: bool = False, resume: bool = False, trust_remote_code: bool = False
+) -> RunResult:
     """Train and evaluate a model and save it to a run directory.
 
     Args:
@@ -25,22 +30,30 @@ def train(config: RunConfig, out: Path, *, force: bool = False, resume: bool = F
         out: the run directory.
         force: replace an existing run.
         resume: continue an unfinished run from its last checkpoint.
+        trust_remote_code: run the Python code of the model's directory, if it has some.
 
     Raises:
-        UserError: the configuration, the data or the directory is invalid. An existing run is not changed.
+        UserError: the configuration, the data or the directory is invalid, or another process uses the directory. An
+            existing run is not changed.
     """
-    with quiet_libraries(), deterministic_algorithms(config.deterministic):
+    with ExitStack() as stack:
+        stack.enter_context(quiet_libraries())
+        stack.enter_context(deterministic_algorithms(config.deterministic))
+        stack.enter_context(remote_code(trust_remote_code))
         main_process_only(lambda: run_dir.check_out_dir(out, force=force, resume=resume))
+        main_process_only(lambda: stack.enter_context(lock_output(out, is_directory=True)))
+        main_process_only(lambda: run_dir.check_out_dir(out, force=force, resume=resume))  # now nobody else changes it
         pipeline = get_task_type(config.task).pipeline(config.resolve_paths())
         return RunResult(out, pipeline.run(out, resume=resume))
 
 
-def evaluate(run: Path, data: Path | None = None, **options: Any) -> dict[str, Any]:
+def evaluate(run: Path, data: Path | None = None, *, trust_remote_code: bool = False, **options: Any) -> dict[str, Any]:
     """Evaluate the model of a finished run on its own test split (dev if there is none) or on other data.
 
     Args:
         run: the directory of a finished run.
         data: other labelled data.
+        trust_remote_code: run the Python code of the run's directory, if it has some.
         options: options of the pipeline; for texts the columns `text`, `pair` and `label` of the file.
 
     Returns:
@@ -50,16 +63,18 @@ def evaluate(run: Path, data: Path | None = None, **options: Any) -> dict[str, A
         UserError: there is no such run, its data has changed since training, or the data does not fit the run.
     """
     pipeline = load_pipeline(run)
-    return pipeline.evaluate(run, data, **check_options(options, pipeline.evaluate, run))
+    with remote_code(trust_remote_code):
+        return pipeline.evaluate(run, data, **check_options(options, pipeline.evaluate, run))
 
 
-def predict(run: Path, data: Path, out: Path, **options: Any) -> int:
+def predict(run: Path, data: Path, out: Path, *, trust_remote_code: bool = False, **options: Any) -> int:
     """Write the predictions of a finished run's model for the rows of a file, in their order.
 
     Args:
         run: the directory of a finished run.
         data: the input.
         out: the output. If an error occurs, no output is left.
+        trust_remote_code: run the Python code of the run's directory, if it has some.
         options: options of the pipeline; for texts the columns `text` and `pair` of the file.
 
     Returns:
@@ -69,7 +84,9 @@ def predict(run: Path, data: Path, out: Path, **options: Any) -> int:
         UserError: there is no such run or file, or a row is invalid.
     """
     pipeline = load_pipeline(run)
-    return pipeline.predict(run, data, out, **check_options(options, pipeline.predict, run))
+    lock = nullcontext() if str(out) == "-" else lock_output(out, is_directory=False)
+    with remote_code(trust_remote_code), lock:
+        return pipeline.predict(run, data, out, **check_options(options, pipeline.predict, run))
 
 
 def load_pipeline(run: Path) -> type[Pipeline[Any, Any, Any]]:

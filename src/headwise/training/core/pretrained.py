@@ -1,5 +1,9 @@
-"""Hugging Face models: availability, limits and loading errors."""
+"""Loading of Hugging Face models: the one place that calls `from_pretrained`, availability, limits and errors.
 
+Model directories may contain Python code. It is never run unless the user asks for it with --trust-remote-code.
+"""
+
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +16,46 @@ from torch import nn
 from headwise.errors import UserError
 from headwise.models.configuration import SCHEMES
 from headwise.training.core.callbacks import quiet_libraries
+
+#: The environment variable that allows the code of model directories, inherited by worker processes.
+TRUST_VARIABLE = "HEADWISE_TRUST_REMOTE_CODE"
+
+
+@contextmanager
+def remote_code(trusted: bool) -> Iterator[None]:
+    """Allow the Python code of model directories in this context, if it is trusted."""
+    previous = os.environ.get(TRUST_VARIABLE)
+    if trusted:
+        os.environ[TRUST_VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if trusted and previous is None:
+            del os.environ[TRUST_VARIABLE]
+
+
+def load_pretrained(loader: Any, path: Path | str, **options: Any) -> Any:
+    """Load a configuration, tokenizer or model of a directory or the hub.
+
+    Args:
+        loader: A class with `from_pretrained`, such as `AutoTokenizer`, or a function with its signature.
+        path: The directory or the name on the hub.
+        options: Options of `from_pretrained`.
+
+    Raises:
+        UserError: The directory needs Python code of its own, which is not trusted.
+    """
+    trusted = os.environ.get(TRUST_VARIABLE) == "1"
+    load = getattr(loader, "from_pretrained", loader)
+    try:
+        return load(path, trust_remote_code=trusted, **options)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise UserError(
+            f"{path}: the model needs Python code from its directory, which was not run; if you trust its author, add "
+            "--trust-remote-code"
+        ) from None
 
 
 def is_scheme(model: str) -> bool:

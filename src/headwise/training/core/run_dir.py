@@ -20,6 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from headwise.errors import UserError
+from headwise.locks import LOCK_FILE
 
 CONFIG, METRICS, PREDICTIONS, CARD = "run.yaml", "metrics.json", "predictions.parquet", "README.md"
 CHECKPOINTS, STAGING, MANIFEST = "checkpoints", ".unfinished", "manifest.json"
@@ -41,7 +42,8 @@ def check_out_dir(out_dir: Path, *, force: bool, resume: bool) -> None:
     """
     if out_dir.exists() and not out_dir.is_dir():
         raise UserError(f"--out {out_dir}: a file of that name exists")
-    has_files = out_dir.is_dir() and any(path.name != partial_path(out_dir / CONFIG).name for path in out_dir.iterdir())
+    ignored = {LOCK_FILE, partial_path(out_dir / CONFIG).name}
+    has_files = out_dir.is_dir() and any(path.name not in ignored for path in out_dir.iterdir())
     if resume:
         if not (out_dir / CONFIG).is_file():
             raise UserError(f"--resume: {out_dir} contains no run ({CONFIG} is missing)")
@@ -107,7 +109,7 @@ def begin(out_dir: Path, config_yaml: str, *, resume: bool) -> None:
         for path in out_dir.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
-            elif path.name != CONFIG:
+            elif path.name not in (CONFIG, LOCK_FILE):
                 path.unlink()
     atomic_write(out_dir / CONFIG, config_yaml)
 

@@ -13,7 +13,7 @@ from headwise.models import HeadwiseForRecommendation
 from headwise.tasks.mind import News, Split
 from headwise.training.core import run_dir
 from headwise.training.core.environment import autocast, get_device
-from headwise.training.core.pretrained import loading_errors
+from headwise.training.core.pretrained import load_pretrained, loading_errors
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.recommendation.ranking import ScoredImpressions, score_by_model
 from headwise.training.recommendation.titles import Titles, tokenize_titles
@@ -44,8 +44,8 @@ class RecommendationModel:
         """
         metrics = run_dir.read_metrics(run)
         with loading_errors(run):
-            model: Any = HeadwiseForRecommendation.from_pretrained(run, use_safetensors=True)
-            tokenizer = AutoTokenizer.from_pretrained(run)
+            model: Any = load_pretrained(HeadwiseForRecommendation, run, use_safetensors=True)
+            tokenizer = load_pretrained(AutoTokenizer, run)
         config = RecommendationConfig.load(run / run_dir.CONFIG)
         return cls(config, metrics, model.to(device or get_device()).eval(), tokenizer)
 

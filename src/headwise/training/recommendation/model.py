@@ -18,7 +18,13 @@ from headwise.models import (
     read_vectors,
 )
 from headwise.tasks.mind import News
-from headwise.training.core.pretrained import is_available, is_scheme, max_input_length, unavailable_error
+from headwise.training.core.pretrained import (
+    is_available,
+    is_scheme,
+    load_pretrained,
+    max_input_length,
+    unavailable_error,
+)
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.recommendation.titles import iterate_titles
 
@@ -81,8 +87,8 @@ def build_from_encoder(config: RecommendationConfig) -> tuple[HeadwiseForRecomme
     available = is_available(config.model)
     options = {} if available else {"local_files_only": True}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(config.model, **options)
-        encoder = AutoModel.from_pretrained(config.model, dtype=torch.float32, use_safetensors=True, **options)
+        tokenizer = load_pretrained(AutoTokenizer, config.model, **options)
+        encoder = load_pretrained(AutoModel, config.model, dtype=torch.float32, use_safetensors=True, **options)
     except (OSError, ValueError) as error:
         raise unavailable_error(config.model, error, available=available) from None
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from headwise.tasks.columns import Columns, choose_columns
 from headwise.tasks.formats import Batch
 from headwise.training.core import run_dir
 from headwise.training.core.environment import autocast, get_device
-from headwise.training.core.pretrained import loading_errors
+from headwise.training.core.pretrained import load_pretrained, loading_errors
 from headwise.training.text.config import TextConfig
 from headwise.training.text.encoding import IGNORED_LABEL, TextEncoder
 from headwise.training.text.model import get_model_class
@@ -47,8 +48,8 @@ class TextModel:
         config = TextConfig.load(run / run_dir.CONFIG)
         model_class = get_model_class(metrics["label_type"], config.classifier)
         with loading_errors(run):
-            model: Any = from_pretrained(run, model_class, use_safetensors=True)
-            tokenizer = AutoTokenizer.from_pretrained(run)
+            model: Any = load_pretrained(partial(from_pretrained, auto_class=model_class), run, use_safetensors=True)
+            tokenizer = load_pretrained(AutoTokenizer, run)
         with loading_errors(run / run_dir.METRICS, "not written by headwise, or damaged"):
             inputs = metrics["inputs"]
             hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])

@@ -20,7 +20,13 @@ from headwise.models import FirstToken, HeadwiseConfig, build_tokenizer, count_w
 from headwise.models.configuration import SCHEMES
 from headwise.tasks import Examples, Task
 from headwise.training.core.config import option_name
-from headwise.training.core.pretrained import is_available, is_scheme, max_input_length, unavailable_error
+from headwise.training.core.pretrained import (
+    is_available,
+    is_scheme,
+    load_pretrained,
+    max_input_length,
+    unavailable_error,
+)
 from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig
 from headwise.training.text.encoding import TextEncoder
 
@@ -44,7 +50,7 @@ def build_model(config: TextConfig, task: Task, examples: Examples) -> BuiltMode
     """
     if is_scheme(config.model):
         return build_from_scratch(config, task, examples)
-    return load_pretrained(config, task, examples)
+    return build_from_pretrained(config, task, examples)
 
 
 def build_from_scratch(config: TextConfig, task: Task, examples: Examples) -> BuiltModel:
@@ -108,7 +114,7 @@ def parse_scheme_options(options: tuple[str, ...]) -> dict[str, Any]:
     return parsed
 
 
-def load_pretrained(config: TextConfig, task: Task, examples: Examples) -> BuiltModel:
+def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) -> BuiltModel:
     """Load a Hugging Face model, with a new classification head and optionally a retrofitted scheme."""
     for name in FROM_SCRATCH_ONLY:
         if getattr(config, name) != config.default_value(name):
@@ -121,13 +127,14 @@ def load_pretrained(config: TextConfig, task: Task, examples: Examples) -> Built
     available = is_available(config.model)
     options = {} if available else {"local_files_only": True}
     try:
-        model_config = AutoConfig.from_pretrained(config.model, **options, **label_options(task, examples))
-        tokenizer = AutoTokenizer.from_pretrained(config.model, **options)
+        model_config = load_pretrained(AutoConfig, config.model, **options, **label_options(task, examples))
+        tokenizer = load_pretrained(AutoTokenizer, config.model, **options)
         if tokenizer.pad_token is None and tokenizer.eos_token is not None:
             tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token works
         if model_config.pad_token_id is None:
             model_config.pad_token_id = tokenizer.pad_token_id
-        model, info = get_model_class(task.label_type, config.classifier).from_pretrained(
+        model, info = load_pretrained(
+            get_model_class(task.label_type, config.classifier),
             config.model,
             config=model_config,
             dtype=torch.float32,  # half-precision weights would lose updates of 1e-5
@@ -136,8 +143,6 @@ def load_pretrained(config: TextConfig, task: Task, examples: Examples) -> Built
             ignore_mismatched_sizes=True,
             **options,
         )
-    except UserError as error:
-        raise UserError(f"--classifier {config.classifier}: {error}") from None
     except (OSError, ValueError) as error:
         raise unavailable_error(config.model, error, available=available) from None
     if getattr(model_config, "headwise", None) is not None:

@@ -16,7 +16,7 @@ from headwise.errors import UserError
 from headwise.inspection.inspected_model import InspectedModel
 from headwise.training.core import run_dir
 from headwise.training.core.environment import get_device, uses_bfloat16
-from headwise.training.core.pretrained import loading_errors
+from headwise.training.core.pretrained import load_pretrained, loading_errors
 from headwise.training.translation.config import TranslationConfig
 from headwise.training.translation.model import MAX_EXTRA_TOKENS
 from headwise.training.translation.tokens import clip_ids, encode, too_long_error
@@ -116,8 +116,8 @@ class TranslationModel:
                 f"{run}: translates from {config.source} to {config.target}, not from {languages[0]} to {languages[1]}"
             )
         with loading_errors(run):
-            model: Any = AutoModelForSeq2SeqLM.from_pretrained(run, use_safetensors=True)
-            tokenizer = AutoTokenizer.from_pretrained(run)
+            model: Any = load_pretrained(AutoModelForSeq2SeqLM, run, use_safetensors=True)
+            tokenizer = load_pretrained(AutoTokenizer, run)
         model = model.to(get_device()).eval()
         return cls(config, Decoder(model, tokenizer, config.beams, config.length_penalty, uses_bfloat16(config)))
 

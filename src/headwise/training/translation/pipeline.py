@@ -19,6 +19,7 @@ from headwise.training.core.distributed import state
 from headwise.training.core.environment import uses_bfloat16
 from headwise.training.core.metrics import Evaluation, SplitResult
 from headwise.training.core.pipeline import ModelBundle, Pipeline
+from headwise.training.core.pretrained import load_pretrained
 from headwise.training.translation.batches import TokenBatchSampler
 from headwise.training.translation.config import TranslationConfig
 from headwise.training.translation.data import TranslationData, fingerprint, load_data
@@ -193,7 +194,7 @@ def write_tokens(config: TranslationConfig, pairs: Pairs, directory: Path) -> No
 
 def open_tokens(pairs: Pairs, directory: Path) -> tuple[Any, dict[str, TokenizedPairs]]:
     """Open the tokenizer and the tokens that `write_tokens` wrote."""
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
+    tokenizer = load_pretrained(PreTrainedTokenizerFast, directory)
     return tokenizer, {split: TokenizedPairs.open(directory, split) for split in pairs.splits}
 
 
