@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,11 +33,11 @@ def marker(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def hostile_stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+def hostile_stdin(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """Standard input that answers every question with yes."""
     answers = io.StringIO("y\nthe film\n" * 20)
     monkeypatch.setattr("sys.stdin", answers)
-    yield answers
+    return answers
 
 
 def add_code(directory: Path, marker: Path, *, model: bool, tokenizer: bool) -> None:
