@@ -177,8 +177,8 @@ def summarize_profile(profiler: Any) -> str:
     """Return the operators or kernels that take most time per step."""
     events = profiler.key_averages()
     if not torch.cuda.is_available():
-        slowest = longest_events(events, "cpu")
-        return "; ".join(f"{e.key} {e.self_cpu_time_total / PROFILED_STEPS / 1e3:.2f} ms" for e in slowest)
+        operators = longest_events(events, "cpu")
+        return "; ".join(f"{e.key} {e.self_cpu_time_total / PROFILED_STEPS / 1e3:.2f} ms" for e in operators)
     kernels = [e for e in events if e.device_type.name == "CUDA"]
     num_waits = sum(e.count for e in events if e.key in ("cudaStreamSynchronize", "cudaDeviceSynchronize"))
     busy_ms = sum(e.self_device_time_total for e in kernels) / PROFILED_STEPS / 1e3
