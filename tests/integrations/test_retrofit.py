@@ -169,7 +169,7 @@ def test_errors_name_the_argument(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["distance-aware", "rpr", "transformer-xl"])
-def test_schemes_of_our_own_models_do_not_count_as_added(scheme: str) -> None:
+def test_schemes_of_our_own_models_do_not_count_as_added(scheme: Any) -> None:
     """GuidedTrainer would train their parameters with 100 times the learning rate otherwise."""
     sizes: Any = {"vocab_size": 20, "word_dim": 8, "heads": 2, "head_dim": 4, "num_labels": 2}
     model = HeadwiseForSequenceClassification(HeadwiseConfig(scheme=scheme, **sizes))

@@ -15,8 +15,8 @@ WORDS, WORD_HEADS = "words", "word_heads"
 class Dependency(PatternGuide):
     """Guide heads along the arcs of a dependency parse, in both directions.
 
-    The target T is 1 for pairs of word pieces whose words are connected by an arc, with rows divided by their sum.
-    `L = (P − T)²`, as a mean over pairs. Rows without an arc are excluded.
+    The target T is 1 for pairs of word pieces whose words are connected by an arc, with rows divided by their sum. The
+    term is `L = (P − T)²`, as a mean over pairs. Rows without an arc are excluded.
 
     Reference:
         Wang et al. 2022, Paying More Attention to Self-attention, section 3.5, pattern [Dependency].

@@ -19,7 +19,7 @@ class MutualInformation(PatternGuide):
         PMI(a, b) = log( p(a, b) / (p(a) p(b)) )
 
     where p is the fraction of training texts that contain a, b, or both. The target T is PMI, clipped at 0, with rows
-    divided by their sum. `L = (P − T)²`, as a mean over pairs. Tokens without a partner in their text are excluded.
+    divided by their sum. The term is `L = (P − T)²`, as a mean over pairs. Tokens without a partner are excluded.
 
     Reference:
         Wang et al. 2022, Paying More Attention to Self-attention, section 3.5, pattern [PMI].

@@ -13,8 +13,8 @@ from headwise.guides.patterns import PatternGuide, get_input_ids, normalize_rows
 class WordSimilarity(PatternGuide):
     """Guide heads to words of similar meaning.
 
-    The target T is the similarity of two words, 0 for a word and itself, with rows divided by their sum. `L = (P −
-    T)²`, as a mean over pairs. Only tokens that are whole words have a target.
+    The target T is the similarity of two words, 0 for a word and itself, with rows divided by their sum. The term is
+    `L = (P − T)²`, as a mean over pairs. Only tokens that are whole words have a target.
 
     Reference:
         Wang et al. 2022, Paying More Attention to Self-attention, section 3.5, pattern [WordSim]. Wu and Palmer 1994,
