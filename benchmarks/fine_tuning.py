@@ -1,9 +1,9 @@
-"""Does guiding, or distance, help a pre-trained model? Methods × data sets × paired seeds, and a table.
+"""Benchmark of guides and position schemes in fine-tuning: methods × datasets × paired seeds.
 
     python benchmarks/fine_tuning.py --model MODEL --data FOLDER --out FOLDER
 
-Every method of a seed sees the same training rows, batches and initial head. A run is a line of `runs.jsonl`; those
-that are there are not run again. The table is `fine_tuning.md`.
+All methods of a seed have the same training rows, batches and initial head. Each run is a line of `runs.jsonl`.
+Existing runs are not repeated. The table is written to `fine_tuning.md`.
 """
 
 import argparse
@@ -35,31 +35,31 @@ import headwise as hw
 from headwise.integrations import LayerRecord, RecordField, eval_mode, recording, use_headwise_attention
 from headwise.studies.statistics import t_test
 
-#: Of each set: files of training and test, columns of text, rows to train and to test on.
-SETS: dict[str, tuple[str, str, tuple[str, ...], int, int]] = {
+#: For each dataset: training file, test file, text columns, number of training rows, number of test rows.
+DATASETS: dict[str, tuple[str, str, tuple[str, ...], int, int]] = {
     "sst2": ("sst2/train.csv.gz", "sst2/test.csv.gz", ("text",), 1000, 1821),
     "snli": ("snli/train_subset.csv.gz", "snli/test.csv.gz", ("premise", "hypothesis"), 2000, 3000),
     "ag": ("ag_news/train_subset.csv.gz", "ag_news/test.csv.gz", ("title", "text", "description"), 500, 3000),
     "healthver": ("medical/healthver_dev.csv.gz", "medical/healthver_test.csv.gz", ("claim", "evidence"), 1900, 1823),
 }
-EPOCHS, BATCH, LENGTH, LEARNING_RATE = 5, 32, 256, 5e-5
+EPOCHS, BATCH_SIZE, MAX_LENGTH, LEARNING_RATE = 5, 32, 256, 5e-5
 
 
-def guides_of(method: str, tokenizer: Any) -> list[hw.Guide]:
-    """The guides of a method such as `distance + MDG + PDG`; `MDG@0.05` has another share than the default."""
-    stop = tokenizer.convert_tokens_to_ids(".")
-    made: dict[str, Any] = {
+def build_guides(method: str, tokenizer: Any) -> list[hw.Guide]:
+    """Build the guides of a method such as `distance + MDG + PDG`; `MDG@0.05` sets the share."""
+    period_id = tokenizer.convert_tokens_to_ids(".")
+    guide_classes: dict[str, Any] = {
         "MDG": hw.guides.MapDiscrimination,
         "PDG": hw.guides.PatternDecorrelation,
         "First": hw.guides.First,
         "Next": hw.guides.Next,
         "Previous": hw.guides.Previous,
         "Delimiter": partial(hw.guides.Delimiter, tokens=[tokenizer.sep_token_id]),
-        "Period": partial(hw.guides.Period, tokens=[stop]),
+        "Period": partial(hw.guides.Period, tokens=[period_id]),
     }
     parts = [part.partition("@") for part in method.split(" + ")]
-    shares = {name: {"share": float(share)} if share else {} for name, _, share in parts if name in made}
-    return [made[name]("auto", **share) for name, share in shares.items()]
+    options = {name: {"share": float(share)} if share else {} for name, _, share in parts if name in guide_classes}
+    return [guide_classes[name]("auto", **options[name]) for name in options]
 
 
 SCHEMES: dict[str, tuple[type[hw.Scheme], dict[str, Any], float]] = {
@@ -77,76 +77,77 @@ METHODS = ("unchanged", *GUIDES, "distance", "relative", "distance + MDG + PDG")
 
 
 @cache
-def read(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def encoded(tokenizer: Any, rows: list[dict[str, str]], chosen: str, classes: list[str]) -> list[dict[str, Any]]:
+def encode(tokenizer: Any, rows: list[dict[str, str]], dataset: str, classes: list[str]) -> list[dict[str, Any]]:
     def texts(row: dict[str, str]) -> list[str]:
-        found = [row[column] for column in SETS[chosen][2] if column in row]
-        return [" ".join(found).strip()] if chosen == "ag" else found
+        columns = [row[column] for column in DATASETS[dataset][2] if column in row]
+        return [" ".join(columns).strip()] if dataset == "ag" else columns
 
     return [
-        {**tokenizer(*texts(row), truncation=True, max_length=LENGTH), "labels": classes.index(row["label"])}
+        {**tokenizer(*texts(row), truncation=True, max_length=MAX_LENGTH), "labels": classes.index(row["label"])}
         for row in rows
     ]
 
 
 @cache
-def held_out(name: str, data: Path, chosen: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Test examples, and the labels' names."""
-    train, test, *_, tested = SETS[chosen]
-    rows, classes = read(data / test), sorted({row["label"] for row in read(data / train)})
-    rows = random.Random(0).sample(rows, min(tested, len(rows)))
-    return encoded(AutoTokenizer.from_pretrained(name), rows, chosen, classes), classes
+def load_test_examples(name: str, data: Path, dataset: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the test examples and the class names."""
+    train, test, *_, num_test_rows = DATASETS[dataset]
+    rows, classes = read_rows(data / test), sorted({row["label"] for row in read_rows(data / train)})
+    rows = random.Random(0).sample(rows, min(num_test_rows, len(rows)))
+    return encode(AutoTokenizer.from_pretrained(name), rows, dataset, classes), classes
 
 
-class Ear:
-    """Keeps what heads receive."""
+class ListRecorder:
+    """Keeps the records of all layers."""
 
     is_recording = True
     required_fields: frozenset[RecordField] = frozenset()
 
     def __init__(self) -> None:
-        self.heard: list[LayerRecord] = []
+        self.records: list[LayerRecord] = []
 
-    def record(self, layer: nn.Module, heard: LayerRecord) -> None:
-        self.heard.append(heard)
+    def record(self, layer: nn.Module, record: LayerRecord) -> None:
+        self.records.append(record)
 
 
-def similarity(model: Any, batches: list[dict[str, Any]]) -> float:
-    """The mean cosine between the received vectors of two heads, of any layers."""
-    found = []
+def head_similarity(model: Any, batches: list[dict[str, Any]]) -> float:
+    """Return the mean cosine between the received attention of two heads of any layers."""
+    cosines = []
     with eval_mode(model), use_headwise_attention(model):
         for batch in batches:
-            ear = Ear()
-            with recording(model, ear):
+            recorder = ListRecorder()
+            with recording(model, recorder):
                 model(**batch)
-            rows = torch.cat([layer.received * layer.real[:, None] for layer in ear.heard], dim=1).float()
+            rows = torch.cat([layer.received * layer.real[:, None] for layer in recorder.records], dim=1).float()
             rows = nn.functional.normalize(rows, dim=-1)
             n = rows.shape[1]
-            found.append((rows.sum(dim=1).square().sum(dim=-1) - n) / (n * (n - 1)))
-    return float(torch.cat(found).mean())
+            cosines.append((rows.sum(dim=1).square().sum(dim=-1) - n) / (n * (n - 1)))
+    return float(torch.cat(cosines).mean())
 
 
-def run(name: str, data: Path, chosen: str, seed: int, method: str) -> dict[str, Any]:
+def run(name: str, data: Path, dataset: str, seed: int, method: str) -> dict[str, Any]:
+    """Fine-tune and evaluate a model, and return one line of `runs.jsonl`."""
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(name)
-    test, classes = held_out(name, data, chosen)
-    train = read(data / SETS[chosen][0])
-    rows = random.Random(seed).sample(train, min(SETS[chosen][3], len(train)))
+    test, classes = load_test_examples(name, data, dataset)
+    train = read_rows(data / DATASETS[dataset][0])
+    rows = random.Random(seed).sample(train, min(DATASETS[dataset][3], len(train)))
     set_seed(seed)
     model: Any = AutoModelForSequenceClassification.from_pretrained(name, num_labels=len(classes), dtype=torch.float32)
     scheme = next((part for part in method.split(" + ") if part in SCHEMES), None)
     if scheme is not None:
-        kind, options, rate = SCHEMES[scheme]
-        hw.retrofit(model, kind, **options)
+        scheme_class, options, learning_rate = SCHEMES[scheme]
+        hw.retrofit(model, scheme_class, **options)
     collate = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=16)
     arguments = TrainingArguments(
-        output_dir=tempfile.gettempdir(),  # to which nothing is saved
+        output_dir=tempfile.gettempdir(),  # nothing is saved
         num_train_epochs=EPOCHS,
-        per_device_train_batch_size=BATCH,
+        per_device_train_batch_size=BATCH_SIZE,
         per_device_eval_batch_size=256,
         learning_rate=LEARNING_RATE,
         warmup_steps=0.1,
@@ -161,78 +162,91 @@ def run(name: str, data: Path, chosen: str, seed: int, method: str) -> dict[str,
     trainer = hw.GuidedTrainer(
         model=model,
         args=arguments,
-        train_dataset=encoded(tokenizer, rows, chosen, classes),
+        train_dataset=encode(tokenizer, rows, dataset, classes),
         data_collator=collate,
-        guides=guides_of(method, tokenizer),
-        scheme_learning_rate=rate if scheme else None,
+        guides=build_guides(method, tokenizer),
+        scheme_learning_rate=learning_rate if scheme else None,
     )
     device = arguments.device
-    shown = [{k: v.to(device) for k, v in collate(test[at : at + 32]).items()} for at in range(0, 128, 32)]
-    before = similarity(model.to(device), shown)
+    batches = [{k: v.to(device) for k, v in collate(test[i : i + 32]).items()} for i in range(0, 128, 32)]
+    similarity_before = head_similarity(model.to(device), batches)
     start = time.perf_counter()
     trainer.train()
     seconds = time.perf_counter() - start
     predictions: Any = trainer.predict(test)  # type: ignore[arg-type]
-    right = (predictions.predictions.argmax(axis=-1) == predictions.label_ids).mean()
+    accuracy = (predictions.predictions.argmax(axis=-1) == predictions.label_ids).mean()
     return {
-        "set": chosen,
+        "set": dataset,
         "seed": seed,
         "method": method,
-        "accuracy": 100 * float(right),
-        "similarity before": before,
-        "similarity": similarity(model, shown),
+        "accuracy": 100 * float(accuracy),
+        "similarity before": similarity_before,
+        "similarity": head_similarity(model, batches),
         "train_seconds": seconds,
     }
 
 
-def jobs(sets: list[str], seeds: int, methods: list[str], done: list[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
-    finished = {(line["set"], line["seed"], line["method"]) for line in done}
+def pending_runs(
+    datasets: list[str], seeds: int, methods: list[str], lines: list[dict[str, Any]]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield dataset, seed and method of all runs that have no line yet."""
+    finished = {(line["set"], line["seed"], line["method"]) for line in lines}
     for seed in range(seeds):
-        for chosen in sets:
+        for dataset in datasets:
             for method in methods:
-                if (chosen, seed, method) not in finished:
-                    yield chosen, seed, method
+                if (dataset, seed, method) not in finished:
+                    yield dataset, seed, method
 
 
-def table(lines: list[dict[str, Any]], baseline: str = "unchanged") -> str:
-    """Accuracy, the paired difference to the unchanged model with its p, and how alike heads are.
+def build_table(lines: list[dict[str, Any]], baseline: str = "unchanged") -> str:
+    """Return accuracy, its paired difference to the unchanged model with p, and the similarity of heads, as Markdown.
 
-    Of the seeds that all methods have been run with.
+    Only seeds that all methods have been run with are included.
     """
-    by = {(line["set"], line["method"], line["seed"]): line for line in lines}
-    sets = [chosen for chosen in SETS if any(line["set"] == chosen for line in lines)]
-    methods = list(dict.fromkeys(line["method"] for line in sorted(lines, key=lambda line: order(line["method"]))))
-    seeds_of = {
-        chosen: [seed for seed in range(1000) if all((chosen, method, seed) in by for method in methods)]
-        for chosen in sets
+    by_run = {(line["set"], line["method"], line["seed"]): line for line in lines}
+    datasets = [dataset for dataset in DATASETS if any(line["set"] == dataset for line in lines)]
+    methods = list(dict.fromkeys(line["method"] for line in sorted(lines, key=lambda line: sort_key(line["method"]))))
+    common_seeds = {
+        dataset: [seed for seed in range(1000) if all((dataset, method, seed) in by_run for method in methods)]
+        for dataset in datasets
     }
-    heads = [f"{chosen}, {len(seeds_of[chosen])} seeds: accuracy | difference, p | cosine" for chosen in sets]
-    out = ["| method | " + " | ".join(heads) + " | all |"]
-    out.append("|---|" + "---|" * (3 * len(sets) + 1))
+    headers = [
+        f"{dataset}, {len(common_seeds[dataset])} seeds: accuracy | difference, p | cosine" for dataset in datasets
+    ]
+    rows = ["| method | " + " | ".join(headers) + " | all |"]
+    rows.append("|---|" + "---|" * (3 * len(datasets) + 1))
     for method in methods:
-        cells, every = [], []
-        for chosen in sets:
-            seeds = seeds_of[chosen]
+        cells, differences = [], []
+        for dataset in datasets:
+            seeds = common_seeds[dataset]
             if len(seeds) < 2:
                 cells += ["", "", ""]
                 continue
-            mine = torch.tensor([by[chosen, method, s]["accuracy"] for s in seeds], dtype=torch.float64)
-            theirs = torch.tensor([by[chosen, baseline, s]["accuracy"] for s in seeds], dtype=torch.float64)
-            cosine = torch.tensor([by[chosen, method, s]["similarity"] for s in seeds]).mean()
-            difference = mine - theirs
-            cells += [f"{mine.mean():.2f} ± {mine.std():.2f}", paired(difference, method, baseline), f"{cosine:.2f}"]
-            every.append(difference)
-        cells.append(paired(torch.cat(every), method, baseline) if every else "")
-        out.append(f"| {method} | " + " | ".join(cells) + " |")
-    return "\n".join(out) + "\n"
+            accuracy = torch.tensor([by_run[dataset, method, s]["accuracy"] for s in seeds], dtype=torch.float64)
+            baseline_accuracy = torch.tensor(
+                [by_run[dataset, baseline, s]["accuracy"] for s in seeds], dtype=torch.float64
+            )
+            cosine = torch.tensor([by_run[dataset, method, s]["similarity"] for s in seeds]).mean()
+            difference = accuracy - baseline_accuracy
+            cells += [
+                f"{accuracy.mean():.2f} ± {accuracy.std():.2f}",
+                format_difference(difference, method, baseline),
+                f"{cosine:.2f}",
+            ]
+            differences.append(difference)
+        cells.append(format_difference(torch.cat(differences), method, baseline) if differences else "")
+        rows.append(f"| {method} | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
 
 
-def order(method: str) -> int:
-    known = [*METHODS, *SCHEMES]
-    return known.index(method) if method in known else len(known)
+def sort_key(method: str) -> int:
+    """Return the position of a method in the table."""
+    methods = [*METHODS, *SCHEMES]
+    return methods.index(method) if method in methods else len(methods)
 
 
-def paired(difference: torch.Tensor, method: str, baseline: str) -> str:
+def format_difference(difference: torch.Tensor, method: str, baseline: str) -> str:
+    """Return the mean difference and the p-value of a paired t-test."""
     if method == baseline:
         return ""
     return f"{difference.mean():+.2f}, {t_test(difference.numpy()):.3f}"
@@ -241,37 +255,37 @@ def paired(difference: torch.Tensor, method: str, baseline: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a Hugging Face encoder, by name or path")
-    parser.add_argument("--data", required=True, type=Path, help=", ".join(SETS[one][0] for one in SETS))
+    parser.add_argument("--data", required=True, type=Path, help=", ".join(DATASETS[name][0] for name in DATASETS))
     parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
+    parser.add_argument("--datasets", nargs="+", default=list(DATASETS), choices=list(DATASETS))
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--jobs", type=int, default=1, help="processes, which share the GPU")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so long")
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    file = given.out / "runs.jsonl"
-    done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes, which share the GPU")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="time after which no run is started")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / "runs.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     start = time.perf_counter()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool, file.open("a") as log:
-        todo = list(jobs(given.sets, given.seeds, given.methods, done))
-        latest = time.time() + given.seconds
-        futures = [pool.submit(limited, latest, given.model, given.data, *job) for job in todo]
+    with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool, path.open("a") as log:
+        runs = list(pending_runs(args.datasets, args.seeds, args.methods, lines))
+        deadline = time.time() + args.seconds
+        futures = [pool.submit(run_before, deadline, args.model, args.data, *parameters) for parameters in runs]
         for count, future in enumerate(as_completed(futures), start=1):
             line = future.result()
             if line is not None:
                 log.write(json.dumps(line) + "\n")
                 log.flush()
-                print(f"{count}/{len(todo)} {time.perf_counter() - start:.0f} s {line}", flush=True)
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    (given.out / "fine_tuning.md").write_text(table(lines))
-    print(table(lines))
+                print(f"{count}/{len(runs)} {time.perf_counter() - start:.0f} s {line}", flush=True)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    (args.out / "fine_tuning.md").write_text(build_table(lines))
+    print(build_table(lines))
 
 
-def limited(latest: float, *arguments: Any) -> dict[str, Any] | None:
-    """A run, unless it is too late to begin one."""
-    return None if time.time() > latest else run(*arguments)
+def run_before(deadline: float, *parameters: Any) -> dict[str, Any] | None:
+    """Start a run, or return None after the deadline."""
+    return None if time.time() > deadline else run(*parameters)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Imports go down only: cli → studies → training → tasks, models, guidance → attention; others aside."""
+"""Dependencies between packages point down only: cli → studies → training → tasks, models, guidance → attention."""
 
 import ast
 from pathlib import Path
@@ -7,11 +7,11 @@ import headwise
 
 ROOT = Path(headwise.__file__).parent
 
-#: What each room may import from, besides itself.
-DOORS = {
+#: The packages that each package may import, besides itself.
+DEPENDENCIES = {
     "attention": set(),
     "integrations": {"attention"},
-    "guides": {"integrations"},
+    "guides": {"attention", "integrations"},
     "guidance": {"attention", "integrations", "guides"},
     "models": {"attention"},
     "inspection": {"attention", "integrations", "models"},
@@ -36,8 +36,9 @@ DOORS = {
 }
 
 
-def imported_rooms(source: str) -> set[str]:
-    rooms = set()
+def imported_packages(source: str) -> set[str]:
+    """Return the packages of headwise that a module imports."""
+    packages = set()
     for node in ast.walk(ast.parse(source)):
         names = []
         if isinstance(node, ast.Import):
@@ -45,27 +46,28 @@ def imported_rooms(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("headwise.")}
-    return rooms
+        packages |= {name.split(".")[1] for name in names if name.startswith("headwise.")}
+    return packages
 
 
-def test_imports_go_down_only() -> None:
-    files = [path for path in ROOT.rglob("*.py") if path.parent != ROOT]
-    assert files
-    for path in files:
-        room = path.relative_to(ROOT).parts[0]
-        used = imported_rooms(path.read_text()) & (DOORS.keys() | {p.name for p in ROOT.iterdir() if p.is_dir()})
-        assert used <= DOORS[room] | {room}, f"{path}: {room} may not import {used - DOORS[room] - {room}}"
+def test_dependencies_point_down_only() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert packages == DEPENDENCIES.keys()
+    for path in ROOT.glob("*/**/*.py"):
+        package = path.relative_to(ROOT).parts[0]
+        imported = (imported_packages(path.read_text(encoding="utf-8")) & packages) - {package}
+        assert imported <= DEPENDENCIES[package], f"{path}: {package} may not import {imported - DEPENDENCIES[package]}"
 
 
 def test_backends_do_not_import_each_other() -> None:
     attention = ROOT / "attention"
     backends = {"reference", "blockwise", "sdpa", "triton_backend"}
     for backend in backends:
-        for path in [attention / f"{backend}.py", *(attention / backend).glob("*.py")]:
-            if path.exists():
-                for other in backends - {backend}:
-                    assert f"headwise.attention.{other}" not in path.read_text(), f"{path} imports {other}"
+        files = [path for path in (attention / f"{backend}.py", *(attention / backend).glob("*.py")) if path.exists()]
+        assert files, f"no files of the backend {backend}"
+        for path in files:
+            for other in backends - {backend}:
+                assert f"headwise.attention.{other}" not in path.read_text(encoding="utf-8"), f"{path} imports {other}"
 
 
 #: The parts of `training` that each part may import, besides itself.

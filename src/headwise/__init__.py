@@ -1,9 +1,10 @@
-"""Self-attention with learned distance and relative positions, and guides for attention heads."""
+"""Position-aware self-attention, and guides that regularize attention heads."""
 
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
+from importlib import metadata as _metadata
 
+from headwise._auto_classes import register_auto_classes as _register_auto_classes
 from headwise.attention import (
     BackendChoice,
     DecoderLayer,
@@ -19,7 +20,7 @@ from headwise.attention import (
     explain,
 )
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from headwise import guides, models
     from headwise.guidance import Guided, GuidedLoss, GuidedTrainer, guiding
     from headwise.guides import Guide
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     )
 
 try:
-    __version__ = version("headwise")
-except PackageNotFoundError:
+    __version__ = _metadata.version("headwise")
+except _metadata.PackageNotFoundError:
     __version__ = "0+not-installed"
 
 __all__ = [
@@ -68,8 +69,8 @@ __all__ = [
     "scheme_parameters",
 ]
 
-#: Names that need transformers, imported on first use because that takes seconds.
-_LAZY = {
+#: Names that need transformers. They are imported on first use, because transformers takes seconds to import.
+_LAZY_NAMES = {
     "Guide": "headwise.guides",
     "Guided": "headwise.guidance",
     "GuidedLoss": "headwise.guidance",
@@ -83,15 +84,19 @@ _LAZY = {
     "save_adapter": "headwise.integrations",
     "scheme_parameters": "headwise.integrations",
 }
+_LAZY_PACKAGES = ("guides", "models")
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("guides", "models"):
-        return import_module(f"headwise.{name}")
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+def __getattr__(name: str) -> object:
+    if name in _LAZY_PACKAGES:
+        return _importlib.import_module(f"headwise.{name}")
+    if name in _LAZY_NAMES:
+        return getattr(_importlib.import_module(_LAZY_NAMES[name]), name)
     raise AttributeError(f"module 'headwise' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+_register_auto_classes()

@@ -1,4 +1,4 @@
-"""`python -m headwise`, which `torchrun -m` and `accelerate launch -m` need."""
+"""The command line as `python -m headwise`, for `torchrun -m` and `accelerate launch -m`."""
 
 import sys
 

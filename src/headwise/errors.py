@@ -1,5 +1,8 @@
-"""What a user did wrong, as every room tells it and the command line prints it."""
+"""The exception for errors that the user can correct."""
 
 
 class UserError(ValueError):
-    """What the user should do differently, in one line: which file, line or argument, and what was expected."""
+    """An error in the user's input. Its message, one line, names the file, line or argument and what was expected.
+
+    The command line prints the message without a traceback.
+    """

@@ -1,4 +1,4 @@
-"""Guides in sentence-transformers' own trainer."""
+"""`GuidedLoss`: guides in sentence-transformers' trainer."""
 
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import headwise as hw
-from tests.guidance.test_attaching import build
+from tests.integrations.tiny_models import build_model
 
 
-def test_the_cross_encoders_trainer_logs_each_guide(tmp_path: Path) -> None:
+def test_the_trainer_logs_each_guide(tmp_path: Path) -> None:
     sentence_transformers: Any = pytest.importorskip("sentence_transformers")
     from datasets import Dataset
     from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
@@ -25,7 +25,7 @@ def test_the_cross_encoders_trainer_logs_each_guide(tmp_path: Path) -> None:
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
     ).save_pretrained(tmp_path / "model")
-    model = build("bert")
+    model = build_model("bert")
     model.config.num_labels = 1
     model.classifier = nn.Linear(16, 1)
     model.save_pretrained(tmp_path / "model")
@@ -51,6 +51,6 @@ def test_the_cross_encoders_trainer_logs_each_guide(tmp_path: Path) -> None:
     assert torch.isfinite(torch.tensor(encoder.predict([("a film", "good")])))
 
 
-def test_a_loss_without_a_model_is_named() -> None:
+def test_a_loss_without_a_model_is_refused() -> None:
     with pytest.raises(TypeError, match="loss must be a loss of sentence-transformers"):
         hw.GuidedLoss(nn.MSELoss(), [hw.guides.First()])

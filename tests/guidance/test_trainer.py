@@ -1,4 +1,4 @@
-"""GuidedTrainer: a Trainer whose loss has named terms more."""
+"""`GuidedTrainer`: a Trainer with guides."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import TrainingArguments
 
 import headwise as hw
-from tests.guidance.test_attaching import build
+from tests.integrations.tiny_models import build_model
 
 
-class Texts(torch.utils.data.Dataset[dict[str, Any]]):
+class RandomTexts(torch.utils.data.Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return 12
 
@@ -27,8 +28,10 @@ class Texts(torch.utils.data.Dataset[dict[str, Any]]):
         }
 
 
-def trainer(model: Any, folder: Path, guides: Sequence[hw.Guide], model_init: Any = None, **options: Any) -> Any:
-    settings: dict[str, Any] = {
+def build_trainer(
+    model: Any, out_dir: Path, guides: Sequence[hw.Guide], model_init: Any = None, **options: Any
+) -> hw.GuidedTrainer:
+    defaults: dict[str, Any] = {
         "per_device_train_batch_size": 4,
         "max_steps": 3,
         "logging_steps": 1,
@@ -38,61 +41,84 @@ def trainer(model: Any, folder: Path, guides: Sequence[hw.Guide], model_init: An
         "save_strategy": "no",
         "disable_tqdm": True,
     }
-    arguments = TrainingArguments(output_dir=str(folder), **(settings | options))
-    texts = Texts()
+    arguments = TrainingArguments(output_dir=str(out_dir), **(defaults | options))
+    texts = RandomTexts()
     return hw.GuidedTrainer(
         model=model, args=arguments, train_dataset=texts, eval_dataset=texts, guides=guides, model_init=model_init
     )
 
 
-def test_every_term_is_logged_by_name_and_added_to_the_loss(tmp_path: Path) -> None:
+def loss_logs(trainer: hw.GuidedTrainer) -> list[dict[str, float]]:
+    return [logs for logs in trainer.state.log_history if "loss" in logs]
+
+
+def test_every_term_is_added_to_the_loss_and_logged_by_name(tmp_path: Path) -> None:
     guides = [
         hw.guides.MapDiscrimination(0.5),
         hw.guides.Rationale(2.0, key="highlights"),
         hw.guides.Next(1.0, heads=[0], schedule="linear"),
     ]
-    run = trainer(build("bert"), tmp_path, guides)
-    unguided = trainer(build("bert"), tmp_path, [])
-    for one in (run, unguided):
-        one.train()
-    logs, plain = ([entry for entry in one.state.log_history if "loss" in entry] for one in (run, unguided))
+    trainer = build_trainer(build_model("bert"), tmp_path, guides)
+    unguided = build_trainer(build_model("bert"), tmp_path, [])
+    trainer.train()
+    unguided.train()
+    logs, unguided_logs = loss_logs(trainer), loss_logs(unguided)
     assert len(logs) == 3
-    added = 0.5 * logs[0]["guide/MapDiscrimination"] + 2.0 * logs[0]["guide/Rationale"] + logs[0]["guide/Next"]
-    assert logs[0]["loss"] == pytest.approx(plain[0]["loss"] + added, rel=1e-3)
-    assert not any(name.startswith("guide/") for name in plain[0])
-    assert run.model.config._attn_implementation == "sdpa"
-    assert run.evaluate()["eval_loss"] > 0
+    terms = 0.5 * logs[0]["guide/MapDiscrimination"] + 2.0 * logs[0]["guide/Rationale"] + logs[0]["guide/Next"]
+    assert logs[0]["loss"] == pytest.approx(unguided_logs[0]["loss"] + terms, rel=1e-3)
+    assert not any(name.startswith("guide/") for name in unguided_logs[0])
+    model: Any = trainer.model
+    assert model.config._attn_implementation == "sdpa"
+    assert trainer.evaluate()["eval_loss"] > 0
 
 
-def test_gradient_accumulation_changes_nothing(tmp_path: Path) -> None:
-    """What a guide adds to a step is the same in one batch of 4 and in two of 2."""
+def test_gradient_accumulation_does_not_change_the_step(tmp_path: Path) -> None:
+    """A guide changes the parameters by the same amount with one batch of 4 and with two of 2."""
 
-    def step(guides: Sequence[hw.Guide], size: int, accumulated: int) -> list[torch.Tensor]:
-        options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulated, "max_steps": 1}
-        run = trainer(build("bert"), tmp_path, guides, optim="sgd", learning_rate=1.0, max_grad_norm=0.0, **options)
-        run.train()
-        return [parameter.detach().clone() for parameter in run.model.parameters()]
+    def train(guides: Sequence[hw.Guide], batch_size: int, steps: int) -> list[Tensor]:
+        options = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": steps, "max_steps": 1}
+        model = build_model("bert")
+        build_trainer(model, tmp_path, guides, optim="sgd", learning_rate=1.0, max_grad_norm=0.0, **options).train()
+        return [parameter.detach().clone() for parameter in model.parameters()]
 
-    found = []
-    for size, accumulated in ((4, 1), (2, 2)):
-        guided, unguided = (step(guides, size, accumulated) for guides in ([hw.guides.MapDiscrimination(1.0)], []))
-        found.append([one - other for one, other in zip(guided, unguided, strict=True)])
-    assert max(float(difference.abs().max()) for difference in found[0]) > 1e-3
-    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-3)
-
-
-def test_a_model_made_at_the_start_of_training_is_guided(tmp_path: Path) -> None:
-    run = trainer(None, tmp_path, [hw.guides.MapDiscrimination(1.0)], model_init=lambda: build("bert"))
-    run.train()
-    assert "guide/MapDiscrimination" in run.state.log_history[0]
+    changes = []
+    for batch_size, steps in ((4, 1), (2, 2)):
+        guided, unguided = (train(guides, batch_size, steps) for guides in ([hw.guides.MapDiscrimination(1.0)], []))
+        changes.append([x - y for x, y in zip(guided, unguided, strict=True)])
+    assert max(float(change.abs().max()) for change in changes[0]) > 1e-3
+    torch.testing.assert_close(*changes, atol=1e-5, rtol=1e-3)
 
 
-def test_new_parameters_have_a_learning_rate_of_their_own(tmp_path: Path) -> None:
-    model: Any = hw.retrofit(build("bert"), hw.DistanceAware)
-    run = trainer(model, tmp_path, [hw.guides.MapDiscrimination(0.1)])
-    run.train()
-    own = [group for group in run.optimizer.param_groups if group.get("headwise")]
-    assert len(own) == 1
-    assert own[0]["initial_lr"] == pytest.approx(0.1)
-    assert {id(p) for p in own[0]["params"]} == {id(p) for p in hw.scheme_parameters(model)}
+def test_a_resumed_run_continues_with_the_automatic_weights(tmp_path: Path) -> None:
+    def train(resume_from_checkpoint: str | None) -> tuple[Any, list[dict[str, float]]]:
+        guides = [hw.guides.MapDiscrimination("auto", share=0.5)]
+        model = build_model("bert")
+        trainer = build_trainer(model, tmp_path, guides, max_steps=6, save_strategy="steps", save_steps=4)
+        trainer.train(resume_from_checkpoint=resume_from_checkpoint)
+        return model, loss_logs(trainer)
+
+    model, logs = train(None)
+    resumed, resumed_logs = train(str(tmp_path / "checkpoint-4"))
+    weight = "guide/MapDiscrimination/weight"
+    assert logs[-1][weight] > 0
+    assert [entry[weight] for entry in resumed_logs] == [entry[weight] for entry in logs]
+    torch.testing.assert_close(resumed.state_dict(), model.state_dict(), atol=0.0, rtol=0.0)
+
+
+def test_a_model_built_by_model_init_is_guided(tmp_path: Path) -> None:
+    guides = [hw.guides.MapDiscrimination(1.0)]
+    trainer = build_trainer(None, tmp_path, guides, model_init=lambda: build_model("bert"))
+    trainer.train()
+    assert "guide/MapDiscrimination" in trainer.state.log_history[0]
+
+
+def test_added_parameters_have_their_own_learning_rate(tmp_path: Path) -> None:
+    model: Any = hw.retrofit(build_model("bert"), hw.DistanceAware)
+    trainer = build_trainer(model, tmp_path, [hw.guides.MapDiscrimination(0.1)])
+    trainer.train()
+    optimizer: Any = trainer.optimizer
+    groups = [group for group in optimizer.param_groups if group.get("headwise")]
+    assert len(groups) == 1
+    assert groups[0]["initial_lr"] == pytest.approx(0.1)
+    assert {id(p) for p in groups[0]["params"]} == {id(p) for p in hw.scheme_parameters(model)}
     assert all(float(p.abs().max()) > 0 for p in hw.scheme_parameters(model)[:1])

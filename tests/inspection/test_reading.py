@@ -45,5 +45,5 @@ def test_a_model_that_cannot_be_read_is_told() -> None:
     config = DebertaV2Config(
         vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
     )
-    with pytest.raises(hw.NotThroughTheInterface, match="DebertaV2Model"):
+    with pytest.raises(hw.UnsupportedAttentionError, match="DebertaV2Model"):
         attention_maps(DebertaV2Model(config), {"input_ids": IDS[:1]})

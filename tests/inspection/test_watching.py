@@ -13,7 +13,7 @@ import headwise as hw
 from headwise.errors import UserError
 from headwise.inspection import watch
 from headwise.integrations import AttentionRows
-from headwise.integrations.hf_attention import WATCHER
+from headwise.integrations.observing import OBSERVER
 from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 4, 3], [9, 3, 8, 2, 0, 0, 0]])
@@ -73,7 +73,7 @@ def test_outputs_are_bit_for_bit_those_of_the_unwatched_model(name: str) -> None
     assert len(maps) == 3
     with torch.no_grad():
         assert torch.equal(model(**INPUTS)[0], expected)
-    assert not any(WATCHER in module.__dict__ or module._forward_hooks for module in model.modules())
+    assert not any(OBSERVER in module.__dict__ or module._forward_hooks for module in model.modules())
 
 
 @pytest.mark.parametrize("name", MODELS)

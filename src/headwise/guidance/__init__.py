@@ -1,4 +1,4 @@
-"""Training with guides: the context manager `guiding`, a Trainer, and a loss for sentence-transformers."""
+"""Training with guides: a context manager, a transformers Trainer, and a loss for sentence-transformers."""
 
 from headwise.guidance.cross_encoder import GuidedLoss
 from headwise.guidance.guided import Guided, guiding

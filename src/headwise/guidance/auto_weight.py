@@ -1,8 +1,8 @@
-"""`weight="auto"`: guides whose gradient is a share of the task's.
+"""Automatic weights of guides (`weight="auto"`).
 
-Task and guide meet at the queries of the guided layers. Every so often both gradients are taken there, and the weight
-is set so that the guide's is `share` times as long as the task's, or that share divided by the number of guides that
-ask for it; between, the weight stays.
+The gradients of task and guides are compared at the queries of the guided layers. At regular intervals, the weight is
+set so that the norm of the guide's gradient is `share` times that of the task; several automatic guides divide the
+share equally.
 """
 
 import math
@@ -12,34 +12,37 @@ from torch import Tensor, distributed
 
 from headwise.guides import Guide
 
-#: Measured in the first steps, where gradients change fast, and then every so many.
-EVERY, FIRST = 25, 4
-#: How much of the last measurement stays, so that one odd batch weighs little.
-MEMORY = 0.5
+#: Weights are updated in each of the first steps, when gradients change fast, and at this interval afterwards.
+INITIAL_UPDATES, UPDATE_INTERVAL = 4, 25
+
+#: The fraction of the previous weight that an update keeps.
+SMOOTHING = 0.5
 
 
 class AutoWeight:
-    """Keeps the weights of `auto` guides."""
+    """Updates the weights of automatic guides."""
 
     def __init__(self) -> None:
         self.step = 0
 
-    def due(self) -> bool:
-        return self.step < FIRST or self.step % EVERY == 0
+    def is_due(self) -> bool:
+        """Return whether the weights are updated in this step."""
+        return self.step < INITIAL_UPDATES or self.step % UPDATE_INTERVAL == 0
 
-    def update(self, task: Tensor, terms: dict[Guide, Tensor], queries: list[Tensor]) -> None:
-        """Set the weights from what the gradients are now."""
-        lengths = torch.stack([gradient_length(loss, queries) for loss in (task, *terms.values())])
+    def update(self, task_loss: Tensor, terms: dict[Guide, Tensor], queries: list[Tensor]) -> None:
+        """Set the weights of guides from the gradients of the task's loss and of their terms."""
+        norms = torch.stack([gradient_norm(loss, queries) for loss in (task_loss, *terms.values())])
         if distributed.is_available() and distributed.is_initialized():
-            distributed.all_reduce(lengths)  # every process has the same weights
-        length, *others = lengths.tolist()
-        for guide, other in zip(terms, others, strict=True):
-            weight = guide.share / len(terms) * length / other if other > 0 else 0.0
-            if math.isfinite(weight):  # a batch that overflowed says nothing
-                guide.weight = weight if self.step == 0 else MEMORY * guide.weight + (1 - MEMORY) * weight
+            distributed.all_reduce(norms)  # all processes need the same weights
+        task_norm, *term_norms = norms.tolist()
+        for guide, term_norm in zip(terms, term_norms, strict=True):
+            weight = guide.share / len(terms) * task_norm / term_norm if term_norm > 0 else 0.0
+            if math.isfinite(weight):  # skip batches that overflowed
+                guide.weight = weight if self.step == 0 else SMOOTHING * guide.weight + (1 - SMOOTHING) * weight
 
 
-def gradient_length(loss: Tensor, at: list[Tensor]) -> Tensor:
-    gradients = torch.autograd.grad(loss, at, retain_graph=True, allow_unused=True) if at else ()
-    weight_norms = [gradient.float().square().sum() for gradient in gradients if gradient is not None]
-    return torch.stack(weight_norms).sum().sqrt() if weight_norms else loss.new_zeros((), dtype=torch.float32)
+def gradient_norm(loss: Tensor, tensors: list[Tensor]) -> Tensor:
+    """Return the norm of a loss's gradient at some tensors, in float32."""
+    gradients = torch.autograd.grad(loss, tensors, retain_graph=True, allow_unused=True) if tensors else ()
+    squares = [gradient.float().square().sum() for gradient in gradients if gradient is not None]
+    return torch.stack(squares).sum().sqrt() if squares else loss.new_zeros((), dtype=torch.float32)

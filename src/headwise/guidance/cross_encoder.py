@@ -1,4 +1,4 @@
-"""Guides in sentence-transformers' CrossEncoderTrainer."""
+"""Guides for sentence-transformers' CrossEncoderTrainer."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -11,13 +11,14 @@ from headwise.guides import Guide
 
 
 class GuidedLoss(nn.Module):
-    """A loss of sentence-transformers' CrossEncoder with guides, each of which the trainer logs by name.
+    """A loss for sentence-transformers' CrossEncoder that adds guides. The trainer logs each of them by name.
 
-    The model is guided from now on until `close`, or until the end of a `with` block; in evaluation it runs as it was.
+    The model is guided from the creation of the loss until `close`, or until the end of a `with` block. Evaluation is
+    not affected.
 
     Args:
-        loss: a loss for a CrossEncoder, such as `BinaryCrossEntropyLoss(model)`.
-        guides: what to push heads towards.
+        loss: a loss of sentence-transformers for a CrossEncoder, such as `BinaryCrossEntropyLoss(model)`.
+        guides: the guides to add.
 
     Example:
         ```python
@@ -33,7 +34,7 @@ class GuidedLoss(nn.Module):
         super().__init__()
         model = getattr(loss, "model", None)
         if not isinstance(model, nn.Module):
-            raise TypeError(f"loss must be a loss of sentence-transformers, which knows its model; got {type(loss)!r}")
+            raise TypeError(f"loss must be a loss of sentence-transformers with a model; got {type(loss)!r}")
         self.loss = loss
         self._context = guiding(model, guides)
         self._guided = self._context.__enter__()
@@ -43,19 +44,22 @@ class GuidedLoss(nn.Module):
         return self.loss.model
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor]:
-        task: Tensor = self.loss(*args, **kwargs)
+        task_loss: Tensor = self.loss(*args, **kwargs)
         if not self._guided.is_recording:
-            return task
-        return {"task": task, **self._guided.losses(task)}
+            return task_loss
+        return {"task": task_loss, **self._guided.losses(task_loss)}
 
     def close(self) -> None:
-        """Let the model be as it was."""
+        """Stop guiding the model."""
         self._context.__exit__(None, None, None)
 
     def __enter__(self) -> "GuidedLoss":
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()

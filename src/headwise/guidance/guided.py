@@ -1,4 +1,4 @@
-"""`with guiding(model, guides)`: guides in any training loop."""
+"""The context manager `guiding`, which adds guides to any training loop."""
 
 import copy
 import inspect
@@ -16,130 +16,134 @@ from headwise.integrations import (
     RecordField,
     UnsupportedAttentionError,
     recording,
+    recording_output_attentions,
     unwrap_model,
     use_headwise_attention,
 )
-from headwise.integrations import recording_output_attentions as maps_of
 from headwise.integrations.deferred import DeferredBatch, DeferredReceived
-from headwise.integrations.hf_attention import compare, outputs_of
+from headwise.integrations.model_utils import check_same_outputs, run_example
 
 
 class Guided:
-    """Listens to a model's layers in training, and turns what it heard into a loss.
+    """A guided model: records forward passes in training mode, and computes the guides' losses from the last one.
 
     Attributes:
-        terms: every guide's last term by name, unweighted and without a graph, for logs.
+        terms: the last term of each guide by name, unweighted and detached, for logging.
     """
 
     def __init__(self, model: nn.Module, guides: Sequence[Guide]) -> None:
         if not isinstance(guides, Sequence) or not all(isinstance(guide, Guide) for guide in guides):
             raise TypeError(f"guides must be a list of guides such as MapDiscrimination(0.01), got {guides!r}")
         if not guides:
-            raise ValueError("guides must be at least one")
+            raise ValueError("guides must contain at least one guide")
         names = [guide.name for guide in guides]
         repeated = {name for name in names if names.count(name) > 1}
         if repeated:
-            raise ValueError(f"two guides are called {repeated.pop()!r}: give one of them a name")
+            raise ValueError(f"two guides have the name {repeated.pop()!r}: set name= for one of them")
         self.model, self.guides = model, tuple(guides)
-        self.required_fields = frozenset[RecordField]().union(*(guide.needs for guide in guides))
+        self.required_fields = frozenset[RecordField]().union(*(guide.required_fields for guide in guides))
         self.terms: dict[str, Tensor] = {}
+        self.is_closed = False
         self._layers: list[LayerRecord] = []
-        self._bunch = DeferredBatch()  # those of them that wait for what their tokens receive
+        self._deferred = DeferredBatch()
         self._inputs: dict[str, Any] = {}
-        self._open = False  # between a forward pass and its loss
-        self._entered = False  # between the model and the base model inside it
-        self._always = False
-        self._balance = AutoWeight()
-        self.over = False
+        self._in_forward = False  # between the start of a forward pass and its loss
+        self._in_outer_model = False  # between the start of the model and that of its base model
+        self._records_in_eval = False
+        self._auto_weight = AutoWeight()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Guided":
-        """What a copy of the model gets, which is not guided: somebody who listens no more."""
+        """Return a closed recorder, for a copy of the model, which is not guided."""
         copied = copy.copy(self)
-        copied.model, copied._layers, copied._bunch, copied._inputs = nn.Identity(), [], DeferredBatch(), {}
-        copied.over = True
+        copied.model, copied._layers, copied._deferred, copied._inputs = nn.Identity(), [], DeferredBatch(), {}
+        copied.is_closed = True
         return copied
 
     @property
     def is_recording(self) -> bool:
-        """In training only, so that evaluation costs nothing."""
-        return not self.over and (self._always or self.model.training)
+        """Whether forward passes are recorded: in training mode only."""
+        return not self.is_closed and (self._records_in_eval or self.model.training)
 
-    def begin(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """A forward pass begins: forget the last one. Returns the inputs without what is meant for guides alone.
+    def start_forward(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start a new record; the forward pre-hook of the model and of its base model, which may be called alone.
 
-        It begins with the model, or with the base model inside it, since some call a model's `forward` by itself.
+        Returns:
+            The arguments without the inputs that only guides read.
         """
-        if not self.over and (part is self.model or not self._entered):
-            self._forget()
-            names = inspect.signature(part.forward).parameters if args else ()
-            self._inputs, self._open = dict(zip(names, args, strict=False)) | kwargs, True
-        self._entered = part is self.model
-        own = {key for guide in self.guides for key in guide.keys}
-        return args, {name: x for name, x in kwargs.items() if name not in own}
+        if not self.is_closed and (module is self.model or not self._in_outer_model):
+            self._clear()
+            names = inspect.signature(module.forward).parameters if args else ()
+            self._inputs, self._in_forward = dict(zip(names, args, strict=False)) | kwargs, True
+        self._in_outer_model = module is self.model
+        guide_keys = {key for guide in self.guides for key in guide.input_keys}
+        return args, {name: x for name, x in kwargs.items() if name not in guide_keys}
 
-    def record(self, layer: nn.Module, heard: LayerRecord) -> None:
-        if self._open:  # else a checkpointed layer is computed again, in the backward pass
-            self._layers.append(heard)
-            if isinstance(heard.receiving, DeferredReceived):
-                self._bunch.add(heard.receiving)
+    def record(self, layer: nn.Module, record: LayerRecord) -> None:
+        """Record one layer. Checkpointed layers, which run again in the backward pass, are recorded once."""
+        if self._in_forward:
+            self._layers.append(record)
+            if isinstance(record.received_or_deferred, DeferredReceived):
+                self._deferred.add(record.received_or_deferred)
 
-    def _forget(self) -> None:
-        self._layers, self._inputs, self._open = [], {}, False
-        self._bunch.forget()
+    def _clear(self) -> None:
+        self._layers, self._inputs, self._in_forward = [], {}, False
+        self._deferred.clear()
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint must keep: the weights of `auto` guides, and how often they were used."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state to save in a checkpoint: the weights of automatic guides and the step."""
         return {
-            "step": self._balance.step,
+            "step": self._auto_weight.step,
             "weights": {guide.name: guide.weight for guide in self.guides if guide.auto},
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`."""
-        self._balance.step = state["step"]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state returned by `state_dict`."""
+        self._auto_weight.step = state["step"]
         for guide in self.guides:
             if guide.auto:
                 guide.weight = state["weights"][guide.name]
 
-    def loss(self, task: Tensor | None = None, *, progress: float = 0.0) -> Tensor:
-        """The sum of all weighted terms for the last forward pass; add it to the task's loss. See `losses`."""
-        first, *others = self.losses(task, progress=progress).values()
-        return sum(others, start=first)
+    def loss(self, task_loss: Tensor | None = None, *, progress: float = 0.0) -> Tensor:
+        """Compute the sum of all weighted terms of the last forward pass, to add to the task's loss. See `losses`."""
+        total, *others = self.losses(task_loss, progress=progress).values()
+        return sum(others, start=total)
 
-    def losses(self, task: Tensor | None = None, *, progress: float = 0.0) -> dict[str, Tensor]:
-        """Every guide's weighted term for the last forward pass, by name.
+    def losses(self, task_loss: Tensor | None = None, *, progress: float = 0.0) -> dict[str, Tensor]:
+        """Compute the weighted term of each guide, by name, for the last forward pass.
 
         Args:
-            task: the task's loss, which guides with the weight `auto` are measured by.
-            progress: the share of training that is over, 0 to 1, for guides with a schedule.
+            task_loss: the task's loss, required if a guide has an automatic weight.
+            progress: the fraction of training that is complete, 0 to 1, for guides with a schedule.
 
         Raises:
-            ValueError: a guide has the weight `auto`, and the task's loss was not given.
-            RuntimeError: there was no forward pass in training mode since the last call, or it kept no graph.
+            ValueError: a guide has an automatic weight, and the task's loss is missing or has no graph.
+            RuntimeError: there was no forward pass in training mode since the last call, or it has no gradient.
         """
         if not self._layers:
             raise RuntimeError(
-                "no attention was heard since the last loss(): first call the model in training mode, inside guiding(…)"
+                "no attention was recorded since the last loss(): call the model in training mode, inside guiding(…)"
             )
-        self._bunch.find()
-        observed = ForwardRecord(self._layers, self._inputs)
-        self._forget()
-        layers = observed.layers
-        if torch.is_grad_enabled() and not layers[-1].receiving.requires_grad and needs_gradient(self.model):
+        self._deferred.compute()
+        record = ForwardRecord(self._layers, self._inputs)
+        self._clear()
+        layers = record.layers
+        if torch.is_grad_enabled() and not layers[-1].received_or_deferred.requires_grad and is_trainable(self.model):
             raise RuntimeError(
-                "what heads do carries no gradient. Re-entrant gradient checkpointing drops it: use "
-                "gradient_checkpointing_kwargs={'use_reentrant': False}, or train the layers that are guided"
+                "the recorded attention has no gradient. Reentrant gradient checkpointing drops it: pass "
+                "gradient_checkpointing_kwargs={'use_reentrant': False}, or train the guided layers"
             )
-        terms = {guide: guide(observed) for guide in self.guides}
+        terms = {guide: guide(record) for guide in self.guides}
         self.terms = {guide.name: term.detach() for guide, term in terms.items()}
-        automatic = {guide: term for guide, term in terms.items() if guide.auto}
-        if automatic and torch.is_grad_enabled():
-            if not isinstance(task, Tensor) or not task.requires_grad:
-                name = next(iter(automatic)).name
-                raise ValueError(f"{name} has the weight 'auto': give guided.loss(…) the task's loss, with its graph")
-            if self._balance.due():
-                self._balance.update(task, automatic, [layer.q for layer in layers if layer.q.requires_grad])
-            self._balance.step += 1
+        auto_terms = {guide: term for guide, term in terms.items() if guide.auto}
+        if auto_terms and torch.is_grad_enabled():
+            if not isinstance(task_loss, Tensor) or not task_loss.requires_grad:
+                name = next(iter(auto_terms)).name
+                raise ValueError(f"{name} has weight='auto': call guided.loss(task_loss) with the task's loss")
+            if self._auto_weight.is_due():
+                self._auto_weight.update(task_loss, auto_terms, [layer.q for layer in layers if layer.q.requires_grad])
+            self._auto_weight.step += 1
         return {guide.name: guide.weight_at(progress) * term for guide, term in terms.items()}
 
 
@@ -154,21 +158,27 @@ def guiding(
 ) -> Iterator[Guided]:
     """Guide a Hugging Face model in any training loop.
 
-    Inside, the model's attention goes through ours, with the same outputs, but for those at padding tokens, which
-    nothing reads and which may be zeros in training; on leaving, also by an exception, it is as it was. The backward
-    pass belongs inside too where gradient checkpointing computes layers again.
+    Inside the context, the model runs with headwise's attention. Its outputs are the same, except those at padding
+    tokens, which may be zeros in training. On exit, the model's own attention is restored. With gradient checkpointing,
+    the backward pass must be inside the context too.
+
+    In an encoder-decoder model, the encoder is guided. If the model runs several times before `guided.loss(…)`, the
+    last forward pass counts.
 
     Args:
-        model: a `PreTrainedModel`, or what PEFT, DDP, `torch.compile` or sentence-transformers made of one.
-        guides: what to push heads towards; of an encoder and decoder, the encoder's heads. Where the model runs several
-            times before `guided.loss(…)`, the last one counts.
-        example: a batch to try the model on at the start; by default transformers' own dummy inputs.
-        check: whether to compare the outputs with the model's own at the start.
-        output_attentions: read the maps that the model returns itself, after dropout, N × N memory a head: for
-            models that never ask the interface, such as MPNet and DeBERTa.
+        model: a `PreTrainedModel`, also wrapped by PEFT, DDP, `torch.compile` or sentence-transformers.
+        guides: the guides to apply.
+        example: a batch to test the model with on entry; transformers' dummy inputs by default.
+        check: whether to compare the outputs with those of the model's own attention on entry.
+        output_attentions: read the attention weights that the model returns, for models that do not use transformers'
+            `AttentionInterface`, such as MPNet and DeBERTa. These are taken after dropout, and take N × N memory per
+            head.
+
+    Yields:
+        The guided model; its `loss` computes the guides' loss.
 
     Raises:
-        NotThroughTheInterface: the model's attention never asks transformers' AttentionInterface.
+        UnsupportedAttentionError: the model's attention does not go through transformers' `AttentionInterface`.
 
     Example:
         >>> import headwise as hw
@@ -183,38 +193,37 @@ def guiding(
     """
     if isinstance(model, nn.DataParallel):
         raise ValueError(
-            "DataParallel runs copies of a model in threads, which cannot be told apart: use DDP (torchrun)"
+            "DataParallel is not supported, because it runs copies of the model in threads: use DDP (torchrun)"
         )
     inner = unwrap_model(model)
     guided = Guided(inner, guides)
-    unheard = next((guide.name for guide in guides if output_attentions and "states" in guide.needs), None)
-    if unheard is not None:
-        raise ValueError(f"{unheard} needs values or outputs of heads, which a model's own maps do not tell")
-    before = outputs_of(inner, example) if check else None
-    with ExitStack() as ways:
-        for way in (
-            [maps_of(inner, guided)] if output_attentions else [use_headwise_attention(inner), recording(inner, guided)]
-        ):
-            ways.enter_context(way)
-        hooks = [
-            part.register_forward_pre_hook(guided.begin, with_kwargs=True)
-            for part in dict.fromkeys([inner, inner.base_model])
-        ]
-        try:
-            if before is not None:
-                guided._always = True
-                after = outputs_of(inner, example)
-                heard, guided._always = len(guided._layers), False
-                guided._forget()
-                if not heard:
-                    raise UnsupportedAttentionError(inner)
-                compare(inner, before, after)
-            yield guided
-        finally:
-            for hook in hooks:
-                hook.remove()
-            guided._forget()
+    if output_attentions:
+        unsupported = next((guide.name for guide in guides if "states" in guide.required_fields), None)
+        if unsupported is not None:
+            raise ValueError(
+                f"{unsupported} reads values or outputs of heads, which output_attentions does not provide"
+            )
+    before = run_example(inner, example) if check else None
+    with ExitStack() as stack:
+        if output_attentions:
+            stack.enter_context(recording_output_attentions(inner, guided))
+        else:
+            stack.enter_context(use_headwise_attention(inner))
+            stack.enter_context(recording(inner, guided))
+        stack.callback(guided._clear)
+        for module in dict.fromkeys([inner, inner.base_model]):
+            stack.callback(module.register_forward_pre_hook(guided.start_forward, with_kwargs=True).remove)
+        if before is not None:
+            guided._records_in_eval = True
+            after = run_example(inner, example)
+            has_records, guided._records_in_eval = bool(guided._layers), False
+            guided._clear()
+            if not has_records:
+                raise UnsupportedAttentionError(inner)
+            check_same_outputs(inner, before, after)
+        yield guided
 
 
-def needs_gradient(model: nn.Module) -> bool:
+def is_trainable(model: nn.Module) -> bool:
+    """Return whether any parameter of a model requires a gradient."""
     return any(parameter.requires_grad for parameter in model.parameters())

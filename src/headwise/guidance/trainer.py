@@ -13,18 +13,34 @@ from headwise.guidance.guided import Guided, guiding
 from headwise.guides import Guide
 from headwise.integrations import scheme_parameters
 
-GUIDES = "guides.json"  # in a checkpoint
+#: The file of a checkpoint with the state of the guides.
+GUIDES_FILE = "guides.json"
+
+#: The default learning rate of added schemes is that of the model times this factor.
+SCHEME_LEARNING_RATE_FACTOR = 100
 
 
 class GuidedTrainer(Trainer):
-    """`transformers.Trainer` that adds guides to the loss and logs each of them by name.
+    """A `transformers.Trainer` that adds guides to the loss, and logs each of them by name.
 
     Args:
-        guides: what to push heads towards; none trains as `Trainer` does.
-        scheme_learning_rate: the learning rate of the parameters that `headwise.retrofit` added, which start from
-            nothing; by default 100 times the model's. An optimizer that was given stays as it is.
+        guides: the guides to add; without any, training is that of `Trainer`.
+        scheme_learning_rate: the learning rate of the parameters that `headwise.retrofit` added; by default 100 times
+            that of the model, because these parameters are not pretrained. It is not applied to an optimizer passed in
+            `optimizers`.
         example: see `headwise.guiding`.
-        others: as `transformers.Trainer`.
+        others: as in `transformers.Trainer`.
+
+    Example:
+        ```python
+        trainer = hw.GuidedTrainer(
+            model=model,
+            args=TrainingArguments("runs/guided"),
+            train_dataset=train,
+            guides=[hw.guides.MapDiscrimination("auto")],
+        )
+        trainer.train()  # logs guide/MapDiscrimination
+        ```
     """
 
     def __init__(
@@ -37,21 +53,21 @@ class GuidedTrainer(Trainer):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.example = example
-        self._own_optimizer = self.optimizer is None
+        self._creates_optimizer = self.optimizer is None
         self.guides, self.scheme_learning_rate = tuple(guides), scheme_learning_rate
         self.guided: Guided | None = None
-        self._heard: dict[str, list[Tensor]] = {}
+        self._unlogged: dict[str, list[Tensor]] = {}  # values by name since the last log
         self._losses: dict[str, Tensor] | None = None  # of the last step, by term
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         if not self.guides:
             return super()._inner_training_loop(*args, **kwargs)
         if self.args.n_gpu > 1:
-            raise ValueError("on several GPUs start one process each (torchrun, accelerate launch): guides need DDP")
+            raise ValueError("guides need one process per GPU: start training with torchrun or accelerate launch")
         with guiding(cast(nn.Module, self.model), self.guides, example=self.example) as self.guided:
-            kept = Path(kwargs.get("resume_from_checkpoint") or "", GUIDES)
-            if kept.is_file():
-                self.guided.restore(json.loads(kept.read_text(encoding="utf-8")))
+            path = Path(kwargs.get("resume_from_checkpoint") or "", GUIDES_FILE)
+            if path.is_file():
+                self.guided.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
             try:
                 return super()._inner_training_loop(*args, **kwargs)
             finally:
@@ -59,9 +75,9 @@ class GuidedTrainer(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.guided is not None and self.args.should_save:
-            folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / GUIDES).write_text(json.dumps(self.guided.state()), encoding="utf-8")
+            checkpoint_dir = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+            checkpoint_dir.mkdir(parents=True, exist_ok=True)
+            (checkpoint_dir / GUIDES_FILE).write_text(json.dumps(self.guided.state_dict()), encoding="utf-8")
         super()._save_checkpoint(model, trial)
 
     def compute_loss(
@@ -71,43 +87,49 @@ class GuidedTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
+        """Compute the task's loss, in training with the guides' losses added."""
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if self.guided is not None and model.training:
-            divided = self.model_accepts_loss_kwargs and num_items_in_batch is not None
-            steps = self.current_gradient_accumulation_steps if divided or self.compute_loss_func is not None else 1
-            # Where the Trainer does not divide the loss by the steps, the task's is divided already.
-            terms = self.guided.losses(loss * steps, progress=self.state.global_step / max(1, self.state.max_steps))
+            # In these cases the task's loss is already divided by the number of accumulation steps.
+            is_divided = self.model_accepts_loss_kwargs and num_items_in_batch is not None
+            is_divided = is_divided or self.compute_loss_func is not None
+            steps = self.current_gradient_accumulation_steps if is_divided else 1
+            progress = self.state.global_step / max(1, self.state.max_steps)
+            terms = self.guided.losses(loss * steps, progress=progress)
             self._losses = {"the task's loss": loss.detach()} | {
                 f"the guide {name}": term.detach() for name, term in terms.items()
             }
             loss = loss + sum(terms.values()) / steps
             for name, term in self.guided.terms.items():
-                self._heard.setdefault(name, []).append(term)
-            for one in self.guides:
-                if one.auto:
-                    self._heard.setdefault(f"{one.name}/weight", []).append(torch.tensor(one.weight))
+                self._unlogged.setdefault(name, []).append(term)
+            for guide in self.guides:
+                if guide.auto:
+                    self._unlogged.setdefault(f"{guide.name}/weight", []).append(torch.tensor(guide.weight))
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs:
-            logs |= {f"guide/{name}": float(torch.stack(terms).float().mean()) for name, terms in self._heard.items()}
-            self._heard.clear()
+            logs |= {f"guide/{name}": float(torch.stack(xs).float().mean()) for name, xs in self._unlogged.items()}
+            self._unlogged.clear()
         super().log(logs, *args, **kwargs)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """The Trainer's, with a group of its own for the parameters that `headwise.retrofit` added."""
+        """Create the Trainer's optimizer, with a separate group for the parameters that `headwise.retrofit` added."""
         optimizer = super().create_optimizer(*args, **kwargs)
-        own = {id(parameter) for parameter in scheme_parameters(cast(nn.Module, self.model))}
-        if own and self._own_optimizer and not any(group.get("headwise") for group in optimizer.param_groups):
-            moved = [p for group in optimizer.param_groups for p in group["params"] if id(p) in own]
+        scheme_ids = {id(parameter) for parameter in scheme_parameters(cast(nn.Module, self.model))}
+        has_group = any(group.get("headwise") for group in optimizer.param_groups)
+        if scheme_ids and self._creates_optimizer and not has_group:
+            parameters = [p for group in optimizer.param_groups for p in group["params"] if id(p) in scheme_ids]
             for group in optimizer.param_groups:
-                group["params"] = [p for p in group["params"] if id(p) not in own]
-            rate = 100 * self.args.learning_rate if self.scheme_learning_rate is None else self.scheme_learning_rate
-            optimizer.add_param_group({"params": moved, "lr": rate, "weight_decay": 0.0, "headwise": True})
+                group["params"] = [p for p in group["params"] if id(p) not in scheme_ids]
+            rate = self.scheme_learning_rate
+            if rate is None:
+                rate = SCHEME_LEARNING_RATE_FACTOR * self.args.learning_rate
+            optimizer.add_param_group({"params": parameters, "lr": rate, "weight_decay": 0.0, "headwise": True})
         return optimizer
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        keys = [key for guide in self.guides for key in guide.keys]
+        keys = [key for guide in self.guides for key in guide.input_keys]
         columns: list[str] = self._signature_columns or []
         self._signature_columns: Any = [*columns, *keys]

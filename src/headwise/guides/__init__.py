@@ -1,16 +1,12 @@
-"""Guides: regularizers of attention heads, one file each."""
+"""Guides: terms of the training loss that regularize attention heads."""
 
-from headwise.guides.delimiter import Delimiter
 from headwise.guides.dependency import Dependency, dependency_arcs
 from headwise.guides.disagreement import Disagreement
-from headwise.guides.first import First
 from headwise.guides.guide import ForwardRecord, Guide
 from headwise.guides.map_discrimination import MapDiscrimination
 from headwise.guides.mutual_information import MutualInformation
-from headwise.guides.next import Next
 from headwise.guides.pattern_decorrelation import PatternDecorrelation
-from headwise.guides.period import Period
-from headwise.guides.previous import Previous
+from headwise.guides.patterns import Delimiter, First, Next, Period, Previous
 from headwise.guides.rationale import Rationale
 from headwise.guides.word_similarity import WordSimilarity
 

@@ -1,8 +1,4 @@
-"""[Dependency]: words look at those they depend on, and at those that depend on them. Wang et al. 2022, section 3.5
-
-T is 1 for every pair of word pieces whose words are joined by an arc of the dependency parse, rows divided by their
-sum.
-"""
+"""Guides along the arcs of a dependency parse."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,17 +6,27 @@ from typing import Any
 from torch import Tensor
 
 from headwise.guides.guide import ForwardRecord
-from headwise.guides.pattern import PatternGuide, rows_to_one
+from headwise.guides.patterns import PatternGuide, normalize_rows
 
-#: What a batch holds for each word piece: its word's number and that of the word it depends on, −1 for none.
-WORDS, HEADS = "words", "word_heads"
+#: Inputs for each word piece: the index of its word and that of the word's head, −1 for none.
+WORDS, WORD_HEADS = "words", "word_heads"
 
 
 class Dependency(PatternGuide):
-    """Push heads along the arcs of a dependency parse, which each batch holds; `dependency_arcs` makes it with spaCy.
+    """Guide heads along the arcs of a dependency parse, in both directions.
+
+    The target T is 1 for pairs of word pieces whose words are connected by an arc, with rows divided by their sum. The
+    term is `L = (P − T)²`, as a mean over pairs. Rows without an arc are excluded.
+
+    Reference:
+        Wang et al. 2022, Paying More Attention to Self-attention, section 3.5, pattern [Dependency].
 
     Args:
         weight, share, layers, heads, schedule, name: see `Guide`.
+
+    Advice:
+        Every batch must contain `words` and `word_heads`, which `dependency_arcs` computes with spaCy. The guide reads
+        the attention maps: N × N memory per head.
 
     Example:
         >>> import headwise as hw
@@ -28,38 +34,38 @@ class Dependency(PatternGuide):
         Dependency(weight=1, schedule='constant')
     """
 
-    keys = (WORDS, HEADS)
+    input_keys = (WORDS, WORD_HEADS)
 
-    def target(self, observed: ForwardRecord) -> Tensor:
-        words, heads = (observed.inputs.get(key) for key in self.keys)
+    def target(self, record: ForwardRecord) -> Tensor:
+        words, heads = (record.inputs.get(key) for key in self.input_keys)
         if not isinstance(words, Tensor) or not isinstance(heads, Tensor):
             raise ValueError(
-                f"{self.name} needs {WORDS!r} and {HEADS!r} in every batch, (batch, length) each: "
-                "headwise.guides.dependency_arcs(text, tokenizer, nlp) gives them"
+                f"{self.name} needs {WORDS!r} and {WORD_HEADS!r} in every batch, (batch, length) each; "
+                "headwise.guides.dependency_arcs(text, tokenizer, nlp) computes them"
             )
-        depends = (heads[:, :, None] == words[:, None, :]) & (heads >= 0)[:, :, None]
-        return rows_to_one((depends | depends.mT).float(), observed.real)
+        arcs = (heads[:, :, None] == words[:, None, :]) & (heads >= 0)[:, :, None]
+        return normalize_rows((arcs | arcs.mT).float(), record.real)
 
 
 def dependency_arcs(text: str, tokenizer: Any, nlp: Callable[[str], Any], **options: Any) -> dict[str, Any]:
-    """Tokenise a text for `Dependency`: the tokenizer's own output, with each word piece's word and its head.
+    """Tokenize a text for `Dependency`.
 
     Args:
         text: one text.
         tokenizer: a fast Hugging Face tokenizer.
         nlp: a spaCy pipeline with a parser, such as `spacy.load("en_core_web_sm")`.
-        options: as the tokenizer's, such as `truncation=True`.
+        options: arguments of the tokenizer, such as `truncation=True`.
 
     Returns:
-        What the tokenizer returns, and `words` and `word_heads`, a list of numbers each, −1 for special tokens; pad
-        them with −1.
+        The tokenizer's output with two more lists, `words` and `word_heads`, which are −1 for special tokens. Pad them
+        with −1.
     """
-    encoded = tokenizer(text, return_offsets_mapping=True, **options)
+    encoding = tokenizer(text, return_offsets_mapping=True, **options)
     word_at: dict[int, int] = {}
     heads: list[int] = []
-    for number, word in enumerate(nlp(text)):
-        word_at |= dict.fromkeys(range(word.idx, word.idx + len(word)), number)
+    for index, word in enumerate(nlp(text)):
+        word_at |= dict.fromkeys(range(word.idx, word.idx + len(word)), index)
         heads.append(-1 if word.head.i == word.i else word.head.i)  # the root is its own head
-    offsets = encoded.pop("offset_mapping")
+    offsets = encoding.pop("offset_mapping")
     words = [word_at.get(start, -1) if end > start else -1 for start, end in offsets]
-    return {**encoded, WORDS: words, HEADS: [heads[word] if word >= 0 else -1 for word in words]}
+    return {**encoding, WORDS: words, WORD_HEADS: [heads[word] if word >= 0 else -1 for word in words]}

@@ -1,4 +1,7 @@
-"""What every guide is: a term of the loss, read off what heads do."""
+"""The base class of all guides, and the record of a forward pass that they read.
+
+Axes: B batch, H heads, N tokens.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,37 +20,43 @@ Reduction = Literal["mean", "paper", "released"]
 
 @dataclass(frozen=True)
 class ForwardRecord:
-    """One forward pass, as guides see it; what several of them need is computed once."""
+    """The record of one forward pass.
+
+    Attributes:
+        layers: one record per self-attention layer, in the order in which they ran.
+        inputs: the model's inputs by name: input_ids, labels, …
+    """
 
     layers: list[LayerRecord]
-    inputs: dict[str, Any]  # what the model was given: input_ids, labels, …
-    _similar: dict[Any, Tensor] = field(default_factory=dict)
+    inputs: dict[str, Any]
+    _similarities: dict[Any, Tensor] = field(default_factory=dict)
 
     @property
     def real(self) -> Tensor:
-        """Which tokens are no padding, (B, N)."""
+        """True for tokens that are not padding, (B, N)."""
         return self.layers[0].real
 
-    def similarity(self, heads: Sequence[int] | None) -> Tensor:
-        """M Mᵀ, (B, rows, rows), where M of eq. 9 has a row for every layer and head: what each token receives, at
-        length 1.
+    def head_similarity(self, heads: Sequence[int] | None) -> Tensor:
+        """Return M Mᵀ, (B, R, R), where M has a row for each of R heads: its received attention, scaled to length 1.
+
+        The result is cached, because several guides read it.
 
         Args:
-            heads: which of each layer; None for all.
+            heads: the heads of every layer to include; None for all.
         """
-        chosen = None if heads is None else tuple(heads)
-        if chosen not in self._similar:
-            rows = full(torch.cat([some(layer.received, heads) for layer in self.layers], dim=1))
+        key = None if heads is None else tuple(heads)
+        if key not in self._similarities:
+            received = upcast(torch.cat([select_heads(layer.received, heads) for layer in self.layers], dim=1))
             if self.layers[0].padding is not None:
-                rows = rows * self.real[:, None]
-            with disable_autocast(rows.device.type):
-                rows = to_length_1(rows)
-                self._similar[chosen] = torch.bmm(rows, rows.mT)
-        return self._similar[chosen]
+                received = received * self.real[:, None]
+            with disable_autocast(received.device.type):
+                rows = l2_normalize(received)
+                self._similarities[key] = torch.bmm(rows, rows.mT)
+        return self._similarities[key]
 
 
-class Options(TypedDict, total=False):
-    """What every guide takes besides its weight; see `Guide`."""
+class GuideOptions(TypedDict, total=False):
+    """The arguments that all guides share besides the weight; see `Guide`."""
 
     share: float
     layers: Sequence[int] | None
@@ -57,24 +66,26 @@ class Options(TypedDict, total=False):
 
 
 class Guide:
-    """A term added to the loss.
+    """Base class of guides: terms of the training loss that regularize attention heads.
+
+    A subclass implements `term`, and names the fields that it reads in `required_fields`.
 
     Args:
-        weight: what the term is multiplied by, 0 or more; or `auto`: as much as makes its gradient on the queries a
-            share of the task's, measured as training goes, so that no setting ruins a model.
-        share: that share, for `auto`; several automatic guides divide it among them.
-        layers: which layers, by number from 0; negative numbers count from the last. All by default.
-        heads: which heads of them, likewise.
-        schedule: how the weight goes over training: `constant`; `linear`, down to 0 at the end; `warm-up`, up from 0
-            over the first tenth and constant then.
-        name: what it is called in logs; by default its class.
+        weight: the factor of the term, 0 or more. `"auto"` sets it during training so that the norm of the guide's
+            gradient at the queries is `share` times that of the task.
+        share: the share for `weight="auto"`. Several automatic guides divide it among them.
+        layers: the layers to guide, numbered from 0; negative numbers count from the last. All by default.
+        heads: the heads of these layers to guide, likewise.
+        schedule: the weight over training: `constant`; `linear`, which decreases to 0 at the end; `warm-up`, which
+            increases from 0 over the first tenth of training.
+        name: the name in logs; the class name by default.
     """
 
-    #: What it needs to hear besides what tokens receive.
-    needs: frozenset[RecordField] = frozenset()
+    #: The optional fields of `LayerRecord` that the guide reads.
+    required_fields: frozenset[RecordField] = frozenset()
 
-    #: What batches hold for this guide alone; it is kept from the model.
-    keys: tuple[str, ...] = ()
+    #: Names of inputs in a batch that only the guide reads. They are not passed to the model.
+    input_keys: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -93,31 +104,31 @@ class Guide:
                 raise ValueError(f"{argument} must be 0 or more, got {number}")
         if schedule not in ("constant", "linear", "warm-up"):
             raise ValueError(f"schedule must be one of constant, linear, warm-up; got {schedule!r}")
-        for argument, chosen in (("layers", layers), ("heads", heads)):
-            if chosen is not None and (not chosen or any(not isinstance(i, int) for i in chosen)):
-                raise ValueError(f"{argument} must be numbers, at least one, or None for all; got {chosen!r}")
+        for argument, indices in (("layers", layers), ("heads", heads)):
+            if indices is not None and (not indices or any(not isinstance(i, int) for i in indices)):
+                raise ValueError(f"{argument} must be a list of at least one integer, or None for all; got {indices!r}")
         self.auto, self.share = weight == "auto", share
-        self.weight = 0.0 if weight == "auto" else float(weight)  # of `auto` the last one
+        self.weight = 0.0 if weight == "auto" else float(weight)  # an automatic weight changes during training
         self.layers, self.heads, self.schedule = layers, heads, schedule
         self.name = name or type(self).__name__
 
-    def term(self, observed: ForwardRecord) -> Tensor:
-        """The term, unweighted: a number, the mean over the batch."""
+    def term(self, record: ForwardRecord) -> Tensor:
+        """Compute the unweighted term, a scalar, as a mean over the batch. `record` holds the guided layers."""
         raise NotImplementedError
 
-    def __call__(self, observed: ForwardRecord) -> Tensor:
-        """The term for the layers that this guide is about."""
+    def __call__(self, record: ForwardRecord) -> Tensor:
+        """Compute the unweighted term from the record of all layers."""
         if self.layers is not None:
-            chosen = [within("layers", i, len(observed.layers)) for i in self.layers]
-            observed = ForwardRecord([observed.layers[i] for i in chosen], observed.inputs)
-        return self.term(observed)
+            indices = [check_index("layers", i, len(record.layers)) for i in self.layers]
+            record = ForwardRecord([record.layers[i] for i in indices], record.inputs)
+        return self.term(record)
 
-    def of_heads(self, x: Tensor) -> Tensor:
-        """Of (B, H, …) the heads that this guide is about."""
-        return some(x, self.heads)
+    def select_heads(self, x: Tensor) -> Tensor:
+        """Return the guided heads of a tensor (B, H, …)."""
+        return select_heads(x, self.heads)
 
     def weight_at(self, progress: float) -> float:
-        """The weight after a share of training, 0 to 1."""
+        """Return the weight after a fraction of training between 0 and 1."""
         if self.schedule == "linear":
             return self.weight * max(0.0, 1.0 - progress)
         if self.schedule == "warm-up":
@@ -129,29 +140,31 @@ class Guide:
         return f"{type(self).__name__}(weight={weight}, schedule={self.schedule!r})"
 
 
-def within(argument: str, index: int, count: int) -> int:
+def check_index(argument: str, index: int, count: int) -> int:
+    """Return a layer's or head's index as a number from 0, or raise ValueError if it does not exist."""
     if not -count <= index < count:
-        raise ValueError(f"{argument} has {index}, but the model has {count} {argument}: 0 to {count - 1}")
+        raise ValueError(f"{argument} contains {index}, but the model has {count} {argument}, 0 to {count - 1}")
     return index % count
 
 
-def some(x: Tensor, heads: Sequence[int] | None) -> Tensor:
-    """Of (B, H, …) some heads; None for all."""
-    return x if heads is None else x[:, [within("heads", i, x.shape[1]) for i in heads]]
+def select_heads(x: Tensor, heads: Sequence[int] | None) -> Tensor:
+    """Return some heads of a tensor (B, H, …); None for all."""
+    return x if heads is None else x[:, [check_index("heads", i, x.shape[1]) for i in heads]]
 
 
-def to_length_1(x: Tensor) -> Tensor:
-    """Vectors divided by their length; those of length 0 stay. On a GPU this is one kernel each way."""
+def l2_normalize(x: Tensor) -> Tensor:
+    """Divide vectors by their length; zero vectors stay zero. On a GPU, each pass is one kernel."""
     n = x.shape[-1]
     return torch.nn.functional.rms_norm(x, (n,), x.new_full((n,), n**-0.5), eps=1e-24)
 
 
-def full(x: Tensor) -> Tensor:
-    """x in float32 at least."""
+def upcast(x: Tensor) -> Tensor:
+    """Convert float16 and bfloat16 to float32."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def check_reduction(reduction: str) -> Any:
+def check_reduction(reduction: Reduction) -> Reduction:
+    """Return the reduction, or raise ValueError if it does not exist."""
     if reduction not in ("mean", "paper", "released"):
         raise ValueError(f"reduction must be one of mean, paper, released; got {reduction!r}")
     return reduction

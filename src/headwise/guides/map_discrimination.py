@@ -1,27 +1,33 @@
-"""Map discrimination (MDG). Wang et al. 2022, Paying More Attention to Self-attention, section 3.2
-
-    L = Σ_i [ log Σ_j exp(m_i·m_j / τ) − m_i·m_i / τ ]                                             (eq. 10, 11)
-
-m_i is what each token receives from head i, scaled to length 1: every head of every layer is told from all others. The
-paper's formula sums over the other axis as printed, which is constant; the text around it says what we take.
-"""
+"""Map discrimination (MDG)."""
 
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from headwise.guides.guide import ForwardRecord, Guide, Options, Reduction, Weight, check_reduction
+from headwise.guides.guide import ForwardRecord, Guide, GuideOptions, Reduction, Weight, check_reduction
 
 
 class MapDiscrimination(Guide):
-    """Push every head away from all others.
+    """Make every head distinguishable from all others by the attention that tokens receive from it (MDG).
+
+        L = Σ_i [ log Σ_j exp(m_i·m_j / τ) − m_i·m_i / τ ]
+
+    where m_i is the attention that each token receives from head i, scaled to length 1, and i and j run over all heads
+    of all guided layers.
+
+    Reference:
+        Wang et al. 2022, Paying More Attention to Self-attention, section 3.2, eq. 10 and 11. As printed, the formula
+        sums over the other axis, which gives a constant; this is the formula that the text describes.
 
     Args:
         weight, share, layers, heads, schedule, name: see `Guide`.
-        reduction: `mean` over heads; `paper`, a sum over heads, τ = 1; `released`, as the authors' code, a mean over
-            heads, τ = 2.
-        temperature: τ; by default the reduction's.
+        reduction: `mean` over heads; `paper`, the sum over heads, with τ = 1; `released`, the mean over heads with
+            τ = 2, as in the authors' code.
+        temperature: τ; by default that of the reduction.
+
+    Advice:
+        Use `weight="auto"`: a suitable fixed weight depends on the model, the reduction and the number of heads.
 
     Example:
         >>> import headwise as hw
@@ -35,7 +41,7 @@ class MapDiscrimination(Guide):
         *,
         reduction: Reduction = "mean",
         temperature: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[GuideOptions],
     ) -> None:
         super().__init__(weight, **options)
         self.reduction = check_reduction(reduction)
@@ -43,9 +49,9 @@ class MapDiscrimination(Guide):
         if not self.temperature > 0:
             raise ValueError(f"temperature must be above 0, got {temperature}")
 
-    def term(self, observed: ForwardRecord) -> Tensor:
-        similar = observed.similarity(self.heads)
+    def term(self, record: ForwardRecord) -> Tensor:
+        similarity = record.head_similarity(self.heads)
         if self.temperature != 1.0:
-            similar = similar / self.temperature
-        mean = -torch.log_softmax(similar, dim=-1).diagonal(dim1=-2, dim2=-1).mean()
-        return mean * similar.shape[1] if self.reduction == "paper" else mean
+            similarity = similarity / self.temperature
+        mean = -torch.log_softmax(similarity, dim=-1).diagonal(dim1=-2, dim2=-1).mean()
+        return mean * similarity.shape[1] if self.reduction == "paper" else mean

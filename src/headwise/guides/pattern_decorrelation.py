@@ -1,25 +1,30 @@
-"""Pattern decorrelation (PDG). Wang et al. 2022, Paying More Attention to Self-attention, section 3.3
-
-    L = ‖MᵀM − I‖²_F = ‖M Mᵀ‖²_F − 2 ‖M‖²_F + L                                                       (eq. 12)
-
-M has a row for every head of every layer: what each token receives, scaled to length 1. The right-hand side needs no
-matrix of tokens by tokens; L counts real tokens.
-"""
+"""Pattern decorrelation (PDG)."""
 
 from typing import Unpack
 
 from torch import Tensor
 
-from headwise.guides.guide import ForwardRecord, Guide, Options, Reduction, Weight, check_reduction
+from headwise.guides.guide import ForwardRecord, Guide, GuideOptions, Reduction, Weight, check_reduction
 
 
 class PatternDecorrelation(Guide):
-    """Make what tokens receive uncorrelated over heads.
+    """Decorrelate the attention that tokens receive from different heads (PDG).
+
+        L = ‖MᵀM − I‖²_F = ‖M Mᵀ‖²_F − 2 ‖M‖²_F + N
+
+    where M has a row for every head of all guided layers, the attention that each token receives, scaled to length 1,
+    and N is the number of real tokens. The right-hand side needs no N × N matrix.
+
+    Reference:
+        Wang et al. 2022, Paying More Attention to Self-attention, section 3.3, eq. 12.
 
     Args:
         weight, share, layers, heads, schedule, name: see `Guide`.
-        reduction: `mean`, divided by the square of the number of heads, so that it does not depend on that; `paper`, as
-            printed; `released`, as the authors' code, divided by the length.
+        reduction: `mean`, divided by the squared number of heads; `paper`, as printed; `released`, divided by N, as in
+            the authors' code.
+
+    Advice:
+        Use `weight="auto"`: a suitable fixed weight depends on the model, the reduction and the number of heads.
 
     Example:
         >>> import headwise as hw
@@ -27,17 +32,18 @@ class PatternDecorrelation(Guide):
         PatternDecorrelation(weight=0.001, schedule='constant')
     """
 
-    def __init__(self, weight: Weight = 1.0, *, reduction: Reduction = "mean", **options: Unpack[Options]) -> None:
+    def __init__(self, weight: Weight = 1.0, *, reduction: Reduction = "mean", **options: Unpack[GuideOptions]) -> None:
         super().__init__(weight, **options)
         self.reduction = check_reduction(reduction)
 
-    def term(self, observed: ForwardRecord) -> Tensor:
-        similar = observed.similarity(self.heads)
-        length = observed.real.sum(dim=1)
-        rows = similar.detach().diagonal(dim1=1, dim2=2).sum(dim=1)  # ‖M‖²; it has no gradient, as each is 1, or 0
-        weight_norms = similar.square().sum(dim=(1, 2)) - 2 * rows + length
+    def term(self, record: ForwardRecord) -> Tensor:
+        similarity = record.head_similarity(self.heads)
+        length = record.real.sum(dim=1)
+        # ‖M‖² has no gradient, because each row has length 1 or 0.
+        row_norms = similarity.detach().diagonal(dim1=1, dim2=2).sum(dim=1)
+        norms = similarity.square().sum(dim=(1, 2)) - 2 * row_norms + length
         if self.reduction == "mean":
-            weight_norms = weight_norms / similar.shape[1] ** 2
+            norms = norms / similarity.shape[1] ** 2
         elif self.reduction == "released":
-            weight_norms = weight_norms / length.clamp(min=1)
-        return weight_norms.mean()
+            norms = norms / length.clamp(min=1)
+        return norms.mean()

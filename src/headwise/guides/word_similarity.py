@@ -1,8 +1,4 @@
-"""[WordSim]: words look at similar words. Wang et al. 2022, section 3.5
-
-T is the similarity of two words, 0 for a word and itself, rows divided by their sum. By default it is Wu and Palmer's
-in WordNet, which needs the package nltk and its WordNet data. Only whole-word tokens have a target.
-"""
+"""Guides towards words of similar meaning."""
 
 from collections.abc import Callable
 from typing import Any, Unpack
@@ -10,22 +6,40 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from headwise.guides.guide import ForwardRecord, Options, Weight
-from headwise.guides.pattern import PatternGuide, given_ids, rows_to_one
+from headwise.guides.guide import ForwardRecord, GuideOptions, Weight
+from headwise.guides.patterns import PatternGuide, get_input_ids, normalize_rows
 
 
 class WordSimilarity(PatternGuide):
-    """Push heads towards words of a similar meaning.
+    """Guide heads to words of similar meaning.
+
+    The target T is the similarity of two words, 0 for a word and itself, with rows divided by their sum. The term is
+    `L = (P − T)²`, as a mean over pairs. Only tokens that are whole words have a target.
+
+    Reference:
+        Wang et al. 2022, Paying More Attention to Self-attention, section 3.5, pattern [WordSim]. Wu and Palmer 1994,
+        Verb Semantics and Lexical Selection, for the default similarity.
 
     Args:
         weight: see `Guide`.
-        tokenizer: the model's, to know the words behind ids.
-        similarity: of two words, 0 to 1; WordNet's by default.
-        least: similarities below this are 0: most words are a little similar.
+        tokenizer: the model's tokenizer.
+        similarity: returns the similarity of two words, 0 to 1. Wu and Palmer's in WordNet by default.
+        min_similarity: lower similarities count as 0.
         share, layers, heads, schedule, name: see `Guide`.
 
     Raises:
-        ImportError: similarity is WordNet's, and nltk is not installed.
+        ImportError: the default similarity was chosen and nltk is not installed.
+
+    Advice:
+        The default similarity needs the package nltk and its WordNet data. The guide reads the attention maps: N × N
+        memory per head.
+
+    Example:
+        >>> import headwise as hw
+        >>> from transformers import BertTokenizerFast
+        >>> tokenizer = BertTokenizerFast(vocab={"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "film": 4, "movie": 5})
+        >>> hw.guides.WordSimilarity(1.0, tokenizer=tokenizer, similarity=lambda a, b: 0.8, heads=[6])
+        WordSimilarity(weight=1, schedule='constant')
     """
 
     def __init__(
@@ -34,49 +48,46 @@ class WordSimilarity(PatternGuide):
         *,
         tokenizer: Any,
         similarity: Callable[[str, str], float] | None = None,
-        least: float = 0.5,
-        **options: Unpack[Options],
+        min_similarity: float = 0.5,
+        **options: Unpack[GuideOptions],
     ) -> None:
         super().__init__(weight, **options)
         self.similarity = wordnet_similarity() if similarity is None else similarity
-        self.least = least
-        special = set(tokenizer.all_special_ids)
-        self._words = {
-            number: token.removeprefix("Ġ").removeprefix("▁").lower()
-            for token, number in tokenizer.get_vocab().items()
-            if number not in special and token.removeprefix("Ġ").removeprefix("▁").isalpha()
-        }
-        self._known: dict[tuple[int, int], float] = {}
+        self.min_similarity = min_similarity
+        special_ids = set(tokenizer.all_special_ids)
+        words = {i: token.removeprefix("Ġ").removeprefix("▁") for token, i in tokenizer.get_vocab().items()}
+        self._words = {i: word.lower() for i, word in words.items() if i not in special_ids and word.isalpha()}
+        self._cache: dict[tuple[int, int], float] = {}
 
-    def target(self, observed: ForwardRecord) -> Tensor:
-        ids = given_ids(observed.inputs, self.name)
-        unique, place = ids.unique(return_inverse=True)
-        numbers = unique.tolist()
-        table = torch.tensor([[self._of_pair(a, b) for b in numbers] for a in numbers])
-        similar: Tensor = table.to(ids.device)[place[:, :, None], place[:, None, :]]
-        return rows_to_one(similar, observed.real)
+    def target(self, record: ForwardRecord) -> Tensor:
+        ids = get_input_ids(record.inputs, self.name)
+        unique_ids, index = ids.unique(return_inverse=True)
+        id_list = unique_ids.tolist()
+        similarities = torch.tensor([[self._pair_similarity(a, b) for b in id_list] for a in id_list])
+        target: Tensor = similarities.to(ids.device)[index[:, :, None], index[:, None, :]]
+        return normalize_rows(target, record.real)
 
-    def _of_pair(self, a: int, b: int) -> float:
-        pair = (min(a, b), max(a, b))
+    def _pair_similarity(self, a: int, b: int) -> float:
         if a == b or a not in self._words or b not in self._words:
             return 0.0
-        if pair not in self._known:
-            found = self.similarity(self._words[pair[0]], self._words[pair[1]])
-            self._known[pair] = found if found >= self.least else 0.0
-        return self._known[pair]
+        pair = (min(a, b), max(a, b))
+        if pair not in self._cache:
+            similarity = self.similarity(self._words[pair[0]], self._words[pair[1]])
+            self._cache[pair] = similarity if similarity >= self.min_similarity else 0.0
+        return self._cache[pair]
 
 
 def wordnet_similarity() -> Callable[[str, str], float]:
-    """Wu and Palmer's similarity of two words' most frequent senses in WordNet, 0 where there is none."""
+    """Return Wu and Palmer's similarity of the most frequent senses of two words in WordNet; 0 for unknown words."""
     try:
         from nltk.corpus import wordnet
     except ImportError as error:
         raise ImportError("WordSimilarity needs WordNet: pip install nltk, then nltk.download('wordnet')") from error
 
     def similarity(a: str, b: str) -> float:
-        senses = wordnet.synsets(a)[:1], wordnet.synsets(b)[:1]
-        if not all(senses):
+        senses_a, senses_b = wordnet.synsets(a)[:1], wordnet.synsets(b)[:1]
+        if not senses_a or not senses_b:
             return 0.0
-        return float(senses[0][0].wup_similarity(senses[1][0]) or 0.0)
+        return float(senses_a[0].wup_similarity(senses_b[0]) or 0.0)
 
     return similarity

@@ -1,17 +1,10 @@
-"""Our attention inside Hugging Face models: the attention interface, recording, observing, retrofit."""
+"""headwise's attention in Hugging Face models: attention implementation, recording, observation, retrofitting."""
 
-from headwise.integrations.hf_attention import (
-    Recorder,
-    UnsupportedAttentionError,
-    eval_mode,
-    observing,
-    recording,
-    unwrap_model,
-    use_headwise_attention,
-)
-from headwise.integrations.observing import AttentionObserver, AttentionRows
+from headwise.integrations.hf_attention import use_headwise_attention
+from headwise.integrations.model_utils import UnsupportedAttentionError, eval_mode, unwrap_model
+from headwise.integrations.observing import AttentionObserver, AttentionRows, observing
 from headwise.integrations.output_attentions import recording_output_attentions
-from headwise.integrations.recording import LayerRecord, RecordField
+from headwise.integrations.recording import LayerRecord, Recorder, RecordField, recording
 from headwise.integrations.retrofit import (
     from_pretrained,
     load_adapter,

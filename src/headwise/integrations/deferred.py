@@ -1,4 +1,8 @@
-"""What tokens receive, computed when somebody asks, and for several layers at once."""
+"""Deferred computation of received attention.
+
+On a GPU, layers with short sequences run fastest with torch's own kernels, which do not return received attention. It
+is computed afterwards from queries and keys, for several layers in one kernel launch.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,93 +14,114 @@ from headwise.attention import Plain, attend
 from headwise.attention.operators import is_plain_eager
 from headwise.attention.triton_backend.multi_layer_received import LayerQK, multi_layer_received, why_unsupported
 
-#: A bunch is complete with so many bytes of queries and keys: in the backward pass their gradients take as much.
-BUNCH = 2**28
+#: A batch is computed once its queries and keys take this many bytes; their gradients take as much again.
+MAX_BATCH_BYTES = 2**28
+
+#: On longer sequences, computing the weights a second time costs more than the Python overhead of our kernels.
+MAX_DEFERRED_LENGTH = 512
 
 
 class DeferredReceived:
-    """What one layer's tokens receive, (B, H, N)."""
+    """Received attention of one layer, (B, H, N), computed on first use."""
 
-    def __init__(self, look: LayerQK) -> None:
-        self.look = look
-        self.answer: Tensor | None = None
+    def __init__(self, layer: LayerQK) -> None:
+        self.layer = layer
+        self.result: Tensor | None = None
 
     @property
     def requires_grad(self) -> bool:
-        return self.look.q.requires_grad or self.look.k.requires_grad
+        return self.layer.q.requires_grad or self.layer.k.requires_grad
 
-    def found(self) -> Tensor:
-        if self.answer is None:
-            find([self])
-        assert self.answer is not None
-        return self.answer
+    def compute(self) -> Tensor:
+        if self.result is None:
+            compute([self])
+        assert self.result is not None
+        return self.result
 
 
 class DeferredBatch:
-    """Layers that wait to be found together."""
+    """Layers whose received attention is computed together."""
 
     def __init__(self) -> None:
-        self._waiting: list[DeferredReceived] = []
-        self._size = 0
+        self._pending: list[DeferredReceived] = []
+        self._num_bytes = 0
 
-    def add(self, waiting: DeferredReceived) -> None:
-        self._waiting.append(waiting)
-        self._size += waiting.look.q.nbytes + waiting.look.k.nbytes
-        if self._size >= BUNCH:
-            self.find()
+    def add(self, deferred: DeferredReceived) -> None:
+        """Add a layer, and compute the batch if it is full."""
+        self._pending.append(deferred)
+        self._num_bytes += deferred.layer.q.nbytes + deferred.layer.k.nbytes
+        if self._num_bytes >= MAX_BATCH_BYTES:
+            self.compute()
 
-    def find(self) -> None:
-        """Compute what they receive."""
-        waiting = self._waiting
-        self.forget()
-        find(waiting)
+    def compute(self) -> None:
+        """Compute the received attention of all pending layers."""
+        pending = self._pending
+        self.clear()
+        compute(pending)
 
-    def forget(self) -> None:
-        self._waiting, self._size = [], 0
+    def clear(self) -> None:
+        """Drop all pending layers."""
+        self._pending, self._num_bytes = [], 0
 
 
-def may_wait(q: Tensor) -> bool:
-    """Whether what could be computed now may be computed later.
+def can_defer(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None) -> bool:
+    """Return whether a layer can run with torch's kernels and have its received attention computed later.
 
-    Not in a graph that is captured, as tables of addresses come from the host, nor where a compiler or a mode looks at
-    operators. And not where hooks put elsewhere what a layer saves, or compute it again: what waits would be kept. (The
-    re-entrant kind of checkpointing has no hooks, but no gradient either, and is refused.)
+    Deferring is not possible
+
+    - for grouped heads without a fused kernel in torch: with a mask, or with keys and values of different or large
+      width;
+    - for masks longer than the keys;
+    - under a compiler or a torch mode, and in a captured CUDA graph, whose pointer tables would come from the host;
+    - under saved-tensor hooks (offloading, non-reentrant checkpointing), because deferred queries and keys stay in
+      memory.
     """
+    if q.shape[1] != k.shape[1] and not (attention_mask is None and k.shape[3] == v.shape[3] <= 256):
+        return False
+    if attention_mask is not None and attention_mask.shape[-1] != k.shape[2]:
+        return False
     return (
         is_plain_eager(q)
+        and is_short(q)
         and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
         and not (q.is_cuda and torch.cuda.is_current_stream_capturing())
     )
 
 
-def find(waiting: Iterable[DeferredReceived]) -> None:
-    """Tell layers what their tokens receive, those of one kind at once."""
-    kinds: dict[Any, list[DeferredReceived]] = {}
-    for one in waiting:
-        if one.answer is None:
-            kinds.setdefault((one.requires_grad, one.look.kind), []).append(one)
-    with torch.enable_grad():  # whatever holds for the layer that completes a bunch
-        for some in kinds.values():
-            looks = [one.look for one in some]
-            answers = (
-                multi_layer_received(looks) if why_unsupported(looks[0]) is None else [alone(look) for look in looks]
-            )
-            for one, answer in zip(some, answers, strict=True):
-                one.answer = answer
+def is_short(q: Tensor) -> bool:
+    """Return whether deferring is faster than our kernels."""
+    return q.is_cuda and q.shape[2] <= MAX_DEFERRED_LENGTH
 
 
-def alone(look: LayerQK) -> Tensor:
-    """The same by attending once more."""
-    _, answer = attend(
-        look.q,
-        look.k,
-        look.k,
+def compute(batch: Iterable[DeferredReceived]) -> None:
+    """Compute received attention, in one call for all layers that agree in shape, scale and mask."""
+    groups: dict[Any, list[DeferredReceived]] = {}
+    for deferred in batch:
+        if deferred.result is None:
+            groups.setdefault((deferred.requires_grad, deferred.layer.kind), []).append(deferred)
+    with torch.enable_grad():  # the layer that fills a batch may run without gradients
+        for group in groups.values():
+            layers = [deferred.layer for deferred in group]
+            if why_unsupported(layers[0]) is None:
+                results = multi_layer_received(layers)
+            else:
+                results = [received_by_attend(layer) for layer in layers]
+            for deferred, result in zip(group, results, strict=True):
+                deferred.result = result
+
+
+def received_by_attend(layer: LayerQK) -> Tensor:
+    """Compute the received attention of one layer with `attend`, for inputs that the kernels do not support."""
+    received: Tensor
+    _, received = attend(
+        layer.q,
+        layer.k,
+        layer.k,
         scheme=Plain(),
-        key_padding=look.padding,
-        query_padding=look.padding,
-        causal=look.causal,
-        scale=look.scale,
+        key_padding=layer.padding,
+        query_padding=layer.padding,
+        causal=layer.causal,
+        scale=layer.scale,
         return_received=True,
     )
-    found: Tensor = answer
-    return found
+    return received

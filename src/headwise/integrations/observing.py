@@ -1,23 +1,30 @@
-"""A layer's maps, of which rows are computed when they are asked for: the whole is never held."""
+"""Observation of attention weights in blocks of rows, so that the N × N maps are never held as a whole."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from headwise.attention import Scheme
+from headwise.attention import Scheme, attend
+from headwise.integrations.model_utils import self_attention_modules
+
+#: The attribute of a module that holds its observer.
+OBSERVER = "_headwise_observer"
 
 
 @dataclass(frozen=True)
 class AttentionRows:
-    """What one layer looked at.
+    """Attention weights of one layer, computed on request.
 
     Args:
-        heads: how many there are.
-        real: which tokens are no padding, (B, N).
-        scheme: by which positions entered; None where the model knows them in its own way.
-        weights: of the queries from one to another (not included), before dropout, (B, heads, queries, N); those of
-            padding are 0.
+        heads: the number of heads.
+        real: True for tokens that are not padding, (B, N).
+        scheme: the layer's position scheme; None if the model handles positions itself.
+        weights: called with the first query and the one after the last, returns their weights before dropout, (B,
+            heads, queries, N). Rows of padding tokens are 0.
     """
 
     heads: int
@@ -26,5 +33,47 @@ class AttentionRows:
     weights: Callable[[int, int], Tensor]
 
 
-#: Called with each layer of a model as it runs. Weights are there to be asked for until it returns.
+#: Called with every self-attention layer when it runs. The weights can be computed until it returns.
 AttentionObserver = Callable[[nn.Module, AttentionRows], None]
+
+
+@contextmanager
+def observing(model: PreTrainedModel, observer: AttentionObserver) -> Iterator[None]:
+    """Attach an observer to a model's self-attention layers, whose outputs do not change.
+
+    Use it inside `use_headwise_attention`.
+    """
+    modules = self_attention_modules(model)
+    for module in modules:
+        module.__dict__[OBSERVER] = observer
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.__dict__.pop(OBSERVER, None)
+
+
+def row_weights(
+    q: Tensor, k: Tensor, v: Tensor, real: Tensor, options: Mapping[str, Any]
+) -> Callable[[int, int], Tensor]:
+    """Return the function that computes the weights of a range of queries, given the options of `attend`."""
+
+    def compute(start: int, stop: int) -> Tensor:
+        row_options = {
+            name: x if x is None or x.shape[2] == 1 else x[:, :, start:stop]
+            for name, x in options.items()
+            if name in ("mask", "position_bias")
+        }
+        weights: Tensor
+        _, weights = attend(
+            q[:, :, start:stop],
+            k,
+            v,
+            **{**options, **row_options, "offset": options["offset"] + start, "dropout": 0.0},
+            query_padding=real[:, start:stop],
+            return_weights=True,
+            backend="reference",
+        )
+        return weights
+
+    return compute

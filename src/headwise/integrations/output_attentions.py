@@ -1,6 +1,6 @@
-"""Models whose attention does not ask transformers' interface, heard by the maps that they return themselves.
+"""Recording of models that do not use transformers' `AttentionInterface`, from the weights that they return.
 
-They cost N × N memory a head, and come after dropout.
+These weights are taken after dropout, and take N × N memory per head.
 """
 
 from collections.abc import Iterator
@@ -11,64 +11,60 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from headwise.integrations.hf_attention import Recorder, parts
-from headwise.integrations.recording import LayerRecord
+from headwise.integrations.model_utils import restoring_attn_implementation
+from headwise.integrations.recording import LayerRecord, Recorder
 
 
 @contextmanager
-def recording_output_attentions(model: PreTrainedModel, listener: Recorder) -> Iterator[None]:
-    """Let somebody listen to the maps that a model returns for `output_attentions=True`; callers never see them."""
+def recording_output_attentions(model: PreTrainedModel, recorder: Recorder) -> Iterator[None]:
+    """Record the weights that a model returns with `output_attentions=True`; its callers do not receive them.
+
+    Raises:
+        ValueError: when the model runs, if it returns no weights.
+    """
     base: Any = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
 
-    def ask(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        asked = {"output_attentions": True, "return_dict": True} if listener.is_recording else {}
-        return args, kwargs | asked
+    def request_attentions(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if recorder.is_recording:
+            kwargs = kwargs | {"output_attentions": True, "return_dict": True}
+        return args, kwargs
 
-    def read(_: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
-        if not listener.is_recording:
+    def record_attentions(_: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+        if not recorder.is_recording:
             return output
-        maps = output.get("attentions") if isinstance(output, ModelOutput) else None
-        if not maps or any(x is None for x in maps):
-            raise ValueError(f"{type(model).__name__} returns no maps of its attention: it cannot be guided")
+        attentions = output.get("attentions") if isinstance(output, ModelOutput) else None
+        if not attentions or any(weights is None for weights in attentions):
+            raise ValueError(f"{type(model).__name__} returns no attention weights, so it cannot be guided")
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
-        for weights in maps:
-            listener.record(base, heard(weights, mask))
+        for weights in attentions:
+            recorder.record(base, record_from_weights(weights, mask))
         return type(output)(**{name: x for name, x in output.items() if name != "attentions"})
 
-    with ExitStack() as stack, eager(model):
-        for hook in (
-            base.register_forward_pre_hook(ask, with_kwargs=True),
-            base.register_forward_hook(read, with_kwargs=True),
-        ):
-            stack.callback(hook.remove)
+    with ExitStack() as stack:
+        stack.enter_context(restoring_attn_implementation(model))
+        model.set_attn_implementation("eager")
+        stack.callback(base.register_forward_pre_hook(request_attentions, with_kwargs=True).remove)
+        stack.callback(base.register_forward_hook(record_attentions, with_kwargs=True).remove)
         yield
 
 
-def heard(weights: Tensor, mask: Tensor | None) -> LayerRecord:
-    """What a map (B, H, N, N) tells. Where task and guides meet is the map itself, in place of queries."""
-    given, real = weights, None if mask is None else mask.bool()
-    if real is not None:
-        weights = weights * (real[:, None, :, None] & real[:, None, None, :])
+def record_from_weights(weights: Tensor, mask: Tensor | None) -> LayerRecord:
+    """Return the record of a layer with weights (B, H, N, N).
+
+    The weights stand for the queries, so that the gradients of task and guides can be compared there.
+    """
+    padding = None if mask is None else mask.bool()
+    real_weights = weights
+    if padding is not None:
+        real_weights = weights * (padding[:, None, :, None] & padding[:, None, None, :])
     return LayerRecord(
-        q=given,
-        k=given,
-        v=given,
-        output=given,
-        receiving=weights.sum(dim=2),
-        padding=real,
+        q=weights,
+        k=weights,
+        v=weights,
+        output=weights,
+        received_or_deferred=real_weights.sum(dim=2),
+        padding=padding,
         scale=1.0,
-        weight_norms=weights.square().sum(dim=3),
-        weights=weights,
+        weight_norms=real_weights.square().sum(dim=3),
+        weights=real_weights,
     )
-
-
-@contextmanager
-def eager(model: PreTrainedModel) -> Iterator[None]:
-    """Attention that returns its maps, where a model has several; undone in the end."""
-    before = [(part, part.config._attn_implementation) for part in parts(model)]
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        for part, implementation in before:
-            part.config._attn_implementation_internal = implementation

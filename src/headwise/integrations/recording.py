@@ -1,44 +1,55 @@
-"""What one layer did in one forward pass, as guides read it."""
+"""Recording of a model's self-attention: what each layer computed in a forward pass.
 
+Axes: B batch, H heads, G key heads, N tokens, D head width.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from headwise.integrations.deferred import DeferredReceived
+from headwise.integrations.model_utils import self_attention_modules
 
-#: What guides may need besides what tokens receive. Maps, `weights`, cost N × N memory a head; `states` are values
-#: and heads' outputs, which come for free, but not with a model's own maps.
-RecordField = Literal["weight_norms", "neighbours", "weights", "states"]
+#: Optional fields of a `LayerRecord`. `weights` takes N × N memory per head. `states` are values and outputs of heads;
+#: they cost nothing, but `output_attentions` does not provide them.
+RecordField = Literal["weight_norms", "neighbor_weights", "weights", "states"]
+
+#: The attribute of a module that holds its recorder.
+RECORDER = "_headwise_recorder"
 
 
-@dataclass(kw_only=True, eq=False)  # not frozen, which takes four times as long to make
+@dataclass(kw_only=True, eq=False)  # not frozen: a frozen dataclass takes four times as long to create
 class LayerRecord:
-    """One layer's part of a forward pass. All that is about weights is about those before dropout.
+    """One layer's part of a forward pass. All weights are those before dropout.
 
     Attributes:
-        q: queries (B, H, N, d).
-        k, v: keys and values (B, G, N, d); G key heads, H a multiple of G.
-        output: each head's output (B, H, N, d).
-        receiving: what each token receives from all real tokens, (B, H, N), or what will tell it; see `received`.
-        weight_norms: the sum of the squares of each token's weights, (B, H, N), if somebody needs it.
-        lse: the logarithm of the sum of the exponentials of each token's scores, (B, H, N), if somebody needs
-            neighbours and a score is scale · q·k and nothing else.
-        weights: the maps (B, H, N, N), if somebody needs them, or neighbours that log-sums do not give.
-        padding: which tokens are real, (B, N); None if all are.
-        scale: what q·k is multiplied by.
-        causal: whether tokens see none that come after them.
-        mask: which pairs may attend, broadcastable to (B, H, N, N); None if all real ones may.
+        q: queries (B, H, N, D).
+        k, v: keys and values (B, G, N, D); H is a multiple of G.
+        output: the output of each head (B, H, N, D).
+        received_or_deferred: received attention (B, H, N), or its deferred computation; read `received` instead.
+        weight_norms: the sum of the squared weights of each query, (B, H, N), if required.
+        lse: the log-sum-exp of each query's scores, (B, H, N), if `neighbor_weights` are required and all scores are
+            scale · q·k.
+        weights: the attention weights (B, H, N, N), if required, or if `neighbor_weights` are required and `lse` does
+            not give them.
+        padding: True for real tokens, (B, N); None if all are real.
+        scale: the factor of q·k.
+        causal: whether tokens attend to earlier tokens only.
+        mask: True where a query may attend to a key, broadcastable to (B, H, N, N); None without such a mask.
     """
 
     q: Tensor
     k: Tensor
     v: Tensor
     output: Tensor
-    receiving: Tensor | DeferredReceived
+    received_or_deferred: Tensor | DeferredReceived
     scale: float
     causal: bool = False
     padding: Tensor | None = None
@@ -48,38 +59,82 @@ class LayerRecord:
     weights: Tensor | None = None
 
     @property
+    def is_deferred(self) -> bool:
+        """Whether received attention is computed after the forward pass."""
+        return isinstance(self.received_or_deferred, DeferredReceived)
+
+    @property
     def received(self) -> Tensor:
-        """What each token receives from all real tokens, (B, H, N)."""
-        return self.receiving if isinstance(self.receiving, Tensor) else self.receiving.found()
+        """The attention that each token receives, summed over all real queries, (B, H, N)."""
+        received = self.received_or_deferred
+        return received.compute() if isinstance(received, DeferredReceived) else received
 
     @cached_property
     def real(self) -> Tensor:
-        """Which tokens are no padding, (B, N)."""
+        """True for tokens that are not padding, (B, N)."""
         if self.padding is not None:
             return self.padding
         return torch.ones(self.q.shape[0], self.q.shape[2], dtype=torch.bool, device=self.q.device)
 
-    def sees(self, places: int) -> Tensor:
-        """Whether each real token may look at a real one so many places after it, (B, H or 1, N)."""
+    def has_neighbor(self, offset: int) -> Tensor:
+        """Return whether each token is real and may attend to a real token `offset` positions later, (B, H or 1, N)."""
         n = self.real.shape[1]
-        neighbour = torch.arange(n, device=self.real.device) + places
-        there = (neighbour >= 0) & (neighbour < (0 if self.causal and places > 0 else n))
-        seen = (self.real & self.real.roll(-places, dims=1) & there)[:, None]
-        return seen if self.mask is None else seen & diagonal(self.mask.expand(-1, -1, n, n), places)
+        neighbor = torch.arange(n, device=self.real.device) + offset
+        in_range = (neighbor >= 0) & (neighbor < (0 if self.causal and offset > 0 else n))
+        visible = (self.real & self.real.roll(-offset, dims=1) & in_range)[:, None]
+        return visible if self.mask is None else visible & padded_diagonal(self.mask.expand(-1, -1, n, n), offset)
 
-    def given(self, places: int) -> Tensor:
-        """What each token gives to the one so many places after it, (B, H, N); 0 where it does not see it."""
+    def neighbor_weights(self, offset: int) -> Tensor:
+        """Return each query's weight on the token `offset` positions later, (B, H, N); 0 if there is none."""
         if self.lse is None:
             assert self.weights is not None
-            return diagonal(self.weights, places)
-        # In the precision that attention ran in, which autocast may have lowered.
+            return padded_diagonal(self.weights, offset)
+        # Autocast may have lowered the precision that attention ran in.
         q, k = (x.to(self.output.dtype).to(self.lse.dtype) for x in (self.q, self.k))
-        k = k.roll(-places, dims=2).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-        hidden = ~self.sees(places)
+        k = k.roll(-offset, dims=2).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        hidden = ~self.has_neighbor(offset)
         scores = (self.scale * (q * k).sum(dim=-1)).masked_fill(hidden, -torch.inf)
         return torch.exp(scores - self.lse.masked_fill(hidden, 0.0))
 
 
-def diagonal(x: Tensor, places: int) -> Tensor:
-    """Of (…, N, N) each row's element so many places after the main diagonal's, (…, N); 0 where there is none."""
-    return F.pad(x.diagonal(places, dim1=-2, dim2=-1), (max(0, -places), max(0, places)))
+class Recorder(Protocol):
+    """An object that receives a `LayerRecord` from every self-attention layer."""
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether layers are recorded now."""
+        ...
+
+    @property
+    def required_fields(self) -> frozenset[RecordField]:
+        """The optional fields of `LayerRecord` to compute."""
+        ...
+
+    def record(self, layer: nn.Module, record: LayerRecord) -> None:
+        """Receive one layer's record, during the forward pass."""
+        ...
+
+
+@contextmanager
+def recording(model: PreTrainedModel, recorder: Recorder) -> Iterator[None]:
+    """Attach a recorder to a model's self-attention layers; use it inside `use_headwise_attention`.
+
+    Raises:
+        RuntimeError: the model has a recorder already.
+    """
+    modules = self_attention_modules(model)
+    others = [module.__dict__.get(RECORDER) for module in modules]
+    if any(other is not None and not getattr(other, "is_closed", False) for other in others):
+        raise RuntimeError(f"{type(model).__name__} is already guided: pass all guides to one guiding(…)")
+    for module in modules:
+        module.__dict__[RECORDER] = recorder
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.__dict__.pop(RECORDER, None)
+
+
+def padded_diagonal(x: Tensor, offset: int) -> Tensor:
+    """Return the diagonal of (…, N, N) `offset` columns right of the main one, (…, N), padded with zeros."""
+    return F.pad(x.diagonal(offset, dim1=-2, dim2=-1), (max(0, -offset), max(0, offset)))

@@ -1,4 +1,4 @@
-"""Position schemes in models that are already trained."""
+"""Position schemes for pretrained models: adding, removing, saving and loading."""
 
 import json
 import re
@@ -14,29 +14,26 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
 from headwise.attention import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
-from headwise.integrations.hf_attention import (
-    NAME,
-    SCHEME,
+from headwise.integrations.hf_attention import ATTN_IMPLEMENTATION, SCHEME, use_headwise_attention
+from headwise.integrations.model_utils import (
     UnsupportedAttentionError,
-    compare,
-    outputs_of,
-    recording,
+    check_same_outputs,
+    run_example,
     unwrap_model,
-    use_headwise_attention,
 )
-from headwise.integrations.recording import LayerRecord, RecordField
+from headwise.integrations.recording import LayerRecord, RecordField, recording
 
 SCHEMES: dict[str, type[Scheme]] = {
     scheme.__name__: scheme for scheme in (DistanceAware, Plain, RelativePositions, Tener, TransformerXL)
 }
 
-#: With these a model starts as it was.
-NEUTRAL: dict[str, dict[str, Any]] = {
+#: Default options with which a scheme leaves the model's outputs unchanged until it is trained.
+NEUTRAL_OPTIONS: dict[str, dict[str, Any]] = {
     "DistanceAware": {"rectify": False, "w_spread": 0.0},
     "RelativePositions": {"k": 16, "spread": 0.0},
 }
 
-ADAPTER_FILE, ADAPTER_CONFIG = "headwise.safetensors", "headwise.json"
+ADAPTER_WEIGHTS, ADAPTER_CONFIG = "headwise.safetensors", "headwise.json"
 
 
 def retrofit(
@@ -47,26 +44,27 @@ def retrofit(
     example: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """Let a Hugging Face model attend by a position scheme from now on.
+    """Add a position scheme to the self-attention of a pretrained Hugging Face model.
 
-    Every self-attention layer (of an encoder and decoder, the encoder's) gets a scheme of its own, whose parameters
-    belong to the model: any trainer trains them, `save_pretrained` saves them, `headwise.from_pretrained` loads them.
-    `DistanceAware` and `RelativePositions` start
-    neutral by default: the model's outputs are what they were, until it is trained.
+    Every self-attention layer (in an encoder-decoder model, every one of the encoder) gets a scheme of its own. Its
+    parameters belong to the model: any trainer trains them, `save_pretrained` saves them, and
+        `headwise.from_pretrained`
+    loads them. With their default options, `DistanceAware` and `RelativePositions` leave the model's outputs unchanged
+    until they are trained.
 
     Args:
-        model: a `PreTrainedModel`, or a module that contains one; it is changed in place.
-        scheme: `DistanceAware`, `RelativePositions`, …, or its name.
-        layers: which layers, by number from 0 in the order in which they run; all by default.
-        example: a batch to find the attention layers with; by default transformers' own dummy inputs.
-        options: the scheme's own arguments, apart from heads and head_dim, which the model knows.
+        model: a `PreTrainedModel`, or a module that contains one. It is changed in place.
+        scheme: `DistanceAware`, `RelativePositions`, …, or the name of the class.
+        layers: the layers to change, numbered from 0 in the order in which they run; all by default.
+        example: a batch to find the attention layers with; transformers' dummy inputs by default.
+        options: arguments of the scheme, except `heads` and `head_dim`, which are those of the model.
 
     Returns:
         The model.
 
     Raises:
-        NotThroughTheInterface: the model's attention never asks transformers' AttentionInterface.
-        ValueError: an unknown scheme, a layer that is not there, or a model that has a scheme already.
+        UnsupportedAttentionError: the model's attention does not go through transformers' `AttentionInterface`.
+        ValueError: the scheme or a layer does not exist, or the model has a scheme already.
 
     Example:
         >>> import headwise as hw
@@ -77,30 +75,31 @@ def retrofit(
     """
     name = scheme.__name__ if isinstance(scheme, type) else scheme
     if name not in SCHEMES:
-        raise ValueError(f"scheme must be one of {', '.join(SCHEMES)}, the class or its name; got {name!r}")
+        raise ValueError(f"scheme must be one of {', '.join(SCHEMES)}, as a class or by name; got {name!r}")
     inner = unwrap_model(model)
     if any(True for _ in scheme_modules(inner)):
-        raise ValueError(f"{type(inner).__name__} has a scheme already; headwise.remove_scheme(model) takes it out")
-    found = attention_layers(inner, example)
-    count = len(found)
-    chosen = range(count) if layers is None else layers
-    if not chosen or any(not isinstance(i, int) or not -count <= i < count for i in chosen):
-        raise ValueError(f"layers has {list(chosen)}, but the model has {count} attention layers: 0 to {count - 1}")
-    chosen = sorted({i % count for i in chosen})
-    neutral = name in NEUTRAL and not options
-    options = NEUTRAL.get(name, {}) | options
-    before = outputs_of(inner, example) if neutral else None
-    for i in chosen:
-        layer, heads, head_dim = found[i]
-        reference = next(layer.parameters())
-        double = reference.dtype == torch.float64
-        added = _make(SCHEMES[name], heads, head_dim, options)
-        layer.add_module(SCHEME, added.to(reference.device, torch.float64 if double else torch.float32))
-    inner.set_attn_implementation(NAME)
-    inner.config.headwise = {"scheme": name, "layers": chosen, "options": options}
+        raise ValueError(f"{type(inner).__name__} already has a scheme; headwise.remove_scheme(model) removes it")
+    attention_layers = find_attention_layers(inner, example)
+    num_layers = len(attention_layers)
+    indices = range(num_layers) if layers is None else layers
+    if not indices or any(not isinstance(i, int) or not -num_layers <= i < num_layers for i in indices):
+        raise ValueError(
+            f"layers is {list(indices)}, but the model has {num_layers} attention layers, 0 to {num_layers - 1}"
+        )
+    indices = sorted({i % num_layers for i in indices})
+    is_neutral = name in NEUTRAL_OPTIONS and not options
+    options = NEUTRAL_OPTIONS.get(name, {}) | options
+    before = run_example(inner, example) if is_neutral else None
+    for i in indices:
+        layer, heads, head_dim = attention_layers[i]
+        parameter = next(layer.parameters())
+        dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
+        layer.add_module(SCHEME, _build_scheme(SCHEMES[name], heads, head_dim, options).to(parameter.device, dtype))
+    inner.set_attn_implementation(ATTN_IMPLEMENTATION)
+    inner.config.headwise = {"scheme": name, "layers": indices, "options": options}
     if before is not None:
         try:
-            compare(inner, before, outputs_of(inner, example))
+            check_same_outputs(inner, before, run_example(inner, example))
         except Exception:
             remove_scheme(inner)
             raise
@@ -108,7 +107,7 @@ def retrofit(
 
 
 def remove_scheme(model: nn.Module) -> nn.Module:
-    """Take out what `retrofit` put in: the model attends by torch's kernels again."""
+    """Remove the schemes that `retrofit` added, and return the model, which uses torch's kernels again."""
     inner = unwrap_model(model)
     for layer in [module for module in inner.modules() if hasattr(module, SCHEME)]:
         delattr(layer, SCHEME)
@@ -118,122 +117,102 @@ def remove_scheme(model: nn.Module) -> nn.Module:
     return model
 
 
-def from_pretrained(
-    path: str | Path, auto_class: Any = AutoModel, *, example: Mapping[str, Any] | None = None, **options: Any
-) -> Any:
-    """Load a model that was retrofitted and saved by `save_pretrained`; any other loads as by its auto class.
-
-    Args:
-        path: a folder or a hub name.
-        auto_class: such as `AutoModelForSequenceClassification`.
-        example: see `retrofit`.
-        options: as `auto_class.from_pretrained`.
-
-    Returns:
-        What `auto_class.from_pretrained` returns: the model, and with `output_loading_info=True` what was loaded.
-    """
-    loaded = auto_class.from_pretrained(path, **({"use_safetensors": True} | options))
-    model: PreTrainedModel = loaded[0] if isinstance(loaded, tuple) else loaded
-    settings = getattr(model.config, "headwise", None)
-    if settings is None:
-        return loaded
-    del model.config.headwise
-    retrofit(model, settings["scheme"], layers=settings["layers"], example=example, **settings["options"])
-    weights: dict[str, Tensor] = {}
-    for file in _weight_files(path, options):
-        weights |= {name: x for name, x in load_file(file).items() if f".{SCHEME}." in name}
-    _load(model, _by_the_models_names(model, weights), path)
-    if loaded is not model:  # the schemes' parameters were strangers to the auto class
-        info = loaded[1]
-        info["unexpected_keys"] = {name for name in info["unexpected_keys"] if f".{SCHEME}." not in name}
-    return loaded
-
-
-def _by_the_models_names(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What was saved under the names of a model's first release, as transformers does it: layers keep their order."""
-
-    def place(name: str) -> tuple[list[int], str]:
-        layer, parameter = name.split(f".{SCHEME}.")
-        return [int(number) for number in re.findall(r"\d+", layer)], parameter
-
-    names = [name for name in model.state_dict() if f".{SCHEME}." in name]
-    if len(names) != len(weights):
-        return weights
-    return {
-        name: weights[saved] for name, saved in zip(sorted(names, key=place), sorted(weights, key=place), strict=True)
-    }
-
-
-def _weight_files(path: str | Path, options: dict[str, Any]) -> list[str]:
-    """The safetensors files of a folder or hub name, one or several."""
-    where = {name: options[name] for name in ("subfolder", "revision", "token", "cache_dir") if name in options}
-    index = cached_file(str(path), SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False, **where)
-    names = {SAFE_WEIGHTS_NAME}
-    if index is not None:
-        names = set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values())
-    return [str(cached_file(str(path), name, **where)) for name in sorted(names)]
-
-
-def save_adapter(model: nn.Module, folder: str | Path) -> None:
-    """Save only what `retrofit` added: a file of a few kilobytes, and how to put it into the same model again."""
-    inner = unwrap_model(model)
-    settings = getattr(inner.config, "headwise", None)
-    if settings is None or not scheme_parameters(inner):
-        raise ValueError(f"{type(inner).__name__} has no scheme: headwise.retrofit(model, …) gives it one")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: x.detach().contiguous().cpu() for name, x in inner.state_dict().items() if f".{SCHEME}." in name}
-    save_file(weights, folder / ADAPTER_FILE)
-    (folder / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-
-
-def load_adapter(model: nn.Module, folder: str | Path, *, example: Mapping[str, Any] | None = None) -> nn.Module:
-    """Put into a model what `save_adapter` saved; for example see `retrofit`."""
-    folder = Path(folder)
-    config = folder / ADAPTER_CONFIG
-    if not config.exists():
-        raise FileNotFoundError(f"{folder} holds no {ADAPTER_CONFIG}: it is no adapter that headwise saved")
-    settings = json.loads(config.read_text(encoding="utf-8"))
-    retrofit(model, settings["scheme"], layers=settings["layers"], example=example, **settings["options"])
-    _load(unwrap_model(model), load_file(folder / ADAPTER_FILE), folder)
-    return model
-
-
 def scheme_modules(model: nn.Module) -> Iterator[Scheme]:
-    """The schemes that `retrofit` put in; a model of ours has its own, which are no guests."""
+    """Return the schemes that `retrofit` added. Those of headwise's own models are not among them."""
     return (module._modules[SCHEME] for module in model.modules() if SCHEME in module._modules)  # type: ignore[misc]
 
 
 def scheme_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that `retrofit` added, for an optimizer group of their own."""
+    """Return the parameters that `retrofit` added, for an optimizer group of their own."""
     return [parameter for scheme in scheme_modules(model) for parameter in scheme.parameters()]
 
 
-class _Finder:
-    """Listens to which layers ask for attention, and with how many heads of which width."""
+def from_pretrained(
+    path: str | Path, auto_class: Any = AutoModel, *, example: Mapping[str, Any] | None = None, **options: Any
+) -> Any:
+    """Load a model that `save_pretrained` saved, with the schemes that `retrofit` added, if it has any.
+
+    Args:
+        path: a folder, or a name on the Hugging Face Hub.
+        auto_class: the class to load with, such as `AutoModelForSequenceClassification`.
+        example: see `retrofit`.
+        options: arguments of `auto_class.from_pretrained`.
+
+    Returns:
+        What `auto_class.from_pretrained` returns: the model, or with `output_loading_info=True` the model and the
+        report.
+    """
+    loaded = auto_class.from_pretrained(path, **({"use_safetensors": True} | options))
+    model: PreTrainedModel = loaded[0] if isinstance(loaded, tuple) else loaded
+    config = getattr(model.config, "headwise", None)
+    if config is None:
+        return loaded
+    del model.config.headwise
+    retrofit(model, config["scheme"], layers=config["layers"], example=example, **config["options"])
+    weights: dict[str, Tensor] = {}
+    for file in _weight_files(path, options):
+        weights |= {name: x for name, x in load_file(file).items() if f".{SCHEME}." in name}
+    _load_scheme_weights(model, _rename_weights(model, weights), path)
+    if loaded is not model:  # the auto class reports the schemes' parameters as unexpected
+        report = loaded[1]
+        report["unexpected_keys"] = {name for name in report["unexpected_keys"] if f".{SCHEME}." not in name}
+    return loaded
+
+
+def save_adapter(model: nn.Module, folder: str | Path) -> None:
+    """Save the schemes that `retrofit` added, without the model's weights: a few kilobytes."""
+    inner = unwrap_model(model)
+    config = getattr(inner.config, "headwise", None)
+    if config is None or not scheme_parameters(inner):
+        raise ValueError(f"{type(inner).__name__} has no scheme; headwise.retrofit(model, …) adds one")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: x.detach().contiguous().cpu() for name, x in inner.state_dict().items() if f".{SCHEME}." in name}
+    save_file(weights, folder / ADAPTER_WEIGHTS)
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def load_adapter(model: nn.Module, folder: str | Path, *, example: Mapping[str, Any] | None = None) -> nn.Module:
+    """Add the schemes that `save_adapter` saved to a model, and return it. For `example` see `retrofit`."""
+    folder = Path(folder)
+    path = folder / ADAPTER_CONFIG
+    if not path.exists():
+        raise FileNotFoundError(f"{folder} contains no {ADAPTER_CONFIG}, so it is not an adapter saved by headwise")
+    config = json.loads(path.read_text(encoding="utf-8"))
+    retrofit(model, config["scheme"], layers=config["layers"], example=example, **config["options"])
+    _load_scheme_weights(unwrap_model(model), load_file(folder / ADAPTER_WEIGHTS), folder)
+    return model
+
+
+class _LayerFinder:
+    """Records the layers that compute attention, with the number of heads and their width."""
 
     is_recording, required_fields = True, frozenset[RecordField]()
 
     def __init__(self) -> None:
-        self.found: dict[nn.Module, tuple[int, int]] = {}
+        self.layers: dict[nn.Module, tuple[int, int]] = {}
 
-    def record(self, layer: nn.Module, heard: LayerRecord) -> None:
-        self.found.setdefault(layer, (heard.q.shape[1], heard.q.shape[3]))
+    def record(self, layer: nn.Module, record: LayerRecord) -> None:
+        self.layers.setdefault(layer, (record.q.shape[1], record.q.shape[3]))
 
 
-def attention_layers(
+def find_attention_layers(
     model: PreTrainedModel, example: Mapping[str, Any] | None = None
 ) -> list[tuple[nn.Module, int, int]]:
-    """A model's self-attention layers in the order in which they run, with their heads and a head's width."""
-    finder = _Finder()
+    """Return a model's self-attention layers in the order in which they run, with heads and head width.
+
+    Raises:
+        UnsupportedAttentionError: no layer uses transformers' `AttentionInterface`.
+    """
+    finder = _LayerFinder()
     with use_headwise_attention(model), recording(model, finder):
-        outputs_of(model, example)
-    if not finder.found:
+        run_example(model, example)
+    if not finder.layers:
         raise UnsupportedAttentionError(model)
-    return [(layer, *shape) for layer, shape in finder.found.items()]
+    return [(layer, *shape) for layer, shape in finder.layers.items()]
 
 
-def _make(scheme: Callable[..., Scheme], heads: int, head_dim: int, options: dict[str, Any]) -> Scheme:
+def _build_scheme(scheme: Callable[..., Scheme], heads: int, head_dim: int, options: dict[str, Any]) -> Scheme:
     if scheme is Plain:
         return scheme(**options)
     if scheme is DistanceAware:
@@ -241,12 +220,36 @@ def _make(scheme: Callable[..., Scheme], heads: int, head_dim: int, options: dic
     return scheme(heads, head_dim, **options)
 
 
-def _load(model: PreTrainedModel, weights: dict[str, Tensor], where: str | Path) -> None:
-    """Load the schemes' parameters, saved with the base model or with a head on it."""
+def _weight_files(path: str | Path, options: dict[str, Any]) -> list[str]:
+    """Return the safetensors files of a folder or a name on the Hub."""
+    hub_options = {name: options[name] for name in ("subfolder", "revision", "token", "cache_dir") if name in options}
+    index = cached_file(str(path), SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False, **hub_options)
+    names = {SAFE_WEIGHTS_NAME}
+    if index is not None:
+        names = set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values())
+    return [str(cached_file(str(path), name, **hub_options)) for name in sorted(names)]
+
+
+def _rename_weights(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Map saved names to the model's. transformers may save under older names; the order of layers is the same."""
+
+    def layer_order(name: str) -> tuple[list[int], str]:
+        layer, parameter = name.split(f".{SCHEME}.")
+        return [int(number) for number in re.findall(r"\d+", layer)], parameter
+
+    names = [name for name in model.state_dict() if f".{SCHEME}." in name]
+    if len(names) != len(weights):
+        return weights
+    pairs = zip(sorted(names, key=layer_order), sorted(weights, key=layer_order), strict=True)
+    return {name: weights[saved_name] for name, saved_name in pairs}
+
+
+def _load_scheme_weights(model: PreTrainedModel, weights: dict[str, Tensor], source: str | Path) -> None:
+    """Load the schemes' parameters, whether saved from the base model or from one with a head."""
     prefix = f"{model.base_model_prefix}."
-    bare = {name.removeprefix(prefix): x for name, x in weights.items()}
-    wanted = {name: name.removeprefix(prefix) for name in model.state_dict() if f".{SCHEME}." in name}
-    missing = sorted(name for name, stripped in wanted.items() if stripped not in bare)
+    base_weights = {name.removeprefix(prefix): x for name, x in weights.items()}
+    base_names = {name: name.removeprefix(prefix) for name in model.state_dict() if f".{SCHEME}." in name}
+    missing = sorted(name for name, base_name in base_names.items() if base_name not in base_weights)
     if missing:
-        raise ValueError(f"{where} holds no {missing[0]}: it was saved for another model or scheme")
-    model.load_state_dict({name: bare[stripped] for name, stripped in wanted.items()}, strict=False)
+        raise ValueError(f"{source} contains no {missing[0]}: it was saved for another model or scheme")
+    model.load_state_dict({name: base_weights[base_name] for name, base_name in base_names.items()}, strict=False)

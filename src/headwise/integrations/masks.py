@@ -1,0 +1,95 @@
+"""Translation of transformers' attention masks to those of `attend`.
+
+Axes: B batch, H heads, N queries, M keys.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+
+
+class SplitMask(NamedTuple):
+    """A mask of transformers, divided into what `attend` takes."""
+
+    key_padding: Tensor | None  # (B, M), True for real keys
+    mask: Tensor | None  # boolean, broadcastable to (B, H, N, M)
+    position_bias: Tensor | None  # added to the scores
+
+
+def headwise_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,  # a tensor with a static cache
+    kv_offset: int = 0,
+    mask_function: Any = None,
+    attention_mask: Tensor | None = None,
+    **options: Any,
+) -> Tensor | None:
+    """Build the mask that transformers passes to `headwise_attention_forward`.
+
+    A bidirectional mask is (B, 1, 1, M), because it holds padding only; other masks are those of transformers' SDPA.
+    With a static cache the mask ends at the last filled position, because the empty ones would count as keys before the
+    query.
+    """
+    if mask_function is bidirectional_mask_function and options.get("local_size") is None:
+        if attention_mask is None or attention_mask.dim() != 2:
+            return attention_mask
+        if not torch.compiler.is_compiling() and bool(attention_mask.all()):
+            return None
+        return attention_mask.bool()[:, None, None, kv_offset : kv_offset + kv_length]
+    mask: Tensor | None = sdpa_mask(
+        batch_size=batch_size,
+        q_length=q_length,
+        kv_length=kv_length,
+        q_offset=q_offset,
+        kv_offset=kv_offset,
+        mask_function=mask_function,
+        attention_mask=attention_mask,
+        **options,
+    )
+    if mask is not None and not torch.compiler.is_compiling() and (isinstance(q_offset, Tensor) or q_offset):
+        mask = mask[..., : int(q_offset) + q_length - kv_offset]
+    return mask
+
+
+def split_mask(attention_mask: Tensor | None, position_bias: Tensor | None, num_keys: int) -> SplitMask:
+    """Divide transformers' mask into key padding, a boolean mask and a bias, for the first `num_keys` keys."""
+    if attention_mask is None:
+        return SplitMask(None, None, position_bias)
+    if attention_mask.dtype != torch.bool:  # an additive mask, far below 0 where a key is hidden
+        mask = attention_mask[..., :num_keys] > torch.finfo(attention_mask.dtype).min / 2
+        bias = attention_mask[..., :num_keys].masked_fill(~mask, 0.0)
+        return SplitMask(None, mask, bias if position_bias is None else position_bias + bias)
+    if attention_mask.shape[1:3] == (1, 1):
+        padding = attention_mask.flatten(0, 2)
+        return SplitMask(padding if padding.shape[1] == num_keys else padding[:, :num_keys], None, position_bias)
+    return SplitMask(None, attention_mask[..., :num_keys], position_bias)
+
+
+def trim_keys(
+    key: Tensor, value: Tensor, position_bias: Tensor | None, num_keys: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return keys, values and bias of the first `num_keys` positions; a static cache has unused ones after them."""
+    if num_keys >= key.shape[2]:
+        return key, value, position_bias
+    bias = None if position_bias is None else position_bias[..., :num_keys]
+    return key[:, :, :num_keys], value[:, :, :num_keys], bias
+
+
+def first_query_position(mask: Tensor | None, num_queries: int, num_keys: int) -> int:
+    """Return the position of the first query among the keys: with a cache, that of the last key that it may see."""
+    if num_keys == num_queries or mask is None or mask.shape[2] != num_queries:
+        return num_keys - num_queries
+    if torch.compiler.is_compiling():
+        raise ValueError("a scheme and a cache cannot be compiled together: generate with disable_compile=True")
+    return num_keys - 1 if num_queries == 1 else int(mask[:, :, 0].flatten(0, 1).any(dim=0).nonzero().max())
+
+
+def real_tokens(key_padding: Tensor | None, mask: Tensor | None, batch_size: int) -> Tensor | None:
+    """Return which tokens are visible to at least one query, (B, N); None if all are."""
+    if key_padding is not None:
+        return key_padding if key_padding.shape[0] == batch_size else key_padding.expand(batch_size, -1)
+    return None if mask is None else mask.expand(batch_size, *mask.shape[1:]).any(dim=1).any(dim=1)

@@ -1,0 +1,126 @@
+"""Utilities for Hugging Face models: finding modules, running a model on an example, comparing outputs."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+#: Names of modules that attend to another sequence.
+CROSS_ATTENTION_NAMES = {"encoder_attn", "EncDecAttention", "crossattention", "cross_attn", "cross_attention"}
+
+
+class UnsupportedAttentionError(ValueError):
+    """Raised for a model whose attention does not go through transformers' `AttentionInterface`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(
+            f"the attention of {type(model).__name__} does not go through transformers' AttentionInterface, so the "
+            "model cannot be retrofitted, and can be guided only with guiding(…, output_attentions=True)"
+        )
+
+
+def unwrap_model(model: nn.Module) -> PreTrainedModel:
+    """Return the transformers model inside a wrapper such as PEFT, DDP, torch.compile or sentence-transformers."""
+    pretrained = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
+    if pretrained is None:
+        raise TypeError(f"expected a Hugging Face PreTrainedModel, or a module that contains one; got {type(model)!r}")
+    return pretrained
+
+
+def pretrained_modules(model: nn.Module) -> list[PreTrainedModel]:
+    """Return the model and all submodules that have a configuration of their own."""
+    return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+
+
+def self_attention_modules(model: PreTrainedModel) -> list[nn.Module]:
+    """Return all modules that may compute self-attention; in an encoder-decoder model, those of the encoder."""
+    root: nn.Module = model.get_encoder() if model.config.is_encoder_decoder else model
+    return [module for name, module in root.named_modules() if not CROSS_ATTENTION_NAMES & set(name.split("."))]
+
+
+@contextmanager
+def restoring_attn_implementation(model: PreTrainedModel) -> Iterator[list[PreTrainedModel]]:
+    """Yield the modules with a configuration, and restore the attention implementation of each on exit."""
+    modules = pretrained_modules(model)
+    implementations = [module.config._attn_implementation for module in modules]
+    try:
+        yield modules
+    finally:
+        for module, implementation in zip(modules, implementations, strict=True):
+            module.config._attn_implementation_internal = implementation
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Run a model without dropout and gradients, and restore the training mode of every module on exit."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def example_inputs(model: PreTrainedModel, example: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a batch on the model's device: the given example, or transformers' dummy inputs with padding added."""
+    if example is not None:
+        inputs = {name: x for name, x in example.items() if x is not None}
+        return {name: x.to(model.device) if isinstance(x, Tensor) else x for name, x in inputs.items()}
+    inputs = {name: x.to(model.device) for name, x in model.dummy_inputs.items() if isinstance(x, Tensor)}
+    ids = inputs.get("input_ids")
+    if ids is not None:
+        config = model.config.get_text_config()
+        mask = torch.ones_like(ids)
+        mask[0, -2:] = 0
+        padding_id = getattr(config, "pad_token_id", None) or 0
+        inputs["input_ids"] = (ids % config.vocab_size).masked_fill(mask == 0, padding_id)
+        inputs["attention_mask"] = mask
+    return inputs
+
+
+class ExampleOutput(NamedTuple):
+    """The first floating-point output of a model on an example, and the example's padding mask, if it has one."""
+
+    output: Tensor
+    attention_mask: Tensor | None
+
+
+def run_example(model: Any, example: Mapping[str, Any] | None) -> ExampleOutput:
+    """Run a model on an example, without dropout and gradients.
+
+    Raises:
+        ValueError: the model failed; the message asks for an example.
+    """
+    try:
+        inputs = example_inputs(model, example)
+        with eval_mode(model):
+            outputs = model(**inputs, return_dict=True)
+    except (UnsupportedAttentionError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        source = "transformers' dummy inputs" if example is None else "the example"
+        raise ValueError(
+            f"{type(model).__name__} failed on {source} ({type(error).__name__}: {error}); pass a batch that the model "
+            "accepts as example="
+        ) from error
+    output = next(x for x in outputs.values() if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0)
+    return ExampleOutput(output, None if model.config.is_encoder_decoder else inputs.get("attention_mask"))
+
+
+def check_same_outputs(model: nn.Module, before: ExampleOutput, after: ExampleOutput) -> None:
+    """Raise RuntimeError if the outputs for real tokens differ by more than rounding errors."""
+    expected, actual, mask = before.output, after.output, before.attention_mask
+    if mask is not None and expected.dim() == 3 and expected.shape[:2] == mask.shape:
+        expected, actual = expected[mask.bool()], actual[mask.bool()]
+    error = float((expected - actual).abs().max() / expected.abs().max().clamp(min=1e-6))
+    tolerance = 1e-3 if expected.dtype in (torch.float32, torch.float64) else 0.1
+    if not error <= tolerance:
+        raise RuntimeError(
+            f"{type(model).__name__} gives different outputs with headwise's attention (relative error {error:.1e}), "
+            "so the model is left unchanged; please report this model"
+        )
