@@ -1,7 +1,7 @@
-"""Attention with learnable distance as fused Triton kernels: the speed and memory of flash attention.
+"""Fused Triton kernels for attention with position schemes, with the speed and memory of flash attention.
 
-The kernels cover all schemes but other mappings and places of distance-aware attention's f, and every option of
-`attend` but whole maps.
+The kernels cover all schemes, except the other mappings and adjustments of distance-aware attention, and all options of
+`attend`, except returning the attention weights.
 """
 
 from headwise.attention.triton_backend.operator import attend, why_unsupported

@@ -1,4 +1,4 @@
-"""How a kernel is launched: what it is told at compile time, its tile, and a short way for launches seen before."""
+"""Kernel launches: compile-time options, tile sizes, and a fast path for repeated launches."""
 
 import ctypes
 import inspect
@@ -14,101 +14,108 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Tile:
-    """Queries and keys in a tile, warps and pipeline stages."""
+    """Tile size in queries (block_n) and keys (block_m), warps and pipeline stages."""
 
-    rows: int
-    columns: int
-    warps: int = 4
-    stages: int = 1
+    block_n: int
+    block_m: int
+    num_warps: int = 4
+    num_stages: int = 1
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a kernel knows when it is compiled."""
+    """Compile-time options of a kernel."""
 
-    width: int
+    width: int  # of queries and keys
     value_width: int
-    block_e: int
-    block_d: int
+    block_e: int  # width, rounded up
+    block_d: int  # value_width, rounded up
     block_n: int
     block_m: int
-    sides: int  # where a tile's keys may lie, a bit each; see `tiles.py`
-    single: bool  # one tile is all there is
-    alone: bool  # and one kernel computes all gradients
+    regions: int  # bit mask of the regions in which a tile's keys can lie; see `tiles.py`
+    single_tile: bool  # one tile holds all queries and keys
+    single_tile_backward: bool  # and bwd_dkv_kernel computes all gradients
     causal: bool
-    distance: bool
+    distance: bool  # distance-aware attention
     rectify: bool
-    skips: bool  # far keys that score 0 enter as one sum
-    relative: bool  # numbers for relative positions are added to the scores
-    bins: bool  # weights are summed by relative position, for the values' table
-    table: bool  # either of them
-    askew: bool  # a table has a row for every relative position
+    sum_far_keys: bool  # far keys that score 0 enter as one prefix sum
+    relative_scores: bool  # scores with a clipped table are added
+    offset_sums: bool  # weights are summed by relative position, for a clipped table of values
+    clipped_table: bool  # either of the two
+    relative_shift: bool  # scores with a dense table are added
     key_padding: bool
     query_padding: bool
     mask: bool
     bias: bool
-    d_pairs: bool  # the gradient of each pair's score is stored
+    store_d_scores: bool  # the gradient of each pair's score is stored
     cu_seqlens: bool
     dropout: bool
     received: bool
     weight_norms: bool
-    d_log_sums: bool  # the log-sums have a gradient
-    even_m: bool
-    fast: bool
-    precision: str
+    has_d_lse: bool  # lse has a gradient
+    even_m: bool  # the number of keys is a multiple of block_m
+    fast: bool  # inline assembly for NVIDIA GPUs
+    precision: str  # tl.dot's input_precision
 
 
 class Launch:
-    """A kernel, its grid and every argument that is not a tensor.
+    """A kernel with its grid and all arguments that are not tensors.
 
-    Triton looks at each argument of a launch to find the compiled kernel, which takes longer than a short text's
-    attention. The second launch of a kind goes to the kernel that the first one found.
+    Triton inspects each argument of a launch to find the compiled kernel. This takes longer than attention over a short
+    sequence, so from the second call on a Launch calls the compiled kernel directly.
+
+    Args:
+        kernel: the Triton kernel.
+        grid: number of programs along each axis.
+        tile: the tile whose warps and stages are used.
+        arguments: scalar arguments by name; those that are not parameters of the kernel are ignored.
     """
 
     def __init__(self, kernel: Any, grid: tuple[int, int, int], tile: Tile, arguments: dict[str, Any]) -> None:
         self.kernel, self.grid, self.tile = kernel, grid, tile
-        names = parameters(kernel)
+        names = parameter_names(kernel)
         self.arguments = {name: arguments[name] for name in names if name in arguments}
         self.values = [arguments.get(name) for name in names]
-        self.tensors = [(place, name) for place, name in enumerate(names) if name not in arguments]
+        self.tensor_params = [(index, name) for index, name in enumerate(names) if name not in arguments]
         self.compiled: Any = None
 
     def __call__(self, tensors: dict[str, Any]) -> None:
+        """Launch the kernel with tensors by name. Missing ones and None must not be read by the kernel."""
         if self.compiled is None:
-            some = tensors["q_ptr"]  # for one that is not there, which the kernel does not read
-            given = {name: some if tensors.get(name) is None else tensors[name] for _, name in self.tensors}
-            options = {"num_warps": self.tile.warps, "num_stages": self.tile.stages}
-            if self.arguments["OPT"].fast and self.arguments["OPT"].askew:
-                allow_shared_memory(self.kernel.warmup(**self.arguments, **given, **options, grid=self.grid))
-            compiled = self.kernel[self.grid](**self.arguments, **given, **options)
+            present = {name: x for name, x in tensors.items() if x is not None}
+            kwargs = {name: present.get(name, tensors["q_ptr"]) for _, name in self.tensor_params}
+            options = {"num_warps": self.tile.num_warps, "num_stages": self.tile.num_stages}
+            if self.arguments["OPT"].fast and self.arguments["OPT"].relative_shift:
+                allow_shared_memory(self.kernel.warmup(**self.arguments, **kwargs, **options, grid=self.grid))
+            compiled = self.kernel[self.grid](**self.arguments, **kwargs, **options)
             self.compiled = None if compiled is None else compiled[self.grid]  # the interpreter compiles nothing
             return
         values = self.values.copy()
-        for place, name in self.tensors:
+        for index, name in self.tensor_params:
             x = tensors.get(name)
-            values[place] = 0 if x is None else x.data_ptr()  # which Triton would look up, and check, itself
-        # On the current stream, which Triton would look up in a longer way.
+            values[index] = 0 if x is None else x.data_ptr()  # a raw address spares Triton's lookup and checks
+        # A raw stream handle spares Triton's slower lookup of the current stream.
         self.compiled(*values, stream=torch._C._cuda_getCurrentRawStream(tensors["q_ptr"].get_device()))
 
 
 def allow_shared_memory(compiled: Any) -> None:
-    """Let a kernel have shared memory of its own (`askew.py`) besides Triton's.
+    """Raise the shared memory limit of a kernel that reserves memory in addition to Triton's (`reserve_smem`).
 
-    A program that uses more than 48 KiB must be allowed to, and Triton sees to that only where its own are more.
+    CUDA requires this for programs that use more than 48 KiB. Triton does it only if its own memory exceeds 48 KiB.
     """
     compiled._init_handles()
     driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
-    most_dynamic, size = 8, compiled.metadata.shared  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    if size <= 48 * 1024 and driver.cuFuncSetAttribute(ctypes.c_void_p(compiled.function), most_dynamic, size):
-        raise RuntimeError("the CUDA driver refused shared memory for Transformer-XL's kernels")
+    max_dynamic_size, size = 8, compiled.metadata.shared  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    if size <= 48 * 1024 and driver.cuFuncSetAttribute(ctypes.c_void_p(compiled.function), max_dynamic_size, size):
+        raise RuntimeError("the CUDA driver refused the shared memory that the kernels of Transformer-XL need")
 
 
 @cache
-def parameters(kernel: Any) -> tuple[str, ...]:
+def parameter_names(kernel: Any) -> tuple[str, ...]:
     return tuple(inspect.signature(kernel.fn).parameters)
 
 
 def on_device(x: Tensor) -> AbstractContextManager[Any]:
-    """Kernels run on the current device: let that be the tensor's."""
-    elsewhere = x.is_cuda and x.device.index != torch.cuda.current_device()
-    return torch.cuda.device(x.device) if elsewhere else nullcontext()
+    """Make the tensor's device the current one, on which kernels run."""
+    is_other_device = x.is_cuda and x.device.index != torch.cuda.current_device()
+    return torch.cuda.device(x.device) if is_other_device else nullcontext()

@@ -1,7 +1,8 @@
-"""What tokens receive, from queries and keys alone, in several layers at once.
+"""Received attention of several layers at once, from queries and keys only.
 
-A model whose layers attend by torch's kernels need not be slowed down by Python: what its tokens receive can be found
-afterwards, and to find it for many layers takes as few launches as for one.
+A model's layers can attend by torch's own kernels without Python overhead. Received attention is computed afterwards,
+and for many layers it takes as few launches as for one.
+Legend: B batch, H query heads, G key heads, N tokens, E head width.
 """
 
 from collections.abc import Sequence
@@ -12,144 +13,158 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headwise.attention.triton_backend.launch import Launch, on_device
-from headwise.attention.triton_backend.operator import MOST, WIDEST, missing
-from headwise.attention.triton_backend.plan import Plan, described, plan_of
+from headwise.attention.triton_backend.layouts import layout_key
+from headwise.attention.triton_backend.operator import MAX_GRID_SIZE, MAX_WIDTH, missing_requirement
+from headwise.attention.triton_backend.plan import Plan, get_plan
+
+MAX_CACHED_OFFSETS = 1000
 
 
 class LayerQK(NamedTuple):
-    """How one layer looks: queries (B, H, N, d), keys (B, G, N, d), and the real tokens (B, N); None if all are."""
+    """Queries and keys of one self-attention layer."""
 
-    q: Tensor
-    k: Tensor
+    q: Tensor  # [B, H, N, E]
+    k: Tensor  # [B, G, N, E]
     scale: float
     causal: bool
-    padding: Tensor | None
+    padding: Tensor | None  # [B, N], True for a real token; None: all are real
 
     @property
     def kind(self) -> Any:
-        """What layers have in common that are found at once."""
-        padding = None if self.padding is None else (self.padding.data_ptr(), described(self.padding))
-        return self.q.device, described(self.q), described(self.k), self.scale, self.causal, padding
+        """The key by which layers are grouped: layers with equal keys are computed at once."""
+        padding = None if self.padding is None else (self.padding.data_ptr(), layout_key(self.padding))
+        return self.q.device, layout_key(self.q), layout_key(self.k), self.scale, self.causal, padding
 
 
-def why_unsupported(look: LayerQK) -> str | None:
-    """Why the kernels cannot do it, or None if they can."""
-    batch, heads, n, width = look.q.shape
-    lacking: str | None = missing(look.q.device)
-    if lacking is not None:
-        return lacking
-    if look.q.dtype not in (torch.float32, torch.float16, torch.bfloat16) or look.k.dtype != look.q.dtype:
-        return "the kernels compute in float32, float16 and bfloat16"
-    if look.k.shape[2] != n:
-        return "the kernels are for a text that looks at itself"
-    if not 0 < batch <= MOST or not 0 < heads <= MOST or not 0 < width <= WIDEST or not n:
-        return "there are too many texts or heads, too wide ones, or none"
-    if any(x.stride(3) != 1 or x.data_ptr() % 16 for x in (look.q, look.k)):
-        return "the kernels want rows in one piece of memory, at addresses that are multiples of 16 bytes"
-    if any(x.stride(axis) == 0 and x.shape[axis] > 1 for x in (look.q, look.k) for axis in range(3)):
-        return "the kernels' tensors are not expanded"
+def why_unsupported(layer: LayerQK) -> str | None:
+    """Return why the kernels cannot compute this, or None if they can."""
+    q, k = layer.q, layer.k
+    batch, heads, n, width = q.shape
+    missing: str | None = missing_requirement(q.device)
+    if missing is not None:
+        return missing
+    if q.dtype not in (torch.float32, torch.float16, torch.bfloat16) or k.dtype != q.dtype:
+        return "the Triton kernels support float32, float16 and bfloat16"
+    if k.shape[2] != n:
+        return "the Triton kernels need as many keys as queries"
+    if not 0 < batch <= MAX_GRID_SIZE or not 0 < heads <= MAX_GRID_SIZE or not 0 < width <= MAX_WIDTH or not n:
+        return "batch size, heads, head width or length is 0 or too large for the Triton kernels"
+    if any(x.stride(3) != 1 or x.data_ptr() % 16 for x in (q, k)):
+        return "the Triton kernels need contiguous rows at addresses that are multiples of 16 bytes"
+    if any(x.stride(axis) == 0 and x.shape[axis] > 1 for x in (q, k) for axis in range(3)):
+        return "the Triton kernels do not support expanded tensors"
     return None
 
 
-def multi_layer_received(looks: Sequence[LayerQK]) -> list[Tensor]:
-    """What each token receives from all real tokens, (B, H, N) in float32, for layers of one kind without obstacle."""
-    first, most = looks[0], MOST // looks[0].q.shape[0]
-    found: list[Tensor] = []
-    for start in range(0, len(looks), most):
-        some = looks[start : start + most]
-        tensors = [look.q for look in some] + [look.k for look in some]
-        found += _Received.apply(first.scale, first.causal, first.padding, *tensors).unbind()
-    return found
+def multi_layer_received(layers: Sequence[LayerQK]) -> list[Tensor]:
+    """Compute the received attention of each layer, [B, H, N] in float32, counting real tokens only.
+
+    Args:
+        layers: layers of one kind, for which `why_unsupported` is None.
+    """
+    first, max_layers = layers[0], MAX_GRID_SIZE // layers[0].q.shape[0]
+    received: list[Tensor] = []
+    for start in range(0, len(layers), max_layers):
+        chunk = layers[start : start + max_layers]
+        tensors = [layer.q for layer in chunk] + [layer.k for layer in chunk]
+        received += _MultiLayerReceived.apply(first.scale, first.causal, first.padding, *tensors).unbind()
+    return received
 
 
-class _Received(torch.autograd.Function):
+class _MultiLayerReceived(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scale: float, causal: bool, padding: Tensor | None, *tensors: Tensor) -> Any:
-        layers, q = len(tensors) // 2, tensors[0]
-        arguments = _arguments(q, tensors[layers], padding, scale, causal)
-        plan = plan_of(*arguments)
-        lse, found = (q.new_empty((layers, *plan.rows), dtype=torch.float32) for _ in range(2))
-        places = _places(tensors[:layers], tensors[layers:])
-        given = plan.tensors(arguments, places=places, lse_ptr=lse, received_ptr=found)
-        run = plan.launches(_forward_launches, layers)
+        num_layers, q = len(tensors) // 2, tensors[0]
+        qs, ks = tensors[:num_layers], tensors[num_layers:]
+        arguments = _operator_arguments(q, ks[0], padding, scale, causal)
+        plan = get_plan(*arguments)
+        lse, received = (q.new_empty((num_layers, *plan.query_shape), dtype=torch.float32) for _ in range(2))
+        layer_offsets = _layer_offsets(qs, ks)
+        kernel_tensors = plan.tensors(arguments, layer_offsets_ptr=layer_offsets, lse_ptr=lse, received_ptr=received)
+        run = plan.launches(_forward_launches, num_layers)
         with on_device(q):
-            run["lse"](given)
-            run["received"](given)
+            run["lse"](kernel_tensors)
+            run["received"](kernel_tensors)
         ctx.save_for_backward(lse, padding, *tensors)
-        ctx.plan, ctx.settings, ctx.kinds = plan, (scale, causal), (described(q), described(tensors[layers]))
-        return found
+        ctx.plan, ctx.scale, ctx.causal, ctx.layouts = plan, scale, causal, (layout_key(q), layout_key(ks[0]))
+        return received
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_received: Tensor) -> tuple[Tensor | None, ...]:
         lse, padding, *tensors = ctx.saved_tensors
-        plan, layers = ctx.plan, len(tensors) // 2
-        tensors = [_as(ctx.kinds[place // layers], x) for place, x in enumerate(tensors)]
-        q, lse = tensors[0], lse.contiguous()
-        dq, dk = ([q.new_empty_strided(*plan.lying[name]) for _ in range(layers)] for name in ("dq", "dk"))
-        given = plan.tensors(
-            _arguments(q, tensors[layers], padding, *ctx.settings),
-            places=_places(tensors[:layers], tensors[layers:], dq, dk),
-            lse_ptr=lse,
-            g_ptr=d_received.contiguous(),
-            delta_ptr=torch.empty_like(lse),
-            dq_ptr=dq[0],
-            dk_ptr=dk[0],
+        plan, num_layers = ctx.plan, len(tensors) // 2
+        tensors = [_with_layout(x, ctx.layouts[i // num_layers]) for i, x in enumerate(tensors)]
+        qs, ks = tensors[:num_layers], tensors[num_layers:]
+        q, lse = qs[0], lse.contiguous()
+        dqs, dks = (
+            [q.new_empty_strided(*plan.output_layouts[name]) for _ in range(num_layers)] for name in ("dq", "dk")
         )
-        run = plan.launches(_backward_launches, layers)
+        kernel_tensors = plan.tensors(
+            _operator_arguments(q, ks[0], padding, ctx.scale, ctx.causal),
+            layer_offsets_ptr=_layer_offsets(qs, ks, dqs, dks),
+            lse_ptr=lse,
+            d_received_ptr=d_received.contiguous(),
+            delta_ptr=torch.empty_like(lse),
+            dq_ptr=dqs[0],
+            dk_ptr=dks[0],
+        )
+        run = plan.launches(_backward_launches, num_layers)
         with on_device(q):
-            run["queries"](given)
-            run["keys"](given)
-        return None, None, None, *dq, *dk
+            run["dq"](kernel_tensors)
+            run["dk"](kernel_tensors)
+        return None, None, None, *dqs, *dks
 
 
-def _arguments(q: Tensor, k: Tensor, padding: Tensor | None, scale: float, causal: bool) -> tuple[Any, ...]:
-    """The operator's arguments for one layer, in which keys stand for values."""
+def _operator_arguments(q: Tensor, k: Tensor, padding: Tensor | None, scale: float, causal: bool) -> tuple[Any, ...]:
+    """Return the arguments of the Triton operator for one layer, with the keys as values."""
     return (
         *(q, k, k, None, None, None, None, None, None, None, padding, None, None, None, None),
         *(scale, 0, causal, False, 0, False, 0.0, True, False),
     )
 
 
-def _forward_launches(plan: Plan, layers: int) -> dict[str, Launch]:
+def _forward_launches(plan: Plan, num_layers: int) -> dict[str, Launch]:
     return {
-        "lse": plan.launch("multi_layer_lse_kernel", "sums", plan.heads, layers=layers),
-        "received": plan.launch("bunched_received", "sums", plan.heads, layers=layers, per_key=True),
+        "lse": plan.launch("multi_layer_lse_kernel", "received", plan.heads, num_layers=num_layers),
+        "received": plan.launch(
+            "multi_layer_received_kernel", "received", plan.heads, num_layers=num_layers, per_key=True
+        ),
     }
 
 
-def _backward_launches(plan: Plan, layers: int) -> dict[str, Launch]:
+def _backward_launches(plan: Plan, num_layers: int) -> dict[str, Launch]:
     return {
-        "queries": plan.launch("bunched_query_gradients", "queries", plan.heads, layers=layers),
-        "keys": plan.launch("bunched_key_gradients", "keys", plan.groups, layers=layers, per_key=True),
+        "dq": plan.launch("multi_layer_bwd_dq_kernel", "dq", plan.heads, num_layers=num_layers),
+        "dk": plan.launch("multi_layer_bwd_dk_kernel", "dkv", plan.groups, num_layers=num_layers, per_key=True),
     }
 
 
-_known: dict[Any, Tensor] = {}
+_offsets_cache: dict[Any, Tensor] = {}
 
 
-def _places(*tensors: Sequence[Tensor]) -> Tensor:
-    """How far each layer's q, k, and if given dq and dk, lie behind those of the first layer, in elements: (layers, 4).
+def _layer_offsets(*tensors: Sequence[Tensor]) -> Tensor:
+    """Return the offsets of each layer's q, k, dq and dk from the first layer's, in elements, [layers, 4].
 
-    From step to step they mostly lie where they lay, so tables are kept, for the stream that they are copied on.
+    Addresses mostly repeat from step to step, so the offsets are cached, per stream on which they are copied.
     """
-    starts = [[x.data_ptr() for x in of_layers] for of_layers in tensors]
+    addresses = [[x.data_ptr() for x in of_layers] for of_layers in tensors]
     first = tensors[0][0]
     stream = torch.cuda.current_stream(first.device).cuda_stream if first.is_cuda else None
-    key = (first.device, stream, first.dtype, *map(tuple, starts))
-    found = _known.get(key)
-    if found is None:
-        if len(_known) >= 1000:
-            _known.clear()
+    key = (first.device, stream, first.dtype, *map(tuple, addresses))
+    offsets = _offsets_cache.get(key)
+    if offsets is None:
+        if len(_offsets_cache) >= MAX_CACHED_OFFSETS:
+            _offsets_cache.clear()
         size = first.element_size()
-        columns = [[(start - own[0]) // size for start in own] for own in starts]
-        columns += [[0] * len(starts[0])] * (4 - len(columns))
+        columns = [[(address - column[0]) // size for address in column] for column in addresses]
+        columns += [[0] * len(addresses[0])] * (4 - len(columns))
         rows = torch.tensor(list(zip(*columns, strict=True)), pin_memory=first.is_cuda)
-        found = _known[key] = rows.to(first.device, non_blocking=True)
-    return found
+        offsets = _offsets_cache[key] = rows.to(first.device, non_blocking=True)
+    return offsets
 
 
-def _as(kind: Any, x: Tensor) -> Tensor:
-    """A saved tensor as it lay in the forward pass, should hooks have laid it out anew."""
-    _, shape, steps, _ = kind
-    return x if described(x) == kind else x.new_empty_strided(shape, steps).copy_(x)
+def _with_layout(x: Tensor, layout: Any) -> Tensor:
+    """Return a saved tensor with its layout of the forward pass, which hooks on saved tensors may have changed."""
+    _, shape, strides, _ = layout
+    return x if layout_key(x) == layout else x.new_empty_strided(shape, strides).copy_(x)

@@ -1,7 +1,8 @@
-"""Kernels of what tokens receive in several layers at once, from queries and keys alone.
+"""Kernels of received attention in several layers at once, from queries and keys only.
 
-The layers are alike but for where they lie in memory: `places` holds, for each of them, how far its q, k, dq and dk, in
-this order, lie behind the first layer's, in elements. `tiles.py` says the rest; a program's text is one of all layers'.
+The layers differ only in the addresses of their tensors. `layer_offsets` [layers, 4] holds the offsets of each layer's
+q, k, dq and dk, in this order, from those of the first layer, in elements. The third axis of the grid runs over the
+batches of all layers. The rest of the legend is in `tiles.py`.
 """
 
 import triton
@@ -9,177 +10,194 @@ import triton.language as tl
 
 from headwise.attention.triton_backend.tiles import (
     LOG2E,
-    SIDES,
-    block,
-    key_blocks,
-    query_blocks,
-    scores,
-    text_and_head,
+    NUM_REGIONS,
+    MaskAndBias,
+    batch_head_index,
+    compute_scores,
+    key_block_range,
+    load_block,
+    query_block_range,
 )
 
-
-@triton.jit
-def moved(pointer, places, bh, B, H, WHICH: tl.constexpr):
-    """A tensor of this program's layer, which lies a multiple of 16 bytes behind, or before, the first layer's."""
-    PIECE: tl.constexpr = 128 // pointer.dtype.element_ty.primitive_bitwidth
-    return pointer + tl.multiple_of(tl.load(places + bh // H // B * 4 + WHICH), PIECE)
+#: Columns of layer_offsets.
+Q, K, DQ, DK = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 
 
 @triton.jit
-def weights(x, lse, i, j, n, m, scale, padding, SIDE: tl.constexpr, OPT: tl.constexpr):
-    """P of a tile, from its products and the log-sums of its rows."""
-    s = scores(x, scale * LOG2E, i, j, n, m, 0, (padding, 0, 0, 0, 0, 0, 0, 0), SIDE, OPT)
+def layer_pointer(ptr, layer_offsets_ptr, bh, B, H, COLUMN: tl.constexpr):
+    """Return the pointer to a tensor of this program's layer. Offsets are multiples of 16 bytes and can be negative."""
+    ALIGNMENT: tl.constexpr = 128 // ptr.dtype.element_ty.primitive_bitwidth
+    return ptr + tl.multiple_of(tl.load(layer_offsets_ptr + bh // H // B * 4 + COLUMN), ALIGNMENT)
+
+
+@triton.jit
+def attention_weights(x, lse, i, j, n, m, scale, key_padding_ptr, REGION: tl.constexpr, OPT: tl.constexpr):
+    """Compute P of a tile from q · k and lse."""
+    mods = MaskAndBias(key_padding_ptr, 0, 0, 0, 0, 0, 0, 0)
+    s = compute_scores(x, scale * LOG2E, i, j, n, m, 0, mods, REGION, OPT)
     return tl.exp2(s - lse)
 
 
 @triton.jit
 def multi_layer_lse_kernel(
-    q_ptr, k_ptr, places, lse_ptr, key_padding, q_b, q_h, q_n, k_b, k_h, k_m,
+    q_ptr, k_ptr, layer_offsets_ptr, lse_ptr, key_padding_ptr,
+    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
     B, H, GROUP, n, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
-    """Each row's log-sum, in units of log 2; +∞ for padding and for a row without a key, so that all its weights are 0:
-    one program a block of queries.
+    """Compute lse in base 2. One program per query block.
+
+    lse is +∞ for padding and for rows without a key, so that all their weights are 0.
     """
-    BN: tl.constexpr = OPT.block_n
-    BM: tl.constexpr = OPT.block_m
-    BE: tl.constexpr = OPT.block_e
-    first = tl.program_id(0) * BN
-    bh = text_and_head()
+    BLOCK_N: tl.constexpr = OPT.block_n
+    BLOCK_M: tl.constexpr = OPT.block_m
+    BLOCK_E: tl.constexpr = OPT.block_e
+    block_start = tl.program_id(0) * BLOCK_N
+    bh = batch_head_index()
     b, h = bh // H % B, bh % H
-    rows = first + tl.arange(0, BN)
-    e = tl.arange(0, BE)
-    q = block(moved(q_ptr, places, bh, B, H, 0) + b * q_b + h * q_h, q_n, rows, e, n, OPT.width, BE)
-    k_ptr = moved(k_ptr, places, bh, B, H, 1) + b * k_b + (h // GROUP) * k_h
-    top = tl.full([BN], float("-inf"), tl.float32)
-    total = tl.zeros([BN], tl.float32)
-    admit = (key_padding + b * m, 0, 0, 0, 0, 0, 0, 0)
-    for SIDE in tl.static_range(SIDES):
-        if (OPT.sides >> SIDE) & 1:
-            lo, hi = key_blocks(first, n, m, 0, 0, 0, 0, SIDE, OPT)
+    offs_n = block_start + tl.arange(0, BLOCK_N)
+    offs_e = tl.arange(0, BLOCK_E)
+    q_ptr = layer_pointer(q_ptr, layer_offsets_ptr, bh, B, H, Q) + b * stride_q_b + h * stride_q_h
+    q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
+    k_ptr = layer_pointer(k_ptr, layer_offsets_ptr, bh, B, H, K) + b * stride_k_b + (h // GROUP) * stride_k_h
+    row_max = tl.full([BLOCK_N], float("-inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_N], tl.float32)
+    mods = MaskAndBias(key_padding_ptr + b * m, 0, 0, 0, 0, 0, 0, 0)
+    for REGION in tl.static_range(NUM_REGIONS):
+        if (OPT.regions >> REGION) & 1:
+            lo, hi = key_block_range(block_start, n, m, 0, 0, 0, 0, REGION, OPT)
             for step in range(lo, hi):
-                columns = step * BM + tl.arange(0, BM)
-                k = block(k_ptr, k_m, columns, e, m, OPT.width, BE)
-                x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
-                s = scores(x, scale * LOG2E, rows[:, None], columns[None, :], n, m, 0, admit, SIDE, OPT)
-                new_top = tl.maximum(top, tl.max(s, axis=1))
-                safe_top = tl.where(new_top == float("-inf"), 0.0, new_top)
-                total = total * tl.exp2(top - safe_top) + tl.sum(tl.exp2(s - safe_top[:, None]), axis=1)
-                top = new_top
-    real = (top != float("-inf")) & (rows < n)
+                offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
+                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
+                x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
+                i, j = offs_n[:, None], offs_m[None, :]
+                s = compute_scores(x, scale * LOG2E, i, j, n, m, 0, mods, REGION, OPT)
+                new_max = tl.maximum(row_max, tl.max(s, axis=1))
+                finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
+                p = tl.exp2(s - finite_max[:, None])
+                row_sum = row_sum * tl.exp2(row_max - finite_max) + tl.sum(p, axis=1)
+                row_max = new_max
+    is_valid = (row_max != float("-inf")) & (offs_n < n)
     if OPT.key_padding:
-        real = real & (tl.load(key_padding + b * m + rows, mask=rows < n, other=0) != 0)
-    lse = tl.where(real, top + tl.log2(tl.where(real, total, 1.0)), float("inf"))
-    tl.store(lse_ptr + bh * n + rows, lse, mask=rows < n)
+        is_valid = is_valid & (tl.load(key_padding_ptr + b * m + offs_n, mask=offs_n < n, other=0) != 0)
+    lse = tl.where(is_valid, row_max + tl.log2(tl.where(is_valid, row_sum, 1.0)), float("inf"))
+    tl.store(lse_ptr + bh * n + offs_n, lse, mask=offs_n < n)
 
 
 @triton.jit
-def bunched_received(
-    q_ptr, k_ptr, places, lse_ptr, received_ptr, key_padding, q_b, q_h, q_n, k_b, k_h, k_m,
+def multi_layer_received_kernel(
+    q_ptr, k_ptr, layer_offsets_ptr, lse_ptr, received_ptr, key_padding_ptr,
+    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
     B, H, GROUP, n, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
-    """received_j = Σ_i P_ij: one program a block of keys."""
-    BN: tl.constexpr = OPT.block_n
-    BM: tl.constexpr = OPT.block_m
-    BE: tl.constexpr = OPT.block_e
-    first = tl.program_id(0) * BM
-    bh = text_and_head()
+    """Compute received_j = Σ_i P_ij. One program per key block."""
+    BLOCK_N: tl.constexpr = OPT.block_n
+    BLOCK_M: tl.constexpr = OPT.block_m
+    BLOCK_E: tl.constexpr = OPT.block_e
+    block_start = tl.program_id(0) * BLOCK_M
+    bh = batch_head_index()
     b, h = bh // H % B, bh % H
-    columns = first + tl.arange(0, BM)
-    e = tl.arange(0, BE)
-    k_ptr = moved(k_ptr, places, bh, B, H, 1) + b * k_b + (h // GROUP) * k_h
-    k = block(k_ptr, k_m, columns, e, m, OPT.width, BE)
-    q_ptr = moved(q_ptr, places, bh, B, H, 0) + b * q_b + h * q_h
-    received = tl.zeros([BM], tl.float32)
-    for SIDE in tl.static_range(SIDES):
-        if (OPT.sides >> SIDE) & 1:
-            lo, hi = query_blocks(first, n, m, 0, 0, 0, 0, SIDE, OPT)
+    offs_m = block_start + tl.arange(0, BLOCK_M)
+    offs_e = tl.arange(0, BLOCK_E)
+    k_ptr = layer_pointer(k_ptr, layer_offsets_ptr, bh, B, H, K) + b * stride_k_b + (h // GROUP) * stride_k_h
+    k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
+    q_ptr = layer_pointer(q_ptr, layer_offsets_ptr, bh, B, H, Q) + b * stride_q_b + h * stride_q_h
+    received = tl.zeros([BLOCK_M], tl.float32)
+    for REGION in tl.static_range(NUM_REGIONS):
+        if (OPT.regions >> REGION) & 1:
+            lo, hi = query_block_range(block_start, n, m, 0, 0, 0, 0, REGION, OPT)
             for step in range(lo, hi):
-                rows = step * BN + tl.arange(0, BN)
-                q = block(q_ptr, q_n, rows, e, n, OPT.width, BE)
-                lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
-                x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)
-                i, j = rows[None, :], columns[:, None]
-                p = weights(x, lse[None, :], i, j, n, m, scale, key_padding + b * m, SIDE, OPT)
+                offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
+                q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
+                lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
+                x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
+                i, j = offs_n[None, :], offs_m[:, None]
+                p = attention_weights(x, lse[None, :], i, j, n, m, scale, key_padding_ptr + b * m, REGION, OPT)
                 received += tl.sum(p, axis=1)
-    tl.store(received_ptr + bh * m + columns, received, mask=columns < m)
+    tl.store(received_ptr + bh * m + offs_m, received, mask=offs_m < m)
 
 
 @triton.jit
-def bunched_query_gradients(
-    q_ptr, k_ptr, places, lse_ptr, g_ptr, delta_ptr, dq_ptr, key_padding,
-    q_b, q_h, q_n, k_b, k_h, k_m, dq_b, dq_h, dq_n, B, H, GROUP, n, m, scale, OPT: tl.constexpr,
+def multi_layer_bwd_dq_kernel(
+    q_ptr, k_ptr, layer_offsets_ptr, lse_ptr, d_received_ptr, delta_ptr, dq_ptr, key_padding_ptr,
+    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_dq_b, stride_dq_h, stride_dq_n,
+    B, H, GROUP, n, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
-    """delta_i = Σ_j P_ij g_j, where g is the gradient of received, and dq: one program a block of queries."""
-    BN: tl.constexpr = OPT.block_n
-    BM: tl.constexpr = OPT.block_m
-    BE: tl.constexpr = OPT.block_e
-    first = tl.program_id(0) * BN
-    bh = text_and_head()
+    """Compute delta_i = Σ_j P_ij d_received_j, and dq. One program per query block."""
+    BLOCK_N: tl.constexpr = OPT.block_n
+    BLOCK_M: tl.constexpr = OPT.block_m
+    BLOCK_E: tl.constexpr = OPT.block_e
+    block_start = tl.program_id(0) * BLOCK_N
+    bh = batch_head_index()
     b, h = bh // H % B, bh % H
-    rows = first + tl.arange(0, BN)
-    i = rows[:, None]
-    e = tl.arange(0, BE)
-    q = block(moved(q_ptr, places, bh, B, H, 0) + b * q_b + h * q_h, q_n, rows, e, n, OPT.width, BE)
-    k_ptr = moved(k_ptr, places, bh, B, H, 1) + b * k_b + (h // GROUP) * k_h
-    lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))[:, None]
-    delta = tl.zeros([BN], tl.float32)
-    dq = tl.zeros([BN, BE], tl.float32)
-    for LOOK in tl.static_range(2):  # delta first, which dq needs whole
-        for SIDE in tl.static_range(SIDES):
-            if (OPT.sides >> SIDE) & 1:
-                lo, hi = key_blocks(first, n, m, 0, 0, 0, 0, SIDE, OPT)
+    offs_n = block_start + tl.arange(0, BLOCK_N)
+    i = offs_n[:, None]
+    offs_e = tl.arange(0, BLOCK_E)
+    q_ptr = layer_pointer(q_ptr, layer_offsets_ptr, bh, B, H, Q) + b * stride_q_b + h * stride_q_h
+    q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
+    k_ptr = layer_pointer(k_ptr, layer_offsets_ptr, bh, B, H, K) + b * stride_k_b + (h // GROUP) * stride_k_h
+    lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))[:, None]
+    delta = tl.zeros([BLOCK_N], tl.float32)
+    dq = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+    for PASS in tl.static_range(2):  # pass 0 computes delta, pass 1 dq, which needs the complete delta
+        for REGION in tl.static_range(NUM_REGIONS):
+            if (OPT.regions >> REGION) & 1:
+                lo, hi = key_block_range(block_start, n, m, 0, 0, 0, 0, REGION, OPT)
                 for step in range(lo, hi):
-                    columns = step * BM + tl.arange(0, BM)
-                    k = block(k_ptr, k_m, columns, e, m, OPT.width, BE)
-                    g = tl.load(g_ptr + bh * m + columns, mask=columns < m, other=0.0)
-                    x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
-                    p = weights(x, lse, i, columns[None, :], n, m, scale, key_padding + b * m, SIDE, OPT)
-                    if LOOK == 0:
-                        delta += tl.sum(p * g[None, :], axis=1)
+                    offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
+                    j = offs_m[None, :]
+                    k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
+                    d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
+                    x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
+                    p = attention_weights(x, lse, i, j, n, m, scale, key_padding_ptr + b * m, REGION, OPT)
+                    if PASS == 0:
+                        delta += tl.sum(p * d_received[None, :], axis=1)
                     else:
-                        dx = p * (g[None, :] - delta[:, None])
+                        dx = p * (d_received[None, :] - delta[:, None])
                         dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
-        if LOOK == 0:
-            tl.store(delta_ptr + bh * n + rows, delta, mask=rows < n)
-    at = moved(dq_ptr, places, bh, B, H, 2) + b * dq_b + h * dq_h + i * dq_n + e[None, :]
-    tl.store(at, (dq * scale).to(dq_ptr.dtype.element_ty), mask=(i < n) & (e[None, :] < OPT.width))
+        if PASS == 0:
+            tl.store(delta_ptr + bh * n + offs_n, delta, mask=offs_n < n)
+    dq_ptrs = layer_pointer(dq_ptr, layer_offsets_ptr, bh, B, H, DQ) + b * stride_dq_b + h * stride_dq_h
+    dq_ptrs = dq_ptrs + i * stride_dq_n + offs_e[None, :]
+    tl.store(dq_ptrs, (dq * scale).to(dq_ptr.dtype.element_ty), mask=(i < n) & (offs_e[None, :] < OPT.width))
 
 
 @triton.jit
-def bunched_key_gradients(
-    q_ptr, k_ptr, places, lse_ptr, g_ptr, delta_ptr, dk_ptr, key_padding,
-    q_b, q_h, q_n, k_b, k_h, k_m, dk_b, dk_h, dk_m, B, G, GROUP, n, m, scale, OPT: tl.constexpr,
+def multi_layer_bwd_dk_kernel(
+    q_ptr, k_ptr, layer_offsets_ptr, lse_ptr, d_received_ptr, delta_ptr, dk_ptr, key_padding_ptr,
+    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_dk_b, stride_dk_h, stride_dk_m,
+    B, G, GROUP, n, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
-    """dk, summed over the heads that share a key: one program a block of keys."""
-    BN: tl.constexpr = OPT.block_n
-    BM: tl.constexpr = OPT.block_m
-    BE: tl.constexpr = OPT.block_e
-    first = tl.program_id(0) * BM
-    bg = text_and_head()
-    b, group = bg // G % B, bg % G
-    columns = first + tl.arange(0, BM)
-    j = columns[:, None]
-    e = tl.arange(0, BE)
-    k_ptr = moved(k_ptr, places, bg, B, G, 1) + b * k_b + group * k_h
-    k = block(k_ptr, k_m, columns, e, m, OPT.width, BE)
-    q_ptr = moved(q_ptr, places, bg, B, G, 0) + b * q_b
-    dk = tl.zeros([BM, BE], tl.float32)
-    for member in range(GROUP):
-        bh = bg * GROUP + member
-        q_head = q_ptr + (group * GROUP + member) * q_h
-        g = tl.load(g_ptr + bh * m + columns, mask=columns < m, other=0.0)[:, None]
-        for SIDE in tl.static_range(SIDES):
-            if (OPT.sides >> SIDE) & 1:
-                lo, hi = query_blocks(first, n, m, 0, 0, 0, 0, SIDE, OPT)
+    """Compute dk, summed over the query heads of each key head. One program per key block."""
+    BLOCK_N: tl.constexpr = OPT.block_n
+    BLOCK_M: tl.constexpr = OPT.block_m
+    BLOCK_E: tl.constexpr = OPT.block_e
+    block_start = tl.program_id(0) * BLOCK_M
+    bg = batch_head_index()
+    b, g = bg // G % B, bg % G
+    offs_m = block_start + tl.arange(0, BLOCK_M)
+    j = offs_m[:, None]
+    offs_e = tl.arange(0, BLOCK_E)
+    k_ptr = layer_pointer(k_ptr, layer_offsets_ptr, bg, B, G, K) + b * stride_k_b + g * stride_k_h
+    k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
+    q_ptr = layer_pointer(q_ptr, layer_offsets_ptr, bg, B, G, Q) + b * stride_q_b
+    dk = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+    for head_in_group in range(GROUP):
+        bh = bg * GROUP + head_in_group
+        q_head_ptr = q_ptr + (g * GROUP + head_in_group) * stride_q_h
+        d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)[:, None]
+        for REGION in tl.static_range(NUM_REGIONS):
+            if (OPT.regions >> REGION) & 1:
+                lo, hi = query_block_range(block_start, n, m, 0, 0, 0, 0, REGION, OPT)
                 for step in range(lo, hi):
-                    rows = step * BN + tl.arange(0, BN)
-                    q = block(q_head, q_n, rows, e, n, OPT.width, BE)
-                    lse = tl.load(lse_ptr + bh * n + rows, mask=rows < n, other=float("inf"))
-                    delta = tl.load(delta_ptr + bh * n + rows, mask=rows < n, other=0.0)
-                    x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)
-                    i = rows[None, :]
-                    p = weights(x, lse[None, :], i, j, n, m, scale, key_padding + b * m, SIDE, OPT)
-                    dx = p * (g - delta[None, :])
+                    offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
+                    q = load_block(q_head_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
+                    lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
+                    delta = tl.load(delta_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
+                    x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
+                    i = offs_n[None, :]
+                    p = attention_weights(x, lse[None, :], i, j, n, m, scale, key_padding_ptr + b * m, REGION, OPT)
+                    dx = p * (d_received - delta[None, :])
                     dk = tl.dot(dx.to(q.dtype), q, dk, input_precision=OPT.precision)
-    at = moved(dk_ptr, places, bg, B, G, 3) + b * dk_b + group * dk_h + j * dk_m + e[None, :]
-    tl.store(at, (dk * scale).to(dk_ptr.dtype.element_ty), mask=(j < m) & (e[None, :] < OPT.width))
+    dk_ptrs = layer_pointer(dk_ptr, layer_offsets_ptr, bg, B, G, DK) + b * stride_dk_b + g * stride_dk_h
+    dk_ptrs = dk_ptrs + j * stride_dk_m + offs_e[None, :]
+    tl.store(dk_ptrs, (dk * scale).to(dk_ptr.dtype.element_ty), mask=(j < m) & (offs_e[None, :] < OPT.width))

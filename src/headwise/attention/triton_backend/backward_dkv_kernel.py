@@ -1,0 +1,202 @@
+"""The kernel of the backward pass that holds a block of keys: dk and dv. The legend is in `tiles.py`."""
+
+import triton
+import triton.language as tl
+
+from headwise.attention.triton_backend.backward_kernels import (
+    delta_of_lse_and_norms,
+    delta_of_output,
+    load_twice_d_norms,
+    store_distance_partials,
+)
+from headwise.attention.triton_backend.clipped_table import load_edge, lookup_pairs
+from headwise.attention.triton_backend.tiles import (
+    DIAGONAL,
+    FAR_AFTER,
+    FAR_BEFORE,
+    LOG2E,
+    NUM_REGIONS,
+    MaskAndBias,
+    batch_head_index,
+    compute_scores,
+    distance_factors,
+    distance_grads,
+    dropout_mask,
+    load_block,
+    load_head_params,
+    pair_distance,
+    query_block_range,
+    sum_far_blocks,
+)
+from headwise.attention.triton_backend.transformer_xl_kernels import (
+    KeyBlockShift,
+    reserve_smem,
+    shifted_scores_of_queries,
+)
+
+
+@triton.jit
+def bwd_dkv_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, d_received_ptr, dq_ptr, dk_ptr, dv_ptr,
+    d_distance_partials_ptr, prefix_sums_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
+    offset_sums_ptr, d_offset_sums_ptr, d_edge_sums_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
+    bias_uv_ptr, u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr,
+    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, seed_ptr,
+    stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h,
+    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
+    stride_o_b, stride_o_h, stride_o_n, stride_do_b, stride_do_h, stride_do_n, stride_dq_b, stride_dq_h, stride_dq_n,
+    stride_dk_b, stride_dk_h, stride_dk_m, stride_dv_b, stride_dv_h, stride_dv_m,
+    stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
+    stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
+    H, GROUP, n, m, q_offset, max_offset, scale, dropout, OPT: tl.constexpr,
+):  # fmt: skip
+    """Compute dk and dv. One program per key block and key head.
+
+    With OPT.single_tile_backward also compute everything that bwd_dq_kernel does.
+    """
+    BLOCK_N: tl.constexpr = OPT.block_n
+    BLOCK_M: tl.constexpr = OPT.block_m
+    BLOCK_E: tl.constexpr = OPT.block_e
+    BLOCK_D: tl.constexpr = OPT.block_d
+    block_start = tl.program_id(0) * BLOCK_M
+    bg = batch_head_index()
+    G = H // GROUP
+    b, g = bg // G, bg % G
+    offs_m = block_start + tl.arange(0, BLOCK_M)
+    j = offs_m[:, None]
+    tile_i, tile_j = tl.arange(0, BLOCK_N)[None, :], tl.arange(0, BLOCK_M)[:, None]
+    offs_e, offs_d = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_D)
+    # [BLOCK_M, BLOCK_E] and [BLOCK_M, BLOCK_D]
+    k = load_block(k_ptr + b * stride_k_b + g * stride_k_h, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)
+    v = load_block(v_ptr + b * stride_v_b + g * stride_v_h, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D)
+    dk = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+    dv = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    if OPT.relative_shift:
+        smem = reserve_smem(OPT)
+    for head_in_group in range(GROUP):
+        h = g * GROUP + head_in_group
+        bh = b * H + h
+        head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+        row_offset = bh * n * (2 * max_offset + 1)  # of this head's rows in [B, H, N, R]
+        mods = MaskAndBias(
+            key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
+            bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
+        )  # fmt: skip
+        if OPT.relative_shift:
+            shift = KeyBlockShift(
+                dense_table_ptr + h * stride_dense_table_h,
+                stride_dense_table_r,
+                v_dot_table_ptr + h * stride_v_dot_table_h,
+                n + block_start,
+                smem,
+            )
+            u_dot_k = tl.load(u_dot_k_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
+            dx_sum = tl.zeros([BLOCK_M], tl.float32)
+        seed = 0
+        if OPT.dropout:
+            seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
+        d_received = tl.zeros([BLOCK_M], tl.float32)
+        if OPT.received:
+            d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
+        far_is_zero = False
+        if OPT.sum_far_keys:
+            far_is_zero = head.w < 0.0
+            lo, hi = query_block_range(
+                block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, FAR_BEFORE, OPT
+            )
+            lo_after, hi_after = query_block_range(
+                block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, FAR_AFTER, OPT
+            )
+            if far_is_zero:
+                prefix_sums = prefix_sums_ptr + bh * (tl.cdiv(n, BLOCK_N) + 1) * (OPT.value_width + 1)
+                far_dv = sum_far_blocks(prefix_sums, lo, hi, lo_after, hi_after, offs_d, OPT.value_width)
+                is_valid = offs_m < m
+                if OPT.key_padding:
+                    is_valid = is_valid & (tl.load(key_padding_ptr + b * m + offs_m, mask=is_valid, other=0) != 0)
+                dv += tl.where(is_valid[:, None], far_dv[None, :], 0.0)
+        for REGION in tl.static_range(NUM_REGIONS):
+            if (OPT.regions >> REGION) & 1:
+                lo, hi = query_block_range(
+                    block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, REGION, OPT
+                )
+                if OPT.sum_far_keys and (REGION == FAR_BEFORE or REGION == FAR_AFTER):
+                    hi = tl.where(far_is_zero, lo, hi)
+                for step in range(lo, hi):
+                    offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
+                    i = offs_n[None, :]
+                    q_bh = q_ptr + b * stride_q_b + h * stride_q_h
+                    q = load_block(q_bh, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
+                    do_bh = do_ptr + b * stride_do_b + h * stride_do_h  # [BLOCK_N, BLOCK_D]
+                    do = load_block(do_bh, stride_do_n, offs_n, offs_d, n, OPT.value_width, BLOCK_D)
+                    lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
+                    if OPT.single_tile_backward:
+                        delta = delta_of_output(
+                            o_ptr + b * stride_o_b + h * stride_o_h, stride_o_n, do, offset_sums_ptr,
+                            d_offset_sums_ptr, bh, offs_n, offs_d, n, max_offset, OPT,
+                        )  # fmt: skip
+                        delta += delta_of_lse_and_norms(
+                            d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr, bh, offs_n, n, OPT
+                        )
+                    else:
+                        delta = tl.load(delta_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
+                    if OPT.relative_scores and REGION != DIAGONAL:
+                        lse -= load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
+                    d_edge_sum = tl.zeros([BLOCK_N], tl.float32)
+                    if OPT.offset_sums and REGION != DIAGONAL:
+                        d_edge_sum = load_edge(d_edge_sums_ptr, bh, offs_n, n, REGION)
+                        if not OPT.dropout:
+                            delta -= d_edge_sum
+                    x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
+                    if OPT.relative_scores and REGION == DIAGONAL:
+                        x += lookup_pairs(relative_scores_ptr + row_offset, i, j, n, q_offset, max_offset)
+                    if OPT.relative_shift:
+                        x += shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT) + u_dot_k[:, None]
+                    e, f = distance_factors(tile_i, tile_j, step * BLOCK_N + q_offset, block_start, head, REGION, OPT)
+                    s = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
+                    p = tl.exp2(s - lse[None, :])
+                    dp = tl.dot(v, tl.trans(do), input_precision=OPT.precision)
+                    if OPT.offset_sums and REGION == DIAGONAL:
+                        dp += lookup_pairs(d_offset_sums_ptr + row_offset, i, j, n, q_offset, max_offset)
+                    dropped_p = p
+                    if OPT.dropout:
+                        if OPT.offset_sums and REGION != DIAGONAL:
+                            dp += d_edge_sum[None, :]
+                        drop = dropout_mask(seed, i, j, dropout)
+                        dropped_p = p * drop
+                        dp *= drop
+                    dv = tl.dot(dropped_p.to(do.dtype), do, dv, input_precision=OPT.precision)
+                    if OPT.received:
+                        dp += d_received[:, None]
+                        if OPT.single_tile_backward:
+                            delta += tl.sum(p * d_received[:, None], axis=0)
+                    if OPT.weight_norms:
+                        dp += p * load_twice_d_norms(d_weight_norms_ptr, bh, offs_n, n)[None, :]
+                    dx = p * (dp - delta[None, :])
+                    if OPT.distance:
+                        if OPT.rectify:
+                            dx = tl.where(x > 0.0, dx, 0.0)
+                        dx *= f
+                        if OPT.single_tile_backward:
+                            distance = pair_distance(tile_i, tile_j, step * BLOCK_N + q_offset, block_start)
+                            dw, d_sharpness = distance_grads(dx, x, e, f, distance, head, 1, REGION, OPT)
+                            store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale)
+                    dx_low = dx.to(q.dtype)
+                    dk = tl.dot(dx_low, q, dk, input_precision=OPT.precision)
+                    if OPT.relative_shift:
+                        dx_sum += tl.sum(dx, axis=1)
+                    if OPT.single_tile_backward:
+                        dq = tl.dot(tl.trans(dx_low), k, input_precision=OPT.precision)
+                        dq *= 1.0 / LOG2E if OPT.distance else scale
+                        rows = offs_n[:, None]
+                        dq_ptrs = dq_ptr + b * stride_dq_b + h * stride_dq_h + rows * stride_dq_n + offs_e[None, :]
+                        dq_mask = (rows < n) & (offs_e[None, :] < OPT.width)
+                        tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=dq_mask)
+        if OPT.relative_shift:
+            u = tl.load(bias_uv_ptr + h * OPT.width + offs_e, mask=offs_e < OPT.width, other=0.0)
+            dk += dx_sum[:, None] * u[None, :]
+    dk = (dk * (1.0 / LOG2E if OPT.distance else scale)).to(dk_ptr.dtype.element_ty)
+    dk_ptrs = dk_ptr + b * stride_dk_b + g * stride_dk_h + j * stride_dk_m + offs_e[None, :]
+    tl.store(dk_ptrs, dk, mask=(j < m) & (offs_e[None, :] < OPT.width))
+    dv = dv.to(dv_ptr.dtype.element_ty)
+    dv_ptrs = dv_ptr + b * stride_dv_b + g * stride_dv_h + j * stride_dv_m + offs_d[None, :]
+    tl.store(dv_ptrs, dv, mask=(j < m) & (offs_d[None, :] < OPT.value_width))

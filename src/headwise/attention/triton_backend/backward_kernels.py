@@ -1,0 +1,375 @@
+"""Kernels of the backward pass that hold a block of queries: delta, dq and the gradient of a shared bias.
+
+Weights are recomputed tile by tile, and every sum has a fixed order. delta_i = Σ_j P_ij dP_ij is the term that all
+weights of a softmax's row share. The legend is in `tiles.py`.
+"""
+
+import triton
+import triton.language as tl
+
+from headwise.attention.triton_backend.clipped_table import (
+    load_edge,
+    lookup_pairs,
+    store_by_offset,
+    store_clipped_sums,
+)
+from headwise.attention.triton_backend.tiles import (
+    DIAGONAL,
+    FAR_AFTER,
+    FAR_BEFORE,
+    LOG2E,
+    NUM_REGIONS,
+    MaskAndBias,
+    batch_head_index,
+    compute_scores,
+    distance_factors,
+    distance_grads,
+    dropout_mask,
+    key_block_range,
+    load_block,
+    load_head_params,
+    pair_distance,
+)
+from headwise.attention.triton_backend.transformer_xl_kernels import (
+    QueryBlockShift,
+    add_biases,
+    initial_product,
+    reserve_smem,
+    shifted_scores_of_keys,
+)
+
+
+@triton.jit
+def delta_of_output(
+    o_ptr, stride_o_n, do, offset_sums_ptr, d_offset_sums_ptr, bh, offs_n, offs_d, n, max_offset, OPT: tl.constexpr
+):
+    """Compute Σ_d dO O, plus the same sum over a query's sums of weights by offset."""
+    o = load_block(o_ptr, stride_o_n, offs_n, offs_d, n, OPT.value_width, OPT.block_d)
+    delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
+    if OPT.offset_sums:
+        num_offsets = 2 * max_offset + 1
+        for start in range(0, num_offsets, 16):
+            offs_r = start + tl.arange(0, 16)[None, :]
+            index = (bh * n + offs_n[:, None]) * num_offsets + offs_r
+            mask = (offs_n[:, None] < n) & (offs_r < num_offsets)
+            sums = tl.load(offset_sums_ptr + index, mask=mask, other=0.0).to(tl.float32)
+            delta += tl.sum(sums * tl.load(d_offset_sums_ptr + index, mask=mask, other=0.0).to(tl.float32), axis=1)
+    return delta
+
+
+@triton.jit
+def delta_of_lse_and_norms(d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr, bh, offs_n, n, OPT: tl.constexpr):
+    """Compute the part of delta from the gradients of weight norms and of lse, which is in base 2."""
+    delta = tl.zeros([offs_n.shape[0]], tl.float32)
+    if OPT.has_d_lse:
+        delta -= LOG2E * tl.load(d_lse_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
+    if OPT.weight_norms:
+        weight_norms = tl.load(weight_norms_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
+        delta += weight_norms * load_twice_d_norms(d_weight_norms_ptr, bh, offs_n, n)
+    return delta
+
+
+@triton.jit
+def load_twice_d_norms(d_weight_norms_ptr, bh, offs_n, n):
+    """Load 2 · d_weight_norms; times P_ij it is a part of dP_ij."""
+    return 2.0 * tl.load(d_weight_norms_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
+
+
+@triton.jit
+def store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale):
+    """Store this program's part of the gradients of a head's w and v, [2, B, H, blocks]."""
+    ptr = d_distance_partials_ptr + bh * tl.num_programs(0) + tl.program_id(0)
+    count = tl.num_programs(0) * H * tl.num_programs(2)
+    tl.store(ptr, tl.sum(dw) / LOG2E)
+    tl.store(ptr + count, tl.sum(d_sharpness) * (head.c * scale))
+
+
+@triton.jit
+def bwd_received_kernel(
+    q_ptr, k_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, d_received_ptr, w_ptr, sharpness_ptr,
+    relative_scores_ptr, edge_scores_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
+    offset_sums_ptr, d_offset_sums_ptr, bias_uv_ptr, dense_table_ptr,
+    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, stride_dense_table_h, stride_dense_table_r,
+    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_o_b, stride_o_h, stride_o_n,
+    stride_do_b, stride_do_h, stride_do_n, stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
+    stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
+    H, GROUP, n, m, q_offset, max_offset, scale, OPT: tl.constexpr,
+):  # fmt: skip
+    """Compute delta including Σ_j P_ij d_received_j. One program per query block."""
+    BLOCK_N: tl.constexpr = OPT.block_n
+    BLOCK_M: tl.constexpr = OPT.block_m
+    BLOCK_E: tl.constexpr = OPT.block_e
+    BLOCK_D: tl.constexpr = OPT.block_d
+    block_start = tl.program_id(0) * BLOCK_N
+    bh = batch_head_index()
+    b, h = bh // H, bh % H
+    offs_n = block_start + tl.arange(0, BLOCK_N)
+    i = offs_n[:, None]
+    tile_i, tile_j = tl.arange(0, BLOCK_N)[:, None], tl.arange(0, BLOCK_M)[None, :]
+    offs_e, offs_d = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_D)
+    # [BLOCK_N, BLOCK_E] and [BLOCK_N, BLOCK_D]
+    q = load_block(q_ptr + b * stride_q_b + h * stride_q_h, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)
+    do_bh = do_ptr + b * stride_do_b + h * stride_do_h
+    do = load_block(do_bh, stride_do_n, offs_n, offs_d, n, OPT.value_width, BLOCK_D)
+    o_bh = o_ptr + b * stride_o_b + h * stride_o_h
+    delta = delta_of_output(
+        o_bh, stride_o_n, do, offset_sums_ptr, d_offset_sums_ptr, bh, offs_n, offs_d, n, max_offset, OPT
+    )
+    delta += delta_of_lse_and_norms(d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr, bh, offs_n, n, OPT)
+    lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
+    k_ptr += b * stride_k_b + (h // GROUP) * stride_k_h
+    relative_scores_ptr += bh * n * (2 * max_offset + 1)
+    mods = MaskAndBias(
+        key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
+        bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
+    )  # fmt: skip
+    head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    if OPT.relative_shift:
+        q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
+        table_ptr = dense_table_ptr + h * stride_dense_table_h
+        shift = QueryBlockShift(relative_q, table_ptr, stride_dense_table_r, n - block_start, reserve_smem(OPT))
+        product = initial_product(shift, block_start // BLOCK_N, OPT)
+    for REGION in tl.static_range(NUM_REGIONS):
+        if (OPT.regions >> REGION) & 1:
+            lo, hi = key_block_range(
+                block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, REGION, OPT
+            )
+            region_lse = lse
+            if OPT.relative_scores and REGION != DIAGONAL:
+                region_lse -= load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
+            for step in range(lo, hi):
+                offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
+                j = offs_m[None, :]
+                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
+                d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
+                x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
+                if OPT.relative_scores and REGION == DIAGONAL:
+                    x += lookup_pairs(relative_scores_ptr, i, j, n, q_offset, max_offset)
+                if OPT.relative_shift:
+                    relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
+                    x += relative_x
+                _, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
+                s = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
+                delta += tl.sum(tl.exp2(s - region_lse[:, None]) * d_received[None, :], axis=1)
+    tl.store(delta_ptr + bh * n + offs_n, delta, mask=offs_n < n)
+
+
+@triton.jit
+def bwd_dq_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, d_received_ptr, dq_ptr, d_relative_scores_ptr,
+    d_scores_ptr, d_distance_partials_ptr, prefix_sums_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
+    offset_sums_ptr, d_offset_sums_ptr, d_edge_sums_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
+    bias_uv_ptr, dense_table_ptr, relative_q_ptr, d_bias_u_partials_ptr,
+    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, seed_ptr,
+    stride_relative_q_b, stride_relative_q_h, stride_relative_q_n, stride_dense_table_h, stride_dense_table_r,
+    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
+    stride_o_b, stride_o_h, stride_o_n, stride_do_b, stride_do_h, stride_do_n, stride_dq_b, stride_dq_h, stride_dq_n,
+    stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
+    stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m, stride_d_scores_b, stride_d_scores_h, stride_d_scores_n,
+    H, GROUP, chunk_start, n, m, q_offset, max_offset, scale, dropout, OPT: tl.constexpr,
+):  # fmt: skip
+    """Compute dq, the gradient of the relative scores, and this block's part of the gradients of w and v.
+
+    One program per query block, starting at query chunk_start. Stores delta too, unless bwd_received_kernel computed
+    it, and the gradient of each pair's score if requested. With a dense table it also stores the queries plus bias v
+    and this block's part of the gradient of bias u; bwd_dense_table_kernel then adds to dq.
+    """
+    BLOCK_N: tl.constexpr = OPT.block_n
+    BLOCK_M: tl.constexpr = OPT.block_m
+    BLOCK_E: tl.constexpr = OPT.block_e
+    BLOCK_D: tl.constexpr = OPT.block_d
+    block_start = chunk_start + tl.program_id(0) * BLOCK_N
+    bh = batch_head_index()
+    b, h = bh // H, bh % H
+    offs_n = block_start + tl.arange(0, BLOCK_N)
+    i = offs_n[:, None]
+    tile_i, tile_j = tl.arange(0, BLOCK_N)[:, None], tl.arange(0, BLOCK_M)[None, :]
+    offs_e, offs_d = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_D)
+    # [BLOCK_N, BLOCK_E] and [BLOCK_N, BLOCK_D]
+    q = load_block(q_ptr + b * stride_q_b + h * stride_q_h, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)
+    do_bh = do_ptr + b * stride_do_b + h * stride_do_h
+    do = load_block(do_bh, stride_do_n, offs_n, offs_d, n, OPT.value_width, BLOCK_D)
+    lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
+    if OPT.received:
+        delta = tl.load(delta_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
+    else:
+        o_bh = o_ptr + b * stride_o_b + h * stride_o_h
+        delta = delta_of_output(
+            o_bh, stride_o_n, do, offset_sums_ptr, d_offset_sums_ptr, bh, offs_n, offs_d, n, max_offset, OPT
+        )
+        delta += delta_of_lse_and_norms(d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr, bh, offs_n, n, OPT)
+        tl.store(delta_ptr + bh * n + offs_n, delta, mask=offs_n < n)
+    twice_d_norms = tl.zeros([BLOCK_N], tl.float32)
+    if OPT.weight_norms:
+        twice_d_norms = load_twice_d_norms(d_weight_norms_ptr, bh, offs_n, n)
+    k_ptr += b * stride_k_b + (h // GROUP) * stride_k_h
+    v_ptr += b * stride_v_b + (h // GROUP) * stride_v_h
+    row_offset = bh * n * (2 * max_offset + 1)  # of this head's rows in [B, H, N, R]
+    relative_scores, d_offset_sums = relative_scores_ptr + row_offset, d_offset_sums_ptr + row_offset
+    d_relative_scores = d_relative_scores_ptr + row_offset
+    mods = MaskAndBias(
+        key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
+        bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
+    )  # fmt: skip
+    head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    if OPT.relative_shift:
+        q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
+        relative_q_ptr += b * stride_relative_q_b + h * stride_relative_q_h
+        relative_q_ptrs = relative_q_ptr + (i - chunk_start) * stride_relative_q_n + offs_e[None, :]
+        tl.store(relative_q_ptrs, relative_q, mask=(i < n) & (offs_e[None, :] < OPT.width))
+        table_ptr = dense_table_ptr + h * stride_dense_table_h
+        shift = QueryBlockShift(relative_q, table_ptr, stride_dense_table_r, n - block_start, reserve_smem(OPT))
+        product = initial_product(shift, block_start // BLOCK_N, OPT)
+    seed = 0
+    if OPT.dropout:
+        seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
+    d_scores = d_scores_ptr + b * stride_d_scores_b + h * stride_d_scores_h
+    d_scores += (block_start - chunk_start).to(tl.int64) * stride_d_scores_n
+    dq = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+    dw = tl.zeros([BLOCK_N], tl.float32)
+    d_sharpness = tl.zeros([BLOCK_N], tl.float32)
+    sum_before = tl.zeros([BLOCK_N], tl.float32)
+    sum_after = tl.zeros([BLOCK_N], tl.float32)
+    for REGION in tl.static_range(NUM_REGIONS):
+        if (OPT.regions >> REGION) & 1:
+            lo, hi = key_block_range(
+                block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, REGION, OPT
+            )
+            if OPT.sum_far_keys and (REGION == FAR_BEFORE or REGION == FAR_AFTER):
+                hi = tl.where(head.w < 0.0, lo, hi)  # far keys score 0 for every query
+            region_lse, region_delta = lse, delta
+            if OPT.relative_scores and REGION != DIAGONAL:
+                region_lse -= load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
+            d_edge_sum = tl.zeros([BLOCK_N], tl.float32)
+            if OPT.offset_sums and REGION != DIAGONAL:
+                d_edge_sum = load_edge(d_edge_sums_ptr, bh, offs_n, n, REGION)
+                if not OPT.dropout:
+                    region_delta -= d_edge_sum
+            for step in range(lo, hi):
+                offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
+                j = offs_m[None, :]
+                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
+                v = load_block(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D)  # [BLOCK_M, BLOCK_D]
+                d_received = tl.zeros([BLOCK_M], tl.float32)
+                if OPT.received:
+                    d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
+                x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
+                if OPT.relative_scores and REGION == DIAGONAL:
+                    x += lookup_pairs(relative_scores, i, j, n, q_offset, max_offset)
+                if OPT.relative_shift:
+                    relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
+                    x += relative_x
+                e, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
+                s = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
+                p = tl.exp2(s - region_lse[:, None])
+                dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
+                if OPT.offset_sums and REGION == DIAGONAL:
+                    dp += lookup_pairs(d_offset_sums, i, j, n, q_offset, max_offset)
+                if OPT.dropout:
+                    if OPT.offset_sums and REGION != DIAGONAL:
+                        dp += d_edge_sum[:, None]
+                    dp *= dropout_mask(seed, i, j, dropout)
+                if OPT.received:
+                    dp += d_received[None, :]
+                if OPT.weight_norms:
+                    dp += p * twice_d_norms[:, None]
+                dx = p * (dp - region_delta[:, None])
+                if OPT.store_d_scores:
+                    d_scores_ptrs = d_scores + step * BLOCK_M + tile_i.to(tl.int64) * stride_d_scores_n + tile_j
+                    tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
+                if OPT.distance:
+                    if OPT.rectify:
+                        dx = tl.where(x > 0.0, dx, 0.0)
+                    dx *= f
+                    distance = pair_distance(tile_i, tile_j, block_start + q_offset, step * BLOCK_M)
+                    dw_tile, d_sharpness_tile = distance_grads(dx, x, e, f, distance, head, 1, REGION, OPT)
+                    dw += dw_tile
+                    d_sharpness += d_sharpness_tile
+                if OPT.relative_scores:
+                    if REGION == FAR_BEFORE:
+                        sum_before += tl.sum(dx, axis=1) * scale
+                    elif REGION == FAR_AFTER:
+                        sum_after += tl.sum(dx, axis=1) * scale
+                    else:
+                        before, after = store_by_offset(d_relative_scores, dx * scale, i, j, n, m, q_offset, max_offset)
+                        sum_before += before
+                        sum_after += after
+                dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
+    dq *= 1.0 / LOG2E if OPT.distance else scale
+    if OPT.relative_shift:
+        partial_ptrs = d_bias_u_partials_ptr + (bh * tl.cdiv(n, BLOCK_N) + block_start // BLOCK_N) * OPT.width + offs_e
+        tl.store(partial_ptrs, tl.sum(dq, axis=0), mask=offs_e < OPT.width)
+    dq_ptrs = dq_ptr + b * stride_dq_b + h * stride_dq_h + i * stride_dq_n + offs_e[None, :]
+    tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=(i < n) & (offs_e[None, :] < OPT.width))
+    if OPT.sum_far_keys:  # this block's part of dv of far keys, whose weight is that of a score of 0
+        far_dv = tl.sum(do.to(tl.float32) * tl.exp2(-lse)[:, None], axis=0)
+        block_index = bh * (tl.num_programs(0) + 1) + tl.program_id(0) + 1
+        far_dv_ptrs = prefix_sums_ptr + block_index * (OPT.value_width + 1) + offs_d
+        tl.store(far_dv_ptrs, far_dv, mask=offs_d < OPT.value_width)
+    if OPT.distance:
+        store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale)
+    if OPT.relative_scores:
+        store_clipped_sums(d_relative_scores, sum_before, sum_after, offs_n, n, max_offset)
+
+
+@triton.jit
+def bwd_dbias_kernel(
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, d_received_ptr, d_bias_ptr, w_ptr, sharpness_ptr,
+    relative_scores_ptr, d_offset_sums_ptr, d_weight_norms_ptr,
+    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seed_ptr,
+    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
+    stride_do_b, stride_do_h, stride_do_n, stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
+    stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
+    H, GROUP, BIAS_B, BIAS_H, B, n, m, q_offset, max_offset, scale, dropout, OPT: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradient of a bias [BIAS_B, BIAS_H, N, M] that heads or batch elements share.
+
+    One program per tile of the bias.
+    """
+    BLOCK_N: tl.constexpr = OPT.block_n
+    BLOCK_M: tl.constexpr = OPT.block_m
+    BLOCK_E: tl.constexpr = OPT.block_e
+    BLOCK_D: tl.constexpr = OPT.block_d
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    i, j = offs_n[:, None], offs_m[None, :]
+    offs_e, offs_d = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_D)
+    bias_bh = tl.program_id(1).to(tl.int64)
+    d_bias = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    for b in range(bias_bh // BIAS_H, B, BIAS_B):
+        for h in range(bias_bh % BIAS_H, H, BIAS_H):
+            bh = b * H + h
+            q_bh = q_ptr + b * stride_q_b + h * stride_q_h
+            q = load_block(q_bh, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
+            k_bh = k_ptr + b * stride_k_b + (h // GROUP) * stride_k_h
+            k = load_block(k_bh, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
+            v_bh = v_ptr + b * stride_v_b + (h // GROUP) * stride_v_h
+            v = load_block(v_bh, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D)  # [BLOCK_M, BLOCK_D]
+            do_bh = do_ptr + b * stride_do_b + h * stride_do_h
+            do = load_block(do_bh, stride_do_n, offs_n, offs_d, n, OPT.value_width, BLOCK_D)  # [BLOCK_N, BLOCK_D]
+            lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
+            delta = tl.load(delta_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
+            row_offset = bh * n * (2 * max_offset + 1)
+            mods = MaskAndBias(
+                key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
+                bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
+            )  # fmt: skip
+            head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+            x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
+            dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
+            if OPT.relative_scores:
+                x += lookup_pairs(relative_scores_ptr + row_offset, i, j, n, q_offset, max_offset)
+            if OPT.offset_sums:
+                dp += lookup_pairs(d_offset_sums_ptr + row_offset, i, j, n, q_offset, max_offset)
+            _, f = distance_factors(i, j, q_offset, 0, head, DIAGONAL, OPT)
+            s = compute_scores(x, f, i, j, n, m, q_offset, mods, DIAGONAL, OPT)
+            p = tl.exp2(s - lse[:, None])
+            if OPT.dropout:
+                dp *= dropout_mask(tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32), i, j, dropout)
+            if OPT.received:
+                dp += tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)[None, :]
+            if OPT.weight_norms:
+                dp += p * load_twice_d_norms(d_weight_norms_ptr, bh, offs_n, n)[:, None]
+            d_bias += p * (dp - delta[:, None])
+    ptrs = d_bias_ptr + (bias_bh * n + i) * m + j
+    tl.store(ptrs, d_bias.to(d_bias_ptr.dtype.element_ty), mask=(i < n) & (j < m))

@@ -1,0 +1,285 @@
+"""Kernels of the forward pass: output, log-sum-exps, weight norms, sums of weights by offset, and received attention.
+
+The legend is in `tiles.py`.
+"""
+
+import triton
+import triton.language as tl
+
+from headwise.attention.triton_backend.clipped_table import (
+    load_edge,
+    lookup_pairs,
+    store_by_offset,
+    store_clipped_sums,
+)
+from headwise.attention.triton_backend.tiles import (
+    DIAGONAL,
+    FAR_AFTER,
+    FAR_BEFORE,
+    NUM_REGIONS,
+    MaskAndBias,
+    batch_head_index,
+    compute_scores,
+    distance_factors,
+    dropout_mask,
+    key_block_range,
+    load_block,
+    load_head_params,
+    query_block_range,
+    sum_far_blocks,
+)
+from headwise.attention.triton_backend.transformer_xl_kernels import (
+    KeyBlockShift,
+    QueryBlockShift,
+    add_biases,
+    initial_product,
+    reserve_smem,
+    shifted_scores_of_keys,
+    shifted_scores_of_queries,
+)
+
+
+@triton.jit
+def fwd_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, weight_norms_ptr, offset_sums_ptr, w_ptr, sharpness_ptr,
+    relative_scores_ptr, edge_scores_ptr, prefix_sums_ptr, bias_uv_ptr, dense_table_ptr,
+    key_padding_ptr, query_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, seed_ptr,
+    stride_dense_table_h, stride_dense_table_r, stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
+    stride_v_b, stride_v_h, stride_v_m, stride_o_b, stride_o_h, stride_o_n,
+    stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
+    stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
+    H, GROUP, n, m, q_offset, max_offset, scale, dropout, OPT: tl.constexpr,
+):  # fmt: skip
+    """Compute o, lse, and if requested weight norms and sums of weights by offset. One program per query block."""
+    BLOCK_N: tl.constexpr = OPT.block_n
+    BLOCK_M: tl.constexpr = OPT.block_m
+    BLOCK_E: tl.constexpr = OPT.block_e
+    BLOCK_D: tl.constexpr = OPT.block_d
+    block_start = tl.program_id(0) * BLOCK_N
+    bh = batch_head_index()
+    b, h = bh // H, bh % H
+    offs_n = block_start + tl.arange(0, BLOCK_N)
+    i = offs_n[:, None]
+    tile_i, tile_j = tl.arange(0, BLOCK_N)[:, None], tl.arange(0, BLOCK_M)[None, :]
+    offs_e, offs_d = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_D)
+    # [BLOCK_N, BLOCK_E]
+    q = load_block(q_ptr + b * stride_q_b + h * stride_q_h, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)
+    k_ptr += b * stride_k_b + (h // GROUP) * stride_k_h
+    v_ptr += b * stride_v_b + (h // GROUP) * stride_v_h
+    relative_scores_ptr += bh * n * (2 * max_offset + 1)
+    mods = MaskAndBias(
+        key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
+        bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
+    )  # fmt: skip
+    head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    if OPT.relative_shift:
+        q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
+        table_ptr = dense_table_ptr + h * stride_dense_table_h
+        shift = QueryBlockShift(relative_q, table_ptr, stride_dense_table_r, n - block_start, reserve_smem(OPT))
+        product = initial_product(shift, block_start // BLOCK_N, OPT)
+    seed = 0
+    if OPT.dropout:
+        seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
+
+    row_max = tl.full([BLOCK_N], float("-inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_N], tl.float32)
+    weight_norms = tl.zeros([BLOCK_N], tl.float32)
+    sum_before = tl.zeros([BLOCK_N], tl.float32)  # weights of clipped offsets
+    sum_after = tl.zeros([BLOCK_N], tl.float32)
+    acc = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    far_is_zero = False
+    if OPT.sum_far_keys:  # far keys score 0: start from their sum
+        far_is_zero = head.w < 0.0
+        lo, hi = key_block_range(
+            block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, FAR_BEFORE, OPT
+        )
+        lo_after, hi_after = key_block_range(
+            block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, FAR_AFTER, OPT
+        )
+        kv_head = b * (H // GROUP) + h // GROUP
+        prefix_sums = prefix_sums_ptr + kv_head * (tl.cdiv(m, BLOCK_M) + 1) * (OPT.value_width + 1)
+        count = sum_far_blocks(prefix_sums, lo, hi, lo_after, hi_after, OPT.value_width, OPT.value_width)
+        if far_is_zero & (count > 0.0):
+            row_max = tl.zeros([BLOCK_N], tl.float32)
+            row_sum += count
+            weight_norms += count
+            acc += sum_far_blocks(prefix_sums, lo, hi, lo_after, hi_after, offs_d, OPT.value_width)[None, :]
+    for REGION in tl.static_range(NUM_REGIONS):
+        if (OPT.regions >> REGION) & 1:
+            lo, hi = key_block_range(
+                block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, REGION, OPT
+            )
+            if OPT.sum_far_keys and (REGION == FAR_BEFORE or REGION == FAR_AFTER):
+                hi = tl.where(far_is_zero, lo, hi)
+            edge_score = tl.zeros([BLOCK_N], tl.float32)
+            if OPT.relative_scores and REGION != DIAGONAL:
+                edge_score = load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
+            for step in range(lo, hi):
+                offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
+                j = offs_m[None, :]
+                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
+                x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
+                if OPT.relative_scores and REGION == DIAGONAL:
+                    x += lookup_pairs(relative_scores_ptr, i, j, n, q_offset, max_offset)
+                if OPT.relative_shift:
+                    relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
+                    x += relative_x
+                _, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
+                # A factor that all pairs share is applied in the exponent, where it is free.
+                exponent_factor = 1.0 if OPT.distance or OPT.bias else f
+                score_factor = f if OPT.distance or OPT.bias else 1.0
+                s = compute_scores(x, score_factor, i, j, n, m, q_offset, mods, REGION, OPT)
+                new_max = tl.maximum(row_max, tl.max(s, axis=1) * exponent_factor + edge_score)
+                finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
+                p = tl.exp2(s * exponent_factor - (finite_max - edge_score)[:, None])
+                rescale = tl.exp2(row_max - finite_max)
+                row_sum = row_sum * rescale + tl.sum(p, axis=1)
+                if OPT.weight_norms:
+                    weight_norms = weight_norms * rescale * rescale + tl.sum(p * p, axis=1)
+                acc = acc * rescale[:, None]
+                if OPT.dropout:
+                    p *= dropout_mask(seed, i, j, dropout)
+                if OPT.offset_sums:
+                    sum_before *= rescale
+                    sum_after *= rescale
+                    if REGION == FAR_BEFORE:
+                        sum_before += tl.sum(p, axis=1)
+                    if REGION == FAR_AFTER:
+                        sum_after += tl.sum(p, axis=1)
+                v = load_block(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D)  # [BLOCK_M, BLOCK_D]
+                acc = tl.dot(p.to(v.dtype), v, acc, input_precision=OPT.precision)
+                row_max = new_max
+
+    is_valid = (row_max != float("-inf")) & (offs_n < n)
+    if OPT.query_padding:
+        is_valid = is_valid & (tl.load(query_padding_ptr + b * n + offs_n, mask=offs_n < n, other=0) != 0)
+    row_sum = tl.where(is_valid, row_sum, 1.0)
+    inv_sum = tl.where(is_valid, 1.0 / row_sum, 0.0)
+    # lse is +∞ for rows without a key, so 2^(s − lse) is 0 in the backward pass too.
+    lse = tl.where(is_valid, row_max + tl.log2(row_sum), float("inf"))
+    tl.store(lse_ptr + bh * n + offs_n, lse, mask=offs_n < n)
+    if OPT.weight_norms:
+        tl.store(weight_norms_ptr + bh * n + offs_n, weight_norms * inv_sum * inv_sum, mask=offs_n < n)
+    o_ptrs = o_ptr + b * stride_o_b + h * stride_o_h + i * stride_o_n + offs_d[None, :]
+    o = (acc * inv_sum[:, None]).to(o_ptr.dtype.element_ty)
+    tl.store(o_ptrs, o, mask=(i < n) & (offs_d[None, :] < OPT.value_width))
+
+    if OPT.offset_sums:  # offsets within the table's range have one pair each, whose weight needs the final lse
+        sum_before *= inv_sum
+        sum_after *= inv_sum
+        offset_sums = offset_sums_ptr + bh * n * (2 * max_offset + 1)
+        lo, hi = key_block_range(
+            block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, DIAGONAL, OPT
+        )
+        for step in range(lo, hi):
+            offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
+            j = offs_m[None, :]
+            k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)
+            x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
+            if OPT.relative_scores:
+                x += lookup_pairs(relative_scores_ptr, i, j, n, q_offset, max_offset)
+            s = compute_scores(x, head.far_factor, i, j, n, m, q_offset, mods, DIAGONAL, OPT)
+            p = tl.exp2(s - lse[:, None])
+            if OPT.dropout:
+                p *= dropout_mask(seed, i, j, dropout)
+            before, after = store_by_offset(offset_sums, p, i, j, n, m, q_offset, max_offset)
+            sum_before += before
+            sum_after += after
+        store_clipped_sums(offset_sums, sum_before, sum_after, offs_n, n, max_offset)
+
+
+@triton.jit
+def value_block_sums_kernel(
+    v_ptr, prefix_sums_ptr, key_padding_ptr, stride_v_b, stride_v_h, stride_v_m, G, m, OPT: tl.constexpr
+):
+    """Sum the values of each key block, [B, G, blocks + 1, D + 1] from block 1 on; the last column counts its keys.
+
+    One program per key block.
+    """
+    BLOCK_M: tl.constexpr = OPT.block_m
+    BLOCK_D: tl.constexpr = OPT.block_d
+    step = tl.program_id(0)
+    bg = batch_head_index()
+    b, g = bg // G, bg % G
+    offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D)
+    is_valid = offs_m < m
+    if OPT.key_padding:
+        is_valid = is_valid & (tl.load(key_padding_ptr + b * m + offs_m, mask=is_valid, other=0) != 0)
+    v = load_block(v_ptr + b * stride_v_b + g * stride_v_h, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D)
+    v = v.to(tl.float32)
+    sum_ptr = prefix_sums_ptr + (bg * (tl.num_programs(0) + 1) + step + 1) * (OPT.value_width + 1)
+    tl.store(sum_ptr + offs_d, tl.sum(tl.where(is_valid[:, None], v, 0.0), axis=0), mask=offs_d < OPT.value_width)
+    tl.store(sum_ptr + OPT.value_width, tl.sum(is_valid.to(tl.float32)))
+
+
+@triton.jit
+def prefix_sums_kernel(prefix_sums_ptr, blocks, OPT: tl.constexpr):
+    """Replace sums of blocks by prefix sums, in place and in a fixed order. One program per batch element and head."""
+    BLOCK_D: tl.constexpr = 2 * OPT.block_d
+    offs_d = tl.arange(0, BLOCK_D)
+    ptrs = prefix_sums_ptr + batch_head_index() * (blocks + 1) * (OPT.value_width + 1) + offs_d
+    total = tl.zeros([BLOCK_D], tl.float32)
+    for step in range(1, blocks + 1):
+        step_ptrs = ptrs + step * (OPT.value_width + 1)
+        total += tl.load(step_ptrs, mask=offs_d <= OPT.value_width, other=0.0)
+        tl.store(step_ptrs, total, mask=offs_d <= OPT.value_width)
+
+
+@triton.jit
+def fwd_received_kernel(
+    q_ptr, k_ptr, lse_ptr, received_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
+    u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr, key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr,
+    stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h,
+    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
+    stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
+    stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
+    H, GROUP, n, m, q_offset, max_offset, scale, OPT: tl.constexpr,
+):  # fmt: skip
+    """Compute received_j = Σ_i P_ij. One program per key block."""
+    BLOCK_N: tl.constexpr = OPT.block_n
+    BLOCK_M: tl.constexpr = OPT.block_m
+    BLOCK_E: tl.constexpr = OPT.block_e
+    block_start = tl.program_id(0) * BLOCK_M
+    bh = batch_head_index()
+    b, h = bh // H, bh % H
+    offs_m = block_start + tl.arange(0, BLOCK_M)
+    j = offs_m[:, None]
+    tile_i, tile_j = tl.arange(0, BLOCK_N)[None, :], tl.arange(0, BLOCK_M)[:, None]
+    offs_e = tl.arange(0, BLOCK_E)
+    k_bh = k_ptr + b * stride_k_b + (h // GROUP) * stride_k_h
+    k = load_block(k_bh, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
+    q_ptr += b * stride_q_b + h * stride_q_h
+    relative_scores_ptr += bh * n * (2 * max_offset + 1)
+    mods = MaskAndBias(
+        key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
+        bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
+    )  # fmt: skip
+    head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    if OPT.relative_shift:
+        v_dot_table_ptr += h * stride_v_dot_table_h
+        table_ptr = dense_table_ptr + h * stride_dense_table_h
+        shift = KeyBlockShift(table_ptr, stride_dense_table_r, v_dot_table_ptr, n + block_start, reserve_smem(OPT))
+        u_dot_k = tl.load(u_dot_k_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
+    received = tl.zeros([BLOCK_M], tl.float32)
+    for REGION in tl.static_range(NUM_REGIONS):
+        if (OPT.regions >> REGION) & 1:
+            lo, hi = query_block_range(
+                block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, REGION, OPT
+            )
+            for step in range(lo, hi):
+                offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
+                i = offs_n[None, :]
+                q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
+                lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
+                x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
+                if OPT.relative_scores and REGION == DIAGONAL:
+                    x += lookup_pairs(relative_scores_ptr, i, j, n, q_offset, max_offset)
+                elif OPT.relative_scores:
+                    lse -= load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
+                if OPT.relative_shift:
+                    x += shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT) + u_dot_k[:, None]
+                _, f = distance_factors(tile_i, tile_j, step * BLOCK_N + q_offset, block_start, head, REGION, OPT)
+                s = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
+                received += tl.sum(tl.exp2(s - lse[None, :]), axis=1)
+    tl.store(received_ptr + bh * m + offs_m, received, mask=offs_m < m)

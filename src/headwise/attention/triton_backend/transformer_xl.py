@@ -1,0 +1,161 @@
+"""Host code for dense tables (Transformer-XL): products with the biases u and v, and gradients by chunks of queries.
+
+Queries are compared with keys as q + u, and with the table as q + v. A program for a query block adds the biases once
+(`add_biases`). A program for a key block meets other queries in each step: it takes q without biases, and the products
+u · k_j and v · table[r] are added to its scores. In half precision, the former rounds q + u and the latter does not.
+
+The gradients of the table, and of the queries compared with it, are matrix products with dz, the gradient of
+z[i, r] = (q_i + v) · table[r]. bwd_dq_kernel stores the gradient of each pair's score. Read with rows one element
+shorter than they are, the memory of dz has an element for each pair:
+
+    dz[i, j − i + last] = memory[last + i · (width − 1) + j]
+
+dz is computed for a chunk of queries at a time, so its memory does not grow with the length.
+Legend: B batch, H heads, N queries, M keys, E width of queries and keys, R = N + M − 1 rows of the table.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from headwise.attention.triton_backend.launch import Launch
+from headwise.attention.triton_backend.layouts import named_strides, tensor_strides
+from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan, kernels
+
+#: Pairs in a chunk, unless that is less than 64 queries: 256 MiB in half precision. A chunk has no more queries than
+#: there are keys, so dz has at most twice as many elements.
+MAX_CHUNK_PAIRS = 2**27
+#: The rows of dz are a multiple of this long: whole tiles, aligned for matrix products.
+DZ_WIDTH_MULTIPLE = 128
+
+
+def pad_table(table: Tensor) -> Tensor:
+    """Add zeros before and after the rows of a dense table [H, R, E], which kernels read."""
+    return pad(table, (0, 0, TABLE_PADDING, TABLE_PADDING))
+
+
+def add_bias_products(plan: Plan, tensors: dict[str, Tensor | None]) -> None:
+    """Compute u · k_j and v · table[r], and add them to the kernels' tensors."""
+    bias_uv: Any = tensors["bias_uv_ptr"]
+    u_dot_k = bias_uv.new_empty(plan.batch, plan.heads, plan.m)
+    v_dot_table = bias_uv.new_zeros(plan.heads, plan.table_rows + 2 * TABLE_PADDING)[:, TABLE_PADDING:]
+    run = plan.launches(_bias_launches)
+    run["u_dot_k"]({**tensors, "x_ptr": tensors["k_ptr"], "bias_uv_ptr": bias_uv[0], "products_ptr": u_dot_k})
+    run["v_dot_table"](
+        {**tensors, "x_ptr": tensors["dense_table_ptr"], "bias_uv_ptr": bias_uv[1], "products_ptr": v_dot_table}
+    )
+    tensors.update(u_dot_k_ptr=u_dot_k, v_dot_table_ptr=v_dot_table)
+
+
+def _bias_launches(plan: Plan) -> dict[str, Launch]:
+    tile, m, rows = plan.tile("dense_table"), plan.m, plan.table_rows
+    common: dict[str, Any] = {"H": plan.heads, "OPT": plan.options(tile)}
+    key_arguments = {
+        **tensor_strides("x", "bhn", plan.k),
+        **named_strides("products", "bh", (plan.heads * m, m)),
+        "GROUP": plan.heads // plan.groups,
+        "num_rows": m,
+    }
+    table_arguments = {
+        **named_strides("x", "bhn", (0, *plan.table_strides.values())),
+        **named_strides("products", "bh", (0, rows + 2 * TABLE_PADDING)),
+        "GROUP": 1,
+        "num_rows": rows,
+    }
+    kernel = kernels()["bias_dot_kernel"]
+    key_grid = (-(-m // tile.block_n), plan.heads, plan.batch)
+    table_grid = (-(-rows // tile.block_n), plan.heads, 1)
+    return {
+        "u_dot_k": Launch(kernel, key_grid, tile, {**common, **key_arguments}),
+        "v_dot_table": Launch(kernel, table_grid, tile, {**common, **table_arguments}),
+    }
+
+
+def compute_gradients(
+    plan: Plan, tensors: dict[str, Tensor | None], d_table: Tensor, d_bias: Tensor | None, has_d_lse: bool
+) -> Tensor:
+    """Run bwd_dq_kernel and bwd_dense_table_kernel for each chunk of queries.
+
+    Fills the gradients of the queries, of the table and of the scores' bias.
+
+    Returns:
+        The gradients of u and v, [2, H, E].
+    """
+    batch, heads, n, m = plan.batch, plan.heads, plan.n, plan.m
+    max_chunk_size = max(min(MAX_CHUNK_PAIRS // (batch * heads * m), m) // 64 * 64, 64)
+    d_table_fp32 = torch.zeros_like(d_table, dtype=torch.float32)
+    num_blocks = [-(-n // plan.tile(kernel).block_n) for kernel in ("dq", "dense_table")]
+    partials = [d_table_fp32.new_empty(batch, heads, blocks, plan.width) for blocks in num_blocks]
+    tensors = {
+        **tensors,
+        "d_table_ptr": d_table_fp32[:, TABLE_PADDING:],
+        "d_bias_u_partials_ptr": partials[0],
+        "d_bias_v_partials_ptr": partials[1],
+    }
+    dz = d_table.new_empty(0, 0, 0, 0)
+    for chunk_start in range(0, n, max_chunk_size):
+        chunk_size = min(max_chunk_size, n - chunk_start)
+        if dz.shape[2] != chunk_size:
+            # Zero the elements without a pair. Later chunks have pairs with the same keys, or more.
+            width = -(-(chunk_size + m) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
+            dz = d_table.new_empty(heads, batch, chunk_size, width)
+            for part in [dz] if plan.causal else [dz[..., :chunk_size], dz[..., m:]]:
+                part.zero_()
+            tensors["relative_q_ptr"] = relative_q = d_table.new_empty(batch, heads, chunk_size, plan.width)
+        d_scores = view_by_pair(dz, m)
+        tensors |= {"dz_ptr": dz, "d_scores_ptr": d_scores}
+        run = plan.launches(_chunk_launches, dz, d_table_fp32, relative_q, tensors["do_ptr"], chunk_start, has_d_lse)
+        run["dq"](tensors)
+        run["dense_table"](tensors)
+        if d_bias is not None:
+            rows = d_bias[:, :, chunk_start : chunk_start + chunk_size] if d_bias.shape[2] > 1 else d_bias
+            rows += d_scores.sum_to_size(rows.shape)
+    torch.mul(d_table_fp32, plan.scale, out=d_table)
+    return torch.stack([partial.sum((0, 2)) for partial in partials])
+
+
+def view_by_pair(dz: Tensor, m: int) -> Tensor:
+    """Return a view [B, H, chunk, M] of dz [H, B, chunk, width] with an element for each pair."""
+    heads, batch, chunk_size, width = dz.shape
+    stride_h, stride_b, _, _ = dz.stride()
+    return dz.as_strided((batch, heads, chunk_size, m), (stride_b, stride_h, width - 1, 1), chunk_size - 1)
+
+
+def _chunk_launches(
+    plan: Plan, dz: Tensor, d_table: Tensor, relative_q: Tensor, do: Tensor, chunk_start: int, has_d_lse: bool
+) -> dict[str, Launch]:
+    heads, batch, chunk_size, width = dz.shape
+    relative_q_strides = tensor_strides("relative_q", "bhn", relative_q)
+    dq_launch = plan.launch(
+        "bwd_dq_kernel",
+        "dq",
+        heads,
+        num_queries=chunk_size,
+        has_d_lse=has_d_lse,
+        store_d_scores=True,
+        chunk_start=chunk_start,
+        **tensor_strides("do", "bhn", do),
+        **tensor_strides("d_scores", "bhn", view_by_pair(dz, plan.m)),
+        **relative_q_strides,
+    )
+    tile = plan.tile("dense_table")
+    arguments: dict[str, Any] = {
+        **tensor_strides("dz", "hbn", dz),
+        **plan.table_strides,
+        **tensor_strides("d_table", "hr", d_table),
+        **relative_q_strides,
+        **named_strides("dq", "bhn", plan.output_layouts["dq"][1]),
+        "B": batch,
+        "chunk_start": chunk_start,
+        "chunk_size": chunk_size,
+        "first_row": plan.n - chunk_start - chunk_size,  # of the table, for dz's first column
+        "num_rows": plan.table_rows,
+        "n": plan.n,
+        "m": plan.m,
+        "scale": plan.scale,
+        "OPT": plan.options(tile),
+    }
+    grid = (batch * -(-chunk_size // tile.block_n) + width // tile.block_m, heads, 1)
+    return {"dq": dq_launch, "dense_table": Launch(kernels()["bwd_dense_table_kernel"], grid, tile, arguments)}
