@@ -29,8 +29,7 @@ from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.core.environment import get_versions
 from headwise.training.text.data import load_data
 from headwise.training.text.model import BuiltModel, build_model
-from headwise.training.text.pipeline import tokenize_splits
-from headwise.training.text.trainer import TextTrainer
+from headwise.training.text.pipeline import TextTrainer, tokenize_splits
 
 PROFILED = 20  # steps
 

@@ -197,10 +197,10 @@ def test_unusual_tokenizers(bert: Path, reviews: Path, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(bert)
     tokenizer.pad_token, tokenizer.eos_token, tokenizer.model_max_length = None, "[SEP]", int(1e30)
     sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "pad_token_id": 1, "max_position_embeddings": 12}
-    config = RobertaConfig(
+    model_config = RobertaConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, **sizes, type_vocab_size=1
     )
-    RobertaModel(config).save_pretrained(tmp_path / "model")
+    RobertaModel(model_config).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     config = TextConfig(data=(str(reviews),), model=str(tmp_path / "model"), epochs=1)
     metrics = train(config, tmp_path / "run").metrics

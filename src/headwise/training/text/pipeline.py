@@ -7,6 +7,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import EarlyStoppingCallback
 
+from headwise.guidance import GuidedTrainer
 from headwise.guides import Guide
 from headwise.tasks import Examples
 from headwise.tasks.baselines import compute_baselines
@@ -17,6 +18,7 @@ from headwise.training.core.card import Card
 from headwise.training.core.distributed import state
 from headwise.training.core.metrics import Evaluation, SplitResult
 from headwise.training.core.pipeline import ModelBundle, Pipeline
+from headwise.training.core.trainer import LengthGroupedTrainer
 from headwise.training.text.card import build_card
 from headwise.training.text.config import TextConfig
 from headwise.training.text.data import TextData, fingerprint, load_data
@@ -27,7 +29,10 @@ from headwise.training.text.inference import open_inspected
 from headwise.training.text.model import build_model
 from headwise.training.text.predict import predict
 from headwise.training.text.predictions import build_predictions, get_scores
-from headwise.training.text.trainer import TextTrainer
+
+
+class TextTrainer(LengthGroupedTrainer, GuidedTrainer):
+    """A `LengthGroupedTrainer` with guides."""
 
 
 @dataclass(kw_only=True)
