@@ -38,7 +38,7 @@ def load_data(config: RecommendationConfig) -> RecommendationData:
         task_name=MIND.name,
         label_type=MIND.label_type,
         primary_metric=MIND.primary,
-        description=f"{Path(config.data[0]).name}: {counts} impressions, {len(log.news):,} news",
+        description=f"{Path(config.data[0]).name}: {counts} impressions, {len(log.news):,} news.",
         log=log,
         impressions=find_training_impressions(log.splits["train"], len(log.news)),
     )

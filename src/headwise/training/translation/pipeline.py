@@ -100,7 +100,7 @@ class TranslationPipeline(Pipeline[TranslationConfig, TranslationData, Translati
         selects_by_bleu = self.config.choose == "bleu"
         return TranslationTrainer(
             model=bundle.model,
-            args=training_arguments(self.config, bundle.model, out_dir),
+            args=build_training_arguments(self.config, bundle.model, out_dir),
             pairs=bundle.tokens,
             row_numbers=data.pairs.splits["train"]["row"],
             batch_size=get_batch_size(self.config),
@@ -203,7 +203,7 @@ def get_batch_size(config: TranslationConfig) -> int:
     return config.batch_size or DEFAULTS[config.model].batch_size
 
 
-def training_arguments(config: TranslationConfig, model: Any, out_dir: Path) -> TrainingArguments:
+def build_training_arguments(config: TranslationConfig, model: Any, out_dir: Path) -> TrainingArguments:
     """Return the Trainer's arguments: Adam and the learning rate schedule of Vaswani et al. (2017)."""
     defaults = DEFAULTS[config.model]
     warmup = config.warmup or defaults.warmup
