@@ -25,13 +25,28 @@ def standard_error(parts: Any, metric: Callable[[Any], Any], *, samples: int = S
         >>> round(standard_error(parts, lambda sums: sums[:, 0] / sums[:, 1]), 3)
         0.05
     """
-    parts = np.asarray(parts, dtype=np.float64)
-    count = len(parts)
+    return float(np.nanstd(bootstrap_metric(parts, metric, samples=samples, seed=seed), ddof=1))
+
+
+def bootstrap_metric(row_statistics: Any, metric: Callable[[Any], Any], *, samples: int, seed: int = 0) -> Any:
+    """Compute a metric on samples of the rows, drawn with replacement.
+
+    Args:
+        row_statistics: (rows, statistics), which are summed over the rows of a sample.
+        metric: maps sums (samples, statistics) to values (samples, …).
+        samples: the number of samples.
+        seed: the seed of the draws.
+
+    Returns:
+        The values (samples, …).
+    """
+    row_statistics = np.asarray(row_statistics, dtype=np.float64)
+    num_rows = len(row_statistics)
     random = np.random.default_rng(seed)
-    at_a_time = max(1, CELLS // max(count, 1))
+    block_size = max(1, CELLS // max(num_rows, 1))
     values = []
-    for first in range(0, samples, at_a_time):
-        drawn = random.integers(0, count, size=(min(at_a_time, samples - first), count))
-        times = np.stack([np.bincount(row, minlength=count) for row in drawn])
-        values.append(metric(times @ parts))
-    return float(np.nanstd(np.concatenate(values), ddof=1))
+    for start in range(0, samples, block_size):
+        drawn_rows = random.integers(0, num_rows, size=(min(block_size, samples - start), num_rows))
+        counts = np.stack([np.bincount(rows, minlength=num_rows) for rows in drawn_rows])
+        values.append(metric(counts @ row_statistics))
+    return np.concatenate(values)
