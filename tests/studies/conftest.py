@@ -1,5 +1,6 @@
-"""Studies whose runs are quick fakes, and a PostgreSQL server where there is one."""
+"""Studies with fake runs, messages that studies log, and a PostgreSQL server if one is installed."""
 
+import logging
 import os
 import shutil
 import socket
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from headwise.studies.methods import Method
-from headwise.studies.plan import Run, runs
+from headwise.studies.plan import Run, plan_runs
 from headwise.studies.study import Study
 from headwise.training import TextConfig
 from tests.training.conftest import bert, headwise, own_cache, reviews
@@ -22,36 +23,57 @@ __all__ = ["bert", "headwise", "own_cache", "reviews"]
 PLAIN, RPR = Method("plain", {"model": "plain"}), Method("rpr", {"model": "rpr"})
 
 
-def planned(seeds: int = 2, *methods: Method) -> list[Run]:
-    return runs([TextConfig(data=("reviews.csv",))], methods or (PLAIN, RPR), range(seeds))
+def two_method_runs(seeds: int = 2) -> list[Run]:
+    """Runs of two methods that are never trained."""
+    return plan_runs([TextConfig(data=("reviews.csv",))], (PLAIN, RPR), range(seeds))
 
 
-def begun(out: Path, seeds: int = 2, **about: Any) -> Study:
-    return Study.begin(out, "compare", planned(seeds), baseline="plain", **about)
+def create_study(out_dir: Path, seeds: int = 2, **options: Any) -> Study:
+    """Create a comparison of two methods."""
+    return Study.create(out_dir, "compare", two_method_runs(seeds), baseline="plain", **options)
 
 
-def server_programs() -> Path | None:
-    """Where PostgreSQL's server is: on the path, or where Debian puts it."""
-    found = shutil.which("initdb")
-    places = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((place for place in places if (place / "postgres").exists()), None)
+def states(study: Study) -> list[str]:
+    return [status.state for status in study.trials.statuses()]
+
+
+@pytest.fixture
+def study_log() -> Iterator[list[str]]:
+    """Messages that studies log, independent of the handlers of the command line."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("headwise.studies")
+    old_level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield messages
+    logger.removeHandler(handler)
+    logger.setLevel(old_level)
+
+
+def find_server_programs() -> Path | None:
+    """Return the folder of PostgreSQL's programs: on the path, or where Debian installs them."""
+    initdb = shutil.which("initdb")
+    folders = [Path(initdb).parent] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((folder for folder in folders if (folder / "postgres").exists()), None)
 
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
-    """The address of a server of our own, empty."""
-    programs = server_programs()
+    """The URL of an empty PostgreSQL server."""
+    programs = find_server_programs()
     if programs is None:
         pytest.skip("no PostgreSQL server on this machine (Debian: apt-get install postgresql)")
     pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'headwise[postgresql]'")
-    # The server refuses to be root, so root lends it to nobody, who cannot look into pytest's own folders.
+    # The server refuses to run as root. It then runs as nobody, who has no access to pytest's folders.
     user: dict[str, Any] = {"user": "nobody"} if os.getuid() == 0 else {}
     folder = Path(tempfile.mkdtemp(prefix="headwise-postgresql-"))
     if user:
         shutil.chown(folder, "nobody")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as free_socket:
+        free_socket.bind(("127.0.0.1", 0))
+        port = free_socket.getsockname()[1]
     data, options = folder / "data", f"-p {port} -c listen_addresses=127.0.0.1 -k {folder} -c fsync=off"
     subprocess.run(
         [programs / "initdb", "-D", data, "-U", "headwise", "--auth=trust", "-E", "UTF8", "--locale=C"],
@@ -69,6 +91,6 @@ def postgresql() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def storage(request: pytest.FixtureRequest) -> str | None:
-    """Where a study is kept: in its folder, and on a server."""
-    found: str | None = request.getfixturevalue("postgresql") if request.param == "postgresql" else None
-    return found
+    """The database of a study: in its folder (None), and on a server."""
+    url: str | None = request.getfixturevalue("postgresql") if request.param == "postgresql" else None
+    return url

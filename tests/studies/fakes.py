@@ -1,4 +1,4 @@
-"""Runs that take no time. It imports next to nothing, so that processes of tests start quickly."""
+"""Runs that take no time. The module imports little, so that worker processes of tests start quickly."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,11 @@ from typing import Any
 from headwise.training.core.config import RunConfig
 
 
-def fake(settings: RunConfig, out: Path, resume: bool = False) -> dict[str, Any]:
-    """A run that leaves what a run leaves, at once."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "run.yaml").write_text(settings.to_yaml())
-    metrics = {"primary": "accuracy", "figures": {"dev": {"accuracy": 0.5}, "test": {"accuracy": settings.seed / 10}}}
-    (out / "metrics.json").write_text(json.dumps(metrics))
+def fake_train(config: RunConfig, run_dir: Path, resume: bool = False) -> dict[str, Any]:
+    """Write the files of a finished run whose test accuracy is seed / 10."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "run.yaml").write_text(config.to_yaml())
+    splits = {"dev": {"accuracy": 0.5}, "test": {"accuracy": config.seed / 10}}
+    metrics = {"primary_metric": "accuracy", "metrics": splits}
+    (run_dir / "metrics.json").write_text(json.dumps(metrics))
     return metrics

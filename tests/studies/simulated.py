@@ -1,4 +1,4 @@
-"""Runs that never ran: figures and predictions as a study's runs leave them, with the truth known."""
+"""Simulated runs with known results: metrics and predictions as a study's runs write them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,60 +8,85 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwise.studies.bootstrap import as_rows
-from headwise.studies.result import Result
+from headwise.studies.bootstrap import build_rows
+from headwise.studies.plan import Result
 from headwise.tasks import metrics
 
 
-def classified(folder: Path, method: str, seed: int, right: Any, task: str = "sst2") -> Result:
-    """A run on two classes, of which each test row is right or not."""
-    labels = np.arange(len(right)) % 2
-    guesses = np.where(right, labels, 1 - labels)
-    scores = np.stack([1.0 - guesses, guesses], axis=1)
-    return written(folder, "classification", task, method, seed, {"label": labels}, scores, ["bad", "good"])
+def classification_run(folder: Path, method: str, seed: int, is_correct: Any, task: str = "sst2") -> Result:
+    """Write a run on two classes with correct and wrong test rows."""
+    labels = np.arange(len(is_correct)) % 2
+    predicted = np.where(is_correct, labels, 1 - labels)
+    scores = np.stack([1.0 - predicted, predicted], axis=1)
+    return write_run(folder, "classification", task, method, seed, {"label": labels}, scores, ["bad", "good"])
 
 
-def rated(folder: Path, method: str, seed: int, errors: Any) -> Result:
-    """A run on ratings, which is wrong by so much on each test row."""
+def regression_run(folder: Path, method: str, seed: int, errors: Any) -> Result:
+    """Write a run on ratings with these errors."""
     labels = np.arange(len(errors)) % 5 + 1.0
-    return written(folder, "regression", "stars", method, seed, {"label": labels}, (labels + errors)[:, None], [])
+    return write_run(folder, "regression", "stars", method, seed, {"label": labels}, (labels + errors)[:, None], [])
 
 
-def written(
+def write_run(
     folder: Path,
-    kind: str,
+    label_type: str,
     task: str,
     method: str,
     seed: int,
     columns: Mapping[str, Any],
     scores: Any,
     labels: Sequence[str],
-    rows: Sequence[int] | None = None,
+    row_numbers: Sequence[int] | None = None,
 ) -> Result:
-    own = folder / f"{task}-{method}-{seed}"
-    own.mkdir(parents=True)
+    """Write the predictions of a run, and return the run with its metrics."""
+    run_dir = folder / f"{task}-{method}-{seed}"
+    run_dir.mkdir(parents=True)
     count = len(scores)
-    listed = {name: [np.asarray(x).tolist() for x in column] for name, column in columns.items()}
-    table = {"split": ["test"] * count, "row": list(rows or range(count)), **listed}
+    lists = {name: [np.asarray(x).tolist() for x in column] for name, column in columns.items()}
+    table = {"split": ["test"] * count, "row": list(row_numbers or range(count)), **lists}
     pq.write_table(
-        pa.table({**table, "scores": [np.asarray(row).tolist() for row in scores]}), own / "predictions.parquet"
+        pa.table({**table, "scores": [np.asarray(row).tolist() for row in scores]}), run_dir / "predictions.parquet"
     )
-    judge = metrics.get_metrics(kind)
-    found = judge.figures(scores, as_rows(listed, kind, labels))
+    metric_functions = metrics.get_metrics(label_type)
+    primary_metric = metric_functions.PRIMARY
     return Result(
         task=task,
         method=method,
         seed=seed,
-        folder=own,
+        run_dir=run_dir,
         metrics={
             "task": task,
-            "kind": kind,
-            "primary_metric": judge.PRIMARY,
-            "metrics": {"test": found},
+            "label_type": label_type,
+            "primary_metric": primary_metric,
+            "metrics": {"test": metric_functions.compute(scores, build_rows(lists, label_type, labels))},
             "labels": list(labels),
             "train_seconds": 10.0 + len(method),
             "peak_memory": {"peak_mib": 500.0, "of": "process"},
-            "history": [{"epoch": e, "loss": 1 / e, f"eval_{judge.PRIMARY}": 1 - 1 / (e + 1)} for e in (1, 2, 3)],
+            "history": [{"epoch": e, "loss": 1 / e, f"eval_{primary_metric}": 1 - 1 / (e + 1)} for e in (1, 2, 3)],
             "dataset": "Simulated.",
         },
     )
+
+
+def simulate_runs(
+    folder: Path, accuracies: Mapping[str, float], seeds: int, *, task: str = "sst2", num_rows: int = 400
+) -> list[Result]:
+    """Write runs of methods with known accuracies. The same rows are difficult for all methods."""
+    random = np.random.default_rng(len(task))
+    difficulty = random.random(num_rows)
+    return [
+        classification_run(folder, name, seed, difficulty < accuracy + random.normal(0, 0.01), task)
+        for seed in range(seeds)
+        for name, accuracy in accuracies.items()
+    ]
+
+
+def regression_runs(folder: Path, scales: Mapping[str, float], seeds: int, *, num_rows: int = 400) -> list[Result]:
+    """Write runs of methods whose errors are the same noise, multiplied by a scale."""
+    random = np.random.default_rng(0)
+    noise = random.normal(0, 1, num_rows)
+    return [
+        regression_run(folder, name, seed, (scale + random.normal(0, 0.01)) * noise)
+        for seed in range(seeds)
+        for name, scale in scales.items()
+    ]

@@ -1,4 +1,4 @@
-"""Statistics against scipy's, and against simulated data, whose truth is known."""
+"""Statistics compared with scipy, and on simulated data with known differences."""
 
 import numpy as np
 import pytest
@@ -8,51 +8,51 @@ from scipy import stats
 
 from headwise.studies import statistics
 
-STUDIES = 4000  # simulated at once
+NUM_STUDIES = 4000  # simulated studies
 
 
-def at_most(rate: float, wanted: float, studies: int = STUDIES) -> bool:
-    """Whether a rate is at most what is wanted, within binomial error (four standard errors)."""
-    return bool(rate <= wanted + 4 * np.sqrt(wanted * (1 - wanted) / studies))
+def is_at_most(rate: float, expected: float, studies: int = NUM_STUDIES) -> bool:
+    """Return whether a rate is at most the expected one, up to four binomial standard errors."""
+    return bool(rate <= expected + 4 * np.sqrt(expected * (1 - expected) / studies))
 
 
-def about(rate: float, wanted: float, studies: int = STUDIES) -> bool:
-    return bool(abs(rate - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / studies))
+def is_close(rate: float, expected: float, studies: int = NUM_STUDIES) -> bool:
+    return bool(abs(rate - expected) <= 4 * np.sqrt(expected * (1 - expected) / studies))
 
 
 differences = st.lists(st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=2, max_size=11)
 
 
 @given(differences)
-def test_t_test_and_interval_are_scipys(values: list[float]) -> None:
+def test_t_test_and_interval_equal_scipy(values: list[float]) -> None:
     if np.std(values) < 1e-9:
         assert np.isnan(statistics.t_test(values))
         return
-    wanted = stats.ttest_1samp(values, 0.0)
-    assert statistics.t_test(values) == pytest.approx(wanted.pvalue, rel=1e-9, abs=1e-12)
-    assert statistics.interval(values) == pytest.approx(tuple(wanted.confidence_interval(0.95)), rel=1e-9, abs=1e-9)
+    expected = stats.ttest_1samp(values, 0.0)
+    assert statistics.t_test(values) == pytest.approx(expected.pvalue, rel=1e-9, abs=1e-12)
+    assert statistics.t_interval(values) == pytest.approx(tuple(expected.confidence_interval(0.95)), rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("count", [2, 5, 8, 12])
-def test_permutation_test_is_scipys(count: int) -> None:
+def test_permutation_test_equals_scipy(count: int) -> None:
     x = np.random.default_rng(count).normal(0.3, 1.0, count)
-    wanted = stats.permutation_test((x,), np.mean, permutation_type="samples", n_resamples=np.inf, axis=0)
-    assert statistics.permutation_test(x) == pytest.approx(wanted.pvalue, abs=1e-12)
+    expected = stats.permutation_test((x,), np.mean, permutation_type="samples", n_resamples=np.inf, axis=0)
+    assert statistics.permutation_test(x) == pytest.approx(expected.pvalue, abs=1e-12)
 
 
-def test_many_seeds_are_permuted_at_random() -> None:
+def test_random_sign_patterns_for_many_seeds() -> None:
     x = np.random.default_rng(0).normal(0.4, 1.0, 30)
     assert statistics.permutation_test(x) == pytest.approx(statistics.t_test(x), abs=0.02)
-    assert statistics.permutation_test(x + 100) == 1 / statistics.PATTERNS  # never 0
+    assert statistics.permutation_test(x + 100) == 1 / statistics.MAX_SIGN_PATTERNS
 
 
-def test_five_seeds_cannot_go_below_a_sixteenth() -> None:
+def test_smallest_p_of_five_seeds() -> None:
     assert statistics.permutation_test([5.0, 6.0, 7.0, 8.0, 9.0]) == statistics.min_permutation_p(5) == 0.0625
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
-def test_holm_is_the_step_down_rule(p: list[float]) -> None:
-    corrected = statistics.holm(p)
+def test_holm_correction_is_the_step_down_rule(p: list[float]) -> None:
+    corrected = statistics.holm_correction(p)
     order = np.argsort(p, kind="stable")
     highest = 0.0
     for place, which in enumerate(order):
@@ -60,109 +60,109 @@ def test_holm_is_the_step_down_rule(p: list[float]) -> None:
         assert corrected[which] == pytest.approx(highest)
 
 
-def test_holm_leaves_out_what_has_no_p() -> None:
-    assert statistics.holm([0.02, np.nan, 0.5]) == pytest.approx([0.04, np.nan, 0.5], nan_ok=True)
+def test_holm_correction_ignores_nan() -> None:
+    assert statistics.holm_correction([0.02, np.nan, 0.5]) == pytest.approx([0.04, np.nan, 0.5], nan_ok=True)
 
 
-@pytest.mark.parametrize(("effect", "wanted"), [(0.2, 199), (0.5, 34), (0.8, 15)])
-def test_seeds_needed_are_those_of_power_tables(effect: float, wanted: int) -> None:
-    x = np.array([-1.0, 1.0]) / np.sqrt(2) + effect  # of standard deviation 1
-    assert statistics.seeds_needed(x) == wanted
+@pytest.mark.parametrize(("effect", "expected"), [(0.2, 199), (0.5, 34), (0.8, 15)])
+def test_seeds_needed_equal_power_tables(effect: float, expected: int) -> None:
+    x = np.array([-1.0, 1.0]) / np.sqrt(2) + effect  # standard deviation 1
+    assert statistics.seeds_needed(x) == expected
 
 
-def test_seeds_needed_give_the_power_they_promise() -> None:
-    effect, draw = 0.7, np.random.default_rng(0)
+def test_seeds_needed_give_the_requested_power() -> None:
+    effect, random = 0.7, np.random.default_rng(0)
     count = statistics.seeds_needed(np.array([-1.0, 1.0]) / np.sqrt(2) + effect)
     assert count is not None
-    power = (statistics.t_test(draw.normal(effect, 1.0, (STUDIES, count))) < 0.05).mean()
+    power = (statistics.t_test(random.normal(effect, 1.0, (NUM_STUDIES, count))) < 0.05).mean()
     assert 0.8 - 0.03 < power < 0.83
 
 
 @pytest.mark.parametrize("values", [[0.1], [0.0, 0.0, 0.0], [1.0, -1.0]])
-def test_no_number_of_seeds_shows_nothing(values: list[float]) -> None:
+def test_seeds_needed_is_none_without_difference_or_variance(values: list[float]) -> None:
     assert statistics.seeds_needed(values) is None
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10, 20])
-def test_no_difference_is_found_in_five_percent_at_most(seeds: int) -> None:
-    draw = np.random.default_rng(seeds)
-    normal = draw.normal(0.0, 1.0, (STUDIES, seeds))
-    assert about((statistics.t_test(normal) < 0.05).mean(), 0.05)
-    assert at_most((statistics.permutation_test(normal) < 0.05).mean(), 0.05)
+def test_false_positive_rate(seeds: int) -> None:
+    random = np.random.default_rng(seeds)
+    normal = random.normal(0.0, 1.0, (NUM_STUDIES, seeds))
+    assert is_close((statistics.t_test(normal) < 0.05).mean(), 0.05)
+    assert is_at_most((statistics.permutation_test(normal) < 0.05).mean(), 0.05)
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_figures_of_small_test_sets_do_not_mislead(seeds: int) -> None:
-    """Accuracies on 50 rows are so coarse that seeds often give equal differences, for which a t-test has no p."""
-    draw = np.random.default_rng(seeds)
-    right = draw.binomial(50, 0.9, (2, STUDIES, seeds)) / 50
+def test_false_positive_rate_on_small_test_sets(seeds: int) -> None:
+    """Accuracies on 50 rows often give equal differences, for which the t-test has no p-value."""
+    random = np.random.default_rng(seeds)
+    right = random.binomial(50, 0.9, (2, NUM_STUDIES, seeds)) / 50
     x = right[0] - right[1]
     p = statistics.t_test(x)
     p = np.where(np.isnan(p), statistics.permutation_test(x), p)
     assert [statistics.seed_interval(one).p for one in x[:200]] == pytest.approx(p[:200])
-    assert at_most((p < 0.05).mean(), 0.05)
+    assert is_at_most((p < 0.05).mean(), 0.05)
 
 
-def test_several_methods_without_a_difference_are_found_in_five_percent_of_studies_at_most() -> None:
-    draw = np.random.default_rng(0)
+def test_false_positive_rate_of_several_methods() -> None:
+    random = np.random.default_rng(0)
     seeds, methods = 10, 4
-    runs = draw.normal(0.0, 1.0, (STUDIES, methods + 1, seeds))
-    p = statistics.t_test(runs[:, 1:] - runs[:, :1])  # one baseline for all: they are not independent
-    found = [bool((statistics.holm(one) < 0.05).any()) for one in p]
-    assert at_most(float(np.mean(found)), 0.05)
+    runs = random.normal(0.0, 1.0, (NUM_STUDIES, methods + 1, seeds))
+    p = statistics.t_test(runs[:, 1:] - runs[:, :1])  # the methods share a baseline
+    has_false_positive = [bool((statistics.holm_correction(one) < 0.05).any()) for one in p]
+    assert is_at_most(float(np.mean(has_false_positive)), 0.05)
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
-def test_intervals_hold_the_truth_in_95_percent(seeds: int) -> None:
-    draw = np.random.default_rng(seeds)
-    low, high = statistics.interval(draw.normal(0.7, 2.0, (STUDIES, seeds)))
-    assert about(((low <= 0.7) & (high >= 0.7)).mean(), 0.95)
+def test_coverage_of_seed_intervals(seeds: int) -> None:
+    random = np.random.default_rng(seeds)
+    low, high = statistics.t_interval(random.normal(0.7, 2.0, (NUM_STUDIES, seeds)))
+    assert is_close(((low <= 0.7) & (high >= 0.7)).mean(), 0.95)
 
 
-@pytest.mark.parametrize(("seed_spread", "row_spread"), [(1.0, 0.0), (0.02, 1.0), (0.1, 1.0)])
-def test_both_sources_together_hold_the_truth(seed_spread: float, row_spread: float) -> None:
-    """Differences of seed s on row r are truth + a_s + b_r + noise; other studies have other seeds and other rows."""
+@pytest.mark.parametrize(("seed_std", "row_std"), [(1.0, 0.0), (0.02, 1.0), (0.1, 1.0)])
+def test_coverage_of_seed_and_example_intervals(seed_std: float, row_std: float) -> None:
+    """The difference of seed s on row r is truth + a_s + b_r + noise, with new seeds and rows in every study."""
     studies, seeds, rows, samples, truth = 500, 5, 60, 200, 0.3
-    draw = np.random.default_rng(0)
-    held, wrong = [], []
+    random = np.random.default_rng(0)
+    is_covered, is_false_positive = [], []
     for _ in range(studies):
-        a = draw.normal(0, seed_spread, (seeds, 1))
-        b = draw.normal(0, row_spread, (1, rows))
-        x = truth + a + b + draw.normal(0, 0.3, (seeds, rows))
-        times = draw.multinomial(rows, np.full(rows, 1 / rows), samples)
-        found = statistics.seed_and_example_interval(x.mean(axis=1), times @ x.mean(axis=0) / rows)
-        held.append(found.low <= truth <= found.high)
-        shifted = statistics.seed_and_example_interval(x.mean(axis=1) - truth, times @ (x.mean(axis=0) - truth) / rows)
-        wrong.append(shifted.p < 0.05)
-    assert np.mean(held) >= 0.95 - 4 * np.sqrt(0.95 * 0.05 / studies)
-    assert at_most(float(np.mean(wrong)), 0.05, studies)
+        a = random.normal(0, seed_std, (seeds, 1))
+        b = random.normal(0, row_std, (1, rows))
+        x = truth + a + b + random.normal(0, 0.3, (seeds, rows))
+        counts = random.multinomial(rows, np.full(rows, 1 / rows), samples)
+        estimate = statistics.seed_and_example_interval(x.mean(axis=1), counts @ x.mean(axis=0) / rows)
+        is_covered.append(estimate.low <= truth <= estimate.high)
+        shifted = statistics.seed_and_example_interval(x.mean(axis=1) - truth, counts @ (x.mean(axis=0) - truth) / rows)
+        is_false_positive.append(shifted.p < 0.05)
+    assert np.mean(is_covered) >= 0.95 - 4 * np.sqrt(0.95 * 0.05 / studies)
+    assert is_at_most(float(np.mean(is_false_positive)), 0.05, studies)
 
 
 @given(differences, st.floats(0.0, 3.0))
-def test_both_sources_are_wider_than_one(values: list[float], spread: float) -> None:
-    drawn = np.mean(values) + spread * np.linspace(-1, 1, 50)
-    found, seeds = statistics.seed_and_example_interval(values, drawn), statistics.seed_interval(values)
-    if not np.isnan(found.low) and not np.isnan(seeds.low):
-        assert found.high - found.low >= seeds.high - seeds.low - 1e-9
-        assert found.p >= seeds.p - 1e-9
-        assert (found.p < 0.05) == (not found.low <= 0 <= found.high) or found.p == pytest.approx(0.05)
+def test_combined_interval_is_wider_than_seed_interval(values: list[float], scale: float) -> None:
+    samples = np.mean(values) + scale * np.linspace(-1, 1, 50)
+    combined, seeds = statistics.seed_and_example_interval(values, samples), statistics.seed_interval(values)
+    if not np.isnan(combined.low) and not np.isnan(seeds.low):
+        assert combined.high - combined.low >= seeds.high - seeds.low - 1e-9
+        assert combined.p >= seeds.p - 1e-9
+        assert (combined.p < 0.05) == (not combined.low <= 0 <= combined.high) or combined.p == pytest.approx(0.05)
 
 
-def test_bootstrap_over_examples_holds_the_truth() -> None:
+def test_coverage_of_example_intervals() -> None:
     studies, rows, samples, truth = 400, 100, 400, 0.1
-    draw = np.random.default_rng(1)
-    held = []
+    random = np.random.default_rng(1)
+    is_covered = []
     for _ in range(studies):
-        x = draw.choice((-1.0, 0.0, 1.0), p=(0.1, 0.7, 0.2), size=rows)  # right or wrong, of two methods
-        times = draw.multinomial(rows, np.full(rows, 1 / rows), samples)
-        found = statistics.over_examples(float(x.mean()), times @ x / rows)
-        held.append(found.low <= truth <= found.high)
-    assert about(float(np.mean(held)), 0.95, studies)
+        x = random.choice((-1.0, 0.0, 1.0), p=(0.1, 0.7, 0.2), size=rows)  # both right, or one of two methods
+        counts = random.multinomial(rows, np.full(rows, 1 / rows), samples)
+        estimate = statistics.example_interval(float(x.mean()), counts @ x / rows)
+        is_covered.append(estimate.low <= truth <= estimate.high)
+    assert is_close(float(np.mean(is_covered)), 0.95, studies)
 
 
-def test_ranks_are_demsars() -> None:
-    """The example of Demšar 2006: four methods on fourteen sets; one rounded tie is broken as the ranks there are."""
-    figures = [
+def test_ranks_equal_demsar() -> None:
+    """The example of Demšar 2006: four methods on fourteen datasets. One tie due to rounding is broken as there."""
+    values = [
         [0.763, 0.768, 0.771, 0.798],
         [0.599, 0.591, 0.590, 0.569],
         [0.954, 0.971, 0.968, 0.967],
@@ -178,16 +178,16 @@ def test_ranks_are_demsars() -> None:
         [0.972, 0.981, 0.9751, 0.975],
         [0.957, 0.978, 0.946, 0.970],
     ]
-    found = statistics.ranks(["C4.5", "C4.5+m", "C4.5+cf", "C4.5+m+cf"], figures)
-    assert list(found.average.values()) == pytest.approx([3.143, 2.000, 2.893, 1.964], abs=6e-4)
-    assert found.critical == pytest.approx(1.25, abs=0.005)
-    assert found.p == pytest.approx(stats.friedmanchisquare(*np.array(figures).T).pvalue)
+    ranks = statistics.average_ranks(["C4.5", "C4.5+m", "C4.5+cf", "C4.5+m+cf"], values)
+    assert list(ranks.average.values()) == pytest.approx([3.143, 2.000, 2.893, 1.964], abs=6e-4)
+    assert ranks.critical_difference == pytest.approx(1.25, abs=0.005)
+    assert ranks.p == pytest.approx(stats.friedmanchisquare(*np.array(values).T).pvalue)
 
 
 @pytest.mark.parametrize(("methods", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
-def test_critical_differences_are_those_of_the_tables(methods: int, q: float) -> None:
+def test_critical_differences_equal_the_tables(methods: int, q: float) -> None:
     names = [str(i) for i in range(methods)]
-    figures = np.random.default_rng(0).normal(size=(7, methods))
-    assert statistics.ranks(names, figures).critical == pytest.approx(
+    values = np.random.default_rng(0).normal(size=(7, methods))
+    assert statistics.average_ranks(names, values).critical_difference == pytest.approx(
         q * np.sqrt(methods * (methods + 1) / 42), abs=2e-3
     )

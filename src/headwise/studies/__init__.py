@@ -1,1 +1,1 @@
-"""Many runs, and one answer that can be believed: comparisons, sweeps, and the papers' own studies again."""
+"""Studies: many training runs, compared statistically. Comparisons, sweeps and reproductions of the papers' tables."""

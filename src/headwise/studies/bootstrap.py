@@ -1,4 +1,4 @@
-"""How a figure would move with other test examples: a paired bootstrap, from what runs predicted for each row."""
+"""Paired bootstrap of the primary metric over test examples, computed from the predictions of runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,115 +9,119 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, List
 
-from headwise.studies.result import Result
+from headwise.studies.plan import Result
 from headwise.tasks import metrics
+from headwise.tasks.metrics.bootstrap import bootstrap_metric
 from headwise.tasks.metrics.ranking import hits
 from headwise.tasks.metrics.rows import label_values
 from headwise.training.core.run_dir import PREDICTIONS
 
-SAMPLES = 2000
-CELLS = 2**22  # of the table of counts that is in memory at a time
+NUM_SAMPLES = 2000
 
 
-def resampled(results: Sequence[Result], split: str, *, samples: int = SAMPLES, seed: int = 0) -> Any:
-    """The primary figure of each run on rows that were drawn again, with replacement; None where it cannot be had.
+def bootstrap_primary_metric(
+    results: Sequence[Result], split: str, *, samples: int = NUM_SAMPLES, seed: int = 0
+) -> Any | None:
+    """Compute the primary metric of each run on bootstrap samples of the rows.
 
-    All runs are judged on the same draws, so that their differences are paired. A row that is in the test split of
-    several seeds is drawn for all of them at once. Rankings draw queries.
+    All runs share the samples, so that their differences are paired. Runs with different test rows share the rows that
+    they have in common. For rankings, queries are sampled instead of rows.
 
     Args:
         results: runs of one task.
-        split: which rows, test or dev.
-        samples: how often.
-        seed: of the draws.
+        split: the split of the rows, test or dev.
+        samples: the number of samples.
+        seed: the seed of the draws.
 
     Returns:
-        (samples, runs), NaN where none of a run's rows was drawn; or None: the kind of task has no bootstrap, or a run
+        Values (samples, runs), NaN for a sample without rows of the run; or None if the task has no bootstrap, or a run
         has no predictions.
     """
-    kind = results[0].metrics["label_type"]
-    if kind not in READ or not all((result.folder / PREDICTIONS).is_file() for result in results):
+    label_type = results[0].metrics["label_type"]
+    if label_type not in BOOTSTRAPS or not all((result.run_dir / PREDICTIONS).is_file() for result in results):
         return None
-    read, figure = READ[kind]
-    found = [read(result, predicted(result, split)) for result in results]
-    units = np.unique(np.concatenate([ids for ids, _ in found]))
-    wide = np.zeros((len(units), len(found), found[0][1].shape[1]))
-    for run, (ids, parts) in enumerate(found):
-        wide[np.searchsorted(units, ids), run] = parts
-    flat = wide.reshape(len(units), -1)
-    random = np.random.default_rng(seed)
-    at_a_time = max(1, CELLS // len(units))
-    drawn = []
-    for first in range(0, samples, at_a_time):
-        rows = random.integers(0, len(units), size=(min(at_a_time, samples - first), len(units)))
-        times = np.stack([np.bincount(row, minlength=len(units)) for row in rows])
-        sums = (times @ flat).reshape(len(rows), *wide.shape[1:])
-        with np.errstate(invalid="ignore"):  # a seed with few test rows may have none of them drawn
-            drawn.append(figure(sums))
-    return np.concatenate(drawn)
+    compute_statistics, from_sums = BOOTSTRAPS[label_type]
+    ids_and_statistics = [compute_statistics(result, read_predictions(result, split)) for result in results]
+    all_ids = np.unique(np.concatenate([ids for ids, _ in ids_and_statistics]))
+    num_statistics = ids_and_statistics[0][1].shape[1]
+    statistics = np.zeros((len(all_ids), len(results), num_statistics))
+    for run, (ids, run_statistics) in enumerate(ids_and_statistics):
+        statistics[np.searchsorted(all_ids, ids), run] = run_statistics
+
+    def metric(sums: Any) -> Any:
+        return from_sums(sums.reshape(len(sums), len(results), num_statistics))
+
+    with np.errstate(invalid="ignore"):  # a sample may have no row of a run with few test rows
+        return bootstrap_metric(statistics.reshape(len(all_ids), -1), metric, samples=samples, seed=seed)
 
 
-def predicted(result: Result, split: str) -> pa.Table:
-    table = pq.read_table(result.folder / PREDICTIONS)
+def read_predictions(result: Result, split: str) -> pa.Table:
+    """Read the predictions of a run on a split."""
+    table = pq.read_table(result.run_dir / PREDICTIONS)
     return table.filter(pc.equal(table["split"], split))
 
 
-def of_rows(result: Result, table: pa.Table) -> tuple[Any, Any]:
-    """Of each row (of each query, for rankings): its name, and what it adds to the sums that the metric is made of."""
-    kind = result.metrics["label_type"]
+def label_statistics(result: Result, table: pa.Table) -> tuple[Any, Any]:
+    """Return ids and metric statistics of rows, or of queries for rankings."""
+    label_type = result.metrics["label_type"]
     columns = {name: table[name].to_pylist() for name in ("label", "query") if name in table.column_names}
-    rows = as_rows(columns, kind, result.metrics["labels"])
+    rows = build_rows(columns, label_type, result.metrics["labels"])
     scores: Any = table["scores"].to_pylist()
-    scores = scores if kind == "tokens" else np.asarray(scores, dtype=np.float64)
-    parts = np.asarray(metrics.get_metrics(kind).row_statistics(scores, rows), dtype=np.float64)
-    if kind == "ranking":
+    scores = scores if label_type == "tokens" else np.asarray(scores, dtype=np.float64)
+    statistics = np.asarray(metrics.get_metrics(label_type).row_statistics(scores, rows), dtype=np.float64)
+    if label_type == "ranking":
         queries = np.unique(label_values(rows, "query"))
-        return queries[[len(ranked) > 0 for ranked in hits(scores, rows)]], parts
-    return names(table), parts
+        return queries[[len(ranks) > 0 for ranks in hits(scores, rows)]], statistics
+    return row_ids(table), statistics
 
 
-def of_impressions(result: Result, table: pa.Table) -> tuple[Any, Any]:
-    """Of each impression of a click log, whose own metrics are in the file: its metric, where it has one, and one."""
-    each = table[result.metrics["primary_metric"]].to_numpy().astype(np.float64)
-    known = ~np.isnan(each)
-    return names(table), np.stack([np.where(known, each, 0.0), known], axis=1)
+def impression_statistics(result: Result, table: pa.Table) -> tuple[Any, Any]:
+    """Return ids of impressions, and for each its metric and 1, or zeros if its metric is NaN."""
+    values = table[result.metrics["primary_metric"]].to_numpy().astype(np.float64)
+    is_valid = ~np.isnan(values)
+    return row_ids(table), np.stack([np.where(is_valid, values, 0.0), is_valid], axis=1)
 
 
-def of_translations(result: Result, table: pa.Table) -> tuple[Any, Any]:
-    """Of each sentence what BLEU counts: lengths, and n-grams that are right and all, as sacrebleu's own tests do."""
+def translation_statistics(result: Result, table: pa.Table) -> tuple[Any, Any]:
+    """Return ids of sentences and sacrebleu's statistics of BLEU: lengths and n-gram counts."""
     from sacrebleu.metrics.bleu import BLEU
 
-    counted = BLEU()._extract_corpus_statistics(table["predicted"].to_pylist(), [table["reference"].to_pylist()])
-    return names(table), np.asarray(counted, dtype=np.float64)
+    statistics = BLEU()._extract_corpus_statistics(table["predicted"].to_pylist(), [table["reference"].to_pylist()])
+    return row_ids(table), np.asarray(statistics, dtype=np.float64)
 
 
-def names(table: pa.Table) -> Any:
-    """What each row is called; rows of several files, whose numbers are there twice, go by their place."""
-    found = table["row"].to_numpy()
-    return found if len(np.unique(found)) == len(found) else np.arange(len(found))
+def row_ids(table: pa.Table) -> Any:
+    """Return the row numbers, or the positions in the table if row numbers of several files collide."""
+    ids = table["row"].to_numpy()
+    return ids if len(np.unique(ids)) == len(ids) else np.arange(len(ids))
 
 
-def as_rows(columns: Mapping[str, Any], kind: str, labels: Sequence[str]) -> Dataset:
+def build_rows(columns: Mapping[str, Any], label_type: str, labels: Sequence[str]) -> Dataset:
+    """Build a dataset from columns; token labels are cast to class labels."""
     rows = Dataset.from_dict(dict(columns))
-    return rows.cast_column("label", List(ClassLabel(names=list(labels)))) if kind == "tokens" else rows
+    return rows.cast_column("label", List(ClassLabel(names=list(labels)))) if label_type == "tokens" else rows
 
 
-def mean(sums: Any) -> Any:
+def mean_from_sums(sums: Any) -> Any:
+    """Return means, given sums of values and counts."""
     return sums[..., 0] / np.maximum(sums[..., 1], 1)
 
 
-def bleu(sums: Any) -> Any:
-    """BLEU from its counts, smoothed as sacrebleu does by default (NIST's way)."""
-    length, wanted = sums[..., 0], sums[..., 1]
-    right, every = sums[..., 2:6], np.maximum(sums[..., 6:10], 1)
-    zeros = np.cumsum(right == 0, axis=-1)
-    precision = np.where(right > 0, right, 2.0**-zeros) / every
-    brevity = np.minimum(0.0, 1 - wanted / np.maximum(length, 1))
-    return np.where(right.any(axis=-1), 100 * np.exp(brevity + np.log(precision).mean(axis=-1)), 0.0)
+def bleu_from_sums(sums: Any) -> Any:
+    """Return BLEU, given sums of its statistics, with sacrebleu's default (exponential) smoothing."""
+    hypothesis_length, reference_length = sums[..., 0], sums[..., 1]
+    correct, total = sums[..., 2:6], np.maximum(sums[..., 6:10], 1)
+    num_zeros = np.cumsum(correct == 0, axis=-1)
+    precision = np.where(correct > 0, correct, 2.0**-num_zeros) / total
+    log_brevity = np.minimum(0.0, 1 - reference_length / np.maximum(hypothesis_length, 1))
+    return np.where(correct.any(axis=-1), 100 * np.exp(log_brevity + np.log(precision).mean(axis=-1)), 0.0)
 
 
-#: Of each kind of task: how its predictions are read, and the primary figure as a function of sums.
-READ: dict[str, tuple[Callable[[Result, pa.Table], tuple[Any, Any]], Callable[[Any], Any]]] = {
-    kind: (of_rows, metrics.get_metrics(kind).from_sums)
-    for kind in ("classification", "multi-label", "regression", "tokens", "ranking")
-} | {"clicks": (of_impressions, mean), "translation": (of_translations, bleu)}
+StatisticsFunction = Callable[[Result, pa.Table], tuple[Any, Any]]
+FromSums = Callable[[Any], Any]
+
+#: For each label type: a function that returns row ids and statistics, and the primary metric as a function of sums.
+BOOTSTRAPS: dict[str, tuple[StatisticsFunction, FromSums]] = {
+    label_type: (label_statistics, metrics.get_metrics(label_type).from_sums)
+    for label_type in ("classification", "multi-label", "regression", "tokens", "ranking")
+} | {"clicks": (impression_statistics, mean_from_sums), "translation": (translation_statistics, bleu_from_sums)}

@@ -1,114 +1,119 @@
-"""`headwise compare`: methods × tasks × seeds, paired, with their controls."""
+"""`headwise compare`: methods × tasks × seeds with paired seeds and controls."""
 
-import sys
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from headwise.errors import UserError
-from headwise.studies.methods import Method, with_controls
-from headwise.studies.plan import runs
+from headwise.studies.methods import Method, add_controls
+from headwise.studies.plan import plan_runs
 from headwise.studies.study import Study, higher_is_better
 from headwise.studies.trials import TrialStatus
 from headwise.studies.worker_pool import Resources
 from headwise.training.core.config import RunConfig
 
-if TYPE_CHECKING:
-    from headwise.studies.analysis import Analysis
+logger = logging.getLogger(__name__)
 
 
 def create_comparison(
-    bases: Sequence[RunConfig],
+    base_configs: Sequence[RunConfig],
     methods: Sequence[Method],
     seeds: int,
-    out: Path,
+    out_dir: Path,
     *,
     baseline: str | None = None,
     storage: str | None = None,
     keep_models: bool = False,
 ) -> Study:
-    """A comparison, all of whose runs wait.
+    """Create a comparison and enqueue its runs.
 
     Args:
-        bases: for each task the settings that all methods share; seeds are counted from the first one's.
-        methods: what to compare; controls that are missing are added.
-        seeds: how many.
-        out: the study's folder.
-        baseline: the method that others are compared to; by default the first method's control.
-        storage: the database's address; by default a file in the folder.
+        base_configs: for each task, the configuration that all methods share; seeds are counted from the first one's.
+        methods: the methods to compare; missing controls are added.
+        seeds: the number of seeds.
+        out_dir: the study's folder.
+        baseline: the method that the others are compared with; by default the first method's control.
+        storage: the database's URL; by default a file in the folder.
         keep_models: keep all trained models; otherwise only those of the first seed.
 
     Raises:
-        UserError: a method that is not known, is there twice, or that a task cannot have; or a folder that is taken.
+        UserError: a method is unknown, appears twice or does not fit a task; or the folder is not empty.
     """
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}")
-    given = [method.name for method in methods]
-    everything, controls = with_controls(methods, asdict(bases[0]))
-    names = [method.name for method in everything]
+    requested = [method.name for method in methods]
+    all_methods, controls = add_controls(methods, asdict(base_configs[0]))
+    names = [method.name for method in all_methods]
     if baseline is not None and baseline not in names:
-        raise UserError(f"--baseline {baseline}: is none of the methods {', '.join(names)}")
-    for control in (name for name in names if name not in given):
-        of = [name for name, found in controls.items() if found == control]
-        print(f"Control added: {control}, which {', '.join(of)} must beat.", file=sys.stderr)
-    if len(everything) < 2:
-        raise UserError(f"--methods {' '.join(given)}: there is nothing to compare; name two methods at least")
-    first = bases[0].seed
-    return Study.begin(
-        out,
+        raise UserError(f"--baseline {baseline}: expected one of the methods {', '.join(names)}")
+    for added in (name for name in names if name not in requested):
+        treated = [method for method, control in controls.items() if control == added]
+        logger.info("added the control %s for %s", added, ", ".join(treated))
+    if len(all_methods) < 2:
+        raise UserError(f"--methods {' '.join(requested)}: expected at least two methods to compare")
+    first_seed = base_configs[0].seed
+    return Study.create(
+        out_dir,
         "compare",
-        runs(bases, everything, range(first, first + seeds)),
+        plan_runs(base_configs, all_methods, range(first_seed, first_seed + seeds)),
         storage=storage,
         keep_models=keep_models,
-        maximise=higher_is_better(bases),
-        baseline=baseline or controls.get(given[0], given[0]),
+        maximize=higher_is_better(base_configs),
+        baseline=baseline or controls.get(requested[0], requested[0]),
         controls={} if baseline else controls,
     )
 
 
-def run_comparison(study: Study, machine: Resources) -> bool:
-    """Do what waits in a comparison, and tell and write what came out; False if some of it failed.
+def run_comparison(study: Study, resources: Resources) -> bool:
+    """Run a comparison, print its results and write its report. Return whether all runs finished.
 
     Raises:
-        KeyboardInterrupt: stopped; the study can be resumed.
+        KeyboardInterrupt: the study was stopped; it can be resumed.
     """
-    return conducted(study, machine, lambda: conclude(study).tell(), command="compare")
+    return run_and_report(study, resources, lambda: report_comparison(study), command="compare")
 
 
-def conducted(study: Study, machine: Resources, tell: Callable[[], None], *, command: str) -> bool:
-    """Do what waits, tell what came out of what is finished, and what is missing; False if something is."""
-    study.conduct(machine)
-    missing = study.missing()
+def run_and_report(study: Study, resources: Resources, report: Callable[[], None], *, command: str) -> bool:
+    """Run a study and report on the finished runs. Return whether all runs finished.
+
+    Args:
+        study: the study.
+        resources: the resources of this machine.
+        report: prints and writes the results.
+        command: the command that resumes the study.
+    """
+    study.run(resources)
+    unfinished = study.unfinished()
     try:
-        tell()
-        print(f"report.html, tables and all runs are in {study.folder.path}")
-    except UserError as mistake:
-        if not missing:
+        report()
+        logger.info("report.html, the tables and all runs are in %s", study.study_dir.path)
+    except UserError as error:
+        if not unfinished:
             raise
-        print(f"headwise: {mistake}", file=sys.stderr)
-    told_missing(missing, command, study.folder.path)
-    return not missing
+        logger.error("%s", error)
+    log_unfinished(unfinished, command, study.study_dir.path)
+    return not unfinished
 
 
-def conclude(study: Study) -> "Analysis":
-    """The answer of what is finished, also in files."""
-    from headwise.studies import report  # which takes seconds
-    from headwise.studies.analysis import analyze
+def report_comparison(study: Study) -> None:
+    """Analyze the finished runs, write the report and print the results."""
+    from headwise.studies.analysis import analyze  # takes seconds to import
+    from headwise.studies.report import print_analysis, write_report
 
-    found = analyze(study.results(), study.about["baseline"], study.about["controls"])
-    report.write(found, study.folder.path)
-    return found
+    analysis = analyze(study.results(), study.metadata["baseline"], study.metadata["controls"])
+    write_report(analysis, study.study_dir.path)
+    print_analysis(analysis)
 
 
-def told_missing(missing: Sequence[TrialStatus], command: str, folder: Path) -> None:
-    """What is not in the answer, and why: a line for each reason; and what tries it again."""
-    reasons: dict[str, list[str]] = {}
-    for entry in missing:
-        reasons.setdefault(entry.error or entry.state, []).append(str(entry.run))
-    for reason, runs_ in reasons.items():
-        more = f" and {len(runs_) - 1} more" if len(runs_) > 1 else ""
-        print(f"headwise: missing: {runs_[0]}{more}: {reason}", file=sys.stderr)
-    if missing:
-        print(f"headwise {command} --resume --out {quote(str(folder))} tries again", file=sys.stderr)
+def log_unfinished(unfinished: Sequence[TrialStatus], command: str, out_dir: Path) -> None:
+    """Log the runs that did not finish, one line for each reason, and the command that retries them."""
+    runs_by_reason: dict[str, list[str]] = {}
+    for status in unfinished:
+        runs_by_reason.setdefault(status.error or status.state, []).append(str(status.run))
+    for reason, runs in runs_by_reason.items():
+        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        logger.error("not finished: %s%s: %s", runs[0], more, reason)
+    if unfinished:
+        logger.error("to retry: headwise %s --resume --out %s", command, quote(str(out_dir)))

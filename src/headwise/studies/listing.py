@@ -1,4 +1,4 @@
-"""Past studies: how they stand, what was best, and two of them side by side."""
+"""List of studies, and a comparison of two of them."""
 
 import statistics
 from collections import Counter
@@ -10,107 +10,123 @@ from rich.table import Table
 
 from headwise.errors import UserError
 from headwise.studies.storage import connect
-from headwise.studies.study_dir import ABOUT, Folder
+from headwise.studies.study_dir import STUDY_FILE, StudyDir
 from headwise.studies.trials import Trials, TrialStatus
-
-#: A task and a method, and the figures of its finished runs.
-Figures = dict[tuple[str, str], list[float]]
 
 
 def print_studies(folders: Sequence[Path], storage: str | None = None) -> None:
-    """Print the studies in folders, or in a database; exactly two are compared as well.
+    """Print the studies in folders or in a database; exactly two studies are also compared.
+
+    Args:
+        folders: folders of studies, or folders that contain them; by default the current folder.
+        storage: the database's URL.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no study.
     """
-    found = in_database(storage, folders) if storage is not None else in_folders(folders or [Path()])
+    studies = open_database(storage, folders) if storage is not None else open_folders(folders or [Path()])
     console = Console(soft_wrap=True, highlight=False)
-    console.print(listed(found))
-    if len(found) == 2 and (folders or storage is not None):
-        console.print(side_by_side(*found))
+    console.print(build_list(studies))
+    if len(studies) == 2 and (folders or storage is not None):
+        console.print(build_comparison(*studies))
 
 
-def in_folders(folders: Iterable[Path]) -> list[tuple[str, Trials]]:
-    """The studies that are these folders, or lie in them."""
-    found: list[tuple[str, Trials]] = []
+def open_folders(folders: Iterable[Path]) -> list[tuple[str, Trials]]:
+    """Open the studies in these folders and in their subfolders.
+
+    Raises:
+        UserError: a folder does not exist or holds no study.
+    """
+    studies: list[tuple[str, Trials]] = []
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder")
-        paths = [folder] if (folder / ABOUT).is_file() else sorted(path.parent for path in folder.glob(f"*/{ABOUT}"))
+        if (folder / STUDY_FILE).is_file():
+            paths = [folder]
+        else:
+            paths = sorted(path.parent for path in folder.glob(f"*/{STUDY_FILE}"))
         if not paths:
-            raise UserError(f"{folder}: holds no study, nor do the folders in it")
-        found += [(str(path), Folder.read(path).ledger()) for path in paths]
-    return found
+            raise UserError(f"{folder}: holds no study, nor do its subfolders")
+        studies += [(str(path), StudyDir.read(path).open_trials()) for path in paths]
+    return studies
 
 
-def in_database(url: str, folders: Iterable[Path]) -> list[tuple[str, Trials]]:
+def open_database(url: str, folders: Sequence[Path]) -> list[tuple[str, Trials]]:
+    """Open the studies in a database.
+
+    Raises:
+        UserError: folders are given too, or the database holds no study of headwise.
+    """
     if folders:
-        raise UserError("--storage URL lists a database; leave the folders out, or the address")
+        raise UserError("--storage and folders cannot be combined")
     storage = connect(url)
-    ours = [study.study_name for study in storage.get_all_studies() if "kind" in study.user_attrs]
-    if not ours:
-        raise UserError("--storage: holds no study of headwise")
-    return [(name, Trials(storage, name)) for name in ours]
+    names = [study.study_name for study in storage.get_all_studies() if "kind" in study.user_attrs]
+    if not names:
+        raise UserError("--storage: the database holds no study of headwise")
+    return [(name, Trials(storage, name)) for name in names]
 
 
-def listed(found: Sequence[tuple[str, Trials]]) -> Table:
-    table = Table("study", "kind", "runs", "best", "begun")
-    for name, ledger in found:
-        entries = ledger.entries()
-        started = [entry.trial.datetime_start for entry in entries if entry.trial.datetime_start is not None]
-        begun = f"{min(started):%Y-%m-%d %H:%M}" if started else "not begun"
-        table.add_row(name, ledger.about["kind"], state(entries), best(ledger, entries), begun)
+def build_list(studies: Sequence[tuple[str, Trials]]) -> Table:
+    """Return a table with one row for each study."""
+    table = Table("study", "kind", "runs", "best", "started")
+    for name, trials in studies:
+        statuses = trials.statuses()
+        start_times = [status.trial.datetime_start for status in statuses if status.trial.datetime_start is not None]
+        started = f"{min(start_times):%Y-%m-%d %H:%M}" if start_times else "not started"
+        best = format_best(statuses, maximize=trials.maximize)
+        table.add_row(name, trials.metadata["kind"], format_states(statuses), best, started)
     return table
 
 
-def state(entries: Sequence[TrialStatus]) -> str:
-    """How many runs there are of each state.
+def format_states(statuses: Sequence[TrialStatus]) -> str:
+    """Return the number of runs in each state.
 
-    >>> state([])
+    >>> format_states([])
     'none'
     """
-    counts = Counter(entry.state for entry in entries)
-    told = [f"{counts[name]} {name}" for name in ("finished", "pruned", "running", "waiting", "failed") if counts[name]]
-    return ", ".join(told) or "none"
+    counts = Counter[str](status.state for status in statuses)
+    states = ("finished", "pruned", "running", "waiting", "failed")
+    return ", ".join(f"{counts[state]} {state}" for state in states if counts[state]) or "none"
 
 
-def best(ledger: Trials, entries: Sequence[TrialStatus]) -> str:
-    """Of each task the method with the best mean."""
-    means = {key: statistics.fmean(values) for key, values in figures(entries).items()}
-    choose = max if ledger.study.direction.name == "MAXIMIZE" else min
-    told = []
+def format_best(statuses: Sequence[TrialStatus], *, maximize: bool) -> str:
+    """Return the method with the best mean, for each task."""
+    means = {key: statistics.fmean(values) for key, values in collect_values(statuses).items()}
+    choose = max if maximize else min
+    lines = []
     for task in dict.fromkeys(task for task, _ in means):
-        method = choose((method for of, method in means if of == task), key=lambda method: means[task, method])
-        told.append(f"{task}: {method} {means[task, method]:.4f}")
-    return "\n".join(told)
+        best = choose((key for key in means if key[0] == task), key=lambda key: means[key])
+        lines.append(f"{task}: {best[1]} {means[best]:.4f}")
+    return "\n".join(lines)
 
 
-def figures(entries: Iterable[TrialStatus]) -> Figures:
-    found: Figures = {}
-    for entry in entries:
-        if entry.value is not None:
-            found.setdefault((entry.run.task, entry.run.method), []).append(entry.value)
-    return found
+def collect_values(statuses: Iterable[TrialStatus]) -> dict[tuple[str, str], list[float]]:
+    """Return the metrics of finished runs by task and method."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for status in statuses:
+        if status.value is not None:
+            values.setdefault((status.run.task, status.run.method), []).append(status.value)
+    return values
 
 
-def side_by_side(one: tuple[str, Trials], other: tuple[str, Trials]) -> Table:
-    """What two studies found for the same method and task."""
-    first, second = (figures(ledger.entries()) for _, ledger in (one, other))
-    table = Table("task", "method", one[0], other[0], "difference")
-    for task, method in dict.fromkeys([*first, *second]):
-        before, after = first.get((task, method), []), second.get((task, method), [])
+def build_comparison(old: tuple[str, Trials], new: tuple[str, Trials]) -> Table:
+    """Return a table of the metrics of two studies for the same tasks and methods."""
+    old_values, new_values = (collect_values(trials.statuses()) for _, trials in (old, new))
+    table = Table("task", "method", old[0], new[0], "difference")
+    for key in dict.fromkeys([*old_values, *new_values]):
+        before, after = old_values.get(key, []), new_values.get(key, [])
         difference = f"{statistics.fmean(after) - statistics.fmean(before):+.4f}" if before and after else ""
-        table.add_row(task, method, shown(before), shown(after), difference)
+        table.add_row(*key, format_mean(before), format_mean(after), difference)
     return table
 
 
-def shown(values: Sequence[float]) -> str:
-    """A mean, its spread, and of how many.
+def format_mean(values: Sequence[float]) -> str:
+    """Return mean, standard deviation and count.
 
-    >>> shown([0.5, 0.7]), shown([0.5]), shown([])
+    >>> format_mean([0.5, 0.7]), format_mean([0.5]), format_mean([])
     ('0.6000 ± 0.1414 (2)', '0.5000 (1)', '')
     """
     if not values:
         return ""
-    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.4f}{spread} ({len(values)})"
+    std = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.4f}{std} ({len(values)})"

@@ -1,4 +1,4 @@
-"""What a study compares: methods, each a name and the settings that set it apart, and the controls they need."""
+"""Methods that a study compares, and their controls."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,36 +7,36 @@ from typing import Any
 
 from headwise.errors import UserError
 
-#: Models of ours, as `headwise.models` has them; it takes seconds to import. `none` knows no positions at all.
+#: Names of the position schemes, as in `headwise.models`, whose import takes seconds. `none` has no positions at all.
 SCHEMES = ("none", "plain", "rpr", "transformer-xl", "tener", "distance-aware")
 
-#: Settings that say more about a scheme, and mean nothing without it.
-OF_SCHEMES = ("positions", "scheme_options", "decoder_scheme", "news_scheme", "k", "tables", "relative")
+#: Options that configure a scheme and have no effect without one.
+SCHEME_OPTIONS = ("positions", "scheme_options", "decoder_scheme", "news_scheme", "k", "tables", "relative")
 
 
 @dataclass(frozen=True)
 class Method:
-    """One way to learn a task.
+    """A method of a study.
 
     Args:
-        name: what the user calls it.
-        settings: where it differs from what all methods of the study share.
+        name: its name in tables and folders.
+        overrides: the options in which it differs from the options that all methods share.
     """
 
     name: str
-    settings: Mapping[str, Any]
+    overrides: Mapping[str, Any]
 
 
 def parse_method(text: str) -> Method:
-    """A method in short: a model, then guides, and `retrofit:SCHEME`, with + between.
+    """Parse the short form of a method: a model, guides and `retrofit:SCHEME`, joined by `+`.
 
     Raises:
         UserError: a part is empty, or there are two retrofits.
 
     Example:
-        >>> method("bert-base-uncased+mdg+pdg=0.01").settings
+        >>> parse_method("bert-base-uncased+mdg+pdg=0.01").overrides
         {'model': 'bert-base-uncased', 'guides': ('mdg', 'pdg=0.01')}
-        >>> method("bert-base-uncased+retrofit:rpr").settings
+        >>> parse_method("bert-base-uncased+retrofit:rpr").overrides
         {'model': 'bert-base-uncased', 'retrofit': 'rpr'}
     """
     model, *parts = text.split("+")
@@ -46,90 +46,95 @@ def parse_method(text: str) -> Method:
         raise UserError(
             f'--methods {text}: expected MODEL, MODEL+GUIDE+GUIDE, MODEL+retrofit:SCHEME, or NAME="--model MODEL …"'
         )
-    settings: dict[str, Any] = {"model": model}
+    overrides: dict[str, Any] = {"model": model}
     if retrofits:
-        settings["retrofit"] = retrofits[0]
+        overrides["retrofit"] = retrofits[0]
     if guides:
-        settings["guides"] = guides
-    return Method("+".join([called(model), *parts]), settings)
+        overrides["guides"] = guides
+    return Method("+".join([model_label(model), *parts]), overrides)
 
 
-def called(model: str) -> str:
-    """What tables and pages call a model: of one in a folder the folder's name, since paths are nobody else's business.
+def model_label(model: str) -> str:
+    """Return a model's name in tables: for a local model the name of its folder, without the path.
 
-    >>> called("bert-base-uncased"), called(__file__.rpartition("/")[0])
+    >>> model_label("bert-base-uncased"), model_label(__file__.rpartition("/")[0])
     ('bert-base-uncased', 'studies')
     """
     return Path(model).name if Path(model).is_dir() else model
 
 
-def with_controls(methods: Sequence[Method], shared: Mapping[str, Any]) -> tuple[list[Method], dict[str, str]]:
-    """The methods, and before them the controls that are missing.
+def add_controls(methods: Sequence[Method], shared: Mapping[str, Any]) -> tuple[list[Method], dict[str, str]]:
+    """Add the controls that are missing.
 
     Args:
-        methods: as the user named them.
-        shared: the settings of all methods, where a method says nothing else.
+        methods: the methods to compare.
+        shared: the options of all methods, unless a method overrides them.
 
     Returns:
-        All methods, and of each one that has a control that control's name.
+        All methods, added controls first, and a mapping from each method to the name of its control, if it has one.
 
     Raises:
-        UserError: two methods of one name.
+        UserError: two methods have the same name.
     """
     names = [method.name for method in methods]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f'--methods: {name!r} is there twice; NAME="…" gives a method another name')
-    methods = [placed(one, shared) for one in methods]
-    found, controls = list(methods), {}
-    for one in methods:
-        wanted = control_of(one, shared)
-        if wanted is None:
+            raise UserError(f'--methods: {name!r} appears twice; NAME="…" gives a method another name')
+    methods = [use_scheme_option(method, shared) for method in methods]
+    all_methods, controls = list(methods), {}
+    for method in methods:
+        control = build_control(method, shared)
+        if control is None:
             continue
-        there = next((other for other in found if same(other, wanted, shared)), None)
-        if there is None:
-            there = Method(unused(wanted.name, (other.name for other in found)), wanted.settings)
-            found.insert(sum(other not in methods for other in found), there)
-        controls[one.name] = there.name
-    return found, controls
+        existing = next((other for other in all_methods if has_same_options(other, control, shared)), None)
+        if existing is None:
+            existing = Method(unused_name(control.name, (other.name for other in all_methods)), control.overrides)
+            all_methods.insert(sum(other not in methods for other in all_methods), existing)
+        controls[method.name] = existing.name
+    return all_methods, controls
 
 
-def control_of(method: Method, shared: Mapping[str, Any]) -> Method | None:
-    """The same without what is to be shown to help: no positions instead of a scheme, no guides, no retrofit."""
-    settings = {**shared, **method.settings}
-    own = dict(method.settings)
-    if settings.get("guides") or settings.get("retrofit"):
-        own |= {name: empty for name, empty in (("guides", ()), ("retrofit", None)) if settings.get(name)}
-        own.pop("scheme_learning_rate", None)
-        plain = "+" in method.name and method.name.startswith(f"{called(str(settings.get('model')))}+")
-        return Method(called(str(settings["model"])) if plain else "unchanged", own)
-    where = "scheme" if "scheme" in settings else "model"
-    if settings.get(where) in SCHEMES and settings.get(where) != "none":
-        kept = {name: value for name, value in own.items() if name not in OF_SCHEMES}
-        return Method("none", kept | {where: "none"})
+def build_control(method: Method, shared: Mapping[str, Any]) -> Method | None:
+    """Return the same method without its treatment: without guides and retrofit, or with the scheme `none`.
+
+    Returns:
+        The control, or None if the method has no treatment.
+    """
+    options = {**shared, **method.overrides}
+    overrides = dict(method.overrides)
+    if options.get("guides") or options.get("retrofit"):
+        overrides |= {name: empty for name, empty in (("guides", ()), ("retrofit", None)) if options.get(name)}
+        overrides.pop("scheme_learning_rate", None)
+        is_short_form = "+" in method.name and method.name.startswith(f"{model_label(str(options.get('model')))}+")
+        return Method(model_label(str(options["model"])) if is_short_form else "unchanged", overrides)
+    scheme_option = "scheme" if "scheme" in options else "model"
+    if options.get(scheme_option) in SCHEMES and options.get(scheme_option) != "none":
+        overrides = {name: value for name, value in overrides.items() if name not in SCHEME_OPTIONS}
+        return Method("none", overrides | {scheme_option: "none"})
     return None
 
 
-def placed(method: Method, known: Container[str]) -> Method:
-    """The same for a task that has schemes apart from models, as translation does.
+def use_scheme_option(method: Method, option_names: Container[str]) -> Method:
+    """Move a scheme's name from `model` to `scheme` for tasks that have both options, such as translation.
 
     Args:
-        method: whose model may be the name of a scheme.
-        known: the task's settings.
+        method: a method whose `model` may be the name of a scheme.
+        option_names: the options of the task.
     """
-    own = dict(method.settings)
-    if "scheme" in known and own.get("model") in SCHEMES:
-        own["scheme"] = own.pop("model")
-    return Method(method.name, own)
+    overrides = dict(method.overrides)
+    if "scheme" in option_names and overrides.get("model") in SCHEMES:
+        overrides["scheme"] = overrides.pop("model")
+    return Method(method.name, overrides)
 
 
-def same(one: Method, other: Method, shared: Mapping[str, Any]) -> bool:
-    """Whether two methods do the same, whatever they are called."""
-    first, second = ({**shared, **method.settings} for method in (one, other))
-    names = first.keys() | second.keys()
-    return all((first.get(name) or None) == (second.get(name) or None) for name in names)
+def has_same_options(method: Method, other: Method, shared: Mapping[str, Any]) -> bool:
+    """Return whether two methods differ in nothing but their names."""
+    options, other_options = ({**shared, **each.overrides} for each in (method, other))
+    names = options.keys() | other_options.keys()
+    return all((options.get(name) or None) == (other_options.get(name) or None) for name in names)
 
 
-def unused(name: str, names: Iterable[str]) -> str:
-    taken = set(names)
-    return next(x for x in (name, *(f"{name}-{i}" for i in range(2, 1000))) if x not in taken)
+def unused_name(name: str, existing_names: Iterable[str]) -> str:
+    """Return the name, with a number appended if it is taken."""
+    existing = set(existing_names)
+    return next(x for x in (name, *(f"{name}-{i}" for i in range(2, 1000))) if x not in existing)

@@ -1,4 +1,4 @@
-"""Which runs a study has: every method on every task with every seed."""
+"""Runs of a study: every method on every task with every seed, before (`Run`) and after training (`Result`)."""
 
 import hashlib
 import re
@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from headwise.errors import UserError
-from headwise.studies.methods import OF_SCHEMES, SCHEMES, Method, placed
+from headwise.studies.methods import SCHEME_OPTIONS, SCHEMES, Method, use_scheme_option
 from headwise.training.core.config import RunConfig
 from headwise.training.registry import get_task_type
 from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig
@@ -19,121 +19,154 @@ from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a study: all that it depends on, and what the study calls it."""
+    """A planned run of a study.
+
+    Args:
+        task: a task's name, or the name of the user's file.
+        method: the method's name.
+        seed: the seed.
+        config: the complete configuration of the run.
+    """
 
     task: str
     method: str
     seed: int
-    settings: RunConfig
+    config: RunConfig
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What makes it this run and no other of its study."""
+        """Task, method and seed, which identify the run in its study."""
         return self.task, self.method, self.seed
 
     @property
-    def place(self) -> Path:
-        """Its folder in the study's."""
-        return Path("runs", file_name(self.task), file_name(self.method), f"seed-{self.seed}")
+    def relative_dir(self) -> Path:
+        """The run's folder, relative to the study's."""
+        return Path("runs", safe_file_name(self.task), safe_file_name(self.method), f"seed-{self.seed}")
 
     def __str__(self) -> str:
         return f"{self.task}, {self.method}, seed {self.seed}"
 
-    def written(self) -> dict[str, Any]:
-        """As a database keeps it."""
-        return {"task": self.task, "method": self.method, "seed": self.seed, "settings": self.settings.to_yaml()}
+    def to_attributes(self) -> dict[str, Any]:
+        """Return the attributes that the study's database stores."""
+        return {"task": self.task, "method": self.method, "seed": self.seed, "config": self.config.to_yaml()}
 
     @classmethod
-    def read(cls, found: Mapping[str, Any]) -> "Run":
-        return cls(found["task"], found["method"], found["seed"], read_settings(found["settings"]))
+    def from_attributes(cls, attributes: Mapping[str, Any]) -> "Run":
+        """Return the run with these database attributes."""
+        return cls(attributes["task"], attributes["method"], attributes["seed"], parse_config(attributes["config"]))
 
 
-@cache  # a study is read again and again
-def read_settings(text: str) -> RunConfig:
-    found = yaml.safe_load(text)
-    return get_task_type(found.get("task")).settings.from_dict(Path("study"), found)
-
-
-def runs(bases: Sequence[RunConfig], methods: Sequence[Method], seeds: Iterable[int]) -> list[Run]:
-    """All runs of a study, those of one task and seed together.
+@dataclass(frozen=True)
+class Result:
+    """A finished run of a study.
 
     Args:
-        bases: for each task the settings that its methods share.
-        methods: what differs.
-        seeds: of splits, initial values, batches and dropout; the same for all methods.
+        task: a task's name, or the name of the user's file.
+        method: the method's name, such as "plain" or "bert+mdg".
+        seed: the seed.
+        run_dir: the run's folder, with run.yaml, metrics.json and predictions.parquet.
+        metrics: the content of metrics.json.
+    """
+
+    task: str
+    method: str
+    seed: int
+    run_dir: Path
+    metrics: dict[str, Any]
+
+
+@cache  # the same trials are parsed again at every poll
+def parse_config(text: str) -> RunConfig:
+    """Parse the YAML of a configuration."""
+    values = yaml.safe_load(text)
+    return get_task_type(values.get("task")).settings.from_dict(Path("study"), values)
+
+
+def plan_runs(base_configs: Sequence[RunConfig], methods: Sequence[Method], seeds: Iterable[int]) -> list[Run]:
+    """Return all runs of a study, ordered by task, then seed, then method.
+
+    Args:
+        base_configs: for each task, the configuration that its methods share.
+        methods: the methods.
+        seeds: seeds of splits, initialization, batches and dropout; the same for all methods.
 
     Raises:
-        UserError: a method that a task does not know, or a setting that it cannot have.
+        UserError: a method has an option that a task does not have, or an invalid value.
     """
     return [
-        Run(name_of(base), method.name, seed, settings_of(base, method, seed))
-        for base in bases
+        Run(task_name(base), method.name, seed, build_config(base, method, seed))
+        for base in base_configs
         for seed in seeds
         for method in methods
     ]
 
 
-def settings_of(base: RunConfig, method: Method, seed: int) -> RunConfig:
-    known = {field.name for field in fields(base)}
-    method = placed(method, known)
-    for name in method.settings.keys() - known:
-        if method.settings[name]:
-            raise UserError(f"--methods {method.name}: {name} is no setting of {name_of(base)}")
-    own: dict[str, Any] = {name: value for name, value in method.settings.items() if name in known}
+def build_config(base: RunConfig, method: Method, seed: int) -> RunConfig:
+    """Return the configuration of a method's run.
+
+    Raises:
+        UserError: the method has an option that the task does not have, or an invalid value.
+    """
+    option_names = {field.name for field in fields(base)}
+    method = use_scheme_option(method, option_names)
+    for name in method.overrides.keys() - option_names:
+        if method.overrides[name]:
+            raise UserError(f"--methods {method.name}: {task_name(base)} has no option {name}")
+    overrides: dict[str, Any] = {name: value for name, value in method.overrides.items() if name in option_names}
     try:
-        return replace(base, **unneeded(base, own), **own, seed=seed).resolve_paths()
-    except UserError as mistake:
-        raise UserError(f"--methods {method.name}: {mistake}") from None
+        return replace(base, **reset_unused_options(base, overrides), **overrides, seed=seed).resolve_paths()
+    except UserError as error:
+        raise UserError(f"--methods {method.name}: {error}") from None
 
 
-def unneeded(base: RunConfig, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that all methods share but that mean nothing to this one, such as word vectors to a trained model."""
-    settings = {**vars(base), **own}
-    names: list[str] = []
-    if "none" in (settings.get("scheme"), settings["model"]):
-        names += OF_SCHEMES
+def reset_unused_options(base: RunConfig, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return default values for shared options that have no effect on a method, such as word vectors on BERT."""
+    options = {**vars(base), **overrides}
+    unused: list[str] = []
+    if "none" in (options.get("scheme"), options["model"]):
+        unused += SCHEME_OPTIONS
     if isinstance(base, TextConfig):
-        names += () if settings["model"] in SCHEMES else FROM_SCRATCH_ONLY
-        names += () if settings["retrofit"] else ("scheme_learning_rate",)
-    return {name: base.default_value(name) for name in names if name in settings and name not in own}
+        unused += () if options["model"] in SCHEMES else FROM_SCRATCH_ONLY
+        unused += () if options["retrofit"] else ("scheme_learning_rate",)
+    return {name: base.default_value(name) for name in unused if name in options and name not in overrides}
 
 
-def name_of(settings: RunConfig) -> str:
-    """What is learnt: a task's name, or the name of the user's file."""
-    if settings.task is not None:
-        return settings.task
-    files: Sequence[str] = settings.data or getattr(settings, "train", ())
+def task_name(config: RunConfig) -> str:
+    """Return the name of the task, or of the user's first file."""
+    if config.task is not None:
+        return config.task
+    files: Sequence[str] = config.data or getattr(config, "train", ())
     return Path(files[0]).name
 
 
-def check_data(settings: RunConfig) -> None:
-    """Make sure that files are there before many runs look for them.
+def check_data(config: RunConfig) -> None:
+    """Check that all data files exist before many runs try to read them.
 
     Raises:
-        UserError: one is not.
+        UserError: a file is missing.
     """
     for option in ("data", "train", "dev", "test"):
-        for name in getattr(settings, option, ()):
+        for name in getattr(config, option, ()):
             if not name.startswith("hub:") and not Path(name).exists():
                 raise UserError(f"{name}: no such file or folder")
 
 
-def more_seeds(known: Iterable[Run], seeds: Iterable[int]) -> list[Run]:
-    """The runs that all methods of a study lack to have these seeds too."""
-    there = {run.key for run in known}
-    firsts = {(run.task, run.method): run for run in reversed(list(known))}
+def plan_more_seeds(runs: Sequence[Run], seeds: Iterable[int]) -> list[Run]:
+    """Return the runs that are missing for all methods of a study to have these seeds."""
+    keys = {run.key for run in runs}
+    first_runs = {(run.task, run.method): run for run in reversed(runs)}
     return [
-        Run(run.task, run.method, seed, replace(run.settings, seed=seed))
+        Run(run.task, run.method, seed, replace(run.config, seed=seed))
         for seed in seeds
-        for run in reversed(firsts.values())
-        if (run.task, run.method, seed) not in there
+        for run in reversed(first_runs.values())
+        if (run.task, run.method, seed) not in keys
     ]
 
 
-def file_name(name: str) -> str:
-    """A name that any file system takes, another one for every name.
+def safe_file_name(name: str) -> str:
+    """Return a valid file name that is different for every name.
 
-    >>> file_name("bert-base-uncased+mdg=0.1"), file_name("BAAI/bge small")
+    >>> safe_file_name("bert-base-uncased+mdg=0.1"), safe_file_name("BAAI/bge small")
     ('bert-base-uncased+mdg=0.1', 'BAAI-bge-small-d3df9e')
     """
     safe = re.sub(r"[^\w.+=-]+", "-", name).strip(".-")[:80]

@@ -1,4 +1,4 @@
-"""What a user sees while a study runs: a bar over all runs, and a line for each that ended."""
+"""Progress of a study on stderr: a bar over all runs, and a line for each run that ended."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -7,92 +7,96 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as Bar
+from rich.progress import Progress as ProgressBar
 
-from headwise.studies.study_dir import Folder
+from headwise.studies.study_dir import StudyDir
 from headwise.studies.trials import TrialStatus
 
-ENDED = ("finished", "failed", "pruned")
+END_STATES = ("finished", "failed", "pruned")
 
 
 class Progress:
-    """The bar.
+    """Progress bar of a study; the bar is shown on terminals only.
 
     Args:
-        folder: the study's.
+        study_dir: the study's folder.
     """
 
-    def __init__(self, folder: Folder) -> None:
-        self.folder = folder
+    def __init__(self, study_dir: StudyDir) -> None:
+        self.study_dir = study_dir
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}")
-        self.bar = Bar(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-        self.task = self.bar.add_task("runs", total=None, now="")
-        self.told: set[tuple[str, str, int]] | None = None
-        self.errors: set[str] = set()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+        )
+        self.bar = ProgressBar(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self.bar_task = self.bar.add_task("runs", total=None, status="")
+        self.reported_runs: set[tuple[str, str, int]] | None = None
+        self.reported_errors: set[str] = set()
 
     def __enter__(self) -> "Progress":
         self.bar.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.bar.stop()
 
-    def update(self, entries: Sequence[TrialStatus], *, more: int) -> None:
-        """Show how the study stands.
+    def update(self, statuses: Sequence[TrialStatus], *, num_to_start: int) -> None:
+        """Update the bar and print a line for each run that ended since the last call.
 
         Args:
-            entries: all runs so far.
-            more: how many are yet to begin.
+            statuses: all runs so far.
+            num_to_start: how many runs have not started.
         """
-        ended = [entry for entry in entries if entry.state in ENDED]
-        running = sum(entry.state == "running" for entry in entries)
-        total = len(ended) + running + more
-        if self.told is None:  # what was there before is no news
-            self.told = {entry.run.key for entry in ended}
+        ended = [status for status in statuses if status.state in END_STATES]
+        num_running = sum(status.state == "running" for status in statuses)
+        total = len(ended) + num_running + num_to_start
+        if self.reported_runs is None:
+            self.reported_runs = {status.run.key for status in ended}
             if ended:
-                self.console.print(f"{len(ended)} of {total} runs are there already")
-        news = [entry for entry in ended if entry.run.key not in self.told]
-        for entry in sorted(news, key=lambda entry: str(entry.trial.datetime_complete)):
-            self.told.add(entry.run.key)
-            self.console.print(self.line(entry, len(self.told), total), markup=False)
+                self.console.print(f"{len(ended)} of {total} runs have already ended")
+        newly_ended = [status for status in ended if status.run.key not in self.reported_runs]
+        for status in sorted(newly_ended, key=lambda status: str(status.trial.datetime_complete)):
+            self.reported_runs.add(status.run.key)
+            self.console.print(self.format_line(status, len(self.reported_runs), total), markup=False)
         self.bar.update(
-            self.task,
+            self.bar_task,
             completed=len(ended),
             total=total,
-            now=f"{running} at work, {left(ended, running, more)}",
+            status=f"{num_running} running, {format_time_left(ended, num_running, num_to_start)}",
         )
 
-    def line(self, entry: TrialStatus, number: int, total: int) -> str:
-        """What became of a run."""
-        counted = f"[{number}/{total}] {entry.run}"
-        if entry.state == "failed":
-            log, known = self.folder.log(entry.run), entry.error in self.errors
-            self.errors.add(entry.error)
-            end = "" if known else "".join(f"\n    {line}" for line in tail(log, 5).splitlines())
-            return f"{counted}: failed: {entry.error}{end}\n    log: {log}"
-        if entry.state == "pruned":
-            return f"{counted}: stopped early, others do better ({entry.seconds:.0f} s)"
-        return f"{counted}: {entry.value:.4f} ({entry.seconds:.0f} s)"
+    def format_line(self, status: TrialStatus, number: int, total: int) -> str:
+        """Return the line of a run that ended."""
+        prefix = f"[{number}/{total}] {status.run}"
+        if status.state == "failed":
+            log, is_new = self.study_dir.log_path(status.run), status.error not in self.reported_errors
+            self.reported_errors.add(status.error)
+            log_tail = "".join(f"\n    {line}" for line in read_tail(log, 5).splitlines()) if is_new else ""
+            return f"{prefix}: failed: {status.error}{log_tail}\n    log: {log}"
+        if status.state == "pruned":
+            return f"{prefix}: stopped early, worse than other runs ({status.seconds:.0f} s)"
+        return f"{prefix}: {status.value:.4f} ({status.seconds:.0f} s)"
 
 
-def left(ended: Sequence[TrialStatus], running: int, more: int) -> str:
-    """How long it will take, by what runs took."""
-    taken = [entry.seconds for entry in ended if entry.state == "finished" and entry.seconds > 0]
-    if not taken or not running:
+def format_time_left(ended: Sequence[TrialStatus], num_running: int, num_to_start: int) -> str:
+    """Estimate the remaining time from the durations of finished runs."""
+    durations = [status.seconds for status in ended if status.state == "finished" and status.seconds > 0]
+    if not durations or not num_running:
         return "time left unknown"
-    seconds = sum(taken) / len(taken) * (more + running / 2) / running
+    seconds = sum(durations) / len(durations) * (num_to_start + num_running / 2) / num_running
     return f"about {timedelta(seconds=round(seconds))} left"
 
 
-def tail(path: Path, lines: int) -> str:
-    """The end of a log."""
+def read_tail(path: Path, num_lines: int) -> str:
+    """Return the last lines of a log that are not empty; of a progress bar only its last state."""
     try:
-        said = path.read_bytes()[-100_000:].decode(errors="replace")
+        text = path.read_bytes()[-100_000:].decode(errors="replace")
     except OSError:
         return ""
-    # A bar writes over itself; what stands there in the end is what was seen.
-    shown = [line.rsplit("\r", 1)[-1].rstrip() for line in said.replace("\r\n", "\n").split("\n")]
-    return "\n".join([line for line in shown if line][-lines:])
+    lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.replace("\r\n", "\n").split("\n")]
+    return "\n".join([line for line in lines if line][-num_lines:])

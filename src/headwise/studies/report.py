@@ -1,126 +1,154 @@
-"""A study's report: one page that opens from disk, and its tables as Markdown, LaTeX and CSV."""
+"""Reports of an analysis: printed, as one HTML page, and as tables in Markdown, LaTeX and CSV."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from rich.console import Console
 
 from headwise.inspection import Page, draw_boxes, draw_curves, draw_differences, draw_ranks
 from headwise.studies import tables
-from headwise.studies.analysis import Analysis
-from headwise.studies.comparison import Runs, TaskComparison
-from headwise.studies.summary import ranking, told, warnings
+from headwise.studies.analysis import Analysis, MethodRuns, TaskComparison
+from headwise.studies.summary import list_warnings, summarize, summarize_ranks, summarize_task
+from headwise.studies.tables import TextTable
 from headwise.training.core.run_dir import atomic_write
 
 REPORT, MARKDOWN, LATEX, CSV = "report.html", "table.md", "table.tex", "table.csv"
 
+#: A figure and its caption.
+CaptionedFigure = tuple[Figure, str]
 
-#: A picture and its caption.
-Captioned = tuple[Figure, str]
-
-#: Curves of more methods cannot be told apart.
-MOST_CURVES = 8
+#: Learning curves are drawn for up to this number of methods.
+MAX_CURVES = 8
 
 
-def write(
-    answer: Analysis,
-    folder: Path,
-    *,
-    words: Sequence[str] = (),
-    grids: Sequence[tables.Grid] = (),
-    figures: Sequence[Captioned] = (),
-) -> None:
-    """report.html, table.md, table.tex and table.csv, each whole or as it was before.
+def stdout_console() -> Console:
+    """Return a console for results, 140 columns wide if stdout is not a terminal."""
+    return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+
+
+def print_analysis(analysis: Analysis, console: Console | None = None) -> None:
+    """Print the tables and the summary of an analysis.
 
     Args:
-        answer: what to tell.
-        folder: where to.
-        words: what to say before it.
-        grids, figures: more tables and pictures.
+        analysis: the analysis.
+        console: where to print; by default stdout.
     """
-    lines = [*words, *answer.sentences, *(f"Warning: {line}" for task in answer.tasks for line in warnings(task))]
-    found = [*answer.grids, *grids]
-    text = "\n".join(f"- {line}" for line in dict.fromkeys(lines))
-    costs = map(tables.cost, answer.tasks)
-    atomic_write(folder / MARKDOWN, "\n".join([text, "", *map(tables.markdown, [*found, *costs]), tables.NOTE, ""]))
-    atomic_write(folder / LATEX, "\n".join(tables.latex(grid, tables.NOTE) for grid in found))
-    atomic_write(folder / CSV, tables.comma_separated(answer.tasks))
-    atomic_write(folder / REPORT, page(answer, words, grids, figures).html())
+    console = console or stdout_console()
+    for task in analysis.tasks:
+        console.print(tables.to_rich(tables.build_task_table(task)))
+        for line in list_warnings(task):
+            console.print(f"Warning: {line}", style="yellow", markup=False)
+        for line in summarize_task(task):
+            console.print(line, markup=False)
+    if len(analysis.tasks) > 1:
+        console.print(tables.to_rich(tables.build_overview_table(analysis.tasks, analysis.ranks)))
+    if analysis.ranks is not None:
+        console.print(summarize_ranks(analysis.ranks), markup=False)
+    console.print(tables.NOTE, style="dim", markup=False)
 
 
-def page(
-    answer: Analysis,
-    words: Sequence[str] = (),
-    grids: Sequence[tables.Grid] = (),
-    figures: Sequence[Captioned] = (),
+def write_report(
+    analysis: Analysis,
+    out_dir: Path,
+    *,
+    introduction: Sequence[str] = (),
+    extra_tables: Sequence[TextTable] = (),
+    extra_figures: Sequence[CaptionedFigure] = (),
+) -> None:
+    """Write report.html, table.md, table.tex and table.csv, each atomically.
+
+    Args:
+        analysis: the analysis.
+        out_dir: the folder.
+        introduction: paragraphs that precede the results.
+        extra_tables: tables that are added to those of the analysis.
+        extra_figures: figures that are added to those of the analysis.
+    """
+    warnings = [f"Warning: {line}" for task in analysis.tasks for line in list_warnings(task)]
+    lines = dict.fromkeys([*introduction, *summarize(analysis), *warnings])
+    all_tables = [*tables.build_tables(analysis), *extra_tables]
+    cost_tables = map(tables.build_cost_table, analysis.tasks)
+    markdown = ["\n".join(f"- {line}" for line in lines), "", *map(tables.to_markdown, [*all_tables, *cost_tables])]
+    atomic_write(out_dir / MARKDOWN, "\n".join([*markdown, tables.NOTE, ""]))
+    atomic_write(out_dir / LATEX, "\n".join(tables.to_latex(table, tables.NOTE) for table in all_tables))
+    atomic_write(out_dir / CSV, tables.to_csv(analysis.tasks))
+    atomic_write(out_dir / REPORT, build_page(analysis, introduction, extra_tables, extra_figures).html())
+
+
+def build_page(
+    analysis: Analysis,
+    introduction: Sequence[str] = (),
+    extra_tables: Sequence[TextTable] = (),
+    extra_figures: Sequence[CaptionedFigure] = (),
 ) -> Page:
-    """The report as a page; the arguments are those of `write`."""
-    found = Page(f"Does it help? {', '.join(task.task for task in answer.tasks)}")
-    for line in words:
-        found.text(line)
-    for drawn, caption in figures:
-        found.figure(drawn, caption)
-    for grid in grids:
-        found.section(grid.title)
-        add_table(found, grid)
-    if len(answer.tasks) > 1:
-        found.section("All tasks")
-        add_table(found, tables.overview(answer.tasks, answer.ranks))
-    if answer.ranks is not None:
-        found.text(ranking(answer.ranks))
-        found.figure(
-            draw_ranks(answer.ranks.average, answer.ranks.critical),
-            "Average ranks over tasks, 1 is best. A bar joins methods that Nemenyi's test cannot tell apart.",
+    """Build the HTML page of a report; the arguments are those of `write_report`."""
+    page = Page(f"Comparison on {', '.join(task.task for task in analysis.tasks)}")
+    for line in introduction:
+        page.text(line)
+    for figure, caption in extra_figures:
+        page.figure(figure, caption)
+    for table in extra_tables:
+        page.section(table.title)
+        page.table(table.header, table.rows)
+    if len(analysis.tasks) > 1:
+        page.section("All tasks")
+        overview = tables.build_overview_table(analysis.tasks, analysis.ranks)
+        page.table(overview.header, overview.rows)
+    if analysis.ranks is not None:
+        page.text(summarize_ranks(analysis.ranks))
+        page.figure(
+            draw_ranks(analysis.ranks.average, analysis.ranks.critical_difference),
+            "Average ranks over tasks, 1 is best. Bars join methods that do not differ significantly (Nemenyi).",
         )
-    for task in answer.tasks:
-        add_task(found, task)
-    found.section("What the figures mean")
-    found.text(tables.NOTE)
-    return found
+    for task in analysis.tasks:
+        add_task(page, task)
+    page.section("Statistics")
+    page.text(tables.NOTE)
+    return page
 
 
-def add_task(found: Page, task: TaskComparison) -> None:
-    """A task's answer, table and pictures."""
-    grid = tables.on_task(task)
-    found.section(grid.title)
-    for line in [*told(task), *(f"Warning: {line}" for line in warnings(task))]:
-        found.text(line)
-    add_table(found, grid)
-    found.text(task.recipe)
-    found.figure(
-        draw_boxes({m.name: list(m.figures.values()) for m in task.methods}, x=tables.heading(task.measure)),
-        "A point for each seed, a box from quartile to quartile, a line at the median.",
+def add_task(page: Page, task: TaskComparison) -> None:
+    """Add the summary, tables and figures of a task to a page."""
+    metric = task.metric
+    table = tables.build_task_table(task)
+    page.section(table.title)
+    for line in [*summarize_task(task), *(f"Warning: {line}" for line in list_warnings(task))]:
+        page.text(line)
+    page.table(table.header, table.rows)
+    page.text(task.dataset)
+    page.figure(
+        draw_boxes({m.name: list(m.values.values()) for m in task.methods}, x=tables.metric_label(metric)),
+        "One point per seed. Boxes show quartiles and median.",
     )
     if task.comparisons:
-        better = "to the right" if task.measure.higher_is_better else "to the left"
-        found.figure(
+        better_side = "right" if metric.higher_is_better else "left"
+        page.figure(
             draw_differences(
-                {one.method: list(one.differences.values()) for one in task.comparisons},
-                x=f"difference in {task.measure.name} under the same seed, {task.measure.unit}",
-                intervals={one.method: (one.over_seeds.low, one.over_seeds.high) for one in task.comparisons},
+                {c.method: list(c.differences.values()) for c in task.comparisons},
+                x=f"difference in {metric.name} for the same seed, {metric.unit}",
+                intervals={c.method: (c.seed_estimate.low, c.seed_estimate.high) for c in task.comparisons},
             ),
-            f"A point for each seed, a bar at their mean, a line over its 95% interval; better is {better}.",
+            f"One point per seed, with the mean and its 95% confidence interval. Better is to the {better_side}.",
         )
-    for name, what, caption in (
-        (f"eval_{task.measure.name}", f"{task.measure.name} on dev", "A line for each run, as long as it learnt."),
-        ("loss", "loss on training rows", "A line for each run. A guided model's loss contains its guides' terms."),
+    for name, label, caption in (
+        (f"eval_{metric.name}", f"{metric.name} on dev", "One line per run, up to its last epoch."),
+        ("loss", "training loss", "One line per run. The loss of guided models includes the guides' terms."),
     ):
-        lines = {method.name: curves(method, name) for method in task.methods}
-        lines = {method: drawn for method, drawn in lines.items() if drawn}
-        if 0 < len(lines) <= MOST_CURVES:
-            found.figure(draw_curves(lines, x="epoch", y=what), caption)
-    add_table(found, tables.cost(task))
-    found.text("Seconds of training, the mean over seeds; memory is the most that any run took.")
+        curves = {method.name: read_curves(method, name) for method in task.methods}
+        curves = {method: lines for method, lines in curves.items() if lines}
+        if 0 < len(curves) <= MAX_CURVES:
+            page.figure(draw_curves(curves, x="epoch", y=label), caption)
+    cost_table = tables.build_cost_table(task)
+    page.table(cost_table.header, cost_table.rows)
+    page.text("Seconds are the mean training time over seeds. Memory is the maximum over runs.")
 
 
-def curves(method: Runs, name: str) -> list[list[tuple[float, float]]]:
-    """A figure over epochs, of every run that kept it."""
-    found = [
-        [(log["epoch"], log[name]) for log in run.metrics.get("history", ()) if name in log]
-        for run in method.runs.values()
+def read_curves(method: MethodRuns, name: str) -> list[list[tuple[float, float]]]:
+    """Return a logged value over epochs, for every run that logged it."""
+    curves = [
+        [(log["epoch"], log[name]) for log in result.metrics.get("history", ()) if name in log]
+        for result in method.results.values()
     ]
-    return [line for line in found if line]
-
-
-def add_table(found: Page, grid: tables.Grid) -> None:
-    found.table(grid.header, grid.rows)
+    return [curve for curve in curves if curve]

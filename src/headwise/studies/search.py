@@ -1,10 +1,10 @@
-"""Settings that a sampler of Optuna's tries, one after the other, and gives up early where others do better."""
+"""Hyperparameter search with an Optuna sampler and early stopping of runs that are worse than others."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.distributions import (
@@ -16,108 +16,129 @@ from optuna.distributions import (
 from optuna.exceptions import ExperimentalWarning, TrialPruned
 from optuna.storages import RDBStorage
 
-from headwise.studies.plan import Run, read_settings, settings_of
-from headwise.studies.search_space import Axis, candidate
+from headwise.studies.plan import Run, build_config, parse_config
+from headwise.studies.search_space import Dimension, build_candidate
 from headwise.studies.trials import ClaimedTrial, Trials, TrialStatus
 
-#: Trials that are drawn at random before a sampler has learnt anything, and that none is measured against.
-FIRST = 5
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+#: The number of trials that are sampled at random, and that must finish before any trial is pruned.
+NUM_STARTUP_TRIALS = 5
+
+#: The method name of the model without guides and retrofit, or with the base configuration.
+CONTROL = "unchanged"
 
 
 @dataclass(frozen=True)
-class Scope:
-    """What a search is asked.
+class SearchSpec:
+    """What a search samples, and how often.
 
     Args:
-        task: what the study calls the task.
-        settings: those that all trials share, as `run.yaml` has them.
-        axes: what is tried, each between its least and its greatest value.
-        trials: how often.
+        task: the task's name in the study.
+        config: the base configuration, as in `run.yaml`.
+        search_space: the dimensions, each sampled between its lowest and its highest value.
+        trials: the number of trials.
         sampler: tpe or random.
     """
 
     task: str
-    settings: str
-    axes: tuple[Axis, ...]
+    config: str
+    search_space: tuple[Dimension, ...]
     trials: int
     sampler: str
 
-    def written(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the spec as the study's database stores it."""
         return asdict(self)
 
     @classmethod
-    def read(cls, found: Mapping[str, Any]) -> "Scope":
-        axes = tuple(Axis(axis["name"], tuple(axis["values"]), axis["guide"]) for axis in found["axes"])
-        return cls(**{**found, "axes": axes})
+    def from_dict(cls, values: Mapping[str, Any]) -> "SearchSpec":
+        """Return the spec that a study's database stores."""
+        search_space = tuple(Dimension(**{**x, "values": tuple(x["values"])}) for x in values["search_space"])
+        return cls(**{**values, "search_space": search_space})
 
 
 class Search(Trials):
-    """A study whose runs are drawn as it goes on."""
+    """Trials that are sampled while the study runs."""
 
     def __init__(self, storage: RDBStorage, name: str) -> None:
         super().__init__(storage, name)
-        self.scope = Scope.read(self.about["search"])
-        self.study.sampler = sampler(self.scope.sampler)
-        self.study.pruner = optuna.pruners.MedianPruner(n_startup_trials=FIRST, n_warmup_steps=1)
+        self.spec = SearchSpec.from_dict(self.metadata["search"])
+        self.study.sampler = build_sampler(self.spec.sampler)
+        self.study.pruner = optuna.pruners.MedianPruner(n_startup_trials=NUM_STARTUP_TRIALS, n_warmup_steps=1)
 
-    def to_begin(self, entries: Any) -> int:
-        return super().to_begin(entries) + self.scope.trials - drawn_among(entries)
+    def num_to_start(self, statuses: Sequence[TrialStatus]) -> int:
+        return super().num_to_start(statuses) + self.spec.trials - num_sampled(statuses)
 
-    def drawn(self, worker: str) -> ClaimedTrial | None:
-        if drawn_among(self.entries()) >= self.scope.trials:
+    def sample(self, worker: str) -> ClaimedTrial | None:
+        if num_sampled(self.statuses()) >= self.spec.trials:
             return None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the heart is ours to beat
-            trial = self.study.ask({axis.name: distribution(axis) for axis in self.scope.axes})
-        base = read_settings(self.scope.settings)
-        method = candidate(self.scope.axes, trial.params, base)
-        run = Run(self.scope.task, f"{trial.number}: {method.name}", base.seed, settings_of(base, method, base.seed))
-        number = self.storage.get_trial_id_from_study_id_trial_number(self.id, trial.number)
-        self.storage.record_heartbeat(number)
-        for name, value in {"worker": worker, **run.written()}.items():
-            self.storage.set_trial_user_attr(number, name, value)
-        return ClaimedTrial(run, number)
+            warnings.simplefilter("ignore", UserWarning)  # Optuna warns that ask() sends no heartbeats; we send them
+            trial = self.study.ask({x.name: build_distribution(x) for x in self.spec.search_space})
+        base = parse_config(self.spec.config)
+        method = build_candidate(self.spec.search_space, trial.params, base)
+        run = Run(self.spec.task, f"{trial.number}: {method.name}", base.seed, build_config(base, method, base.seed))
+        trial_id = self.storage.get_trial_id_from_study_id_trial_number(self.id, trial.number)
+        self.storage.record_heartbeat(trial_id)
+        for name, value in {"worker": worker, **run.to_attributes()}.items():
+            self.storage.set_trial_user_attr(trial_id, name, value)
+        return ClaimedTrial(run, trial_id)
 
     @contextmanager
-    def looked_on(self, claim: ClaimedTrial) -> Iterator[None]:
-        from headwise.studies.watching import Watcher
+    def pruning(self, claimed: ClaimedTrial) -> Iterator[None]:
         from headwise.training.core.callbacks import extra_callbacks
 
-        with extra_callbacks(Watcher(lambda epoch, figure: self.judge(claim, epoch, figure))):
+        with extra_callbacks(dev_metric_callback(lambda epoch, value: self.report(claimed, epoch, value))):
             yield
 
-    def judge(self, claim: ClaimedTrial, epoch: int, figure: float) -> None:
-        """Keep a dev figure of a run.
+    def report(self, claimed: ClaimedTrial, epoch: int, value: float) -> None:
+        """Record the dev metric of a run after an epoch.
 
         Raises:
-            TrialPruned: it is worse than what others had by then.
+            TrialPruned: the metric is worse than the median of other runs at this epoch.
         """
-        self.storage.set_trial_intermediate_value(claim.trial, epoch, figure)
-        if self.study.pruner.prune(self.study, self.storage.get_trial(claim.trial)):
+        self.storage.set_trial_intermediate_value(claimed.trial_id, epoch, value)
+        if self.study.pruner.prune(self.study, self.storage.get_trial(claimed.trial_id)):
             raise TrialPruned
 
 
-def drawn_among(entries: list[TrialStatus]) -> int:
-    return sum(entry.run.method != CONTROL for entry in entries)
+def num_sampled(statuses: Sequence[TrialStatus]) -> int:
+    """Return the number of runs other than the control."""
+    return sum(status.run.method != CONTROL for status in statuses)
 
 
-CONTROL = "unchanged"
+def dev_metric_callback(report: Callable[[int, float], None]) -> "TrainerCallback":
+    """Return a callback that calls `report(epoch, dev metric)` after each evaluation."""
+    from transformers import TrainerCallback  # takes seconds to import
+
+    class DevMetricCallback(TrainerCallback):
+        def on_evaluate(
+            self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
+        ) -> None:
+            name = args.metric_for_best_model
+            if name is not None and metrics is not None and name in metrics:
+                report(round(state.epoch or 0), float(metrics[name]))
+
+    return DevMetricCallback()
 
 
-def sampler(name: str) -> optuna.samplers.BaseSampler:
+def build_sampler(name: str) -> optuna.samplers.BaseSampler:
+    """Return the sampler `tpe` or `random`."""
     if name == "random":
         return optuna.samplers.RandomSampler()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        return optuna.samplers.TPESampler(n_startup_trials=FIRST, constant_liar=True)
+        return optuna.samplers.TPESampler(n_startup_trials=NUM_STARTUP_TRIALS, constant_liar=True)
 
 
-def distribution(axis: Axis) -> BaseDistribution:
-    """Between the least and the greatest value, by orders of magnitude where they are far apart; or one of names."""
-    if not axis.numeric:
-        return CategoricalDistribution(axis.values)
-    low, high = min(axis.values), max(axis.values)
+def build_distribution(dimension: Dimension) -> BaseDistribution:
+    """Return a range from the lowest to the highest value, logarithmic from a ratio of 10; or the categories."""
+    if not dimension.is_numeric:
+        return CategoricalDistribution(dimension.values)
+    low, high = min(dimension.values), max(dimension.values)
     log = low > 0 and high / low >= 10
-    if all(isinstance(value, int) for value in axis.values):
+    if all(isinstance(value, int) for value in dimension.values):
         return IntDistribution(low, high, log=log)
     return FloatDistribution(float(low), float(high), log=log)

@@ -1,4 +1,4 @@
-"""What a sweep tries: weights of guides, and values of any setting."""
+"""Search spaces of sweeps: weights of guides and values of training options."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,110 +9,123 @@ from headwise.errors import UserError
 from headwise.studies.methods import Method
 from headwise.training.core.config import RunConfig, option_name, parse_value
 
-#: The weights that the guiding paper tries for α and β.
-WEIGHTS = (0.1, 0.01, 0.001, 0.0001)
+#: The guide weights that the attention guiding paper tries.
+GUIDE_WEIGHTS = (0.1, 0.01, 0.001, 0.0001)
 
-#: Settings that only mean something with what the unchanged model lacks.
-TIED = ("scheme_learning_rate",)
+#: Options that have no effect on the unchanged model.
+TREATMENT_OPTIONS = ("scheme_learning_rate",)
 
 
 @dataclass(frozen=True)
-class Axis:
-    """One thing that is varied.
+class Dimension:
+    """One dimension of a search space.
 
     Args:
-        name: a setting's, or a guide's.
-        values: what it may be.
-        guide: whether it is the weight of a guide.
+        name: the name of an option or of a guide.
+        values: the values to try.
+        is_guide_weight: whether the name is a guide's and the values are its weights.
     """
 
     name: str
     values: tuple[Any, ...]
-    guide: bool = False
+    is_guide_weight: bool = False
 
     @property
-    def numeric(self) -> bool:
+    def is_numeric(self) -> bool:
         return all(isinstance(value, int | float) for value in self.values)
 
 
-def parse_search_space(base: RunConfig, over: Sequence[Sequence[str]]) -> tuple[Axis, ...]:
-    """What is varied: guides that have no weight of their own, and what `--over` names.
+def parse_search_space(base: RunConfig, over: Sequence[Sequence[str]]) -> tuple[Dimension, ...]:
+    """Return the search space: guides without a weight of their own, and what `--over` names.
 
     Args:
-        base: the settings.
-        over: of each, its name and its values.
+        base: the base configuration.
+        over: for each `--over`, a name and its values.
 
     Raises:
-        UserError: nothing to vary, no such setting, or values that it cannot have.
+        UserError: the space is empty, an option is unknown, or a value is invalid.
     """
     guides = [name for name in getattr(base, "guides", ()) if "=" not in name]
-    given = {}
+    dimensions = {}
     for name, *texts in over:
         name = name.removeprefix("--").replace("-", "_")
-        if name in given:
-            raise UserError(f"--over {name}: is there twice")
+        if name in dimensions:
+            raise UserError(f"--over {name} is given twice")
         if not texts:
-            raise UserError(f"--over {name}: which values? --over learning_rate 1e-3 1e-4")
-        given[name] = Axis(name, values_of(base, name, texts, is_guide=name in guides), name in guides)
-    found = [given.pop(name, Axis(name, WEIGHTS, True)) for name in guides] + list(given.values())
-    if not found:
-        raise UserError("what shall be swept? --guides mdg pdg, or --over learning_rate 1e-3 1e-4")
-    return tuple(found)
+            raise UserError(f"--over {name}: values are missing, as in --over learning_rate 1e-3 1e-4")
+        is_guide = name in guides
+        dimensions[name] = Dimension(name, parse_values(base, name, texts, is_guide=is_guide), is_guide)
+    guide_dimensions = [dimensions.pop(name, Dimension(name, GUIDE_WEIGHTS, True)) for name in guides]
+    search_space = (*guide_dimensions, *dimensions.values())
+    if not search_space:
+        raise UserError("nothing to sweep; give --guides mdg pdg, or --over learning_rate 1e-3 1e-4")
+    return search_space
 
 
-def values_of(base: RunConfig, name: str, texts: Sequence[str], *, is_guide: bool) -> tuple[Any, ...]:
+def parse_values(base: RunConfig, name: str, texts: Sequence[str], *, is_guide: bool) -> tuple[Any, ...]:
+    """Parse the values of `--over NAME`.
+
+    Raises:
+        UserError: the option is unknown, or a value is invalid.
+    """
     hints = get_type_hints(type(base))
     if not is_guide and (name not in hints or name in ("task", "data", "seed")):
-        raise UserError(f"--over {name}: is no setting of training, nor one of --guides")
+        raise UserError(f"--over {name}: expected a training option or one of --guides")
     try:
-        return tuple(float(x) if is_guide else parse_value(hints[name], number(x)) for x in texts)
+        return tuple(float(x) if is_guide else parse_value(hints[name], parse_number(x)) for x in texts)
     except (TypeError, ValueError) as error:
         raise UserError(f"--over {name} {' '.join(texts)}: {error}") from None
 
 
-def number(text: str) -> Any:
-    """A text as the number that it is, or as it is.
+def parse_number(text: str) -> int | float | str:
+    """Return the number that a text represents, or the text itself.
 
-    >>> number("4"), number("1e-3"), number("cls")
+    >>> parse_number("4"), parse_number("1e-3"), parse_number("cls")
     (4, 0.001, 'cls')
     """
-    for kind in (int, float):
+    for number_type in (int, float):
         try:
-            return kind(text)
+            return number_type(text)
         except ValueError:
             continue
     return text
 
 
-def candidate(axes: Sequence[Axis], values: Mapping[str, Any], base: RunConfig) -> Method:
-    """The method that has these values."""
-    weights = {axis.name: values[axis.name] for axis in axes if axis.guide}
-    settings: dict[str, Any] = {axis.name: values[axis.name] for axis in axes if not axis.guide}
+def build_candidate(search_space: Sequence[Dimension], values: Mapping[str, Any], base: RunConfig) -> Method:
+    """Return the method with these values."""
+    weights = {x.name: values[x.name] for x in search_space if x.is_guide_weight}
+    overrides: dict[str, Any] = {x.name: values[x.name] for x in search_space if not x.is_guide_weight}
     if weights:
-        settings["guides"] = tuple(
+        overrides["guides"] = tuple(
             f"{name}={weights[name]:g}" if name in weights else name for name in getattr(base, "guides", ())
         )
-    return Method(" ".join(f"{axis.name}={shown(values[axis.name])}" for axis in axes), settings)
+    return Method(" ".join(format_assignment(x.name, values[x.name]) for x in search_space), overrides)
 
 
-def grid(axes: Sequence[Axis], base: RunConfig) -> tuple[list[Method], list[Method]]:
-    """All candidates, and those among them that change nothing: without guides and retrofit, or as the settings are."""
-    tried = [candidate(axes, dict(zip([axis.name for axis in axes], values, strict=True)), base)
-             for values in product(*(axis.values for axis in axes))]  # fmt: skip
-    off = without(base)
+def build_grid(search_space: Sequence[Dimension], base: RunConfig) -> tuple[list[Method], list[Method]]:
+    """Return all candidates of a grid, and its controls.
+
+    The controls have no guides and no retrofit. A base configuration without both is itself the control.
+    """
+    names = [dimension.name for dimension in search_space]
+    candidates = [
+        build_candidate(search_space, dict(zip(names, values, strict=True)), base)
+        for values in product(*(dimension.values for dimension in search_space))
+    ]
+    off = treatment_off(base)
     if not off:
-        return tried, [Method("unchanged", {})]
-    others = [axis for axis in axes if not axis.guide and axis.name not in TIED]
-    controls = [
-        Method(" ".join(["unchanged", *(f"{axis.name}={shown(x)}" for axis, x in zip(others, values, strict=True))]),
-               {**dict(zip([axis.name for axis in others], values, strict=True)), **off})
-        for values in product(*(axis.values for axis in others))
-    ]  # fmt: skip
-    return tried, controls
+        return candidates, [Method("unchanged", {})]
+    shared = [x for x in search_space if not x.is_guide_weight and x.name not in TREATMENT_OPTIONS]
+    controls = []
+    for values in product(*(dimension.values for dimension in shared)):
+        options = dict(zip([dimension.name for dimension in shared], values, strict=True))
+        name = " ".join(["unchanged", *(format_assignment(*item) for item in options.items())])
+        controls.append(Method(name, {**options, **off}))
+    return candidates, controls
 
 
-def without(base: RunConfig) -> dict[str, Any]:
-    """What turns a model back into the one that it was made of."""
+def treatment_off(base: RunConfig) -> dict[str, Any]:
+    """Return the overrides that turn off guides and retrofit."""
     off: dict[str, Any] = {}
     if getattr(base, "guides", ()):
         off["guides"] = ()
@@ -121,17 +134,21 @@ def without(base: RunConfig) -> dict[str, Any]:
     return off
 
 
-def shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def check(axes: Sequence[Axis]) -> None:
+def format_assignment(name: str, value: Any) -> str:
     """
+    >>> format_assignment("learning_rate", 0.0010)
+    'learning_rate=0.001'
+    """
+    return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+
+
+def check_sampled_values(search_space: Sequence[Dimension]) -> None:
+    """Check that a sampler can sample every dimension.
+
     Raises:
-        UserError: a sampler has nothing to draw from.
+        UserError: a dimension has fewer than two values.
     """
-    for axis in axes:
-        if len(set(axis.values)) < 2:
-            raise UserError(
-                f"--over {option_name(axis.name).removeprefix('--')}: a sampler needs two values to draw between"
-            )
+    for dimension in search_space:
+        if len(set(dimension.values)) < 2:
+            name = option_name(dimension.name).removeprefix("--")
+            raise UserError(f"--over {name}: a sampler needs at least two values")

@@ -1,4 +1,4 @@
-"""Where a study is kept: SQLite in its folder, or PostgreSQL, which workers on many machines share."""
+"""Study databases: SQLite in the study's folder, or PostgreSQL shared by workers on several machines."""
 
 import sqlite3
 import warnings
@@ -14,85 +14,93 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from headwise.errors import UserError
 
-#: Seconds between two signs of life of a worker, and after how many without one its run is taken over.
-HEARTBEAT, GRACE = 10, 60
+#: Seconds between two heartbeats of a worker.
+HEARTBEAT_SECONDS = 10
 
-#: Seconds to wait for another process that writes.
-PATIENCE = 120
+#: Seconds without a heartbeat after which a worker counts as dead.
+HEARTBEAT_TIMEOUT = 60
 
-
-def in_folder(folder: Path) -> str:
-    """The address of a study that is kept in its own folder."""
-    return f"sqlite:///{(folder / 'study.db').absolute()}"
+#: Seconds to wait for another process that writes to the database.
+LOCK_TIMEOUT = 120
 
 
-def address(url: str) -> URL:
-    """A database's address, with the driver that we ask for.
+def sqlite_url(study_dir: Path) -> str:
+    """Return the URL of the database in a study's folder."""
+    return f"sqlite:///{(study_dir / 'study.db').absolute()}"
+
+
+def parse_url(url: str) -> URL:
+    """Parse a database URL and select the driver for PostgreSQL.
 
     Raises:
-        UserError: no address, or that of another kind of database.
+        UserError: the URL is malformed or names an unsupported database.
 
     Example:
-        >>> address("postgresql://me@host/studies").drivername
+        >>> parse_url("postgresql://me@host/studies").drivername
         'postgresql+psycopg'
     """
     try:
-        found = make_url(url)
+        parsed = make_url(url)
     except ArgumentError:
         raise UserError(f"--storage {url}: expected postgresql://USER@HOST/DATABASE or sqlite:///FILE") from None
-    kind = found.get_backend_name()
-    if kind not in ("sqlite", "postgresql"):
-        raise UserError(f"--storage {shown(url)}: a study is kept in sqlite or postgresql, not in {kind}")
-    return found.set(drivername="postgresql+psycopg") if found.drivername == "postgresql" else found
+    backend = parsed.get_backend_name()
+    if backend not in ("sqlite", "postgresql"):
+        raise UserError(f"--storage {hide_password(url)}: expected sqlite or postgresql, got {backend}")
+    return parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
 
 
-def shown(url: str) -> str:
-    """An address without its password."""
+def hide_password(url: str) -> str:
+    """Return a URL without its password."""
     return make_url(url)._replace(password=None).render_as_string()
 
 
-def connect(url: str, *, heartbeat: int = HEARTBEAT, grace: int = GRACE) -> RDBStorage:
-    """Optuna's storage at an address.
+def connect(url: str, *, heartbeat_seconds: int | None = None, heartbeat_timeout: int | None = None) -> RDBStorage:
+    """Open Optuna's storage at a URL.
+
+    Args:
+        url: the database.
+        heartbeat_seconds: seconds between two heartbeats; by default `HEARTBEAT_SECONDS`.
+        heartbeat_timeout: seconds after which a worker counts as dead; by default `HEARTBEAT_TIMEOUT`.
 
     Raises:
-        UserError: it cannot be reached, or its driver is not installed.
+        UserError: the database cannot be reached, or its driver is not installed.
     """
-    where = address(url)
-    local = where.get_backend_name() == "sqlite"
+    parsed = parse_url(url)
+    is_sqlite = parsed.get_backend_name() == "sqlite"
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return RDBStorage(
-                where.render_as_string(hide_password=False),
-                engine_kwargs={"connect_args": {"timeout": PATIENCE}} if local else {"pool_pre_ping": True},
-                heartbeat_interval=heartbeat,
-                grace_period=grace,
+                parsed.render_as_string(hide_password=False),
+                engine_kwargs={"connect_args": {"timeout": LOCK_TIMEOUT}} if is_sqlite else {"pool_pre_ping": True},
+                heartbeat_interval=HEARTBEAT_SECONDS if heartbeat_seconds is None else heartbeat_seconds,
+                grace_period=HEARTBEAT_TIMEOUT if heartbeat_timeout is None else heartbeat_timeout,
             )
     except ImportError:
         raise UserError("--storage postgresql://…: needs psycopg; pip install 'headwise[postgresql]'") from None
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-        why = str(getattr(error, "orig", None) or error.__cause__ or error).strip().splitlines()[0]
-        raise UserError(f"--storage {shown(url)}: {why}") from None
+        reason = str(getattr(error, "orig", None) or error.__cause__ or error).strip().splitlines()[0]
+        raise UserError(f"--storage {hide_password(url)}: {reason}") from None
 
 
-def one_at_a_time(storage: RDBStorage, study: int) -> AbstractContextManager[None]:
-    """While it lasts, no other process that asks for the same study gets in. The lock of one that dies is freed."""
+def lock_study(storage: RDBStorage, study_id: int) -> AbstractContextManager[None]:
+    """Return a lock on a study that excludes all other processes. It is released when its owner dies."""
     if storage.engine.dialect.name == "postgresql":
-        return on_server(storage, study)
-    return by_file(Path(f"{storage.engine.url.database}.lock"))
+        return _postgresql_lock(storage, study_id)
+    return _file_lock(Path(f"{storage.engine.url.database}.lock"))
 
 
 @contextmanager
-def on_server(storage: RDBStorage, study: int) -> Iterator[None]:
+def _postgresql_lock(storage: RDBStorage, study_id: int) -> Iterator[None]:
     with storage.engine.begin() as connection:
-        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('headwise'), :study)"), {"study": study})
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('headwise'), :study)"), {"study": study_id})
         yield
 
 
 @contextmanager
-def by_file(path: Path) -> Iterator[None]:
-    """SQLite's own lock, on a file beside the database, which stays free for those inside."""
-    with closing(sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)) as lock:
+def _file_lock(path: Path) -> Iterator[None]:
+    """Use SQLite's lock on a second file, so that the owner can still write to the database itself."""
+    with closing(sqlite3.connect(path, timeout=LOCK_TIMEOUT, isolation_level=None)) as lock:
         lock.execute("BEGIN EXCLUSIVE")
         yield

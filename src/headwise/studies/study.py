@@ -1,4 +1,4 @@
-"""A study from its beginning, or from where it was left, to its results."""
+"""A study: created or resumed, run by workers, and read back as results."""
 
 import json
 from collections.abc import Collection, Iterable, Sequence
@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import UserError
-from headwise.studies.plan import Run, more_seeds
-from headwise.studies.result import Result
-from headwise.studies.storage import connect, in_folder
-from headwise.studies.study_dir import Folder
+from headwise.studies.plan import Result, Run, plan_more_seeds
+from headwise.studies.storage import connect, sqlite_url
+from headwise.studies.study_dir import StudyDir
 from headwise.studies.trials import Trials, TrialStatus
-from headwise.studies.worker_pool import Resources, conduct
+from headwise.studies.worker_pool import Resources, run_workers
 from headwise.training.core.config import RunConfig
 from headwise.training.core.run_dir import METRICS
 
@@ -22,121 +21,130 @@ class Study:
     """A study on disk and in its database.
 
     Args:
-        folder: where its runs are.
-        ledger: how they stand.
-        url: the database's address.
+        study_dir: the study's folder.
+        trials: its runs and their states.
+        url: the database's URL.
     """
 
-    folder: Folder
-    ledger: Trials
+    study_dir: StudyDir
+    trials: Trials
     url: str
 
     @classmethod
-    def begin(
+    def create(
         cls,
-        out: Path,
+        out_dir: Path,
         kind: str,
         runs: Sequence[Run],
         *,
         storage: str | None = None,
         keep_models: bool = False,
-        maximise: bool = True,
-        **about: Any,
+        maximize: bool = True,
+        **metadata: Any,
     ) -> "Study":
-        """A new study, all of whose runs wait.
+        """Create a study and enqueue its runs.
 
         Args:
-            out: its folder, which is new, or empty.
-            kind: compare, sweep, search, or what is reproduced.
-            runs: what to do, in this order.
-            storage: the database's address; by default a file in the folder.
+            out_dir: the study's folder, which must be new or empty.
+            kind: compare, sweep, search, or the name of a reproduced table or figure.
+            runs: the runs, in the order of their execution.
+            storage: the database's URL; by default a file in the folder.
             keep_models: keep all trained models; otherwise only those of the first seed.
-            maximise: whether a higher figure is better.
-            about: what else to keep with it.
+            maximize: whether a higher metric is better.
+            metadata: more values to store with the study.
 
         Raises:
-            UserError: the folder is taken, or the database cannot be reached.
+            UserError: the folder is not empty, or the database cannot be reached.
         """
-        folder = Folder.create(out, kind, storage)
-        url = storage or in_folder(out)
+        study_dir = StudyDir.create(out_dir, kind, storage)
+        url = storage or sqlite_url(out_dir)
         if storage is None:
-            out.mkdir(parents=True, exist_ok=True)
-        kept: Any = "all" if keep_models else min(run.seed for run in runs)
-        known = {"kind": kind, "folder": str(out.absolute()), "keep_models": kept, **about}
-        Trials.create(connect(url), folder.name, known, maximise=maximise).enqueue(runs)
-        folder.write()  # last: where it is, the study is whole
-        return cls(folder, folder.ledger(url), url)
+            out_dir.mkdir(parents=True, exist_ok=True)
+        common_metadata = {
+            "kind": kind,
+            "study_dir": str(out_dir.absolute()),
+            "keep_models_of_seed": None if keep_models else min(run.seed for run in runs),
+        }
+        trials = Trials.create(connect(url), study_dir.name, common_metadata | metadata, maximize=maximize)
+        trials.enqueue(runs)
+        study_dir.write()  # last: the study is complete once study.yaml exists
+        return cls(study_dir, study_dir.open_trials(url), url)
 
     @classmethod
     def resume(
-        cls, out: Path, *, storage: str | None = None, seeds: int | None = None, kinds: Collection[str] = ()
+        cls, out_dir: Path, *, storage: str | None = None, seeds: int | None = None, kinds: Collection[str] = ()
     ) -> "Study":
-        """A study that was interrupted, has failed runs, or is still run by other machines, which get help.
+        """Open a study to finish interrupted runs, retry failed runs, or help other machines.
 
         Args:
-            out: its folder, which must be the same for all machines.
-            storage: the database's address, if it has a password, or moved.
-            seeds: have so many seeds, if that is more than before.
-            kinds: what the study may be; by default anything.
+            out_dir: the study's folder, shared by all machines.
+            storage: the database's URL, if it needs a password or has changed.
+            seeds: the total number of seeds, to add seeds.
+            kinds: the kinds of study that are accepted; by default all.
 
         Raises:
-            UserError: there is no study, it is another kind of one, or it has more seeds already.
+            UserError: the folder holds no study of these kinds, or the study has more seeds.
         """
-        folder = Folder.read(out)
-        if kinds and folder.kind not in kinds:
-            raise UserError(f"--resume: {out} holds no {' or '.join(kinds)}, but a study of the kind {folder.kind}")
-        url = folder.url(storage)
-        study = cls(folder, folder.ledger(url), url)
-        runs = [entry.run for entry in study.ledger.entries()]
+        study_dir = StudyDir.read(out_dir)
+        if kinds and study_dir.kind not in kinds:
+            raise UserError(
+                f"--resume: {out_dir} holds a study of the kind {study_dir.kind}, expected {' or '.join(kinds)}"
+            )
+        url = study_dir.database_url(storage)
+        study = cls(study_dir, study_dir.open_trials(url), url)
+        runs = [status.run for status in study.trials.statuses()]
         if seeds is not None:
-            there = sorted({run.seed for run in runs})
-            if seeds < len(there):
-                raise UserError(f"--seeds {seeds}: the study in {out} has {len(there)} already; none is taken back")
-            runs += more_seeds(runs, range(there[0], there[0] + seeds))
-        study.ledger.enqueue(runs, again=True)
+            old_seeds = sorted({run.seed for run in runs})
+            if seeds < len(old_seeds):
+                raise UserError(f"--seeds {seeds}: the study in {out_dir} already has {len(old_seeds)} seeds")
+            runs += plan_more_seeds(runs, range(old_seeds[0], old_seeds[0] + seeds))
+        study.trials.enqueue(runs, retry_failed=True)
         return study
 
-    def conduct(self, machine: Resources) -> None:
-        """Do all that waits.
+    def run(self, resources: Resources) -> None:
+        """Run all waiting runs.
 
         Raises:
-            KeyboardInterrupt: stopped; `resume` goes on.
+            KeyboardInterrupt: the study was stopped; it can be resumed.
         """
-        conduct(self.folder, self.ledger, machine, self.url)
+        run_workers(self.study_dir, self.trials, resources, self.url)
 
     @property
-    def about(self) -> dict[str, Any]:
-        return self.ledger.about
+    def metadata(self) -> dict[str, Any]:
+        """The values stored with the study."""
+        return self.trials.metadata
 
     def results(self) -> list[Result]:
-        """What is finished."""
-        return [self.result(entry) for entry in self.ledger.entries() if entry.state == "finished"]
+        """Return all finished runs."""
+        return [self._read_result(status.run) for status in self.trials.statuses() if status.state == "finished"]
 
-    def result(self, entry: TrialStatus) -> Result:
-        run = entry.run
-        path = self.folder.of(run) / METRICS
+    def unfinished(self) -> list[TrialStatus]:
+        """Return the runs that are neither finished nor pruned."""
+        return [status for status in self.trials.statuses() if status.state not in ("finished", "pruned")]
+
+    def _read_result(self, run: Run) -> Result:
+        path = self.study_dir.run_dir(run) / METRICS
         try:
             metrics = json.loads(path.read_text(encoding="utf-8"))
         except OSError:
-            raise UserError(f"{path}: is not there; all machines of a study must see the same folder") from None
-        return Result(run.task, run.method, run.seed, self.folder.of(run), metrics)
-
-    def missing(self) -> list[TrialStatus]:
-        """What should be finished and is not."""
-        return [entry for entry in self.ledger.entries() if entry.state not in ("finished", "pruned")]
+            raise UserError(f"{path}: not found; all machines of a study must share its folder") from None
+        return Result(run.task, run.method, run.seed, path.parent, metrics)
 
 
-def higher_is_better(settings: Iterable[RunConfig]) -> bool:
-    """Which way figures of tasks go. Of several tasks that differ, a database can only know one."""
-    return any(_higher(one) for one in settings)
+def higher_is_better(configs: Iterable[RunConfig]) -> bool:
+    """Return whether a higher primary metric is better for at least one of the tasks.
+
+    An Optuna study has one direction only, even if its tasks differ.
+    """
+    return any(_higher_is_better(config) for config in configs)
 
 
-def _higher(settings: RunConfig) -> bool:
-    if settings.task is None:
-        return getattr(settings, "label_type", None) != "regression"
+def _higher_is_better(config: RunConfig) -> bool:
+    if config.task is None:
+        return getattr(config, "label_type", None) != "regression"
     from headwise import tasks
 
     try:
-        return tasks.get_task(settings.task).higher_is_better
-    except UserError:  # of a kind that has no such list: clicks, translation
+        return tasks.get_task(config.task).higher_is_better
+    except UserError:  # click logs and translation are not in the list of tasks
         return True

@@ -1,4 +1,4 @@
-"""A study's folder: what it is, its runs, their logs, and the answer."""
+"""A study's folder: its description, runs, logs and reports."""
 
 import os
 import secrets
@@ -9,27 +9,27 @@ from pathlib import Path
 import yaml
 
 from headwise.errors import UserError
-from headwise.studies.plan import Run, file_name
+from headwise.studies.plan import Run, safe_file_name
 from headwise.studies.search import Search
-from headwise.studies.storage import connect, in_folder, shown
+from headwise.studies.storage import connect, hide_password, sqlite_url
 from headwise.studies.trials import Trials
 from headwise.training.core.run_dir import atomic_write
 
-ABOUT, LOGS = "study.yaml", "logs"
+STUDY_FILE, LOGS = "study.yaml", "logs"
 
-#: Where an address with a password may come from, so that it is in no file and no list of processes.
-STORAGE = "HEADWISE_STORAGE"
+#: The environment variable for a database URL with a password, which then appears in no file and no process list.
+STORAGE_VARIABLE = "HEADWISE_STORAGE"
 
 
 @dataclass(frozen=True)
-class Folder:
-    """A study's place on disk, which all of its workers see.
+class StudyDir:
+    """A study's folder, which all of its workers share.
 
     Args:
         path: the folder.
         name: the study's name in its database.
-        kind: compare, sweep, or what is reproduced.
-        storage: the database's address without password; None for the one in the folder.
+        kind: compare, sweep, search, or the name of a reproduced table or figure.
+        storage: the database's URL without password; None for the database in the folder.
     """
 
     path: Path
@@ -38,61 +38,63 @@ class Folder:
     storage: str | None = None
 
     @classmethod
-    def create(cls, path: Path, kind: str, storage: str | None = None) -> "Folder":
-        """A new study's; nothing is written yet.
+    def create(cls, path: Path, kind: str, storage: str | None = None) -> "StudyDir":
+        """Return the folder of a new study; nothing is written yet.
 
         Raises:
-            UserError: there is something already.
+            UserError: the folder is not empty.
         """
-        if (path / ABOUT).is_file():
-            raise UserError(f"--out {path}: holds a study; --resume goes on with it")
-        left_over = "study.db"  # of a study that was stopped before it had begun
-        if path.exists() and (not path.is_dir() or any(not x.name.startswith(left_over) for x in path.iterdir())):
+        if (path / STUDY_FILE).is_file():
+            raise UserError(f"--out {path}: holds a study; --resume continues it")
+        leftover = "study.db"  # of a study that was stopped before study.yaml was written
+        if path.exists() and (not path.is_dir() or any(not x.name.startswith(leftover) for x in path.iterdir())):
             raise UserError(f"--out {path}: is not empty and holds no study; name a new folder")
         name = f"{path.absolute().name}-{secrets.token_hex(3)}"
-        return cls(path, name, kind, None if storage is None else shown(storage))
+        return cls(path, name, kind, None if storage is None else hide_password(storage))
 
     def write(self) -> None:
-        """From now on the folder is a study's."""
-        known = {name: x for name, x in asdict(self).items() if name != "path" and x is not None}
-        atomic_write(self.path / ABOUT, yaml.safe_dump(known, sort_keys=False))
+        """Write study.yaml. From then on the folder holds a study."""
+        values = {name: value for name, value in asdict(self).items() if name != "path" and value is not None}
+        atomic_write(self.path / STUDY_FILE, yaml.safe_dump(values, sort_keys=False))
 
     @classmethod
-    def read(cls, path: Path) -> "Folder":
-        """
+    def read(cls, path: Path) -> "StudyDir":
+        """Read study.yaml.
+
         Raises:
-            UserError: there is no study.
+            UserError: the folder holds no study, or the file is damaged.
         """
         try:
-            known = yaml.safe_load((path / ABOUT).read_text(encoding="utf-8"))
-            return cls(path, known["name"], known["kind"], known.get("storage"))
+            values = yaml.safe_load((path / STUDY_FILE).read_text(encoding="utf-8"))
+            return cls(path, values["name"], values["kind"], values.get("storage"))
         except OSError:
-            raise UserError(f"{path}: holds no study ({ABOUT} is missing)") from None
+            raise UserError(f"{path}: holds no study ({STUDY_FILE} is missing)") from None
         except (yaml.YAMLError, TypeError, KeyError):
-            raise UserError(f"{path / ABOUT}: is damaged; expected name and kind") from None
+            raise UserError(f"{path / STUDY_FILE}: is damaged; expected name and kind") from None
 
-    def url(self, given: str | None = None) -> str:
-        """The database's address: as given, from the environment, or as the folder knows it."""
+    def database_url(self, url: str | None = None) -> str:
+        """Return the database's URL: the argument, else the environment variable, else the URL in study.yaml."""
         if self.storage is None:
-            return given or in_folder(self.path)
-        return given or os.environ.get(STORAGE) or self.storage
+            return url or sqlite_url(self.path)
+        return url or os.environ.get(STORAGE_VARIABLE) or self.storage
 
-    def ledger(self, given: str | None = None) -> Trials:
-        """The study's runs."""
-        return (Search if self.kind == "search" else Trials)(connect(self.url(given)), self.name)
+    def open_trials(self, url: str | None = None) -> Trials:
+        """Connect to the study's database."""
+        trials_class = Search if self.kind == "search" else Trials
+        return trials_class(connect(self.database_url(url)), self.name)
 
-    def of(self, run: Run) -> Path:
-        """A run's folder."""
-        return self.path / run.place
+    def run_dir(self, run: Run) -> Path:
+        """Return a run's folder."""
+        return self.path / run.relative_dir
 
-    def log(self, run: Run) -> Path:
-        """What a run said."""
-        return self.path / LOGS / f"{file_name(run.task)}.{file_name(run.method)}.seed-{run.seed}.log"
+    def log_path(self, run: Run) -> Path:
+        """Return the path of a run's log."""
+        return self.path / LOGS / f"{safe_file_name(run.task)}.{safe_file_name(run.method)}.seed-{run.seed}.log"
 
 
-def without_checkpoints(run: Path, *, keep_model: bool) -> None:
-    """What a finished run of a study need not keep: a study has many runs, and disks are small."""
-    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+def delete_checkpoints(run_dir: Path, *, keep_model: bool) -> None:
+    """Delete a finished run's checkpoints, and its weights unless they are to be kept, to save disk space."""
+    shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
     if not keep_model:
-        for weights in run.glob("*.safetensors"):
+        for weights in run_dir.glob("*.safetensors"):
             weights.unlink()

@@ -1,142 +1,154 @@
-"""What came of a comparison, in plain words."""
+"""Summary of an analysis in sentences."""
 
 import math
 from collections.abc import Sequence
 
-from headwise.studies.comparison import Comparison, Measure, TaskComparison
+from headwise.studies.analysis import Analysis, Comparison, Metric, TaskComparison
 from headwise.studies.statistics import ALPHA, Estimate, Ranks, min_permutation_p
 
 
-def told(found: TaskComparison) -> list[str]:
-    """A sentence for each method of a task."""
-    return [sentence(one) for one in found.comparisons]
+def summarize(analysis: Analysis) -> list[str]:
+    """Return a sentence on the ranks, if there are several tasks, and sentences on each method of each task."""
+    lines = [] if analysis.ranks is None else [summarize_ranks(analysis.ranks)]
+    for task in analysis.tasks:
+        prefix = f"{task.task}: " if len(analysis.tasks) > 1 else ""
+        lines += [prefix + line for line in summarize_task(task)]
+    return lines
 
 
-def sentence(found: Comparison) -> str:
-    """What a comparison says, and what it does not."""
-    seeds = len(found.differences)
-    size = found.over_seeds
-    if seeds < 2:
-        told = signed(size.value, found.measure)
-        return f"{found.method}: {told} against {found.baseline} with one seed, which says nothing about chance."
-    p = chance(found.corrected) + (" after Holm" if found.family > 1 else "")
-    if found.significant:
-        verb = "beats" if found.gain > 0 else "is worse than"
-        amount = f"{abs(size.value):.{found.measure.digits}f} {found.measure.unit}"
-        ends = between(size, found.measure, turned=size.value < 0)
+def summarize_task(task: TaskComparison) -> list[str]:
+    """Return the result of each comparison on a task."""
+    return [summarize_comparison(comparison) for comparison in task.comparisons]
+
+
+def summarize_comparison(comparison: Comparison) -> str:
+    """Return the result of a comparison: its direction, size, interval and p-value."""
+    num_seeds, estimate, metric = len(comparison.differences), comparison.seed_estimate, comparison.metric
+    signed_value = f"{format_number(estimate.value, metric, plus=True)} {metric.unit}"
+    if num_seeds < 2:
         return (
-            f"{found.method} {verb} {found.baseline} by {amount} ({ends}, {p}, {seeds} seeds)."
-            f"{doubts(found, turned=size.value < 0)}"
+            f"{comparison.method}: {signed_value} compared with {comparison.baseline}, with one seed. "
+            "One seed allows no statistical statement."
         )
-    start = "did not help here" if found.gain <= 0 else "is not shown to help"
-    ends = between(size, found.measure)
-    p += f", {probability(size.p)} by itself" if size.p < ALPHA else ""
+    p = format_p_equation(comparison.p_holm) + (" after Holm correction" if comparison.num_comparisons > 1 else "")
+    if comparison.is_significant:
+        is_negative = estimate.value < 0
+        direction = "better" if comparison.improvement > 0 else "worse"
+        size = f"{abs(estimate.value):.{metric.digits}f} {metric.unit}"
+        interval = format_interval(estimate, metric, negate=is_negative)
+        return (
+            f"{comparison.method} is {direction} than {comparison.baseline} by {size} "
+            f"({interval}, {p}, {num_seeds} seeds).{summarize_doubts(comparison, negate=is_negative)}"
+        )
+    p += f", {format_p(estimate.p)} before" if estimate.p < ALPHA else ""
     return (
-        f"{found.method} {start}: {signed(size.value, found.measure)} against {found.baseline} ({ends}), "
-        f"not significant ({p}, {seeds} seeds); {needed(found)}."
+        f"{comparison.method} is not significantly different from {comparison.baseline}: {signed_value} "
+        f"({format_interval(estimate, metric)}, {p}, {num_seeds} seeds). {summarize_seeds_needed(comparison)}"
     )
 
 
-def needed(found: Comparison) -> str:
-    if found.over_seeds.value == 0:
-        return "there is no difference to see"
-    if found.needed is None:
-        return "no number of seeds that anyone would run could show a difference of this size"
-    if found.needed <= len(found.differences):
-        return "by itself, without the correction for several methods, this many seeds would be enough"
-    return f"about {found.needed:,} seeds would be needed to see a difference of this size"
+def summarize_seeds_needed(comparison: Comparison) -> str:
+    """Return a sentence on the number of seeds that would make a difference of this size significant."""
+    if comparison.seed_estimate.value == 0:
+        return "There is no difference to detect."
+    if comparison.seeds_needed is None:
+        return "No feasible number of seeds would detect a difference of this size."
+    if comparison.seeds_needed <= len(comparison.differences):
+        return "Without the correction for several methods, this number of seeds would be enough."
+    return f"About {comparison.seeds_needed:,} seeds would be needed to detect a difference of this size."
 
 
-def doubts(found: Comparison, *, turned: bool) -> str:
-    """What speaks against a significant difference."""
-    told = ""
-    if found.permutation >= ALPHA:
-        told += f" The permutation test does not confirm it ({chance(found.permutation)})."
-    both = found.over_both
-    if both is not None and both.low <= 0 <= both.high:
-        ends = between(both, found.measure, turned=turned)
-        told += f" With other test examples too, it is not certain: {ends}."
-    return told
+def summarize_doubts(comparison: Comparison, *, negate: bool) -> str:
+    """Return the tests that do not confirm a significant difference."""
+    text = ""
+    if comparison.p_permutation >= ALPHA:
+        text += f" The permutation test does not confirm this ({format_p_equation(comparison.p_permutation)})."
+    combined = comparison.combined_estimate
+    if combined is not None and combined.low <= 0 <= combined.high:
+        interval = format_interval(combined, comparison.metric, negate=negate)
+        text += f" The interval over seeds and test examples contains 0 ({interval})."
+    return text
 
 
-def warnings(found: TaskComparison) -> list[str]:
-    """What a reader should know before believing anything."""
-    told = []
-    if found.comparisons:
-        told += few_seeds(found.comparisons)
-    most = found.seeds
-    for method in found.methods:
-        if len(method.figures) < most:
-            told.append(f"{method.name} has {len(method.figures)} of {most} seeds; differences are of those it has.")
-    told += [f"{name} shares no seed with what it is to be compared with." for name in found.unpaired]
-    if found.measure.split == "dev":
-        told.append("There is no test split: figures are those of dev, which also chose the epoch.")
-    if found.comparisons and found.comparisons[0].over_examples is None:
-        told.append("Chance in the test examples is not counted: there are no predictions to draw from.")
-    return told
+def list_warnings(task: TaskComparison) -> list[str]:
+    """Return limitations of a comparison."""
+    warnings = []
+    if task.comparisons:
+        warnings += warn_few_seeds(task.comparisons)
+    for method in task.methods:
+        if len(method.values) < task.num_seeds:
+            warnings.append(
+                f"{method.name} has {len(method.values)} of {task.num_seeds} seeds; its difference is over those."
+            )
+    warnings += [f"{name} shares no seed with its baseline and is not compared." for name in task.unpaired_methods]
+    if task.metric.split == "dev":
+        warnings.append("There is no test split. Metrics are those on dev, which also selected the epoch.")
+    if task.comparisons and task.comparisons[0].example_estimate is None:
+        warnings.append("There are no predictions, so the variation over test examples is unknown.")
+    return warnings
 
 
-def few_seeds(comparisons: Sequence[Comparison]) -> list[str]:
-    """Where a permutation test cannot become significant, however clear the difference."""
-    seeds, family = max(len(one.differences) for one in comparisons), comparisons[0].family
-    if seeds < 2:
-        return ["One seed: nothing can be said about chance."]
-    if min_permutation_p(seeds) * family < ALPHA:
+def warn_few_seeds(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a warning if no permutation test can be significant with this number of seeds."""
+    num_seeds = max(len(comparison.differences) for comparison in comparisons)
+    num_comparisons = comparisons[0].num_comparisons
+    if num_seeds < 2:
+        return ["One seed allows no statistical statement."]
+    if min_permutation_p(num_seeds) * num_comparisons < ALPHA:
         return []
-    enough = next(n for n in range(2, 100) if min_permutation_p(n) * family < ALPHA)
-    among = f" among {family} methods" if family > 1 else ""
+    enough = next(n for n in range(2, 100) if min_permutation_p(n) * num_comparisons < ALPHA)
+    correction = f" after correction for {num_comparisons} methods" if num_comparisons > 1 else ""
     return [
-        f"{seeds} seeds cannot go below p = {min_permutation_p(seeds):.4g} in a permutation test: nothing{among} can "
-        f"be significant by it; with {enough} seeds it could."
+        f"A permutation test with {num_seeds} seeds has p ≥ {min_permutation_p(num_seeds):.4g} and cannot be "
+        f"significant{correction}; at least {enough} seeds are needed."
     ]
 
 
-def ranking(found: Ranks) -> str:
-    """What average ranks say."""
-    order = ", ".join(f"{name} {rank:.2f}" for name, rank in sorted(found.average.items(), key=lambda x: x[1]))
-    alike = "" if math.isnan(found.p) else f" Friedman: {chance(found.p)}."
-    spread = max(found.average.values()) - min(found.average.values())
-    tell = "no two methods can be told apart" if spread < found.critical else "methods farther apart differ"
+def summarize_ranks(ranks: Ranks) -> str:
+    """Return average ranks with the results of Friedman's and Nemenyi's tests."""
+    order = ", ".join(f"{name} {rank:.2f}" for name, rank in sorted(ranks.average.items(), key=lambda item: item[1]))
+    friedman = "" if math.isnan(ranks.p) else f" Friedman test: {format_p_equation(ranks.p)}."
+    rank_range = max(ranks.average.values()) - min(ranks.average.values())
+    if rank_range < ranks.critical_difference:
+        conclusion = "no two methods differ significantly"
+    else:
+        conclusion = "methods that are farther apart differ significantly"
     return (
-        f"Average ranks over {found.tasks} tasks: {order}.{alike} "
-        f"Nemenyi's critical difference is {found.critical:.2f} ranks: {tell}."
+        f"Average ranks over {ranks.num_tasks} tasks: {order}.{friedman} "
+        f"Nemenyi's critical difference is {ranks.critical_difference:.2f} ranks: {conclusion}."
     )
 
 
-def between(size: Estimate, measure: Measure, *, turned: bool = False) -> str:
-    """An interval in words; turned round where a loss is told as a positive number."""
-    if math.isnan(size.low):
-        return "every seed gave this difference"
-    low, high = (-size.high, -size.low) if turned else (size.low, size.high)
-    return f"95% CI {number(low, measure)} to {number(high, measure)}"
+def format_interval(estimate: Estimate, metric: Metric, *, negate: bool = False) -> str:
+    """Return a confidence interval, negated for a negative difference that is stated as a positive number."""
+    if math.isnan(estimate.low):
+        return "the same difference for every seed"
+    low, high = (-estimate.high, -estimate.low) if negate else (estimate.low, estimate.high)
+    return f"95% CI {format_number(low, metric)} to {format_number(high, metric)}"
 
 
-def signed(value: float, measure: Measure) -> str:
-    return f"{number(value, measure, plus=True)} {measure.unit}"
+def format_number(value: float, metric: Metric, *, plus: bool = False) -> str:
+    """Format a number with a typographic minus, and without a sign if it rounds to 0.
 
-
-def number(value: float, measure: Measure, *, plus: bool = False) -> str:
-    """With a real minus, and no sign at 0.
-
-    >>> accuracy = Measure("accuracy", True, "test")
-    >>> number(-0.214, accuracy), number(0.5, accuracy, plus=True), number(-0.001, accuracy)
+    >>> accuracy = Metric("accuracy", True, "test")
+    >>> format_number(-0.214, accuracy), format_number(0.5, accuracy, plus=True), format_number(-0.001, accuracy)
     ('−0.21', '+0.50', '0.00')
     """
-    text = f"{value:{'+' if plus else ''}.{measure.digits}f}"
+    text = f"{value:{'+' if plus else ''}.{metric.digits}f}"
     return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
 
 
-def chance(p: float) -> str:
+def format_p_equation(p: float) -> str:
     """
-    >>> chance(0.03), chance(0.00004)
+    >>> format_p_equation(0.03), format_p_equation(0.00004)
     ('p = 0.03', 'p < 0.001')
     """
-    return f"p {probability(p)}" if p < 0.001 else f"p = {probability(p)}"
+    return f"p {format_p(p)}" if p < 0.001 else f"p = {format_p(p)}"
 
 
-def probability(p: float) -> str:
+def format_p(p: float) -> str:
     """
-    >>> probability(0.0625), probability(0.4), probability(0.00004), probability(float("nan"))
+    >>> format_p(0.0625), format_p(0.4), format_p(0.00004), format_p(float("nan"))
     ('0.062', '0.4', '< 0.001', '–')
     """
     return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"

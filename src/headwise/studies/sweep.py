@@ -1,4 +1,4 @@
-"""`headwise sweep`: settings are chosen on dev, and what was chosen is reported on test, once."""
+"""`headwise sweep`: hyperparameters are chosen on dev, and only the chosen ones are evaluated on test."""
 
 import csv
 import io
@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from headwise.errors import UserError
-from headwise.studies.compare import told_missing
+from headwise.studies.compare import log_unfinished
 from headwise.studies.methods import Method
-from headwise.studies.plan import name_of, runs
-from headwise.studies.result import Result
-from headwise.studies.search import CONTROL, Scope
-from headwise.studies.search_space import Axis, check, grid, without
+from headwise.studies.plan import Result, plan_runs, task_name
+from headwise.studies.search import CONTROL, SearchSpec
+from headwise.studies.search_space import Dimension, build_grid, check_sampled_values, treatment_off
 from headwise.studies.study import Study, higher_is_better
 from headwise.studies.worker_pool import Resources
 from headwise.training.core.config import RunConfig
@@ -25,153 +24,162 @@ from headwise.training.core.run_dir import atomic_write
 
 def create_sweep(
     base: RunConfig,
-    axes: Sequence[Axis],
-    out: Path,
+    search_space: Sequence[Dimension],
+    out_dir: Path,
     *,
     sampler: str = "grid",
     trials: int | None = None,
     seeds: int = 1,
     storage: str | None = None,
 ) -> Study:
-    """A sweep, whose runs wait.
+    """Create a sweep and enqueue its runs.
 
     Args:
-        base: the settings that all candidates share.
-        axes: what is varied, see `headwise.studies.search_space.axes_of`.
-        out: the study's folder.
-        sampler: grid for all combinations; tpe or random draw between the least and greatest values.
-        trials: how often a sampler draws.
-        seeds: how many for each candidate of a grid.
-        storage: the database's address; by default a file in the folder.
+        base: the configuration that all candidates share.
+        search_space: see `headwise.studies.search_space.parse_search_space`.
+        out_dir: the study's folder.
+        sampler: grid for all combinations; tpe or random sample between the lowest and the highest values.
+        trials: the number of trials of tpe and random.
+        seeds: the number of seeds for each candidate of a grid.
+        storage: the database's URL; by default a file in the folder.
 
     Raises:
-        UserError: what does not go together.
+        UserError: options are invalid or contradict each other.
     """
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}")
-    if (sampler == "grid") != (trials is None):
-        said = "--trials N is missing: how often shall it draw?" if trials is None else "--trials is for a sampler"
-        raise UserError(f"--sampler {sampler}: {said}")
-    higher = higher_is_better([base])
-    if sampler == "grid":
-        tried, controls = grid(axes, base)
-        everything = runs([base], [*controls, *tried], range(base.seed, base.seed + seeds))
-        names = [method.name for method in controls]
-        return Study.begin(out, "sweep", everything, storage=storage, maximise=higher, judged_on="dev", controls=names)
+    if sampler == "grid" and trials is not None:
+        raise UserError("--sampler grid: --trials is for the samplers tpe and random")
+    if sampler != "grid" and trials is None:
+        raise UserError(f"--sampler {sampler}: --trials N is required")
+    maximize = higher_is_better([base])
+    if trials is None:
+        candidates, controls = build_grid(search_space, base)
+        return Study.create(
+            out_dir,
+            "sweep",
+            plan_runs([base], [*controls, *candidates], range(base.seed, base.seed + seeds)),
+            storage=storage,
+            maximize=maximize,
+            objective_split="dev",
+            controls=[method.name for method in controls],
+        )
     if seeds > 1:
         raise UserError(
-            f"--seeds {seeds}: a sampler tries each setting once; take --sampler grid, or compare in the end"
+            f"--seeds {seeds}: a sampler tries each candidate with one seed; use --sampler grid, or compare the chosen "
+            "candidate afterwards"
         )
-    if trials is not None and trials < 1:
+    if trials < 1:
         raise UserError(f"--trials must be at least 1, got {trials}")
-    check(axes)
-    control = runs([base], [Method(CONTROL, without(base))], [base.seed])
-    scope = Scope(name_of(base), base.resolve_paths().to_yaml(), tuple(axes), trials or 0, sampler)
-    return Study.begin(
-        out,
+    check_sampled_values(search_space)
+    spec = SearchSpec(task_name(base), base.resolve_paths().to_yaml(), tuple(search_space), trials, sampler)
+    return Study.create(
+        out_dir,
         "search",
-        control,
+        plan_runs([base], [Method(CONTROL, treatment_off(base))], [base.seed]),
         storage=storage,
-        maximise=higher,
-        judged_on="dev",
+        maximize=maximize,
+        objective_split="dev",
         controls=[CONTROL],
-        search=scope.written(),
+        search=spec.to_dict(),
     )
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting, and its dev figures."""
+    """A candidate of a sweep and its dev metric for each seed."""
 
     name: str
-    dev: list[float]
+    dev_values: list[float]
     results: list[Result]
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.dev)
+        return statistics.fmean(self.dev_values)
 
     @property
-    def spread(self) -> float:
-        return statistics.stdev(self.dev) if len(self.dev) > 1 else 0.0
+    def std(self) -> float:
+        return statistics.stdev(self.dev_values) if len(self.dev_values) > 1 else 0.0
 
 
-def candidates(study: Study) -> list[Candidate]:
-    """All that finished every seed, the best on dev first.
+def rank_candidates(study: Study) -> list[Candidate]:
+    """Return the candidates that finished all seeds, the best on dev first.
 
     Raises:
-        UserError: there is no dev split to choose by.
+        UserError: there is no dev split.
     """
-    found: dict[str, list[Result]] = {}
+    results_by_method: dict[str, list[Result]] = {}
     for result in study.results():
-        found.setdefault(result.method, []).append(result)
-    most = max((len(results) for results in found.values()), default=0)
-    made = []
-    for name, results in found.items():
-        if len(results) == most:
+        results_by_method.setdefault(result.method, []).append(result)
+    num_seeds = max((len(results) for results in results_by_method.values()), default=0)
+    candidates = []
+    for name, results in results_by_method.items():
+        if len(results) == num_seeds:
             if "dev" not in results[0].metrics["metrics"]:
-                raise UserError(f"{results[0].task}: has no dev split, and a sweep chooses on dev")
-            dev = [result.metrics["metrics"]["dev"][result.metrics["primary_metric"]] for result in results]
-            made.append(Candidate(name, dev, results))
-    higher = study.ledger.study.direction.name == "MAXIMIZE"
-    return sorted(made, key=lambda one: one.mean, reverse=higher)
+                raise UserError(f"{results[0].task}: a sweep needs a dev split, and there is none")
+            dev_values = [result.metrics["metrics"]["dev"][result.metrics["primary_metric"]] for result in results]
+            candidates.append(Candidate(name, dev_values, results))
+    return sorted(candidates, key=lambda candidate: candidate.mean, reverse=study.trials.maximize)
 
 
-def run_sweep(study: Study, machine: Resources) -> bool:
-    """Do what waits in a sweep, and tell what was chosen; False if some of it failed.
+def run_sweep(study: Study, resources: Resources) -> bool:
+    """Run a sweep and print the chosen candidate. Return whether all runs finished.
 
     Raises:
-        KeyboardInterrupt: stopped; the study can be resumed.
+        KeyboardInterrupt: the study was stopped; it can be resumed.
     """
-    study.conduct(machine)
-    found = candidates(study)
-    controls = study.about["controls"]
-    best = found[0] if found else None
-    control = next((one for one in found if one.name in controls), None)
-    if best is not None:
-        tell(found, controls)
-        write(found, study.folder.path)
-        conclude(best, control)
-    missing = study.missing()
-    told_missing(missing, "sweep", study.folder.path)
-    return not missing
+    study.run(resources)
+    candidates = rank_candidates(study)
+    controls = study.metadata["controls"]
+    if candidates:
+        print_candidates(candidates, controls)
+        write_csv(candidates, study.study_dir.path)
+        print_choice(candidates[0], next((x for x in candidates if x.name in controls), None))
+    unfinished = study.unfinished()
+    log_unfinished(unfinished, "sweep", study.study_dir.path)
+    return not unfinished
 
 
-def tell(found: Sequence[Candidate], controls: Sequence[str]) -> None:
-    primary = found[0].results[0].metrics["primary_metric"]
-    table = Table("setting", f"dev {primary}", "seeds", title="Chosen on dev: the first one")
-    for one in found:
-        mark = " (control)" if one.name in controls else ""
-        spread = f" ± {one.spread:.4f}" if len(one.dev) > 1 else ""
-        table.add_row(f"{one.name}{mark}", f"{one.mean:.4f}{spread}", str(len(one.dev)))
+def print_candidates(candidates: Sequence[Candidate], controls: Sequence[str]) -> None:
+    """Print the candidates and their dev metrics."""
+    primary_metric = candidates[0].results[0].metrics["primary_metric"]
+    table = Table("candidate", f"dev {primary_metric}", "seeds", title="Candidates, best on dev first")
+    for candidate in candidates:
+        label = " (control)" if candidate.name in controls else ""
+        std = f" ± {candidate.std:.4f}" if len(candidate.dev_values) > 1 else ""
+        table.add_row(f"{candidate.name}{label}", f"{candidate.mean:.4f}{std}", str(len(candidate.dev_values)))
     Console(soft_wrap=True).print(table)
 
 
-def conclude(best: Candidate, control: Candidate | None) -> None:
-    """What was chosen, on test: the only time that anybody looks."""
+def print_choice(best: Candidate, control: Candidate | None) -> None:
+    """Print the chosen candidate and its test metric, compared with the control."""
     if control is None:
-        print(f"Chosen: {best.name}. The unchanged model did not finish, so nobody knows whether that helps.")
+        print(f"Best on dev: {best.name}. The control did not finish, so there is nothing to compare with.")
     elif best is control:
-        print(f"Chosen: {best.name}: nothing that was tried beats it on dev.")
+        print(f"Best on dev: {best.name}. No other candidate is better than this control.")
     else:
-        print(f"Chosen: {best.name}.")
-    if len(best.dev) > 1 and control is not None and best is not control:
-        from headwise.studies.analysis import analyze  # which takes seconds
+        print(f"Best on dev: {best.name}.")
+    if len(best.dev_values) > 1 and control is not None and best is not control:
+        from headwise.studies.analysis import analyze  # takes seconds to import
+        from headwise.studies.report import print_analysis
 
-        analyze([*best.results, *control.results], control.name).tell()
+        print_analysis(analyze([*best.results, *control.results], control.name))
         return
-    for one in [best] if control is None or best is control else [best, control]:
-        metrics = one.results[0].metrics
+    for candidate in [best] if control is None or best is control else [best, control]:
+        metrics = candidate.results[0].metrics
         split = "test" if "test" in metrics["metrics"] else "dev"
-        figures = [result.metrics["metrics"][split][metrics["primary_metric"]] for result in one.results]
-        print(f"{one.name}: {split} {metrics['primary_metric']} {statistics.fmean(figures):.4f} ({len(figures)} seeds)")
-    print("What was chosen out of many looks better than it is; headwise compare, with new seeds, tells by how much.")
+        values = [result.metrics["metrics"][split][metrics["primary_metric"]] for result in candidate.results]
+        num_seeds = "1 seed" if len(values) == 1 else f"{len(values)} seeds"
+        print(f"{candidate.name}: {split} {metrics['primary_metric']} {statistics.fmean(values):.4f} ({num_seeds})")
+    print(
+        "The best of many candidates looks better than it is; run headwise compare with new seeds to estimate its gain."
+    )
 
 
-def write(found: Sequence[Candidate], folder: Path) -> None:
-    """All candidates' dev figures as `sweep.csv`."""
+def write_csv(candidates: Sequence[Candidate], out_dir: Path) -> None:
+    """Write the dev metrics of all candidates to `sweep.csv`."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["setting", "dev", "std", "seeds"])
-    rows.writerows([one.name, one.mean, one.spread, len(one.dev)] for one in found)
-    atomic_write(folder / "sweep.csv", text.getvalue())
+    rows.writerow(["candidate", "dev_mean", "dev_std", "seeds"])
+    rows.writerows([x.name, x.mean, x.std, len(x.dev_values)] for x in candidates)
+    atomic_write(out_dir / "sweep.csv", text.getvalue())

@@ -1,4 +1,4 @@
-"""Tables of an answer: on a terminal, in Markdown, LaTeX (booktabs), CSV and HTML, from the same cells."""
+"""Tables of an analysis for the terminal, Markdown, LaTeX (booktabs), CSV and HTML."""
 
 import csv
 import io
@@ -8,118 +8,142 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from headwise.studies.comparison import Comparison, Measure, Runs, TaskComparison
+from headwise.studies.analysis import Analysis, Comparison, MethodRuns, Metric, TaskComparison
 from headwise.studies.statistics import Estimate, Ranks
-from headwise.studies.summary import number, probability
+from headwise.studies.summary import format_number, format_p
 
 NOTE = (
-    "Mean ± standard deviation over seeds. Differences are paired, seed by seed; * where p of the paired t-test is "
-    "below 0.05 after Holm's correction over the methods; the p of the permutation test over seeds is not corrected. "
-    "Intervals are 95%: beside the difference over seeds, by the paired t-test; over test examples, by a paired "
-    "bootstrap; over both, by adding the squares of their half widths."
+    "Mean ± standard deviation over seeds. Differences are paired by seed. * marks p < 0.05 in the paired t-test after "
+    "Holm correction over the methods. The p-value of the permutation test over seeds is not corrected. All intervals "
+    "are 95% confidence intervals: of the difference over seeds (paired t-test), over test examples (paired bootstrap) "
+    "and over both (the square root of the sum of the squared half-widths)."
 )
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A table's cells, as text; the first column names the row."""
+class TextTable:
+    """A table of formatted cells. The first column names the row."""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-def on_task(found: TaskComparison) -> Grid:
-    """All that is known about the methods of a task."""
-    measure = found.measure
-    by_name = {one.method: one for one in found.comparisons}
+def build_tables(analysis: Analysis) -> list[TextTable]:
+    """Return an overview, if there are several tasks, and a table for each task."""
+    overview = [build_overview_table(analysis.tasks, analysis.ranks)] if len(analysis.tasks) > 1 else []
+    return overview + [build_task_table(task) for task in analysis.tasks]
+
+
+def build_task_table(task: TaskComparison) -> TextTable:
+    """Return the metrics and comparisons of all methods on a task."""
     header = (
         "method",
-        heading(measure),
+        metric_label(task.metric),
         "difference",
-        "p, Holm",
-        "permutation",
-        "over examples",
-        "over both",
+        "p (Holm)",
+        "p (permutation)",
+        "CI over examples",
+        "CI over both",
         "seeds",
     )
-    rows = [(m.name, spread(m, measure), *cells(by_name.get(m.name)), str(len(m.figures))) for m in found.methods]
-    baselines = {one.baseline for one in found.comparisons}
-    title = f"{found.task}, compared with {baselines.pop()}" if len(baselines) == 1 else f"{found.task}, by controls"
-    return Grid(title, header, tuple(rows))
+    rows = [
+        (
+            method.name,
+            format_mean(method, task.metric),
+            *comparison_cells(task.comparison_of(method.name)),
+            str(len(method.values)),
+        )
+        for method in task.methods
+    ]
+    baselines = {comparison.baseline for comparison in task.comparisons}
+    baseline = baselines.pop() if len(baselines) == 1 else "controls"
+    return TextTable(f"{task.task}, compared with {baseline}", header, tuple(rows))
 
 
-def heading(measure: Measure) -> str:
-    unit = ", %" if measure.unit == "points" else ""
-    return (
-        f"{measure.unit if not unit else measure.name}{unit}{'' if measure.higher_is_better else ' (lower is better)'}"
-    )
+def metric_label(metric: Metric) -> str:
+    """
+    >>> metric_label(Metric("accuracy", True, "test")), metric_label(Metric("rmse", False, "test"))
+    ('accuracy, %', 'rmse (lower is better)')
+    """
+    label = f"{metric.name}, %" if metric.unit == "points" else metric.unit
+    return label if metric.higher_is_better else f"{label} (lower is better)"
 
 
-def spread(method: Runs, measure: Measure) -> str:
-    std = "" if math.isnan(method.std) else f" ± {number(method.std, measure)}"
-    return f"{number(method.mean, measure)}{std}"
+def format_mean(method: MethodRuns, metric: Metric) -> str:
+    """Return mean ± standard deviation over seeds."""
+    std = "" if math.isnan(method.std) else f" ± {format_number(method.std, metric)}"
+    return f"{format_number(method.mean, metric)}{std}"
 
 
-def cells(found: Comparison | None) -> tuple[str, ...]:
-    if found is None:
+def comparison_cells(comparison: Comparison | None) -> tuple[str, ...]:
+    """Return the cells from the difference to the interval over both."""
+    if comparison is None:
         return ("",) * 5
-    size, measure = found.over_seeds, found.measure
-    star = "*" if found.significant else ""
+    estimate, metric = comparison.seed_estimate, comparison.metric
+    star = "*" if comparison.is_significant else ""
+    difference = format_number(estimate.value, metric, plus=True)
     return (
-        f"{number(size.value, measure, plus=True)}{star} {ends(size, measure)}".rstrip(),
-        probability(found.corrected),
-        probability(found.permutation),
-        ends(found.over_examples, measure),
-        ends(found.over_both, measure),
+        f"{difference}{star} {interval_cell(estimate, metric)}".rstrip(),
+        format_p(comparison.p_holm),
+        format_p(comparison.p_permutation),
+        interval_cell(comparison.example_estimate, metric),
+        interval_cell(comparison.combined_estimate, metric),
     )
 
 
-def ends(size: Estimate | None, measure: Measure) -> str:
-    if size is None or math.isnan(size.low):
+def interval_cell(estimate: Estimate | None, metric: Metric) -> str:
+    """Return an interval in brackets; empty if there is none."""
+    if estimate is None or math.isnan(estimate.low):
         return ""
-    return f"[{number(size.low, measure)}, {number(size.high, measure)}]"
+    return f"[{format_number(estimate.low, metric)}, {format_number(estimate.high, metric)}]"
 
 
-def overview(tasks: Sequence[TaskComparison], ranks: Ranks | None) -> Grid:
-    """Every method on every task, and its average rank."""
+def build_overview_table(tasks: Sequence[TaskComparison], ranks: Ranks | None) -> TextTable:
+    """Return the metrics of all methods on all tasks, and their average ranks."""
     names = list(dict.fromkeys(method.name for task in tasks for method in task.methods))
-    header = ["method", *(f"{task.task}: {heading(task.measure)}" for task in tasks)]
+    header = ["method", *(f"{task.task}: {metric_label(task.metric)}" for task in tasks)]
     rows = []
     for name in names:
         row = [name]
         for task in tasks:
-            star = "*" if any(one.significant for one in task.comparisons if one.method == name) else ""
-            own = next((method for method in task.methods if method.name == name), None)
-            row.append("" if own is None else spread(own, task.measure) + star)
-        rows.append(row + ([] if ranks is None else [f"{ranks.average[name]:.2f}" if name in ranks.average else ""]))
-    return Grid("all tasks", (*header, *(() if ranks is None else ("average rank",))), tuple(map(tuple, rows)))
+            comparison = task.comparison_of(name)
+            star = "*" if comparison is not None and comparison.is_significant else ""
+            runs = next((method for method in task.methods if method.name == name), None)
+            row.append("" if runs is None else format_mean(runs, task.metric) + star)
+        if ranks is not None:
+            row.append(f"{ranks.average[name]:.2f}" if name in ranks.average else "")
+        rows.append(tuple(row))
+    return TextTable("all tasks", (*header, *(() if ranks is None else ("average rank",))), tuple(rows))
 
 
-def cost(found: TaskComparison) -> Grid:
-    """Time and memory of a run, each method's mean and peak."""
-    first = found.methods[0].seconds or math.nan
+def build_cost_table(task: TaskComparison) -> TextTable:
+    """Return mean training time and peak memory of all methods."""
+    baseline = task.methods[0]
+    baseline_seconds = baseline.seconds or math.nan
     rows = []
-    for method in found.methods:
-        memory = "" if method.memory is None else f"{method.memory[0]:,.0f}"
-        rows.append((method.name, f"{method.seconds:,.1f}", f"{method.seconds / first:.2f}×", memory))
-    known = next((method.memory[1] for method in found.methods if method.memory is not None), None)
-    peak = "peak memory, MiB" + ("" if known is None else f" ({known})")
-    return Grid(f"{found.task}: cost of a run", ("method", "seconds", f"of {found.methods[0].name}", peak), tuple(rows))
+    for method in task.methods:
+        memory = "" if method.peak_memory is None else f"{method.peak_memory[0]:,.0f}"
+        rows.append((method.name, f"{method.seconds:,.1f}", f"{method.seconds / baseline_seconds:.2f}×", memory))
+    scope = next((method.peak_memory[1] for method in task.methods if method.peak_memory is not None), None)
+    memory_label = "peak memory, MiB" + ("" if scope is None else f" ({scope})")
+    header = ("method", "seconds", f"relative to {baseline.name}", memory_label)
+    return TextTable(f"{task.task}: cost of a run", header, tuple(rows))
 
 
-def rich(grid: Grid) -> Table:
-    table = Table(title=grid.title, title_justify="left")
-    for column, name in enumerate(grid.header):
-        table.add_column(name, justify="right" if column else "left", no_wrap=not column)
-    for row in grid.rows:
-        table.add_row(*(cell.replace("[", "\\[") for cell in row))
-    return table
+def to_rich(table: TextTable) -> Table:
+    """Convert a table for the terminal."""
+    rich_table = Table(title=table.title, title_justify="left")
+    for column, name in enumerate(table.header):
+        rich_table.add_column(name, justify="right" if column else "left", no_wrap=not column)
+    for row in table.rows:
+        rich_table.add_row(*(cell.replace("[", "\\[") for cell in row))
+    return rich_table
 
 
-def markdown(grid: Grid) -> str:
+def to_markdown(table: TextTable) -> str:
     """
-    >>> print(markdown(Grid("sst2", ("method", "accuracy"), (("a|b", "90.1"),))))
+    >>> print(to_markdown(TextTable("sst2", ("method", "accuracy"), (("a|b", "90.1"),))))
     **sst2**
     <BLANKLINE>
     | method | accuracy |
@@ -127,15 +151,16 @@ def markdown(grid: Grid) -> str:
     | a\\|b | 90.1 |
     <BLANKLINE>
     """
-    lines = [grid.header, *grid.rows]
-    told = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
-    rule = "|---|" + "--:|" * (len(grid.header) - 1)
-    return "\n".join([f"**{grid.title}**", "", told[0], rule, *told[1:], ""])
+    header, *rows = (
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (table.header, *table.rows)
+    )
+    rule = "|---|" + "--:|" * (len(table.header) - 1)
+    return "\n".join([f"**{table.title}**", "", header, rule, *rows, ""])
 
 
-LATEX = {
+LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    **{character: f"\\{character}" for character in "&%$#_{}"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
@@ -147,20 +172,25 @@ LATEX = {
 }
 
 
-def latex(grid: Grid, note: str = "") -> str:
-    """A table for `\\usepackage{booktabs}`."""
-    columns = "l" + "r" * (len(grid.header) - 1)
-    lines = [" & ".join(map(in_latex, line)) + r" \\" for line in (grid.header, *grid.rows)]
+def to_latex(table: TextTable, note: str = "") -> str:
+    """Convert a table for LaTeX with `\\usepackage{booktabs}`.
+
+    Args:
+        table: the table.
+        note: text that follows the title in the caption.
+    """
+    columns = "l" + "r" * (len(table.header) - 1)
+    header, *rows = (" & ".join(map(escape_latex, row)) + r" \\" for row in (table.header, *table.rows))
     return "\n".join(
         [
             r"\begin{table}",
             r"  \centering",
-            rf"  \caption{{{in_latex(f'{grid.title}. {note}'.strip())}}}",
+            rf"  \caption{{{escape_latex(f'{table.title}. {note}'.strip())}}}",
             rf"  \begin{{tabular}}{{{columns}}}",
             r"    \toprule",
-            f"    {lines[0]}",
+            f"    {header}",
             r"    \midrule",
-            *(f"    {line}" for line in lines[1:]),
+            *(f"    {row}" for row in rows),
             r"    \bottomrule",
             r"  \end{tabular}",
             r"\end{table}",
@@ -169,46 +199,49 @@ def latex(grid: Grid, note: str = "") -> str:
     )
 
 
-def in_latex(text: str) -> str:
+def escape_latex(text: str) -> str:
     """
-    >>> print(in_latex("50 % & −1 ± 2, a_b"))
+    >>> print(escape_latex("50 % & −1 ± 2, a_b"))
     50 \\% \\& $-$1 $\\pm$ 2, a\\_b
     """
-    return "".join(LATEX.get(sign, sign) for sign in text)
+    return "".join(LATEX_ESCAPES.get(character, character) for character in text)
 
 
-def comma_separated(tasks: Sequence[TaskComparison]) -> str:
-    """Every number of every method, a line each, not rounded."""
-    lines = [line(task, method) for task in tasks for method in task.methods]
+def to_csv(tasks: Sequence[TaskComparison]) -> str:
+    """Return all numbers of all methods, not rounded."""
+    records = [build_record(task, method) for task in tasks for method in task.methods]
     file = io.StringIO()
-    writer = csv.DictWriter(file, lines[0], lineterminator="\n")
+    writer = csv.DictWriter(file, records[0], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows(records)
     return file.getvalue()
 
 
-def line(task: TaskComparison, method: Runs) -> dict[str, object]:
-    found = next((one for one in task.comparisons if one.method == method.name), None)
+def build_record(task: TaskComparison, method: MethodRuns) -> dict[str, object]:
+    """Return the CSV record of a method on a task."""
+    comparison = task.comparison_of(method.name)
     return {
         "task": task.task,
         "method": method.name,
-        "baseline": task.methods[0].name,
-        "metric": task.measure.name,
-        "split": task.measure.split,
-        "seeds": len(method.figures),
+        "baseline": task.methods[0].name if comparison is None else comparison.baseline,
+        "metric": task.metric.name,
+        "split": task.metric.split,
+        "seeds": len(method.values),
         "mean": method.mean,
         "std": method.std,
-        "difference": None if found is None else found.over_seeds.value,
-        **numbers("", None if found is None else found.over_seeds),
-        "p_holm": None if found is None else found.corrected,
-        "p_permutation": None if found is None else found.permutation,
-        **numbers("examples_", None if found is None else found.over_examples),
-        **numbers("both_", None if found is None else found.over_both),
-        "seeds_needed": None if found is None else found.needed,
+        "difference": None if comparison is None else comparison.seed_estimate.value,
+        **estimate_record("", None if comparison is None else comparison.seed_estimate),
+        "p_holm": None if comparison is None else comparison.p_holm,
+        "p_permutation": None if comparison is None else comparison.p_permutation,
+        **estimate_record("examples_", None if comparison is None else comparison.example_estimate),
+        **estimate_record("both_", None if comparison is None else comparison.combined_estimate),
+        "seeds_needed": None if comparison is None else comparison.seeds_needed,
         "train_seconds": method.seconds,
-        "peak_mib": None if method.memory is None else method.memory[0],
+        "peak_mib": None if method.peak_memory is None else method.peak_memory[0],
     }
 
 
-def numbers(start: str, size: Estimate | None) -> dict[str, object]:
-    return {f"{start}{name}": None if size is None else getattr(size, name) for name in ("low", "high", "p")}
+def estimate_record(prefix: str, estimate: Estimate | None) -> dict[str, object]:
+    """Return the CSV fields of an interval and its p-value."""
+    fields = {"ci_low": "low", "ci_high": "high", "p": "p"}
+    return {f"{prefix}{name}": None if estimate is None else getattr(estimate, x) for name, x in fields.items()}

@@ -1,7 +1,7 @@
-"""What a study has to run, is running and has finished: an Optuna study that any number of workers share.
+"""Trials of a study: every run is a trial of an Optuna study that any number of workers share.
 
-Every run is a trial that waits until a worker claims it. A trial whose worker gives no sign of life any more failed,
-and the run gets another trial. So a run may have several trials, of which at most one lives and at most one counts.
+A trial waits until a worker claims it. If the worker's heartbeats stop, the trial fails and the run gets a new trial.
+A run can have several trials. At most one of them is running, and at most one counts.
 """
 
 import math
@@ -14,68 +14,74 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from headwise.errors import UserError
 from headwise.studies.plan import Run
-from headwise.studies.storage import one_at_a_time
+from headwise.studies.storage import lock_study
 
 State = Literal["waiting", "running", "finished", "pruned", "failed"]
 
-#: A run whose workers died so often is not tried again: it may be what kills them.
-ATTEMPTS = 3
+#: A run whose workers died this often is not tried again: it may be the cause.
+MAX_WORKER_DEATHS = 3
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class TrialStatus:
-    """A run as it stands.
+    """The current state of a run.
 
     Args:
-        run: which.
-        state: where it is.
-        trial: the trial that says so.
-        number: of its first trial: runs are done in this order.
-        fresh: whether it waits as a trial; one whose worker was lost or interrupted has to be enqueued again.
+        run: the run.
+        state: its state.
+        trial: the Optuna trial that determines the state.
+        is_enqueued: for a waiting run, whether a trial is waiting. A run whose worker died or was interrupted needs a
+            new trial.
     """
 
     run: Run
     state: State
     trial: FrozenTrial
-    number: int
-    fresh: bool = True
+    is_enqueued: bool = True
 
     @property
     def value(self) -> float | None:
+        """The metric of a finished run."""
         return self.trial.value if self.state == "finished" else None
 
     @property
     def error(self) -> str:
+        """The error message of a failed run, otherwise empty."""
         return str(self.trial.user_attrs.get("error", "its workers died")) if self.state == "failed" else ""
 
     @property
     def seconds(self) -> float:
-        taken = self.trial.duration
-        return 0.0 if taken is None else taken.total_seconds()
+        """The duration of the trial."""
+        duration = self.trial.duration
+        return 0.0 if duration is None else duration.total_seconds()
 
 
 @dataclass(frozen=True)
 class ClaimedTrial:
-    """A run that a worker has, and nobody else."""
+    """A run that belongs to one worker."""
 
     run: Run
-    trial: int
+    trial_id: int
 
 
 class Trials:
-    """A study's runs in a database.
+    """The runs of a study in a database.
 
     Args:
-        storage: see `headwise.studies.storage.connect`.
-        name: the study's.
+        storage: the database, see `headwise.studies.storage.connect`.
+        name: the study's name.
+
+    Raises:
+        UserError: the database has no such study.
     """
 
     def __init__(self, storage: RDBStorage, name: str) -> None:
@@ -87,175 +93,201 @@ class Trials:
         self.id = storage.get_study_id_from_name(name)
 
     @classmethod
-    def create(cls, storage: RDBStorage, name: str, about: Mapping[str, Any], *, maximise: bool = True) -> "Trials":
-        """A new study.
+    def create(cls, storage: RDBStorage, name: str, metadata: Mapping[str, Any], *, maximize: bool = True) -> "Trials":
+        """Create a study.
 
         Args:
-            storage: where.
-            name: what optuna-dashboard calls it.
-            about: what to keep with it.
-            maximise: whether a higher figure is better.
+            storage: the database.
+            name: the study's name, also in optuna-dashboard.
+            metadata: values to store with the study.
+            maximize: whether a higher metric is better.
+
+        Raises:
+            UserError: the database has a study of this name.
         """
         try:
             study = optuna.create_study(
-                storage=storage, study_name=name, direction="maximize" if maximise else "minimize"
+                storage=storage, study_name=name, direction="maximize" if maximize else "minimize"
             )
         except DuplicatedStudyError:
             raise UserError(f"--storage {storage.engine.url}: there is a study {name!r} already") from None
-        for key, value in about.items():
+        for key, value in metadata.items():
             study.set_user_attr(key, value)
         return cls(storage, name)
 
     @property
-    def about(self) -> dict[str, Any]:
-        """What is kept with the study."""
+    def metadata(self) -> dict[str, Any]:
+        """The values stored with the study."""
         return self.storage.get_study_user_attrs(self.id)
 
-    def alone(self) -> AbstractContextManager[None]:
-        return one_at_a_time(self.storage, self.id)
+    @property
+    def maximize(self) -> bool:
+        """Whether a higher metric is better."""
+        return self.study.direction.name == "MAXIMIZE"
 
-    def entries(self) -> list[TrialStatus]:
-        """All runs as they stand, in their order."""
-        trials: dict[tuple[str, str, int], list[FrozenTrial]] = {}
+    def lock(self) -> AbstractContextManager[None]:
+        """Return a lock that excludes all other processes of the study."""
+        return lock_study(self.storage, self.id)
+
+    def statuses(self) -> list[TrialStatus]:
+        """Return the status of every run, in the order in which the runs were added."""
+        trials_of_run: dict[tuple[str, str, int], list[FrozenTrial]] = {}
         for trial in self.study.get_trials(deepcopy=False):
-            known = trial.user_attrs
-            if "settings" in known:
-                trials.setdefault((known["task"], known["method"], known["seed"]), []).append(trial)
-        return [standing(found) for found in trials.values()]
+            attributes = trial.user_attrs
+            if "config" in attributes:
+                key = attributes["task"], attributes["method"], attributes["seed"]
+                trials_of_run.setdefault(key, []).append(trial)
+        return [run_status(trials) for trials in trials_of_run.values()]
 
-    def enqueue(self, runs: Iterable[Run], *, again: bool = False) -> None:
-        """Make sure that every run is there once.
+    def enqueue(self, runs: Iterable[Run], *, retry_failed: bool = False) -> None:
+        """Add the runs that the study does not have yet.
 
         Args:
-            runs: of which some may be there already.
-            again: those that failed, too, are to be run again.
+            runs: the runs.
+            retry_failed: add failed runs again.
         """
-        with self.alone():
-            there = {entry.run.key: entry for entry in self.entries()}
+        with self.lock():
+            statuses = {status.run.key: status for status in self.statuses()}
             for run in runs:
-                if run.key not in there or (again and there[run.key].state == "failed"):
-                    self.add(run)
+                if run.key not in statuses or (retry_failed and statuses[run.key].state == "failed"):
+                    self._add(run)
 
-    def add(self, run: Run, params: Mapping[str, Any] | None = None, distributions: Any = None) -> None:
+    def claim(self, worker: str) -> ClaimedTrial | None:
+        """Claim the next run that is waiting or whose worker died.
+
+        Args:
+            worker: the name of the worker.
+
+        Returns:
+            The run, or None if no run is left to start.
+        """
+        with self.lock():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                fail_stale_trials(self.study)
+            for status in self.statuses():
+                if status.state == "waiting":
+                    return self._claim_waiting(status, worker)
+            return self.sample(worker)
+
+    def sample(self, worker: str) -> ClaimedTrial | None:
+        """Sample and claim a run that was not planned; only a search has such runs."""
+        return None
+
+    def num_to_start(self, statuses: Sequence[TrialStatus]) -> int:
+        """Return how many runs no worker has started."""
+        return sum(status.state == "waiting" for status in statuses)
+
+    def is_finished(self, statuses: Sequence[TrialStatus]) -> bool:
+        """Return whether all runs have ended."""
+        return self.num_to_start(statuses) == 0 and not any(status.state == "running" for status in statuses)
+
+    def pruning(self, claimed: ClaimedTrial) -> AbstractContextManager[None]:
+        """Return a context in which a search can stop the run early."""
+        return nullcontext()
+
+    def send_heartbeat(self, claimed: ClaimedTrial) -> bool:
+        """Record a heartbeat. Return whether the run still belongs to this worker."""
+        self.storage.record_heartbeat(claimed.trial_id)
+        return self.storage.get_trial(claimed.trial_id).state == TrialState.RUNNING
+
+    def finish(self, claimed: ClaimedTrial, value: float) -> None:
+        """Record the metric of a finished run.
+
+        Raises:
+            UserError: the metric is NaN.
+        """
+        if math.isnan(value):
+            raise UserError("the metric is NaN: training diverged")
+        self._end(claimed, TrialState.COMPLETE, [value])
+
+    def fail(self, claimed: ClaimedTrial, error: str) -> None:
+        """Record that a run failed, and why."""
+        self._end(claimed, TrialState.FAIL, error=error)
+
+    def release(self, claimed: ClaimedTrial) -> None:
+        """Return an interrupted run to the queue."""
+        self._end(claimed, TrialState.FAIL, interrupted=True)
+
+    def prune(self, claimed: ClaimedTrial) -> None:
+        """Record that a run was stopped early."""
+        self._end(claimed, TrialState.PRUNED)
+
+    def release_all(self, worker: str, *, interrupted: bool = False) -> None:
+        """Return the runs of a dead worker to the queue.
+
+        Args:
+            worker: the worker's name.
+            interrupted: whether the worker was stopped on purpose, which does not count as a death.
+        """
+        attributes: dict[str, Any] = {"interrupted": True} if interrupted else {}
+        with self.lock():
+            for status in self.statuses():
+                if status.state == "running" and status.trial.user_attrs.get("worker") == worker:
+                    self._end(ClaimedTrial(status.run, status.trial._trial_id), TrialState.FAIL, **attributes)
+
+    def _add(
+        self,
+        run: Run,
+        params: Mapping[str, Any] | None = None,
+        distributions: Mapping[str, BaseDistribution] | None = None,
+    ) -> None:
         self.study.add_trial(
             create_trial(
                 state=TrialState.WAITING,
-                user_attrs=run.written(),
+                user_attrs=run.to_attributes(),
                 params=dict(params or {}),
                 distributions=dict(distributions or {}),
             )
         )
 
-    def claim(self, worker: str) -> ClaimedTrial | None:
-        """The next run that waits, or whose worker was lost; None if there is none.
+    def _claim_waiting(self, status: TrialStatus, worker: str) -> ClaimedTrial:
+        if not status.is_enqueued:
+            self._add(status.run, status.trial.params, status.trial.distributions)
+            status = next(other for other in self.statuses() if other.run.key == status.run.key)
+        trial_id = status.trial._trial_id
+        self.storage.record_heartbeat(trial_id)  # first: Optuna ignores running trials without a heartbeat
+        self.storage.set_trial_user_attr(trial_id, "worker", worker)
+        self.storage.set_trial_state_values(trial_id, TrialState.RUNNING)
+        return ClaimedTrial(status.run, trial_id)
 
-        Args:
-            worker: who will do it.
-        """
-        with self.alone():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ExperimentalWarning)
-                fail_stale_trials(self.study)
-            for entry in self.entries():
-                if entry.state == "waiting":
-                    return self.take(entry, worker)
-            return self.drawn(worker)
-
-    def to_begin(self, entries: Sequence[TrialStatus]) -> int:
-        """How many runs nobody has begun yet."""
-        return sum(entry.state == "waiting" for entry in entries)
-
-    def over(self, entries: Sequence[TrialStatus]) -> bool:
-        """Whether nothing is left to do."""
-        return self.to_begin(entries) == 0 and not any(entry.state == "running" for entry in entries)
-
-    def drawn(self, worker: str) -> ClaimedTrial | None:
-        """A run that nobody planned; only a search has such."""
-        return None
-
-    def looked_on(self, claim: ClaimedTrial) -> AbstractContextManager[None]:
-        """While it lasts, a run's dev figures are followed, where that is of use."""
-        return nullcontext()
-
-    def take(self, entry: TrialStatus, worker: str) -> ClaimedTrial:
-        if not entry.fresh:
-            self.add(entry.run, entry.trial.params, entry.trial.distributions)
-            entry = next(other for other in self.entries() if other.run.key == entry.run.key)
-        trial = entry.trial._trial_id
-        self.storage.record_heartbeat(trial)  # first: one without a sign of life would never be missed
-        self.storage.set_trial_user_attr(trial, "worker", worker)
-        self.storage.set_trial_state_values(trial, TrialState.RUNNING)
-        return ClaimedTrial(entry.run, trial)
-
-    def alive(self, claim: ClaimedTrial) -> bool:
-        """Give a sign of life. False means that another has the run by now."""
-        self.storage.record_heartbeat(claim.trial)
-        return self.storage.get_trial(claim.trial).state == TrialState.RUNNING
-
-    def finished(self, claim: ClaimedTrial, value: float) -> None:
-        """The run is done, and this is its figure.
-
-        Raises:
-            UserError: the figure is no number.
-        """
-        if math.isnan(value):
-            raise UserError("the figure is not a number: training diverged")
-        self.end(claim, TrialState.COMPLETE, [value])
-
-    def failed(self, claim: ClaimedTrial, error: str) -> None:
-        """The run cannot be done, for this reason."""
-        self.end(claim, TrialState.FAIL, error=error)
-
-    def interrupted(self, claim: ClaimedTrial) -> None:
-        """The worker stops; the run is to be done later."""
-        self.end(claim, TrialState.FAIL, interrupted=True)
-
-    def pruned(self, claim: ClaimedTrial) -> None:
-        """The run is not worth finishing."""
-        self.end(claim, TrialState.PRUNED)
-
-    def lost(self, worker: str, **known: Any) -> None:
-        """The worker is dead; what it had is to be done by another."""
-        with self.alone():
-            for entry in self.entries():
-                if entry.state == "running" and entry.trial.user_attrs.get("worker") == worker:
-                    self.end(ClaimedTrial(entry.run, entry.trial._trial_id), TrialState.FAIL, **known)
-
-    def end(self, claim: ClaimedTrial, state: TrialState, values: Sequence[float] | None = None, **known: Any) -> None:
+    def _end(
+        self, claimed: ClaimedTrial, state: TrialState, values: Sequence[float] | None = None, **attributes: Any
+    ) -> None:
         try:
-            for name, value in known.items():
-                patiently(partial(self.storage.set_trial_user_attr, claim.trial, name, value))
-            patiently(partial(self.storage.set_trial_state_values, claim.trial, state, values))
+            for name, value in attributes.items():
+                retry_on_storage_error(partial(self.storage.set_trial_user_attr, claimed.trial_id, name, value))
+            retry_on_storage_error(partial(self.storage.set_trial_state_values, claimed.trial_id, state, values))
         except UpdateFinishedTrialError:
-            pass  # it was taken for lost; what counts is the trial of whoever has it now
+            pass  # the trial was failed as stale; the run now belongs to another worker
 
 
-def standing(trials: Sequence[FrozenTrial]) -> TrialStatus:
-    """Where a run is, by its trials."""
-    by_state = {trial.state: trial for trial in reversed(trials)}  # the first of each state
+def run_status(trials: Sequence[FrozenTrial]) -> TrialStatus:
+    """Return the status of a run, given its trials."""
+    first_by_state = {trial.state: trial for trial in reversed(trials)}
     last = trials[-1]
-    entry = partial(TrialStatus, Run.read(last.user_attrs), number=trials[0].number)
+    status = partial(TrialStatus, Run.from_attributes(last.user_attrs))
     states: dict[TrialState, State] = {
         TrialState.COMPLETE: "finished",
         TrialState.RUNNING: "running",
         TrialState.WAITING: "waiting",
     }
-    for found, state in states.items():
-        if found in by_state:
-            return entry(state=state, trial=by_state[found])
+    for trial_state, state in states.items():
+        if trial_state in first_by_state:
+            return status(state=state, trial=first_by_state[trial_state])
     if last.state == TrialState.PRUNED:
-        return entry(state="pruned", trial=last)
-    deaths = sum(not ({"error", "interrupted"} & trial.user_attrs.keys()) for trial in trials)
-    if "error" in last.user_attrs or deaths >= ATTEMPTS:
-        return entry(state="failed", trial=last)
-    return entry(state="waiting", trial=last, fresh=False)
+        return status(state="pruned", trial=last)
+    num_deaths = sum(not ({"error", "interrupted"} & trial.user_attrs.keys()) for trial in trials)
+    if "error" in last.user_attrs or num_deaths >= MAX_WORKER_DEATHS:
+        return status(state="failed", trial=last)
+    return status(state="waiting", trial=last, is_enqueued=False)
 
 
-def patiently(action: Callable[[], T], *, tries: int = 8) -> T:
-    """Try again, for some minutes, while the database cannot be reached."""
-    for number in range(tries - 1):
+def retry_on_storage_error(action: Callable[[], T], *, attempts: int = 8) -> T:
+    """Call a function, and again for about two minutes while the database cannot be reached."""
+    for attempt in range(attempts - 1):
         try:
             return action()
         except StorageInternalError:
-            time.sleep(2**number)
+            time.sleep(2**attempt)
     return action()

@@ -1,7 +1,8 @@
-"""A process that does one run of a study after another, until none is left. It imports torch once."""
+"""Worker process of a study: trains one run after another until none is left. It imports torch only once."""
 
 import gc
 import json
+import logging
 import os
 import shutil
 import signal
@@ -19,161 +20,179 @@ from optuna.exceptions import OptunaError, TrialPruned
 
 from headwise.errors import UserError
 from headwise.studies.plan import Run
-from headwise.studies.study_dir import Folder, without_checkpoints
+from headwise.studies.study_dir import StudyDir, delete_checkpoints
 from headwise.studies.trials import ClaimedTrial, Trials
-from headwise.training.core import run_dir as run_folder
 from headwise.training.core.config import RunConfig
+from headwise.training.core.run_dir import METRICS, SETTINGS, last_checkpoint
 from headwise.training.registry import load_config
 
-#: Settings, a folder, whether to go on with what is there → `metrics.json`.
-Train = Callable[[RunConfig, Path, bool], dict[str, Any]]
+logger = logging.getLogger(__name__)
 
-#: Seconds between two looks for work, while others have it all.
-POLL = 1.0
+#: A function (config, run folder, resume) → content of `metrics.json`.
+TrainFunction = Callable[[RunConfig, Path, bool], dict[str, Any]]
 
-#: How a worker ends whose run another has.
-TAKEN_OVER = 75
+#: Seconds between two attempts to claim a run while other workers have all of them.
+POLL_SECONDS = 1.0
+
+#: Exit status of a worker whose run was taken over by another worker.
+EXIT_TAKEN_OVER = 75
 
 
-def work(ledger: Trials, folder: Folder, train: Train, *, name: str | None = None, poll: float = POLL) -> None:
-    """Do runs until all are finished or failed, also those that other workers lose.
+def work(
+    trials: Trials,
+    study_dir: StudyDir,
+    train: TrainFunction,
+    *,
+    name: str | None = None,
+    poll_seconds: float = POLL_SECONDS,
+) -> None:
+    """Train runs until all have ended, including runs that other workers leave behind.
 
     Args:
-        ledger: what there is to do.
-        folder: where runs go.
-        train: what does a run.
-        name: what others call this worker.
-        poll: seconds between two looks for work.
+        trials: the runs.
+        study_dir: the study's folder.
+        train: trains one run.
+        name: the worker's name; by default host and process id.
+        poll_seconds: seconds between two attempts to claim a run.
     """
     worker = name or f"{socket.gethostname()}-{os.getpid()}"
-    kept = ledger.about.get("keep_models", "all")
+    kept_seed = trials.metadata.get("keep_models_of_seed")
     while True:
-        claim = ledger.claim(worker)
-        if claim is not None:
-            do(claim, ledger, folder, train, keep_model=kept == "all" or claim.run.seed == kept)
-        elif ledger.over(ledger.entries()):
+        claimed = trials.claim(worker)
+        if claimed is not None:
+            keep_model = kept_seed is None or claimed.run.seed == kept_seed
+            execute(claimed, trials, study_dir, train, keep_model=keep_model)
+        elif trials.is_finished(trials.statuses()):
             return
         else:
-            time.sleep(poll)
+            time.sleep(poll_seconds)
 
 
-def do(claim: ClaimedTrial, ledger: Trials, folder: Folder, train: Train, *, keep_model: bool) -> None:
-    """One run, and what became of it."""
-    run, out = claim.run, folder.of(claim.run)
-    with heartbeat(ledger, claim), logged(folder.log(run)):
+def execute(
+    claimed: ClaimedTrial, trials: Trials, study_dir: StudyDir, train: TrainFunction, *, keep_model: bool
+) -> None:
+    """Train a run and record how it ended."""
+    run, run_dir = claimed.run, study_dir.run_dir(claimed.run)
+    with sending_heartbeats(trials, claimed), redirect_output(study_dir.log_path(run)):
         try:
-            with ledger.looked_on(claim):
-                metrics = done_before(run, out) or train(run.settings, out, begun(run, out))
-            without_checkpoints(out, keep_model=keep_model)
-            ledger.finished(claim, figure(metrics, ledger.about.get("judged_on", "test")))
+            with trials.pruning(claimed):
+                metrics = read_finished(run, run_dir) or train(run.config, run_dir, prepare_resume(run, run_dir))
+            delete_checkpoints(run_dir, keep_model=keep_model)
+            trials.finish(claimed, primary_value(metrics, trials.metadata.get("objective_split", "test")))
         except KeyboardInterrupt:
-            ledger.interrupted(claim)
+            trials.release(claimed)
             raise
         except TrialPruned:
-            ledger.pruned(claim)
+            trials.prune(claimed)
         except Exception as error:
             traceback.print_exc()
-            ledger.failed(claim, message(error))
+            trials.fail(claimed, format_error(error))
     gc.collect()
 
 
-def done_before(run: Run, out: Path) -> dict[str, Any] | None:
-    """The figures of a run that a worker finished, and then died before it could say so."""
-    path = out / run_folder.METRICS
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() and is_of(run, out) else None
+def read_finished(run: Run, run_dir: Path) -> dict[str, Any] | None:
+    """Return the metrics of a run that was trained by a worker that died before it recorded them, otherwise None."""
+    path = run_dir / METRICS
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() and is_dir_of(run, run_dir) else None
 
 
-def begun(run: Run, out: Path) -> bool:
-    """Whether the folder has a checkpoint of this run to go on from; anything else goes."""
-    if is_of(run, out) and run_folder.last_checkpoint(out) is not None:
+def prepare_resume(run: Run, run_dir: Path) -> bool:
+    """Return whether the folder has a checkpoint of this run. If it has none, delete the folder."""
+    if is_dir_of(run, run_dir) and last_checkpoint(run_dir) is not None:
         return True
-    shutil.rmtree(out, ignore_errors=True)
+    shutil.rmtree(run_dir, ignore_errors=True)
     return False
 
 
-def is_of(run: Run, out: Path) -> bool:
+def is_dir_of(run: Run, run_dir: Path) -> bool:
+    """Return whether a folder holds a run of the same configuration."""
     try:
-        return load_config(out / run_folder.SETTINGS) == run.settings
+        return load_config(run_dir / SETTINGS) == run.config
     except UserError:
         return False
 
 
-def figure(metrics: dict[str, Any], split: str) -> float:
-    """The primary figure of a run: on a split, or on the other, where there is only one."""
-    figures = metrics["metrics"]
-    return float(figures.get(split, next(reversed(figures.values())))[metrics["primary_metric"]])
+def primary_value(metrics: dict[str, Any], split: str) -> float:
+    """Return the primary metric on a split, or on the last split if the run does not have this one."""
+    splits = metrics["metrics"]
+    return float(splits.get(split, next(reversed(splits.values())))[metrics["primary_metric"]])
 
 
-def message(error: Exception) -> str:
-    """In one line what went wrong."""
+def format_error(error: Exception) -> str:
+    """Return an error's message in one line."""
     if isinstance(error, UserError):
         return str(error)
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 @contextmanager
-def heartbeat(ledger: Trials, claim: ClaimedTrial) -> Iterator[None]:
-    """Signs of life while a run goes on. A worker that was taken for dead ends at once: another has its run."""
-    over = threading.Event()
+def sending_heartbeats(trials: Trials, claimed: ClaimedTrial) -> Iterator[None]:
+    """Send heartbeats in a thread.
+
+    The process exits at once when another worker has taken over the run. It is interrupted when its parent is gone.
+    """
+    stop = threading.Event()
     parent = os.getppid()
 
-    def beat() -> None:
-        while not over.wait(ledger.storage.get_heartbeat_interval()):
+    def send() -> None:
+        while not stop.wait(trials.storage.get_heartbeat_interval()):
             try:
-                if not ledger.alive(claim) and not over.is_set():
-                    print(f"{claim.run}: another worker has it", file=sys.stderr, flush=True)
-                    os._exit(TAKEN_OVER)
+                if not trials.send_heartbeat(claimed) and not stop.is_set():
+                    logger.error("%s was taken over by another worker", claimed.run)
+                    os._exit(EXIT_TAKEN_OVER)
             except OptunaError:
-                traceback.print_exc()  # the database may come back
+                logger.exception("heartbeat failed")  # the database may come back
             if os.getppid() != parent:
-                os.kill(os.getpid(), signal.SIGINT)  # whoever started this worker is gone
+                os.kill(os.getpid(), signal.SIGINT)
 
-    thread = threading.Thread(target=beat, daemon=True)
+    thread = threading.Thread(target=send, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         thread.join()
 
 
 @contextmanager
-def logged(path: Path) -> Iterator[None]:
-    """What anything in this process says goes into a file, also what libraries in C say."""
+def redirect_output(path: Path) -> Iterator[None]:
+    """Append stdout and stderr of this process to a file, including the output of C libraries."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
-        before = os.dup(1), os.dup(2)
-        for stream in (1, 2):
-            os.dup2(file.fileno(), stream)
+        saved_descriptors = os.dup(1), os.dup(2)
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
         try:
             yield
         finally:
-            for stream, saved in enumerate(before, 1):
-                os.dup2(saved, stream)
+            for descriptor, saved in enumerate(saved_descriptors, 1):
+                os.dup2(saved, descriptor)
                 os.close(saved)
 
 
-def train_run(settings: RunConfig, out: Path, resume: bool) -> dict[str, Any]:
-    """The real thing."""
+def train_run(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
+    """Train a run with `headwise.training.train` and free GPU memory for other workers."""
     import torch
 
     from headwise.training import train
 
     try:
-        return train(settings, out, resume=resume).metrics
+        return train(config, run_dir, resume=resume).metrics
     finally:
         if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # others on this GPU need it
+            torch.cuda.empty_cache()
 
 
 def main() -> int:
-    """`python -m headwise.studies.worker STUDY NAME`; the database's address may be in the environment."""
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, signal.default_int_handler)
+    """Run `python -m headwise.studies.worker STUDY NAME`; the database's URL may be in the environment."""
+    for stop_signal in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop_signal, signal.default_int_handler)
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("headwise").setLevel(logging.INFO)
     path, name = sys.argv[1:]
-    folder = Folder.read(Path(path))
+    study_dir = StudyDir.read(Path(path))
     try:
-        work(folder.ledger(), folder, train_run, name=name)
+        work(study_dir.open_trials(), study_dir, train_run, name=name)
     except KeyboardInterrupt:
         return 130
     return 0

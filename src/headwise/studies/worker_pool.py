@@ -1,4 +1,4 @@
-"""The workers of one machine: started, replaced when they die, stopped by Ctrl-C."""
+"""Workers of one machine: started, replaced when they die, and stopped."""
 
 import os
 import signal
@@ -13,30 +13,33 @@ from pathlib import Path
 from types import TracebackType
 
 from headwise.errors import UserError
-from headwise.studies.progress import Progress, tail
-from headwise.studies.study_dir import LOGS, STORAGE, Folder
+from headwise.studies.progress import Progress, read_tail
+from headwise.studies.study_dir import LOGS, STORAGE_VARIABLE, StudyDir
 from headwise.studies.trials import Trials, TrialStatus
 
-#: What starts a worker; the study's folder and the worker's name are added.
-WORKER = (sys.executable, "-m", "headwise.studies.worker")
+#: The command that starts a worker; the study's folder and the worker's name are appended.
+WORKER_COMMAND = (sys.executable, "-m", "headwise.studies.worker")
 
-#: Seconds between two looks at how the study stands.
-LOOK = 0.5
+#: Seconds between two polls of the study's state.
+POLL_SECONDS = 0.5
 
-#: So many workers, beside one for each job, may end in a row before they began a run: somebody may have killed them.
-PATIENCE = 2
+#: How many workers, in addition to one per job, may die in a row before they start a run.
+MAX_EXTRA_FAILED_STARTS = 2
 
-#: Seconds that workers get to end by themselves.
-GOODBYE = 30.0
+#: Seconds that workers have to stop by themselves.
+STOP_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True)
 class Resources:
-    """How much of this machine a study gets.
+    """Resources of this machine that a study may use.
 
     Args:
-        jobs: so many runs at once, each in a process of its own.
-        gpus: which GPUs; workers take them in turn, several on one where there are more workers.
+        jobs: the number of runs at a time, each in a process of its own.
+        gpus: the GPUs, which are assigned to workers in turn; several workers can share one.
+
+    Raises:
+        UserError: there are no jobs.
     """
 
     jobs: int = 1
@@ -46,105 +49,112 @@ class Resources:
         if self.jobs < 1:
             raise UserError(f"--jobs must be at least 1, got {self.jobs}")
 
-    def environment(self, place: int) -> dict[str, str]:
-        """What the worker at a place finds in its environment: its GPU, and its share of the cores."""
-        found = dict(os.environ)
+    def environment(self, slot: int) -> dict[str, str]:
+        """Return the environment of the worker in a slot: its GPU and its share of the CPU cores."""
+        variables = dict(os.environ)
         if self.gpus:
-            found["CUDA_VISIBLE_DEVICES"] = self.gpus[place % len(self.gpus)]
-        found.setdefault("OMP_NUM_THREADS", str(max(1, cores() // self.jobs)))
-        found.setdefault("TOKENIZERS_PARALLELISM", "false" if self.jobs > 1 else "true")
-        return found
+            variables["CUDA_VISIBLE_DEVICES"] = self.gpus[slot % len(self.gpus)]
+        variables.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // self.jobs)))
+        variables.setdefault("TOKENIZERS_PARALLELISM", "false" if self.jobs > 1 else "true")
+        return variables
 
 
-def cores() -> int:
-    """How many this process may use."""
+def num_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass
 class Worker:
-    """A process that does runs, and where in the crew it is."""
+    """A worker process and its slot in the pool."""
 
     name: str
-    place: int
+    slot: int
     process: subprocess.Popen[bytes]
-    log: Path
+    log_path: Path
 
 
 @dataclass
 class WorkerPool:
-    """The workers of a study on this machine. Leaving the `with` block ends them all.
+    """The workers of a study on this machine. They are stopped at the end of the `with` block.
 
     Args:
-        folder: the study's.
-        ledger: its runs.
-        machine: how many workers, where.
-        url: the database's address.
-        command: what starts a worker.
+        study_dir: the study's folder.
+        trials: its runs.
+        resources: the number of workers, and their GPUs.
+        url: the database's URL.
+        command: the command that starts a worker; by default `WORKER_COMMAND`.
     """
 
-    folder: Folder
-    ledger: Trials
-    machine: Resources
+    study_dir: StudyDir
+    trials: Trials
+    resources: Resources
     url: str
-    command: Sequence[str]
+    command: Sequence[str] | None = None
     workers: list[Worker] = field(default_factory=list)
-    started: int = 0
-    useless: int = 0
+    num_started: int = 0
+    num_failed_starts: int = 0
 
     def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.end()
+        self.stop()
 
-    def start(self, place: int) -> None:
-        self.started += 1
-        name = f"{socket.gethostname()}-{os.getpid()}-{self.started}"
-        log = self.folder.path / LOGS / f"worker-{self.started}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as said:
+    def start(self, slot: int) -> None:
+        """Start a worker."""
+        self.num_started += 1
+        name = f"{socket.gethostname()}-{os.getpid()}-{self.num_started}"
+        log_path = self.study_dir.path / LOGS / f"worker-{self.num_started}.log"
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with log_path.open("wb") as log:
             process = subprocess.Popen(
-                [*self.command, str(self.folder.path), name],
-                env=self.machine.environment(place) | {STORAGE: self.url},
+                [*(self.command or WORKER_COMMAND), str(self.study_dir.path), name],
+                env=self.resources.environment(slot) | {STORAGE_VARIABLE: self.url},
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,  # Ctrl-C is ours; we tell them
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C reaches this process only, which then stops the workers
             )
-        self.workers.append(Worker(name, place, process, log))
+        self.workers.append(Worker(name, slot, process, log_path))
 
-    def tend(self, entries: Sequence[TrialStatus]) -> None:
-        """Replace who died, as long as there is work.
+    def replace_dead(self, statuses: Sequence[TrialStatus]) -> None:
+        """Start a worker in every free slot while runs are waiting.
+
+        Args:
+            statuses: all runs.
 
         Raises:
-            UserError: one worker after another died before it had begun anything.
+            UserError: too many workers in a row died before they started a run.
         """
         for worker in [worker for worker in self.workers if worker.process.poll() is not None]:
             self.workers.remove(worker)
             if worker.process.returncode == 0:
                 continue
-            self.ledger.lost(worker.name)
-            useful = any(entry.trial.user_attrs.get("worker") == worker.name for entry in self.ledger.entries())
-            self.useless = 0 if useful else self.useless + 1
-            if self.useless > self.machine.jobs + PATIENCE:
-                why = f"the last with code {worker.process.returncode}: {tail(worker.log, 1) or 'it said nothing'}"
+            self.trials.release_all(worker.name)
+            has_started_run = any(
+                status.trial.user_attrs.get("worker") == worker.name for status in self.trials.statuses()
+            )
+            self.num_failed_starts = 0 if has_started_run else self.num_failed_starts + 1
+            if self.num_failed_starts > self.resources.jobs + MAX_EXTRA_FAILED_STARTS:
+                reason = read_tail(worker.log_path, 1) or "no output"
                 raise UserError(
-                    f"{self.useless} workers in a row ended before they began a run, {why} ({worker.log}); what is "
-                    "finished is kept, --resume goes on"
+                    f"{self.num_failed_starts} workers in a row died before they started a run, the last with exit "
+                    f"status {worker.process.returncode}: {reason} ({worker.log_path}); finished runs are kept, "
+                    "--resume continues the study"
                 )
-        free = sorted(set(range(self.machine.jobs)) - {worker.place for worker in self.workers})
-        for place in free[: self.ledger.to_begin(entries)]:
-            self.start(place)
+        free_slots = sorted(set(range(self.resources.jobs)) - {worker.slot for worker in self.workers})
+        for slot in free_slots[: self.trials.num_to_start(statuses)]:
+            self.start(slot)
 
-    def end(self) -> None:
-        """Tell all workers to stop, wait, and end those that do not."""
+    def stop(self) -> None:
+        """Interrupt all workers, wait for them, and kill those that do not stop."""
         for worker in self.workers:
             if worker.process.poll() is None:
                 worker.process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + GOODBYE
+        deadline = time.monotonic() + STOP_TIMEOUT
         for worker in self.workers:
             try:
                 worker.process.wait(max(0.1, deadline - time.monotonic()))
@@ -152,40 +162,39 @@ class WorkerPool:
                 worker.process.kill()
                 worker.process.wait()
             if worker.process.returncode != 0:
-                self.ledger.lost(worker.name, interrupted=True)
+                self.trials.release_all(worker.name, interrupted=True)
         self.workers.clear()
 
 
-def conduct(folder: Folder, ledger: Trials, machine: Resources, url: str, command: Sequence[str] = WORKER) -> None:
-    """Do all that waits in a study, on this machine and wherever else it has workers, and show how it goes.
-
-    Args:
-        folder, ledger, machine, url, command: as `Crew` has them.
+def run_workers(
+    study_dir: StudyDir, trials: Trials, resources: Resources, url: str, command: Sequence[str] | None = None
+) -> None:
+    """Run a study until all runs have ended, and show its progress. The arguments are those of `WorkerPool`.
 
     Raises:
-        KeyboardInterrupt: stopped; the study can be resumed.
-        UserError: workers cannot even start.
+        KeyboardInterrupt: the study was stopped; it can be resumed.
+        UserError: workers cannot start.
     """
     with (
         interrupt_on(signal.SIGINT, signal.SIGTERM),
-        WorkerPool(folder, ledger, machine, url, command) as crew,
-        Progress(folder) as shown,
+        WorkerPool(study_dir, trials, resources, url, command) as pool,
+        Progress(study_dir) as progress,
     ):
         while True:
-            entries = ledger.entries()
-            shown.update(entries, more=ledger.to_begin(entries))
-            if ledger.over(entries):
+            statuses = trials.statuses()
+            progress.update(statuses, num_to_start=trials.num_to_start(statuses))
+            if trials.is_finished(statuses):
                 return
-            crew.tend(entries)
-            time.sleep(LOOK)
+            pool.replace_dead(statuses)
+            time.sleep(POLL_SECONDS)
 
 
 @contextmanager
-def interrupt_on(*numbers: signal.Signals) -> Iterator[None]:
-    """While it lasts, signals do what Ctrl-C does, also where a shell started us in the background, deaf to them."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+def interrupt_on(*signals: signal.Signals) -> Iterator[None]:
+    """Raise KeyboardInterrupt on these signals, even if a shell started this process with SIGINT ignored."""
+    old_handlers = {number: signal.signal(number, signal.default_int_handler) for number in signals}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)

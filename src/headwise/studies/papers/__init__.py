@@ -1,4 +1,4 @@
-"""What the papers report; the numbers and their source are in `figures.yaml`."""
+"""Tables and figures as published in the papers; the values are in `figures.yaml`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,54 +10,57 @@ import yaml
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A number as printed, and its standard deviation where there is one."""
+class ReportedValue:
+    """A value as printed, with its standard deviation if the paper reports one."""
 
     mean: float
     std: float | None = None
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedTable:
     """A table or figure of a paper.
 
     Args:
-        paper: which.
-        url: where it is to be had; empty if that is not known.
-        where: which table or figure of it.
-        says: what the authors conclude.
-        figures: by task, method and metric.
+        citation: the paper.
+        url: the paper's address; empty if unknown.
+        location: the number of the table or figure.
+        conclusion: the authors' conclusion.
+        values: reported values by task, method and metric.
     """
 
-    paper: str
+    citation: str
     url: str
-    where: str
-    says: str
-    figures: Mapping[str, Mapping[str, Mapping[str, Figure]]]
+    location: str
+    conclusion: str
+    values: Mapping[str, Mapping[str, Mapping[str, ReportedValue]]]
 
 
 @cache
-def published() -> dict[str, Published]:
-    """All tables and figures, by name.
+def load_published_tables() -> dict[str, PublishedTable]:
+    """Load all tables and figures by name.
 
     Example:
-        >>> published()["da-table3"].figures["ag-news"]["plain"]["accuracy"]
-        Figure(mean=93.01, std=0.13)
+        >>> load_published_tables()["da-table3"].values["ag-news"]["plain"]["accuracy"]
+        ReportedValue(mean=93.01, std=0.13)
     """
-    known = yaml.safe_load(resources.files(__package__).joinpath("figures.yaml").read_text(encoding="utf-8"))
-    found = {}
-    for name, study in known["studies"].items():
-        paper = known["papers"][study["paper"]]
-        figures = {
+    content = yaml.safe_load(resources.files(__package__).joinpath("figures.yaml").read_text(encoding="utf-8"))
+    tables = {}
+    for name, study in content["studies"].items():
+        paper = content["papers"][study["paper"]]
+        values = {
             task: {
-                method: {metric: figure(value) for metric, value in metrics.items()}
+                method: {metric: parse_value(value) for metric, value in metrics.items()}
                 for method, metrics in methods.items()
             }
-            for task, methods in study.get("figures", {}).items()
+            for task, methods in study.get("values", {}).items()
         }
-        found[name] = Published(paper["cite"], paper.get("url", ""), study["where"], study["says"], figures)
-    return found
+        tables[name] = PublishedTable(
+            paper["citation"], paper.get("url", ""), study["location"], study["conclusion"], values
+        )
+    return tables
 
 
-def figure(value: Any) -> Figure:
-    return Figure(*value) if isinstance(value, list) else Figure(value)
+def parse_value(value: Any) -> ReportedValue:
+    """Parse a mean, or a list of mean and standard deviation."""
+    return ReportedValue(*value) if isinstance(value, list) else ReportedValue(value)

@@ -1,8 +1,8 @@
-"""Attention guiding: tables 1 to 4, figures 3 and 6; figures 4 and 5 are pictures of heads."""
+"""Studies of the attention guiding paper: tables 1 to 4, figures 3 and 6. Figures 4 and 5 show heads."""
 
-from headwise.studies.reproduction.study_spec import Axis, Overrides, Pictured, StudySpec
+from headwise.studies.reproduction import InspectionFigure, LineChart, Overrides, StudySpec
 
-#: The names are those of the paper's footnotes.
+#: Model names as in the paper's footnotes.
 MODELS: dict[str, Overrides] = {
     "BERT": {"model": "bert-base-uncased"},
     "ALBERT": {"model": "albert-base-v2", "batch_size": 56},
@@ -15,13 +15,13 @@ MODELS: dict[str, Overrides] = {
 GUIDES = {"MDG": ("mdg",), "PDG": ("pdg",), "AG": ("mdg", "pdg")}
 BERT = MODELS["BERT"]
 
-PAIRED: dict[str, Overrides] = MODELS | {
-    f"{name}+AG": {**settings, "guides": GUIDES["AG"]} for name, settings in MODELS.items()
+MODELS_WITH_AND_WITHOUT_AG: dict[str, Overrides] = MODELS | {
+    f"{name}+AG": {**overrides, "guides": GUIDES["AG"]} for name, overrides in MODELS.items()
 }
-OWN_MODELS = {f"{name}+AG": name for name in MODELS}
+UNGUIDED_CONTROLS = {f"{name}+AG": name for name in MODELS}
 TASKS: dict[str, Overrides] = {"multinli": {}, "mednli": {}, "cross-genre-ir": {}}
 
-COMPARED = {
+OTHER_GUIDES = {
     "[First]": "first",
     "[Next]": "next",
     "[Prev]": "previous",
@@ -34,59 +34,59 @@ LAYERS = range(1, 13)
 SHARES = (20, 40, 60, 80, 100)
 
 WEIGHTS = (
-    "The paper chose α and β of {0.1, 0.01, 0.001, 0.0001} by grid search and does not say which; here weights are "
-    "automatic. headwise sweep chooses them on dev."
+    "The paper chose α and β from {0.1, 0.01, 0.001, 0.0001} by grid search and does not state the choice. This study "
+    "uses automatic weights; headwise sweep selects weights on dev."
 )
-RUNS = "The paper does not say how many runs its figures are of."
+RUNS = "The paper does not state the number of runs."
 MODEL = (
-    "--model names another Hugging Face encoder. The classifier is the model's own, as in the paper's released code; "
-    "its equation 7 has W · ReLU(h) of the first token: --classifier first-token."
+    "--model selects another Hugging Face encoder. The classifier is the model's own, as in the paper's released code; "
+    "equation 7 of the paper, W · ReLU(h) of the first token, is --classifier first-token."
 )
 
 
-def of_share(guides: tuple[str, ...], share: int) -> Overrides:
-    """All training rows, or a share of them."""
+def guides_with_share(guides: tuple[str, ...], share: int) -> Overrides:
+    """Return guides with a share of the training rows, in percent."""
     return {"guides": guides} if share == 100 else {"guides": guides, "rows": share / 100}
 
 
 STUDIES: dict[str, StudySpec] = {
     "guiding-table1": StudySpec(
-        asks="does guiding help seven pre-trained models?",
+        question="does guiding improve seven pre-trained models?",
         tasks=TASKS,
-        methods=PAIRED,
+        methods=MODELS_WITH_AND_WITHOUT_AG,
         baseline="BERT",
-        controls=OWN_MODELS,
+        controls=UNGUIDED_CONTROLS,
         notes=(WEIGHTS, RUNS),
     ),
     "guiding-table2": StudySpec(
-        asks="which guide helps BERT most?",
+        question="which guide improves BERT most?",
         tasks=dict.fromkeys(TASKS, BERT),
         methods={"unguided": {}, "AG": {"guides": GUIDES["AG"]}}
-        | {name: {"guides": (guide,)} for name, guide in COMPARED.items()},
+        | {name: {"guides": (guide,)} for name, guide in OTHER_GUIDES.items()},
         baseline="unguided",
-        missing={
-            "[Dependency]": "headwise train parses no sentences; the library's hw.guides.Dependency does the rest"
+        unavailable_methods={
+            "[Dependency]": "headwise train does not parse sentences; use headwise.guides.Dependency from Python"
         },
         notes=(WEIGHTS, RUNS, MODEL),
     ),
     "guiding-table3": StudySpec(
-        asks="which of the two guides helps?",
+        question="which of the two guides is effective?",
         tasks={"multinli": MODELS["RoBERTa"], "mednli": MODELS["BlueBERT"], "cross-genre-ir": MODELS["BioBERT"]},
         methods={"unguided": {}, **{name: {"guides": guides} for name, guides in GUIDES.items()}},
         baseline="unguided",
         notes=(WEIGHTS, RUNS, MODEL),
     ),
     "guiding-table4": StudySpec(
-        asks="what does guiding cost?",
+        question="how much training time does guiding cost?",
         tasks={name: {"epochs": 1} for name in TASKS},
-        methods=PAIRED,
+        methods=MODELS_WITH_AND_WITHOUT_AG,
         baseline="BERT",
-        controls=OWN_MODELS,
+        controls=UNGUIDED_CONTROLS,
         seeds=3,
-        notes=("Seconds depend on the GPU; the paper's is a GeForce RTX 3090. Run one at a time (--jobs 1).",),
+        notes=("Training time depends on the GPU; the paper uses a GeForce RTX 3090. Use --jobs 1.",),
     ),
     "guiding-figure3": StudySpec(
-        asks="which layers should be guided?",
+        question="which layers should be guided?",
         tasks={"mednli": BERT},
         methods={
             "unguided": {},
@@ -97,36 +97,34 @@ STUDIES: dict[str, StudySpec] = {
             },
         },
         baseline="unguided",
-        axis=Axis(
+        chart=LineChart(
             "layer",
             {"unguided": ("unguided", (LAYERS[0], LAYERS[-1]))}
             | {f"{name} at layer {layer}": (name, (layer,)) for name in GUIDES for layer in LAYERS},
         ),
-        notes=(WEIGHTS, RUNS, MODEL, "The paper's layers are taken as counted from 1."),
+        notes=(WEIGHTS, RUNS, MODEL, "The paper's layers are assumed to be numbered from 1."),
     ),
     "guiding-figure6": StudySpec(
-        asks="does guiding help with few training rows?",
+        question="does guiding help with few training examples?",
         tasks={"mednli": BERT},
         methods={
-            f"{name}, {share}%": of_share(guides, share)
+            f"{name}, {share}%": guides_with_share(guides, share)
             for share in SHARES
             for name, guides in {"unguided": (), **GUIDES}.items()
         },
         baseline="unguided, 100%",
         controls={f"{name}, {share}%": f"unguided, {share}%" for share in SHARES for name in GUIDES},
-        axis=Axis(
-            "training rows, %",
+        chart=LineChart(
+            "training examples, %",
             {f"{name}, {share}%": (name, (share,)) for name in ("unguided", *GUIDES) for share in SHARES},
         ),
         notes=(WEIGHTS, RUNS, MODEL),
     ),
 }
 
-PICTURES: dict[str, Pictured] = {
-    "guiding-figure4": Pictured(
-        "the mean map of a text: unguided, MDG, PDG, both", 'headwise inspect RUN RUN RUN RUN --text "…" --out FOLDER'
-    ),
-    "guiding-figure5": Pictured(
-        "all heads' maps in two principal components", 'headwise inspect RUN RUN RUN RUN --text "…" --out FOLDER'
-    ),
+INSPECT_FOUR_RUNS = 'headwise inspect RUN RUN RUN RUN --text "…" --out FOLDER'
+
+INSPECTION_FIGURES: dict[str, InspectionFigure] = {
+    "guiding-figure4": InspectionFigure("mean attention map of a text: unguided, MDG, PDG, both", INSPECT_FOUR_RUNS),
+    "guiding-figure5": InspectionFigure("attention maps of all heads in two principal components", INSPECT_FOUR_RUNS),
 }

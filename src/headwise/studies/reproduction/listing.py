@@ -1,21 +1,22 @@
-"""What there is to reproduce, at a glance."""
+"""List of the tables and figures that can be reproduced."""
 
 import sys
 
 from rich.console import Console
 from rich.table import Table
 
-from headwise.studies.papers import published
-from headwise.studies.reproduction.registry import PICTURES, STUDIES
+from headwise.studies.papers import load_published_tables
+from headwise.studies.reproduction.registry import INSPECTION_FIGURES, STUDIES
 
 
 def print_reproductions() -> None:
-    """All tables and figures: what each asks, and how it is had."""
-    told = Table(title="Tables and figures of the papers", title_justify="left")
-    for heading in ("name", "of", "asks", "tasks"):
-        told.add_column(heading, no_wrap=heading == "name")
-    for name, found in STUDIES.items():
-        told.add_row(name, published()[name].where, found.asks, ", ".join(found.tasks))
-    for name, picture in PICTURES.items():
-        told.add_row(name, "inspection", picture.shows, picture.command)
-    Console(width=None if sys.stdout.isatty() else 140, highlight=False).print(told, markup=False)
+    """Print all tables and figures with their questions and tasks."""
+    table = Table(title="Tables and figures of the papers", title_justify="left")
+    for heading in ("name", "location", "question", "tasks"):
+        table.add_column(heading, no_wrap=heading == "name")
+    published = load_published_tables()
+    for name, spec in STUDIES.items():
+        table.add_row(name, published[name].location, spec.question, ", ".join(spec.tasks))
+    for name, figure in INSPECTION_FIGURES.items():
+        table.add_row(name, "inspection", figure.description, figure.command)
+    Console(width=None if sys.stdout.isatty() else 140, highlight=False).print(table, markup=False)

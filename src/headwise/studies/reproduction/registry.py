@@ -1,21 +1,20 @@
-"""All tables and figures, by name."""
+"""Registry of the tables and figures that can be reproduced."""
 
 from headwise.errors import UserError
-from headwise.studies.reproduction import distance_aware, guiding, relative_positions
-from headwise.studies.reproduction.study_spec import Pictured, StudySpec
+from headwise.studies.reproduction import InspectionFigure, StudySpec, distance_aware, guiding, relative_positions
 
 STUDIES: dict[str, StudySpec] = distance_aware.STUDIES | relative_positions.STUDIES | guiding.STUDIES
-PICTURES: dict[str, Pictured] = distance_aware.PICTURES | guiding.PICTURES
+INSPECTION_FIGURES: dict[str, InspectionFigure] = distance_aware.INSPECTION_FIGURES | guiding.INSPECTION_FIGURES
 
 
 def get_study(name: str) -> StudySpec:
-    """A study by name.
+    """Return a study by name.
 
     Raises:
-        UserError: there is none, or it is a picture.
+        UserError: there is no such study, or it is a figure of attention heads.
     """
-    if name in PICTURES:
-        raise UserError(f"{name}: a picture of a trained model's heads; {PICTURES[name].command} draws it")
+    if name in INSPECTION_FIGURES:
+        raise UserError(f"{name} shows the heads of a trained model; draw it with {INSPECTION_FIGURES[name].command}")
     if name not in STUDIES:
-        raise UserError(f"no table or figure {name!r}; headwise reproduce --list names them")
+        raise UserError(f"no table or figure {name!r}; headwise reproduce --list lists all names")
     return STUDIES[name]

@@ -1,188 +1,259 @@
-"""`headwise reproduce`: a paper's study on the published data, or on what there is, beside the paper's figures."""
+"""`headwise reproduce`: run a paper's study on the published or other data, and compare with the reported values."""
 
 import json
-import sys
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from headwise.errors import UserError
 from headwise.inspection import draw_curves
-from headwise.studies import report, tables
-from headwise.studies.analysis import analyze
-from headwise.studies.compare import conducted
-from headwise.studies.comparison import TaskComparison
+from headwise.studies import tables
+from headwise.studies.analysis import Metric, TaskComparison, analyze
+from headwise.studies.compare import run_and_report
 from headwise.studies.methods import Method
-from headwise.studies.papers import published
-from headwise.studies.plan import Run, runs
-from headwise.studies.reproduction.paper_comparison import beside
+from headwise.studies.papers import PublishedTable, ReportedValue, load_published_tables
+from headwise.studies.plan import Result, Run, plan_runs
+from headwise.studies.report import print_analysis, stdout_console, write_report
+from headwise.studies.reproduction import LineChart, Overrides, StudySpec
 from headwise.studies.reproduction.registry import get_study
-from headwise.studies.reproduction.study_spec import Axis, Overrides, StudySpec
 from headwise.studies.study import Study, higher_is_better
+from headwise.studies.summary import format_number
 from headwise.studies.worker_pool import Resources
 from headwise.training.core.config import RunConfig
 from headwise.training.registry import get_task_type
 
+logger = logging.getLogger(__name__)
+
+SECONDS_PER_EPOCH = "seconds per epoch"
+
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """What the user wants otherwise than the paper has it.
+    """Deviations from the paper that the user asks for.
 
     Args:
-        places: tasks, each with its data's place, or None where it comes from the hub; none for the study's own.
-        methods: some of the study's; none for all.
-        settings: of training.
+        data_by_task: tasks with the paths of their data, or None for data from the hub; empty for the study's tasks.
+        methods: a selection of the study's methods; empty for all.
+        overrides: training options.
     """
 
-    places: Mapping[str, str | None]
+    data_by_task: Mapping[str, str | None]
     methods: Sequence[str]
-    settings: Overrides
+    overrides: Overrides
 
 
 def create_reproduction(
     name: str,
-    asked: ReproduceOptions,
-    out: Path,
+    options: ReproduceOptions,
+    out_dir: Path,
     *,
     seeds: int | None,
     storage: str | None = None,
     keep_models: bool = False,
 ) -> Study:
-    """A paper's study, all of whose runs wait.
+    """Create the study of a table or figure and enqueue its runs.
+
+    Args:
+        name: the table or figure.
+        options: deviations from the paper.
+        out_dir: the study's folder.
+        seeds: the number of seeds; by default the study's.
+        storage: the database's URL; by default a file in the folder.
+        keep_models: keep all trained models; otherwise only those of the first seed.
 
     Raises:
-        UserError: no such study, task or method, or settings that do not go together.
+        UserError: the study, a task or a method is unknown, or options are invalid.
     """
-    declared = get_study(name)
-    planned = plan(name, declared, asked, declared.seeds if seeds is None else seeds)
-    names = [run.method for run in planned]
-    own = [declared.controls[method] for method in names if method in declared.controls]
-    return Study.begin(
-        out,
+    spec = get_study(name)
+    runs = plan_reproduction(name, spec, options, spec.seeds if seeds is None else seeds)
+    methods = [run.method for run in runs]
+    controls = [spec.controls[method] for method in methods if method in spec.controls]
+    return Study.create(
+        out_dir,
         name,
-        planned,
+        runs,
         storage=storage,
         keep_models=keep_models,
-        maximise=higher_is_better([run.settings for run in planned]),
-        baseline=declared.baseline if declared.baseline in names else own[0],
-        controls=dict(declared.controls),
+        maximize=higher_is_better([run.config for run in runs]),
+        baseline=spec.baseline if spec.baseline in methods else controls[0],
+        controls=dict(spec.controls),
     )
 
 
-def plan(name: str, declared: StudySpec, asked: ReproduceOptions, seeds: int) -> list[Run]:
-    """All runs of a study, as the user wants them; what is left out is told.
+def plan_reproduction(name: str, spec: StudySpec, options: ReproduceOptions, seeds: int) -> list[Run]:
+    """Return the runs of a study. Methods that cannot be run are skipped and logged.
 
     Raises:
-        UserError: see `begin`.
+        UserError: a task or method is unknown, options are invalid, or no run is left.
     """
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}")
-    methods = chosen(name, declared, asked)
-    bases = [base(declared, task, place, asked.settings) for task, place in places(declared, asked).items()]
-    planned: list[Run] = []
-    for one in bases:
-        known = {field.name for field in fields(one)}
-        able = [method for method in methods if method.settings.keys() <= known]
-        for method in methods:
-            if method not in able:
-                told(
-                    f"left out: {one.task}, {method.name}: its runs have no {', '.join(method.settings.keys() - known)}"
-                )
-        able = [method for method in able if has_layers(one, method)]
-        if any(method.name != declared.baseline for method in able):
-            planned += runs([one], able, range(one.seed, one.seed + seeds))
-    if not planned:
-        raise UserError(f"{name}: nothing is left to run")
-    return planned
+    methods = select_methods(name, spec, options)
+    data_by_task = options.data_by_task or dict.fromkeys(spec.tasks)
+    runs: list[Run] = []
+    for task, data in data_by_task.items():
+        base = build_base_config(spec, task, data, options.overrides)
+        task_methods = [method for method in methods if is_applicable(method, base)]
+        if any(method.name != spec.baseline for method in task_methods):
+            runs += plan_runs([base], task_methods, range(base.seed, base.seed + seeds))
+    if not runs:
+        raise UserError(f"{name}: no runs are left")
+    return runs
 
 
-def chosen(name: str, declared: StudySpec, asked: ReproduceOptions) -> list[Method]:
-    """The methods, with those that they are compared with."""
-    for method in asked.methods:
-        if method not in declared.methods:
-            why = declared.missing.get(method, f"there: {', '.join(declared.methods)}")
-            raise UserError(f"--methods {method}: not in {name}; {why}")
-    if not asked.methods:
-        for method, why in declared.missing.items():
-            told(f"left out: {method}: {why}")
-    wanted = set(asked.methods or declared.methods)
-    wanted |= {declared.controls[method] for method in wanted if method in declared.controls}
-    if wanted - declared.controls.keys() - set(declared.controls.values()):
-        wanted.add(declared.baseline)
-    return [Method(method, settings) for method, settings in declared.methods.items() if method in wanted]
-
-
-def places(declared: StudySpec, asked: ReproduceOptions) -> Mapping[str, str | None]:
-    return asked.places or dict.fromkeys(declared.tasks)
-
-
-def base(declared: StudySpec, task: str, place: str | None, given: Overrides) -> RunConfig:
-    """The settings that all methods of a task share: the study's, and what the user says otherwise.
-
-    A task that is not the study's has the settings of its first.
-    """
-    own = declared.tasks.get(task, next(iter(declared.tasks.values())))
-    made: Any = get_task_type(task).settings
-    known = {field.name for field in fields(made)}
-    settings = {name: value for name, value in {**own, **given}.items() if name in known}
-    found: RunConfig = made(**{**settings, "task": task, **({} if place is None else {"data": (place,)})})
-    return found
-
-
-def has_layers(one: RunConfig, method: Method) -> bool:
-    """Whether the model has the layers that a method guides; a model that is not at hand is taken to have them."""
-    wanted = [int(guide.partition("@")[2]) for guide in method.settings.get("guides", ()) if "@" in guide]
-    file = Path(method.settings.get("model", one.model)) / "config.json"
-    if not wanted or not file.is_file():
-        return True
-    count = json.loads(file.read_text(encoding="utf-8")).get("num_hidden_layers", max(wanted) + 1)
-    if max(wanted) < count:
-        return True
-    told(f"left out: {method.name}: the model has {count} layers")
-    return False
-
-
-def run_reproduction(running: Study, machine: Resources) -> bool:
-    """Do what waits, and tell what came out beside the paper; False if some of it failed.
+def select_methods(name: str, spec: StudySpec, options: ReproduceOptions) -> list[Method]:
+    """Return the selected methods together with their controls.
 
     Raises:
-        KeyboardInterrupt: stopped; the study can be resumed.
+        UserError: a method is not in the study, or cannot be run.
     """
-    return conducted(running, machine, lambda: conclude(running), command="reproduce")
+    for method in options.methods:
+        if method not in spec.methods:
+            reason = spec.unavailable_methods.get(method, f"expected one of {', '.join(spec.methods)}")
+            raise UserError(f"--methods {method}: not in {name}; {reason}")
+    if not options.methods:
+        for method, reason in spec.unavailable_methods.items():
+            logger.warning("skipped %s: %s", method, reason)
+    selected = set(options.methods or spec.methods)
+    selected |= {spec.controls[method] for method in selected if method in spec.controls}
+    if selected - spec.controls.keys() - set(spec.controls.values()):
+        selected.add(spec.baseline)
+    return [Method(method, overrides) for method, overrides in spec.methods.items() if method in selected]
 
 
-def conclude(running: Study) -> None:
-    """The answer of what is finished, and the paper's figures beside it, on the terminal and in files."""
-    name = running.folder.kind
-    paper, declared = published()[name], get_study(name)
-    found = analyze(running.results(), running.about["baseline"], running.about["controls"])
-    grids = beside(running.results(), paper)
-    words = [f"{name}: {declared.asks}", f"{paper.paper}, {paper.where}. It says: {paper.says}.", *declared.notes]
-    figures = [] if declared.axis is None else [picture(task, declared.axis) for task in found.tasks]
-    report.write(found, running.folder.path, words=words, grids=grids, figures=figures)
-    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
-    for line in words:
+def build_base_config(spec: StudySpec, task: str, data: str | None, user_overrides: Overrides) -> RunConfig:
+    """Return the configuration that all methods of a task share.
+
+    A task that is not in the study gets the options of the study's first task.
+
+    Args:
+        spec: the study.
+        task: the task.
+        data: the path of its data; None for data from the hub.
+        user_overrides: options that take precedence over the study's.
+    """
+    task_overrides = spec.tasks.get(task, next(iter(spec.tasks.values())))
+    config_class: Any = get_task_type(task).settings
+    names = {field.name for field in fields(config_class)}
+    options = {name: value for name, value in {**task_overrides, **user_overrides}.items() if name in names}
+    config: RunConfig = config_class(**{**options, "task": task, **({} if data is None else {"data": (data,)})})
+    return config
+
+
+def is_applicable(method: Method, base: RunConfig) -> bool:
+    """Return whether a task has the method's options and the model has the guided layers. Log the reason if not."""
+    missing_options = method.overrides.keys() - {field.name for field in fields(base)}
+    if missing_options:
+        logger.warning("skipped %s on %s: it has no option %s", method.name, base.task, ", ".join(missing_options))
+        return False
+    layers = [int(guide.partition("@")[2]) for guide in method.overrides.get("guides", ()) if "@" in guide]
+    model_config = Path(method.overrides.get("model", base.model)) / "config.json"
+    if not layers or not model_config.is_file():  # the layers of a model on the hub are unknown
+        return True
+    num_layers = json.loads(model_config.read_text(encoding="utf-8")).get("num_hidden_layers", max(layers) + 1)
+    if max(layers) >= num_layers:
+        logger.warning("skipped %s: the model has %d layers", method.name, num_layers)
+        return False
+    return True
+
+
+def run_reproduction(study: Study, resources: Resources) -> bool:
+    """Run a reproduction and report the results next to the paper's. Return whether all runs finished.
+
+    Raises:
+        KeyboardInterrupt: the study was stopped; it can be resumed.
+    """
+    return run_and_report(study, resources, lambda: report_reproduction(study), command="reproduce")
+
+
+def report_reproduction(study: Study) -> None:
+    """Analyze the finished runs, write the report and print the results, with the paper's values."""
+    name = study.study_dir.kind
+    published, spec = load_published_tables()[name], get_study(name)
+    results = study.results()
+    analysis = analyze(results, study.metadata["baseline"], study.metadata["controls"])
+    paper_tables = compare_with_paper(results, published)
+    introduction = [
+        f"{name}: {spec.question}",
+        f"{published.citation}, {published.location}. Its conclusion: {published.conclusion}.",
+        *spec.notes,
+    ]
+    figures = [] if spec.chart is None else [draw_line_chart(task, spec.chart) for task in analysis.tasks]
+    write_report(
+        analysis,
+        study.study_dir.path,
+        introduction=introduction,
+        extra_tables=paper_tables,
+        extra_figures=figures,
+    )
+    console = stdout_console()
+    for line in introduction:
         console.print(line, markup=False)
-    found.tell(console)
-    for grid in grids:
-        console.print(tables.rich(grid))
+    print_analysis(analysis, console)
+    for table in paper_tables:
+        console.print(tables.to_rich(table))
 
 
-def picture(task: TaskComparison, axis: Axis) -> tuple[Figure, str]:
-    """A line for each kind of method over the figure's axis."""
+def compare_with_paper(results: Sequence[Result], published: PublishedTable) -> list[tables.TextTable]:
+    """Return a table of reported and own values for each task for which the paper reports values."""
+    paper_tables = []
+    for task in dict.fromkeys(result.task for result in results):
+        rows = []
+        for method, reported_values in published.values.get(task, {}).items():
+            method_results = [result for result in results if (result.task, result.method) == (task, method)]
+            for metric, reported in reported_values.items():
+                own_values = [own_value(result, metric) for result in method_results]
+                rows.append(paper_row(method, metric, reported, own_values))
+        if rows:
+            header = ("method", "metric", "paper", "ours", "ours − paper")
+            paper_tables.append(tables.TextTable(f"{task}, compared with {published.location}", header, tuple(rows)))
+    return paper_tables
+
+
+def own_value(result: Result, metric: str) -> float:
+    """Return the metric of a run in the paper's unit."""
+    if metric == SECONDS_PER_EPOCH:
+        return float(result.metrics["train_seconds"]) / float(result.metrics["epochs"])
+    primary = Metric.from_metrics(result.metrics)
+    return Metric(metric, primary.higher_is_better, primary.split).value(result)
+
+
+def paper_row(method: str, metric: str, reported: ReportedValue, own_values: Sequence[float]) -> tuple[str, ...]:
+    """
+    >>> paper_row("plain", "accuracy", ReportedValue(93.01, 0.13), [92.0, 93.0])
+    ('plain', 'accuracy', '93.01 ± 0.13', '92.50 ± 0.71', '−0.51')
+    >>> paper_row("rpr", "accuracy", ReportedValue(93.14), [])
+    ('rpr', 'accuracy', '93.14', '', '')
+    """
+    reported_cell = format_mean(reported.mean, reported.std)
+    if not own_values:
+        return method, metric, reported_cell, "", ""
+    mean = fmean(own_values)
+    own_cell = format_mean(mean, stdev(own_values) if len(own_values) > 1 else None)
+    two_decimals = Metric("accuracy", True, "test")
+    return method, metric, reported_cell, own_cell, format_number(mean - reported.mean, two_decimals, plus=True)
+
+
+def format_mean(mean: float, std: float | None) -> str:
+    """
+    >>> format_mean(93.0, 0.131), format_mean(93.0, None)
+    ('93.00 ± 0.13', '93.00')
+    """
+    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
+
+
+def draw_line_chart(task: TaskComparison, chart: LineChart) -> tuple[Figure, str]:
+    """Draw the mean of each method over the chart's x-axis. Return the figure and its caption."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for method in task.methods:
-        name, places = axis.places[method.name]
-        lines.setdefault(name, []).extend((place, method.mean) for place in places)
-    drawn = draw_curves(
-        {name: [sorted(points)] for name, points in lines.items()}, x=axis.label, y=tables.heading(task.measure)
+        line, x_values = chart.points[method.name]
+        lines.setdefault(line, []).extend((x, method.mean) for x in x_values)
+    figure = draw_curves(
+        {line: [sorted(points)] for line, points in lines.items()}, x=chart.x_label, y=tables.metric_label(task.metric)
     )
-    return drawn, f"{task.task}: means over seeds, as the paper's figure shows them."
-
-
-def told(line: str) -> None:
-    print(f"headwise: {line}", file=sys.stderr)
+    return figure, f"{task.task}: means over seeds, drawn like the paper's figure."

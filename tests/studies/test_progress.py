@@ -1,0 +1,28 @@
+"""Progress of a study: one line for each run that ended."""
+
+from pathlib import Path
+
+import pytest
+
+from headwise.studies.progress import Progress
+from tests.studies.conftest import create_study
+
+
+def test_one_line_for_each_ended_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = create_study(tmp_path / "study", seeds=1)
+    with Progress(study.study_dir) as progress:
+        progress.update(study.trials.statuses(), num_to_start=2)
+        finished = study.trials.claim("worker")
+        assert finished is not None
+        study.trials.finish(finished, 0.75)
+        failed = study.trials.claim("worker")
+        assert failed is not None
+        log = study.study_dir.log_path(failed.run)
+        log.parent.mkdir()
+        log.write_text("10%\r20%\r30%\nTraceback\nValueError: bad luck\n")
+        study.trials.fail(failed, "bad luck")
+        progress.update(study.trials.statuses(), num_to_start=0)
+    output = capsys.readouterr().err
+    assert "[1/2] reviews.csv, plain, seed 0: 0.7500 (0 s)\n" in output
+    assert "[2/2] reviews.csv, rpr, seed 0: failed: bad luck\n    30%\n    Traceback\n    ValueError: bad" in output
+    assert f"log: {log}" in output

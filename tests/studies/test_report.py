@@ -1,0 +1,63 @@
+"""Printed and written reports."""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from headwise.studies.analysis import Analysis, analyze
+from headwise.studies.report import print_analysis, write_report
+from tests.studies.simulated import regression_runs, simulate_runs
+
+
+def printed(analysis: Analysis) -> str:
+    output = io.StringIO()
+    print_analysis(analysis, Console(file=output, width=200))
+    return output.getvalue()
+
+
+def test_printed_analysis_has_tables_warnings_and_sentences(tmp_path: Path) -> None:
+    results = regression_runs(tmp_path, {"none": 1.0, "plain": 1.1}, seeds=5)
+    text = printed(analyze(results, "none"))
+    assert "stars, compared with none" in text
+    assert "rmse (lower is better)" in text
+    assert "Warning: A permutation test with 5 seeds" in text
+    assert "plain is worse than none by 0.1" in text
+
+
+def test_report_is_one_page_with_tables(tmp_path: Path) -> None:
+    results = simulate_runs(tmp_path / "runs", {"none": 0.80, "a_b & c": 0.86}, seeds=6)
+    out = tmp_path / "out"
+    write_report(analyze(results, "none"), out)
+    assert sorted(path.name for path in out.iterdir()) == ["report.html", "table.csv", "table.md", "table.tex"]
+    html = (out / "report.html").read_text()
+    assert "a_b &amp; c is better than none by" in html
+    assert html.count("<img") == 4, "boxes, differences, dev metric, loss"
+    assert "peak memory, MiB (process)" in html
+    assert "http" not in html.replace("http-equiv", "")
+    tex = (out / "table.tex").read_text()
+    assert r"a\_b \& c" in tex
+    assert tex.count(r"\toprule") == tex.count(r"\bottomrule") == 1
+    assert "| a_b & c |" in (out / "table.md").read_text()
+    baseline, method = csv.DictReader((out / "table.csv").open())
+    assert (baseline["method"], method["method"]) == ("none", "a_b & c")
+    means = {
+        name: np.mean([r.metrics["metrics"]["test"]["accuracy"] for r in results if r.method == name])
+        for name in ("none", "a_b & c")
+    }
+    assert float(method["difference"]) == pytest.approx(100 * (means["a_b & c"] - means["none"]))
+    assert baseline["difference"] == ""
+
+
+def test_csv_names_the_control_of_each_method(tmp_path: Path) -> None:
+    results = simulate_runs(tmp_path / "runs", {"bert": 0.7, "roberta": 0.8, "roberta+mdg": 0.86}, seeds=3)
+    write_report(analyze(results, "bert", {"roberta+mdg": "roberta"}), tmp_path / "out")
+    rows = csv.DictReader((tmp_path / "out" / "table.csv").open())
+    assert {row["method"]: row["baseline"] for row in rows} == {
+        "bert": "bert",
+        "roberta": "bert",
+        "roberta+mdg": "roberta",
+    }

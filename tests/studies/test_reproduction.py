@@ -1,0 +1,201 @@
+"""Reproductions of the papers' tables and figures."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headwise.cli import main
+from headwise.errors import UserError
+from headwise.models import HeadwiseConfig
+from headwise.studies.analysis import analyze
+from headwise.studies.papers import load_published_tables
+from headwise.studies.plan import Result
+from headwise.studies.reproduction.registry import INSPECTION_FIGURES, STUDIES, get_study
+from headwise.studies.reproduction.reproduce import (
+    ReproduceOptions,
+    compare_with_paper,
+    draw_line_chart,
+    plan_reproduction,
+)
+from headwise.studies.study import Study
+from headwise.studies.worker import work
+from headwise.training.text.model import scheme_options
+from tests.studies.simulated import classification_run
+
+STUDY_NAMES = [
+    *(f"da-{x}" for x in ("table3", "table4", "table5", "figure3", "figure4", "figure5")),
+    *(f"rpr-table{n}" for n in (1, 2, 3)),
+    *(f"guiding-{x}" for x in ("table1", "table2", "table3", "table4", "figure3", "figure6")),
+]
+INSPECTION_NAMES = [*(f"da-figure{n}" for n in (1, 2, 6, 7, 8)), "guiding-figure4", "guiding-figure5"]
+
+
+def options(methods: Sequence[str] = (), **overrides: Any) -> ReproduceOptions:
+    return ReproduceOptions({}, methods, overrides)
+
+
+def test_all_tables_and_figures_are_registered() -> None:
+    assert sorted(STUDIES) == sorted(load_published_tables()) == sorted(STUDY_NAMES)
+    assert sorted(INSPECTION_FIGURES) == sorted(INSPECTION_NAMES)
+
+
+@pytest.mark.parametrize("name", STUDY_NAMES)
+def test_studies_match_published_tables(name: str) -> None:
+    spec, published = STUDIES[name], load_published_tables()[name]
+    methods = spec.methods.keys() | spec.unavailable_methods.keys()
+    assert spec.baseline in spec.methods
+    assert {*spec.controls, *spec.controls.values()} <= spec.methods.keys()
+    assert spec.chart is None or spec.chart.points.keys() == spec.methods.keys()
+    for task, values in published.values.items():
+        assert task in spec.tasks
+        assert values.keys() <= methods
+        for metrics in values.values():
+            for metric, value in metrics.items():
+                assert value.mean > 0
+                assert metric == "seconds per epoch" or value.mean < 100
+    if name.startswith("da"):
+        assert any(overrides.get("model") == "none" for overrides in spec.methods.values()), "a control without scheme"
+
+
+def test_published_values() -> None:
+    """Some values of each paper, copied from the papers a second time."""
+    values = {name: published.values for name, published in load_published_tables().items()}
+    assert values["da-table3"]["amazon-electronics"]["distance-aware"]["macro_f1"].mean == 44.29
+    assert values["da-table4"]["snli"]["transformer-xl"]["accuracy"].std == 0.29
+    assert values["da-table5"]["mind"]["rpr"]["ndcg@10"].mean == 41.65
+    assert values["rpr-table1"]["translation"]["en-fr big absolute"]["bleu"].mean == 41.2
+    assert values["rpr-table3"]["translation"]["values"]["bleu"].mean == 25.3
+    assert values["guiding-table1"]["cross-genre-ir"]["SciBERT+AG"]["r@3"].mean == 88.07
+    assert values["guiding-table2"]["mednli"]["[PMI]"]["precision"].mean == 77.60
+    assert values["guiding-table3"]["mednli"]["MDG"]["accuracy"].mean == 82.98
+    assert values["guiding-table4"]["mednli"]["BlueBERT+AG"]["seconds per epoch"].mean == 102
+    assert values["guiding-figure3"]["mednli"]["MDG at layer 7"]["accuracy"].mean == 77.36
+    assert values["guiding-figure6"]["mednli"]["PDG, 20%"]["accuracy"].mean == 69.48
+
+
+@pytest.mark.parametrize("name", [name for name in STUDY_NAMES if not name.startswith("rpr") and name != "da-table5"])
+def test_text_studies_can_be_planned(name: str) -> None:
+    spec = STUDIES[name]
+    tasks = dict.fromkeys(task for task in spec.tasks if task != "mind")
+    runs = plan_reproduction(name, spec, ReproduceOptions(tasks, (), {"epochs": 3.0}), 2)
+    assert len(runs) == len({run.key for run in runs}) == len(tasks) * len(spec.methods) * 2
+    assert {run.config.epochs for run in runs} == {3.0}, "the user's options take precedence"
+
+
+@pytest.mark.parametrize("name", ["da-figure4", "da-figure5"])
+def test_distance_variants_are_valid_models(name: str) -> None:
+    for overrides in STUDIES[name].methods.values():
+        parsed_options = scheme_options(overrides.get("scheme_options", ()))
+        HeadwiseConfig(scheme=overrides["model"], scheme_options=parsed_options)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "expected"),
+    [
+        ("da-table4", "rpr", {"none", "rpr"}),
+        ("guiding-table1", "SciBERT+AG", {"SciBERT", "SciBERT+AG"}),
+        ("guiding-figure6", "MDG, 40%", {"unguided, 40%", "MDG, 40%"}),
+    ],
+)
+def test_selected_methods_are_run_with_their_controls(name: str, method: str, expected: set[str]) -> None:
+    spec = get_study(name)
+    task = next(iter(spec.tasks))
+    runs = plan_reproduction(name, spec, ReproduceOptions({task: None}, [method], {}), 1)
+    assert {run.method for run in runs} == expected
+
+
+def test_layers_that_the_model_lacks_are_skipped(tmp_path: Path, study_log: list[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": 6}))
+    runs = plan_reproduction("guiding-figure3", get_study("guiding-figure3"), options(model=str(tmp_path)), 1)
+    assert len(runs) == 1 + 3 * 6
+    assert "skipped MDG at layer 7: the model has 6 layers" in study_log
+
+
+def test_unknown_studies_and_methods() -> None:
+    with pytest.raises(UserError, match="headwise inspect"):
+        get_study("da-figure8")
+    with pytest.raises(UserError, match="no table or figure 'da-table9'"):
+        get_study("da-table9")
+    with pytest.raises(UserError, match="not in da-table4; expected one of none, plain"):
+        plan_reproduction("da-table4", get_study("da-table4"), options(["alibi"]), 1)
+    with pytest.raises(UserError, match="does not parse sentences"):
+        plan_reproduction("guiding-table2", get_study("guiding-table2"), options(["[Dependency]"]), 1)
+
+
+def test_reported_and_own_values(tmp_path: Path) -> None:
+    results = [
+        classification_run(tmp_path, "plain", seed, np.arange(100) < num_correct)
+        for seed, num_correct in enumerate((80, 84))
+    ]
+    (table,) = compare_with_paper(results, load_published_tables()["da-table4"])
+    assert table.rows[0] == ("plain", "accuracy", "89.67 ± 0.22", "82.00 ± 2.83", "−7.67")
+    assert table.rows[-1] == ("distance-aware", "macro_f1", "90.43 ± 0.19", "", "")
+
+
+def test_seconds_per_epoch(tmp_path: Path) -> None:
+    result = Result("mednli", "BERT", 0, tmp_path, {"train_seconds": 15.0, "epochs": 3.0})
+    (table,) = compare_with_paper([result, replace(result, seed=1)], load_published_tables()["guiding-table4"])
+    assert table.rows[0] == ("BERT", "seconds per epoch", "95.00", "5.00 ± 0.00", "−90.00")
+
+
+def test_line_chart(tmp_path: Path) -> None:
+    num_correct = {"unguided": 80, "MDG at layer 1": 82, "MDG at layer 2": 84, "PDG at layer 2": 86}
+    results = [classification_run(tmp_path, name, 0, np.arange(100) < count) for name, count in num_correct.items()]
+    chart = STUDIES["guiding-figure3"].chart
+    assert chart is not None
+    figure, _ = draw_line_chart(analyze(results, "unguided").tasks[0], chart)
+    lines = [np.asarray(line.get_xydata()).tolist() for line in figure.axes[0].get_lines()]
+    assert lines == [[[1, 80], [12, 80]], [[1, 82], [2, 84]], [[2, 86]]]
+
+
+def test_reproduce_from_command_to_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random = np.random.default_rng(0)
+    difficulty = random.random(300)
+    accuracies = {"none": 0.8, "rpr": 0.9}
+
+    def train(config: Any, run_dir: Path, resume: bool) -> dict[str, Any]:
+        is_correct = difficulty < accuracies[config.model] + random.normal(0, 0.01)
+        result = classification_run(tmp_path / "simulated", config.model, config.seed, is_correct, config.task)
+        shutil.copytree(result.run_dir, run_dir, dirs_exist_ok=True)
+        (run_dir / "metrics.json").write_text(json.dumps(result.metrics))
+        return result.metrics
+
+    monkeypatch.setattr(Study, "run", lambda self, _: work(self.trials, self.study_dir, train, poll_seconds=0.01))
+    out = tmp_path / "study"
+    arguments = ["--task", "sst2", "--methods", "rpr", "--seeds", "6", "--out", str(out)]
+    assert main(["reproduce", "da-table4", *arguments]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "rpr is better than none by" in output
+    assert "89.94 ± 0.19" in output
+    assert "Its conclusion: distance-aware is best on both datasets" in output
+    assert "89.94 ± 0.19" in (out / "report.html").read_text()
+    assert "89.94 ± 0.19" in (out / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "headwise reproduce --list"),
+        (["da-table9", "--out", "x"], "no table or figure 'da-table9'"),
+        (["da-figure1", "--out", "x"], "headwise inspect"),
+        (["da-table4", "--data", "x", "--out", "x"], "--task sst2=PATH --task snli=PATH"),
+        (["da-table4"], "--out"),
+    ],
+)
+def test_user_errors(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", *args]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_list_names_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--list"]) == 0
+    output = capsys.readouterr().out
+    assert all(name in output for name in [*STUDY_NAMES, *INSPECTION_NAMES])

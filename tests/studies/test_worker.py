@@ -1,0 +1,138 @@
+"""Workers whose runs fail, or that are killed: the study is completed nevertheless."""
+
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwise.errors import UserError
+from headwise.studies.worker import EXIT_TAKEN_OVER, work
+from headwise.training.core.config import RunConfig
+from headwise.training.core.run_dir import complete
+from tests.studies.conftest import create_study, states, two_method_runs
+from tests.studies.fakes import fake_train
+from tests.studies.worker_script import read_starts, wait_until, worker_environment, write_worker_script
+
+
+def test_worker_killed_during_a_run(tmp_path: Path, storage: str | None) -> None:
+    study = create_study(tmp_path / "study", seeds=3, storage=storage)
+    command = [*write_worker_script(tmp_path / "worker.py", seconds=0.7), str(study.study_dir.path)]
+    environment = worker_environment(HEADWISE_STORAGE=study.url)
+    first, second = (subprocess.Popen([*command, name], env=environment) for name in ("first", "second"))
+    wait_until(lambda: str(first.pid) in {pid for *_, pid in read_starts(study)})
+    time.sleep(0.1)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert second.wait(120) == 0
+    statuses = study.trials.statuses()
+    assert [status.state for status in statuses] == ["finished"] * 6, "no run is lost"
+    assert sorted(status.run.key for status in statuses) == sorted(run.key for run in two_method_runs(3))
+    assert len(study.results()) == 6, "no run counts twice"
+    num_starts = Counter((model, seed) for model, seed, _ in read_starts(study))
+    assert set(num_starts.values()) == {1, 2}
+    (restarted,) = (run for run, count in num_starts.items() if count == 2)
+    assert [pid for *run, pid in read_starts(study) if tuple(run) == restarted] == [str(first.pid), str(second.pid)]
+
+
+def test_worker_whose_run_was_taken_over_exits(tmp_path: Path) -> None:
+    study = create_study(tmp_path / "study", seeds=1)
+    command = [*write_worker_script(tmp_path / "worker.py", seconds=60), str(study.study_dir.path), "asleep"]
+    process = subprocess.Popen(command, env=worker_environment(), stderr=subprocess.DEVNULL)
+    wait_until(lambda: read_starts(study))
+    study.trials.release_all("asleep")
+    assert process.wait(60) == EXIT_TAKEN_OVER
+    assert states(study) == ["waiting", "waiting"]
+
+
+def test_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    """A worker may die after a run has finished and before its metric is recorded."""
+    study = create_study(tmp_path / "study", seeds=1)
+    for run in two_method_runs(1):
+        fake_train(run.config, study.study_dir.run_dir(run))
+
+    def train(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
+        raise AssertionError("the run is finished")
+
+    work(study.trials, study.study_dir, train, name="worker")
+    assert [status.value for status in study.trials.statuses()] == [0.0, 0.0]
+
+
+def test_only_complete_checkpoints_of_the_same_run_are_resumed(tmp_path: Path) -> None:
+    study = create_study(tmp_path / "study", seeds=2)
+    complete_run, truncated_run, wrong_run, new_run = two_method_runs(2)
+    for run in (complete_run, truncated_run, wrong_run):
+        run_dir = study.study_dir.run_dir(run)
+        checkpoint = run_dir / "checkpoints" / "checkpoint-5"
+        checkpoint.mkdir(parents=True)
+        config = new_run.config if run is wrong_run else run.config
+        (run_dir / "run.yaml").write_text(config.to_yaml())
+        if run is not truncated_run:
+            (checkpoint / "trainer_state.json").write_text('{"global_step": 5}')
+            complete(checkpoint)
+    calls = {}
+
+    def train(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
+        calls[config.model, config.seed] = resume, run_dir.exists()
+        return fake_train(config, run_dir)
+
+    work(study.trials, study.study_dir, train, name="worker")
+    assert calls == {
+        ("plain", 0): (True, True),
+        ("rpr", 0): (False, False),
+        ("plain", 1): (False, False),
+        ("rpr", 1): (False, False),
+    }
+
+
+def test_failed_run_does_not_stop_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    study = create_study(tmp_path / "study", seeds=2)
+
+    def train(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
+        os.system("echo output of a subprocess")
+        if config.model == "rpr" and config.seed == 0:
+            raise UserError("reviews.csv: no such file")
+        if config.model == "rpr":
+            raise RuntimeError("CUDA out of memory\nmore of it")
+        return fake_train(config, run_dir)
+
+    work(study.trials, study.study_dir, train, name="worker")
+    ends = {status.run.key: (status.state, status.error) for status in study.trials.statuses()}
+    assert ends["reviews.csv", "rpr", 0] == ("failed", "reviews.csv: no such file")
+    assert ends["reviews.csv", "rpr", 1] == ("failed", "RuntimeError: CUDA out of memory")
+    assert [state for state, _ in ends.values()].count("finished") == 2
+    log = study.study_dir.log_path(two_method_runs(2)[1]).read_text()
+    assert "output of a subprocess" in log
+    assert "reviews.csv: no such file" in log
+    assert capfd.readouterr().out == "", "output of runs goes to their logs"
+
+
+def test_nan_metric_is_a_failure(tmp_path: Path) -> None:
+    study = create_study(tmp_path / "study", seeds=1)
+
+    def train(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
+        return {"primary_metric": "rmse", "metrics": {"test": {"rmse": float("nan")}}}
+
+    work(study.trials, study.study_dir, train, name="worker")
+    assert {status.error for status in study.trials.statuses()} == {"the metric is NaN: training diverged"}
+
+
+@pytest.mark.parametrize("keep_models", [False, True])
+def test_models_of_the_first_seed_are_kept(tmp_path: Path, keep_models: bool) -> None:
+    study = create_study(tmp_path / "study", seeds=2, keep_models=keep_models)
+
+    def train(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
+        metrics = fake_train(config, run_dir)
+        (run_dir / "checkpoints" / "checkpoint-1").mkdir(parents=True)
+        (run_dir / "model.safetensors").touch()
+        return metrics
+
+    work(study.trials, study.study_dir, train, name="worker")
+    for run in two_method_runs(2):
+        files = sorted(path.name for path in study.study_dir.run_dir(run).iterdir())
+        model = ["model.safetensors"] if keep_models or run.seed == 0 else []
+        assert files == ["metrics.json", *model, "run.yaml"]

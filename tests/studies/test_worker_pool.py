@@ -1,0 +1,90 @@
+"""Worker pools: workers are replaced when they die, and stopped with the study."""
+
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from headwise.errors import UserError
+from headwise.studies.study import Study
+from headwise.studies.worker_pool import Resources, WorkerPool, run_workers
+from tests.studies.conftest import create_study, states
+from tests.studies.worker_script import SOURCE, read_starts, wait_until, write_worker_script
+
+
+def test_pool_replaces_dead_workers_and_stops_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = create_study(tmp_path / "study", seeds=4)
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    command = write_worker_script(tmp_path / "worker.py", seconds=300)
+    with WorkerPool(study.study_dir, study.trials, Resources(2), study.url, command) as pool:
+        pool.replace_dead(study.trials.statuses())
+        assert len(pool.workers) == 2
+        victim = pool.workers[0]
+        wait_until(lambda: len(read_starts(study)) == 2)
+        victim.process.kill()
+        victim.process.wait()
+        pool.replace_dead(study.trials.statuses())
+        assert victim not in pool.workers
+        assert len(pool.workers) == 2
+        assert Counter(states(study)) == {"running": 1, "waiting": 7}
+    assert Counter(states(study)) == {"waiting": 8}, "stopped workers release their runs"
+
+
+def test_interrupted_study_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = create_study(tmp_path / "study", seeds=2)
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+
+    def interrupt() -> None:
+        wait_until(lambda: len(study.results()) >= 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    slow_worker = write_worker_script(tmp_path / "slow.py", seconds=1)
+    with pytest.raises(KeyboardInterrupt):
+        run_workers(study.study_dir, study.trials, Resources(1), study.url, slow_worker)
+    thread.join()
+    counts = Counter(states(study))
+    assert counts["running"] == 0
+    assert counts["finished"] >= 1
+    assert counts["waiting"] >= 1
+    resumed = Study.resume(study.study_dir.path)
+    fast_worker = write_worker_script(tmp_path / "fast.py", seconds=0)
+    run_workers(resumed.study_dir, resumed.trials, Resources(1), resumed.url, fast_worker)
+    assert len(resumed.results()) == 4
+    assert len(read_starts(study)) <= 5, "finished runs were not trained again"
+
+
+def test_workers_that_cannot_start_are_an_error(tmp_path: Path) -> None:
+    study = create_study(tmp_path / "study", seeds=1)
+    broken = [sys.executable, "-c", "raise SystemExit('no torch here')"]
+    with pytest.raises(UserError, match=r"4 workers in a row died .* status 1: no torch here .* --resume continues"):
+        run_workers(study.study_dir, study.trials, Resources(1), study.url, broken)
+
+
+def test_worker_killed_before_its_first_run_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = create_study(tmp_path / "study", seeds=1)
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    worker = write_worker_script(tmp_path / "worker.py", seconds=0)
+    script = tmp_path / "killed_once.py"
+    script.write_text(
+        "import os, pathlib, signal, sys; marker = pathlib.Path(sys.argv[0] + '.marker')\n"
+        "if not marker.exists(): marker.touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"os.execv({worker[0]!r}, [*{list(worker)!r}, *sys.argv[1:]])\n"
+    )
+    run_workers(study.study_dir, study.trials, Resources(1), study.url, [sys.executable, str(script)])
+    assert (tmp_path / "killed_once.py.marker").exists()
+    assert len(study.results()) == 2
+
+
+def test_gpus_are_assigned_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    resources = Resources(4, ("0", "3"))
+    assert [resources.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(4)] == ["0", "3", "0", "3"]
+    assert int(resources.environment(0)["OMP_NUM_THREADS"]) >= 1
+    with pytest.raises(UserError, match="--jobs must be at least 1, got 0"):
+        Resources(0)

@@ -1,0 +1,63 @@
+"""Worker processes of tests: their runs write down when they start, and take a given time."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import headwise
+from headwise.studies.study import Study
+
+SOURCE = Path(headwise.__file__).parents[1]
+
+SCRIPT = """
+import os, signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, {tests!r})
+from headwise.studies.storage import connect
+from headwise.studies.study_dir import StudyDir
+from headwise.studies.trials import Trials
+from headwise.studies.worker import work
+from tests.studies.fakes import fake_train
+
+def train(config, run_dir, resume):
+    with open(Path(sys.argv[1]) / "starts.txt", "a") as file:
+        file.write(f"{{config.model}} {{config.seed}} {{os.getpid()}}\\n")
+    run_dir.mkdir(parents=True, exist_ok=True)
+    time.sleep({seconds})
+    return fake_train(config, run_dir)
+
+study_dir = StudyDir.read(Path(sys.argv[1]))
+storage = connect(study_dir.database_url(), heartbeat_seconds=1, heartbeat_timeout=2)
+work(Trials(storage, study_dir.name), study_dir, train, name=sys.argv[2], poll_seconds=0.1)
+"""
+
+
+def write_worker_script(path: Path, seconds: float) -> list[str]:
+    """Write a script that works on a study with frequent heartbeats. Return its command.
+
+    Args:
+        path: the script's path.
+        seconds: the duration of each run.
+    """
+    path.write_text(SCRIPT.format(tests=str(Path(__file__).parents[2]), seconds=seconds))
+    return [sys.executable, str(path)]
+
+
+def worker_environment(**variables: str) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"} | variables
+
+
+def read_starts(study: Study) -> list[list[str]]:
+    """Return model, seed and process id of every run that was started."""
+    path = study.study_dir.path / "starts.txt"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
