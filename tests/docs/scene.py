@@ -13,7 +13,7 @@ from transformers import BertConfig, BertModel
 from headwise.models import build_tokenizer
 from headwise.simulation.config import SimulationConfig
 from headwise.simulation.mind import simulate
-from tests.studies.simulated import classified
+from tests.studies.simulated import classification_run
 
 NOUNS = ["film", "plot", "actor", "scene", "music", "story", "end", "start"]
 WORDS = [*NOUNS, "a", "the", "is", "and", "good", "fine", "great", "lovely", "bad", "poor", "awful", "dull"]
@@ -71,10 +71,10 @@ def study(runs: Path) -> None:
     draw = np.random.default_rng(0)
     for method in ("none", "rpr"):
         for seed in range(3):
-            made = classified(runs, method, seed, draw.random(40) < 0.8)
-            (made.folder / "metrics.json").write_text(json.dumps(made.metrics))
+            made = classification_run(runs, method, seed, draw.random(40) < 0.8)
+            (made.run_dir / "metrics.json").write_text(json.dumps(made.metrics))
             (runs / method).mkdir(exist_ok=True)
-            made.folder.rename(runs / method / f"seed-{seed}")
+            made.run_dir.rename(runs / method / f"seed-{seed}")
 
 
 def word_vectors(folder: Path) -> None:

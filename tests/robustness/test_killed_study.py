@@ -18,14 +18,13 @@ from tests.training.conftest import rows, write
 #: The command, and its workers, with signs of life more often: else it takes a minute until one is given up.
 IMPATIENT = """
 import sys
-from headwise.studies import crew, storage
-storage.connect.__kwdefaults__.update(heartbeat=1, grace=3)
+from headwise.studies import storage, worker_pool
+storage.HEARTBEAT_SECONDS, storage.HEARTBEAT_TIMEOUT = 1, 3
 if sys.argv[1] == "worker":
     from headwise.studies.worker import main
     sys.argv = sys.argv[1:]
     sys.exit(main())
-crew.WORKER = (sys.executable, __file__, "worker")
-crew.conduct.__defaults__ = (crew.WORKER,)
+worker_pool.WORKER_COMMAND = (sys.executable, __file__, "worker")
 from headwise.cli import main
 sys.exit(main())
 """
