@@ -1,5 +1,6 @@
 """Progress of a study: one line for each run that ended."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,10 @@ from headwise.studies.progress import Progress
 from tests.studies.conftest import create_study
 
 
-def test_one_line_for_each_ended_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_for_each_ended_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headwise.studies")
     study = create_study(tmp_path / "study", seeds=1)
     with Progress(study.study_dir) as progress:
         progress.update(study.trials.statuses(), num_to_start=2)
@@ -26,3 +30,16 @@ def test_one_line_for_each_ended_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "[1/2] reviews.csv, plain, seed 0: 0.7500 (0 s)\n" in output
     assert "[2/2] reviews.csv, rpr, seed 0: failed: bad luck\n    30%\n    Traceback\n    ValueError: bad" in output
     assert f"log: {log}" in output
+
+
+def test_quiet_unless_info_is_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "headwise.studies")
+    study = create_study(tmp_path / "study", seeds=1)
+    claimed = study.trials.claim("worker")
+    assert claimed is not None
+    study.trials.finish(claimed, 0.75)
+    with Progress(study.study_dir) as progress:
+        progress.update(study.trials.statuses(), num_to_start=1)
+    assert capsys.readouterr().err == ""

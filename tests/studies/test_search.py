@@ -66,4 +66,4 @@ class PruneControl:
         self.after_epoch = after_epoch
 
     def prune(self, study: Any, trial: Any) -> bool:
-        return trial.user_attrs["method"] == "unchanged" and trial.last_step >= self.after_epoch
+        return bool(trial.user_attrs["method"] == "unchanged" and trial.last_step >= self.after_epoch)

@@ -1,5 +1,6 @@
 """Progress of a study on stderr: a bar over all runs, and a line for each run that ended."""
 
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -12,11 +13,13 @@ from rich.progress import Progress as ProgressBar
 from headwise.studies.study_dir import StudyDir
 from headwise.studies.trials import TrialStatus
 
+logger = logging.getLogger(__name__)
+
 END_STATES = ("finished", "failed", "pruned")
 
 
 class Progress:
-    """Progress bar of a study; the bar is shown on terminals only.
+    """Progress of a study, shown if messages of the level INFO are logged. The bar is for terminals only.
 
     Args:
         study_dir: the study's folder.
@@ -24,7 +27,9 @@ class Progress:
 
     def __init__(self, study_dir: StudyDir) -> None:
         self.study_dir = study_dir
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = Console(
+            stderr=True, highlight=False, soft_wrap=True, quiet=not logger.isEnabledFor(logging.INFO)
+        )
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
