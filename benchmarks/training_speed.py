@@ -1,9 +1,9 @@
-"""One epoch of `headwise train`: our distance-aware model, the paper's formula in its place, torch's own encoder.
+"""Speed of one epoch of `headwise train`: our distance-aware model, the paper's formula, and torch's encoder.
 
     python benchmarks/training_speed.py --task ag-news --data ag_news/ --vectors glove.npz --out OUT
 
-The same words, batches, Trainer and model around the one layer that differs. Each trains two epochs, the second of
-which is timed, and then some steps that are profiled. It writes `training_speed.md`.
+Everything but the encoder layer is the same: tokens, batches, Trainer and the rest of the model. Each variant trains
+for two epochs, of which the second is timed, and then for some profiled steps. It writes `training_speed.md`.
 """
 
 import argparse
@@ -30,41 +30,38 @@ from headwise.training.text.model import ModelBundle, build
 from headwise.training.text.train import load_examples, tokenize_splits, training_arguments
 from headwise.training.text.trainer import RunTrainer
 
-PROFILED = 20  # steps
+PROFILED_STEPS = 20
 
 
-class Naive(nn.Module):
-    """Distance-aware attention as the paper prints it: whole maps, by torch's operators."""
+class NaiveAttention(nn.Module):
+    """Distance-aware attention as in the paper, with whole maps and torch's operators. Uses our layer's parameters."""
 
-    def __init__(self, own: Any) -> None:
+    def __init__(self, attention: Any) -> None:
         super().__init__()
-        self.own = own
+        self.attention = attention
 
     def forward(self, x: Tensor, *_: Any, **options: Any) -> tuple[Tensor, None]:
-        own, scheme = self.own, self.own.scheme
-        q, k, v = (p(x).unflatten(-1, (own.heads, own.head_dim)).transpose(1, 2) for p in projections(own))
-        places = torch.arange(x.shape[1], device=x.device)
-        weighted = scheme.w[:, None, None] * (places[:, None] - places).abs()
+        layer, scheme = self.attention, self.attention.scheme
+        projections = (layer.q_proj, layer.k_proj, layer.v_proj)
+        q, k, v = (p(x).unflatten(-1, (layer.heads, layer.head_dim)).transpose(1, 2) for p in projections)
+        positions = torch.arange(x.shape[1], device=x.device)
+        weighted = scheme.w[:, None, None] * (positions[:, None] - positions).abs()
         f = (1 + scheme.v.exp())[:, None, None] / (1 + (scheme.v[:, None, None] - weighted).exp())
-        scores = (q @ k.mT).relu() * f / math.sqrt(own.head_dim)
+        scores = (q @ k.mT).relu() * f / math.sqrt(layer.head_dim)
         weights = scores.masked_fill(options["query_padding_mask"][:, None, None], -math.inf).softmax(dim=-1)
-        heads = F.dropout(weights, own.dropout, self.training).to(v.dtype) @ v
-        return own.out_proj(heads.transpose(1, 2).flatten(2)), None
+        output = F.dropout(weights, layer.dropout, self.training).to(v.dtype) @ v
+        return layer.out_proj(output.transpose(1, 2).flatten(2)), None
 
 
-def projections(own: Any) -> tuple[nn.Module, ...]:
-    return own.q_proj, own.k_proj, own.v_proj
+class TorchEncoder(nn.Module):
+    """torch's encoder instead of our layers, without distances."""
 
-
-class Torch(nn.Module):
-    """torch's encoder in the place of our layers; it knows no distances."""
-
-    def __init__(self, ours: EncoderLayer, layers: int, dropout: float) -> None:
+    def __init__(self, headwise_layer: EncoderLayer, layers: int, dropout: float) -> None:
         super().__init__()
-        inner = ours.feedforward[0]
+        inner, attention = headwise_layer.feedforward[0], headwise_layer.attention
         assert isinstance(inner, nn.Linear)
         layer = nn.TransformerEncoderLayer(
-            ours.attention.dim, ours.attention.heads, inner.out_features, dropout, batch_first=True
+            attention.dim, attention.heads, inner.out_features, dropout, batch_first=True
         )
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
@@ -73,133 +70,148 @@ class Torch(nn.Module):
         return encoded
 
 
-def unchanged(model: Any) -> None:
+def keep_layers(model: Any) -> None:
     pass
 
 
-def by_the_formula(model: Any) -> None:
+def use_naive_attention(model: Any) -> None:
     for layer in model.model.layers:
-        layer.attention = Naive(layer.attention)
+        layer.attention = NaiveAttention(layer.attention)
 
 
-def by_torch(model: Any) -> None:
+def use_torch_encoder(model: Any) -> None:
     layers = model.model.layers
-    model.model.layers = nn.ModuleList([Torch(layers[0], len(layers), model.config.dropout)])
+    model.model.layers = nn.ModuleList([TorchEncoder(layers[0], len(layers), model.config.dropout)])
 
 
-RIVALS: dict[str, Callable[[Any], None]] = {
-    "headwise, distance-aware": unchanged,
-    "the formula, distance-aware": by_the_formula,
-    "nn.TransformerEncoder, no distances": by_torch,
+#: Functions that change a model in place, by the name of the variant.
+VARIANTS: dict[str, Callable[[Any], None]] = {
+    "headwise, distance-aware": keep_layers,
+    "the paper's formula, distance-aware": use_naive_attention,
+    "nn.TransformerEncoder, no distances": use_torch_encoder,
 }
 
 
-class Clock(TrainerCallback):
-    """When epochs begin and end."""
+class EpochTimer(TrainerCallback):
+    """Records when epochs begin and end."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-        self.tick()
+        self.record_time()
 
     def on_epoch_end(self, *_: Any, **__: Any) -> None:
-        self.tick()
+        self.record_time()
 
-    def tick(self) -> None:
+    def record_time(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         self.times.append(time.perf_counter())
 
     @property
-    def second_epoch(self) -> float:
+    def second_epoch_seconds(self) -> float:
         return self.times[3] - self.times[2]
 
 
 def main() -> None:
-    asked = parsed()
-    settings = TextConfig(
-        task=asked.task, data=(asked.data,), vectors=asked.vectors, model="distance-aware"
-    ).resolve_paths()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory() as scratch, quiet_libraries():
-        task, examples = load_examples(settings)
-        tokens = tokenize_splits(build(settings, task, examples), examples, Path(scratch), again=True)["train"]
-        rows = []
-        for size in asked.batch_sizes:
-            for name, change in RIVALS.items():
+    args = parse_args()
+    config = TextConfig(task=args.task, data=(args.data,), vectors=args.vectors, model="distance-aware").resolve_paths()
+    args.out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as scratch_dir, quiet_libraries():
+        task, examples = load_examples(config)
+        tokens = tokenize_splits(build(config, task, examples), examples, Path(scratch_dir), again=True)["train"]
+        measurements = []
+        for batch_size in args.batch_sizes:
+            for name, change_model in VARIANTS.items():
                 set_seed(0)
-                built = build(settings, task, examples)
-                change(built.model)
-                rows.append((size, name, *measured(partial(trainer_for, settings, task, built, tokens, size, scratch))))
-                print(rows[-1][:3], flush=True)
-    write(asked.out / "training_speed.md", asked, len(tokens), rows)
+                bundle = build(config, task, examples)
+                change_model(bundle.model)
+                build_trainer = partial(make_trainer, config, task, bundle, tokens, batch_size, scratch_dir)
+                measurements.append((batch_size, name, *measure_training(build_trainer)))
+                print(measurements[-1][:3], flush=True)
+    write_report(args.out / "training_speed.md", args.task, len(tokens), measurements)
 
 
-def trainer_for(
-    settings: TextConfig, task: Any, built: ModelBundle, tokens: Any, size: int, scratch: str, **more: Any
+def make_trainer(
+    config: TextConfig,
+    task: Any,
+    bundle: ModelBundle,
+    tokens: Any,
+    batch_size: int,
+    scratch_dir: str,
+    **arguments: Any,
 ) -> RunTrainer:
-    args = training_arguments(settings, task, Path(scratch), has_dev=False)
-    args.save_strategy, args.logging_steps, args.report_to = "no", 10**9, []
-    for name, value in more.items():
-        setattr(args, name, value)
+    """Return a trainer; further arguments replace those of its training arguments."""
+    training_args = training_arguments(config, task, Path(scratch_dir), has_dev=False)
+    training_args.save_strategy, training_args.logging_steps, training_args.report_to = "no", 10**9, []
+    for name, value in arguments.items():
+        setattr(training_args, name, value)
     return RunTrainer(
-        model=built.model,
-        args=args,
-        train_dataset=built.reader.batches(tokens),
+        model=bundle.model,
+        args=training_args,
+        train_dataset=bundle.reader.batches(tokens),
         data_collator=identity_collate,
-        batch_size=size,
+        batch_size=batch_size,
         guides=(),
     )
 
 
-def measured(make: Callable[..., RunTrainer]) -> tuple[float, str]:
-    """Rows a second in the second epoch, and where a step's time goes."""
-    clock = Clock()
-    trainer = make(num_train_epochs=2)
-    trainer.add_callback(clock)
+def measure_training(build_trainer: Callable[..., RunTrainer]) -> tuple[float, str]:
+    """Return the examples per second of the second epoch, and a summary of the profile."""
+    timer = EpochTimer()
+    trainer = build_trainer(num_train_epochs=2)
+    trainer.add_callback(timer)
     trainer.train()
-    rows = len(trainer.train_dataset) / clock.second_epoch  # type: ignore[arg-type]
-    trainer = make(num_train_epochs=1, max_steps=PROFILED)
+    examples_per_second = len(trainer.train_dataset) / timer.second_epoch_seconds  # type: ignore[arg-type]
+    trainer = build_trainer(num_train_epochs=1, max_steps=PROFILED_STEPS)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
-    with profile(activities=activities) as found:
+    with profile(activities=activities) as profiler:
         trainer.train()
-    return rows, told(found)
+    return examples_per_second, summarize_profile(profiler)
 
 
-def told(found: Any) -> str:
-    events = found.key_averages()
+def summarize_profile(profiler: Any) -> str:
+    """Return the operators or kernels that take most time per step."""
+    events = profiler.key_averages()
     if not torch.cuda.is_available():
-        return "; ".join(f"{e.key} {e.self_cpu_time_total / PROFILED / 1e3:.2f} ms" for e in longest(events, "cpu"))
+        operators = longest_events(events, "cpu")
+        return "; ".join(f"{e.key} {e.self_cpu_time_total / PROFILED_STEPS / 1e3:.2f} ms" for e in operators)
     kernels = [e for e in events if e.device_type.name == "CUDA"]
-    waits = sum(e.count for e in events if e.key in ("cudaStreamSynchronize", "cudaDeviceSynchronize"))
-    total = sum(e.self_device_time_total for e in kernels) / PROFILED / 1e3
-    top = "; ".join(
-        f"{e.key[:40]} {e.self_device_time_total / PROFILED / 1e3:.2f} ms" for e in longest(kernels, "device")
+    num_waits = sum(e.count for e in events if e.key in ("cudaStreamSynchronize", "cudaDeviceSynchronize"))
+    busy_ms = sum(e.self_device_time_total for e in kernels) / PROFILED_STEPS / 1e3
+    slowest = "; ".join(
+        f"{e.key[:40]} {e.self_device_time_total / PROFILED_STEPS / 1e3:.2f} ms"
+        for e in longest_events(kernels, "device")
     )
-    return f"GPU busy {total:.2f} ms a step, {waits / PROFILED:.1f} waits a step; {top}"
+    return f"GPU busy {busy_ms:.2f} ms per step, {num_waits / PROFILED_STEPS:.1f} synchronizations per step; {slowest}"
 
 
-def longest(events: Any, where: str) -> list[Any]:
-    return sorted(events, key=lambda e: -getattr(e, f"self_{where}_time_total"))[:5]
+def longest_events(events: Any, device: str) -> list[Any]:
+    """Return the five events with the largest own time on the CPU (`cpu`) or GPU (`device`)."""
+    return sorted(events, key=lambda e: -getattr(e, f"self_{device}_time_total"))[:5]
 
 
-def write(path: Path, asked: argparse.Namespace, count: int, rows: list[tuple[int, str, float, str]]) -> None:
+def write_report(path: Path, task: str, num_examples: int, measurements: list[tuple[int, str, float, str]]) -> None:
+    """Write the page of the results, and print it."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     lines = [
-        f"# One epoch of {asked.task}",
+        f"# One epoch of {task}",
         f"{device}, {', '.join(f'{name} {version}' for name, version in versions().items())}",
-        f"{count:,} rows, one layer of 16 heads of width 16, the second epoch, everything but evaluation included.",
-        "| batch | model | rows a second | ms a step |\n|---|---|---|---|\n"
-        + "\n".join(f"| {size} | {name} | {speed:,.0f} | {1e3 * size / speed:.1f} |" for size, name, speed, _ in rows),
-        f"Where a step's time goes ({PROFILED} steps, profiled):",
-        "\n".join(f"- batch {size}, {name}: {where}" for size, name, _, where in rows),
+        f"{num_examples:,} examples, one layer of 16 heads of width 16; time of the second epoch without evaluation.",
+        "| batch | model | examples per second | ms per step |\n|---|---|---|---|\n"
+        + "\n".join(
+            f"| {batch_size} | {name} | {speed:,.0f} | {1e3 * batch_size / speed:.1f} |"
+            for batch_size, name, speed, _ in measurements
+        ),
+        f"Operators that take most time per step ({PROFILED_STEPS} profiled steps):",
+        "\n".join(f"- batch {batch_size}, {name}: {summary}" for batch_size, name, _, summary in measurements),
     ]
     path.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     print(path.read_text(encoding="utf-8"))
 
 
-def parsed() -> argparse.Namespace:
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="ag-news")
     parser.add_argument("--data", required=True)
