@@ -85,13 +85,16 @@ def test_queries_without_keys_get_zeros_and_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
-@pytest.mark.parametrize(("batch", "n", "m"), [(0, 3, 3), (2, 0, 3), (2, 3, 0)])
+@pytest.mark.parametrize(("batch", "n", "m"), [(0, 3, 3), (2, 0, 3), (2, 3, 0), (2, 0, 0)])
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_empty_batch_queries_or_keys(name: str, batch: int, n: int, m: int, backend: Any) -> None:
     scheme = make_scheme(name, 2, 4)
     q, k = (torch.randn(batch, 2, length, 4, dtype=torch.float64, requires_grad=True) for length in (n, m))
     output, received, weight_norms, _, weights = attend(q, k, k, scheme=scheme, backend=backend, **RETURN_ALL)
+    assert output.shape == (batch, 2, n, 4)
+    assert received.shape == (batch, 2, m)
     assert weights.shape == (batch, 2, n, m)
     assert not any(x.any() for x in (output, received, weight_norms))
-    for grad in torch.autograd.grad(output.sum() + received.sum(), [q, k], materialize_grads=True):
+    leaves, total = [q, k, *scheme.parameters()], output.sum() + received.sum()
+    for grad in torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True):
         assert not grad.any()

@@ -75,19 +75,3 @@ def test_large_scores_do_not_overflow() -> None:
             scheme = make_scheme(name, 2, 64, dtype=torch.float32)
             results = attend(x, x, x, scheme=scheme, backend=backend, **RETURN_ALL)
             assert all(result.isfinite().all() for result in results), name
-
-
-@pytest.mark.parametrize("backend", ["reference", "blockwise"])
-@pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.parametrize(("n", "m"), [(0, 0), (0, 3), (3, 0)])
-def test_empty_queries_or_keys(name: str, n: int, m: int, backend: Any) -> None:
-    """Empty sequences are valid inputs: outputs and gradients are empty or zero."""
-    scheme = make_scheme(name, 4, 8)
-    q, k = (torch.randn(2, 4, length, 8, dtype=torch.float64, requires_grad=True) for length in (n, m))
-    output, received = attend(q, k, k, scheme=scheme, return_received=True, backend=backend)
-    assert output.shape == (2, 4, n, 8)
-    assert received.shape == (2, 4, m)
-    (output.sum() + received.sum()).backward()
-    assert not output.any()
-    assert not received.any()
-    assert all(p.grad is None or not p.grad.any() for p in scheme.parameters())
