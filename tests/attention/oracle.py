@@ -12,7 +12,7 @@ from torch import Tensor
 from headwise import DistanceAware, RelativePositions, Scheme, Tener, TransformerXL
 
 
-def wave(position: int, dim: int) -> Tensor:
+def sinusoid(position: int, dim: int) -> Tensor:
     """Return r of Transformer-XL and TENER: sines, then cosines, of the position times 10000^(−2m/dim)."""
     angles = [position / 10000 ** (2 * m / dim) for m in range(dim // 2)]
     return torch.tensor([math.sin(a) for a in angles] + [math.cos(a) for a in angles], dtype=torch.float64)
@@ -52,13 +52,13 @@ def score(scheme: Scheme, h: int, q: Tensor, k: Tensor, i: int, j: int, scale: f
         return q @ (k if scheme.key_table is None else k + table_row(scheme.key_table, h, i, j, scheme.k)) * c
     if isinstance(scheme, TransformerXL):
         weight = scheme.projection.weight.view(scheme.heads, scheme.head_dim, scheme.dim)[h]
-        return ((q + scheme.u[h]) @ k + (q + scheme.v[h]) @ (weight @ wave(i - j, scheme.dim))) * c
+        return ((q + scheme.u[h]) @ k + (q + scheme.v[h]) @ (weight @ sinusoid(i - j, scheme.dim))) * c
     if isinstance(scheme, Tener):
         c, d = 1.0 if scale is None else scale, scheme.head_dim
         content = (q + scheme.u[h]) @ k
         if scheme.released:
-            return (content + (q + scheme.v[h]) @ wave(j - i, d) + k @ wave(i - j, d)) * c
-        return (content + (q + scheme.v[h]) @ wave(i - j, d)) * c
+            return (content + (q + scheme.v[h]) @ sinusoid(j - i, d) + k @ sinusoid(i - j, d)) * c
+        return (content + (q + scheme.v[h]) @ sinusoid(i - j, d)) * c
     return q @ k * c
 
 

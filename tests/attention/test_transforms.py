@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from headwise import EncoderLayer, attend
 from headwise.attention.blockwise.operator import operators
-from tests.attention.cases import SCHEMES, make_scheme
+from tests.attention.cases import RETURN_ALL, SCHEMES, make_scheme
 
 HEADS, HEAD_DIM = 2, 8
 
@@ -143,9 +143,11 @@ def test_operators_pass_opcheck(name: str) -> None:
     terms = scheme(q, k, offset=1)
     relative_q = None if terms.biases is None else terms.relative_q
     tensors = (terms.content_q, terms.k, v, relative_q, terms.key_table, terms.value_table)
-    coefficients = None if terms.distance is None else terms.distance(8).float()
+    coefficients = None if terms.coefficients is None else terms.coefficients(8).float()
     masks = (None, None, torch.ones(2, 7, dtype=torch.bool), None, torch.tensor(3))
-    options = (0.5, 1, True, terms.first, terms.covers, terms.adjust, terms.rectify, 0.2, True, True, True, True)
+    scale, offset, causal, dropout = 0.5, 1, True, 0.2
+    table = (terms.table_start, terms.is_full_table)
+    options = (scale, offset, causal, *table, terms.adjust, terms.rectify, dropout, *[True] * len(RETURN_ALL))
     arguments = (*tensors, coefficients, *masks, *options)
     torch.library.opcheck(operators.forward, arguments)
     results = operators.forward(*arguments)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL, attend, explain
-from tests.attention.oracle import wave
+from tests.attention.oracle import sinusoid
 
 pytest.importorskip("triton")
 GPU = torch.cuda.is_available()
@@ -59,11 +59,11 @@ def same_maths(
     i, j = offset + torch.arange(n, device=q.device)[:, None], torch.arange(m, device=q.device)
     scale = options.get("scale") or q.shape[3] ** -0.5
     if isinstance(scheme, Tener):
-        waves = torch.stack([wave(int(t), WIDTH) for t in range(1 - m, offset + n)]).to(q)
+        waves = torch.stack([sinusoid(int(t), WIDTH) for t in range(1 - m, offset + n)]).to(q)
         relative = ((q + scheme.v[:, None].to(dtype)) @ waves.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
         scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * (options.get("scale") or 1.0)
     elif isinstance(scheme, TransformerXL):
-        waves = torch.stack([wave(int(t), scheme.dim) for t in range(1 - m, offset + n)]).to(q)
+        waves = torch.stack([sinusoid(int(t), scheme.dim) for t in range(1 - m, offset + n)]).to(q)
         rows = (waves @ scheme.projection.weight.to(dtype).T).unflatten(-1, (HEADS, WIDTH)).transpose(0, 1)
         relative = ((q + scheme.v[:, None].to(dtype)) @ rows.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
         scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * scale
@@ -448,7 +448,7 @@ def test_a_table_with_more_rows_than_there_are_positions() -> None:
             terms = super().forward(q, k, offset=offset)
             assert terms.key_table is not None
             table = torch.nn.functional.pad(terms.key_table, (0, 0, 3, 2), value=9.0)
-            return replace(terms, key_table=table, first=terms.first - 3)
+            return replace(terms, key_table=table, table_start=terms.table_start - 3)
 
     q, k = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (20, 30))
     scheme = Wide(HEADS, WIDTH).to(DEVICE)

@@ -169,8 +169,8 @@ def attend(
             dropout=dropout,
             cu_seqlens=cu_seqlens,
             want_received=return_received,
-            want_squares=return_weight_norms,
-            want_log_sums=return_lse,
+            want_weight_norms=return_weight_norms,
+            want_lse=return_lse,
             want_weights=return_weights,
             out_dtype=q.dtype,
         )

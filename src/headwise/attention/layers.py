@@ -199,7 +199,7 @@ class DecoderLayer(nn.Module):
 
         Args:
             x: states of the target tokens.
-            encoded: the encoder's states, or their keys and values from `encoded_once`.
+            encoded: the encoder's states, or their keys and values from `project_encoded`.
             key_padding: boolean mask of the real target tokens so far, (B, length); without a cache also lengths (B,).
             encoded_padding: boolean mask of the real source tokens (B, M), or lengths (B,).
             cache: takes the keys and values of x, and returns all so far. x then holds only the new tokens.
@@ -216,13 +216,13 @@ class DecoderLayer(nn.Module):
         x = self.around_attention.add(x, attention_output)
 
         y = self.around_cross_attention.sublayer_input(x)
-        k, v = self.encoded_once(encoded) if isinstance(encoded, Tensor) else encoded
+        k, v = self.project_encoded(encoded) if isinstance(encoded, Tensor) else encoded
         is_real = to_padding_mask("encoded_padding", encoded_padding, k.shape[0], k.shape[2], k.device)
         is_padding = None if is_real is None else ~is_real
         attention_output = self.cross_attention(y, k, v, is_padding, need_weights=False)[0]
         x = self.around_cross_attention.add(x, attention_output)
         return self.around_feedforward.add(x, self.feedforward(self.around_feedforward.sublayer_input(x)))
 
-    def encoded_once(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
+    def project_encoded(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
         """Project the encoder's states (B, M, dim) to this layer's keys and values, to reuse them for all tokens."""
         return self.cross_attention.project_keys_values(encoded, encoded)

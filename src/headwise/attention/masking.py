@@ -61,6 +61,6 @@ def masked_logsumexp(scores: Tensor) -> Tensor:
     return scores.masked_fill(empty[..., None], 0.0).logsumexp(dim=-1).masked_fill(empty, -torch.inf)
 
 
-def natural(lse: Tensor) -> Tensor:
+def natural_lse(lse: Tensor) -> Tensor:
     """Convert base-2 log-sum-exps, +∞ for rows without any key, to natural ones, −∞ for such rows."""
     return torch.where(lse == torch.inf, -torch.inf, lse * math.log(2))

@@ -23,12 +23,12 @@ class Operators:
 
     Args:
         name: name of the operators.
-        arguments: schema of the forward pass's arguments. Tensors come first, the differentiable ones before the
+        schema: schema of the forward pass's arguments. Tensors come first, the differentiable ones before the
             others; the last differentiable argument is the bias.
-        tensors: number of tensor arguments.
-        differentiable: number of differentiable arguments.
-        outputs: number of tensors that the forward pass returns.
-        saved: indices of the outputs that the backward pass receives.
+        num_tensors: number of tensor arguments.
+        num_differentiable: number of differentiable arguments.
+        num_outputs: number of tensors that the forward pass returns.
+        saved_outputs: indices of the outputs that the backward pass receives.
         forward: the forward pass.
         backward: the backward pass. It receives the forward pass's arguments, whether the bias needs a gradient, the
             saved outputs and the gradients of all outputs. It returns one gradient per differentiable argument. Both
@@ -40,12 +40,12 @@ class Operators:
     def __init__(
         self,
         name: str,
-        arguments: str,
+        schema: str,
         *,
-        tensors: int,
-        differentiable: int,
-        outputs: int,
-        saved: tuple[int, ...],
+        num_tensors: int,
+        num_differentiable: int,
+        num_outputs: int,
+        saved_outputs: tuple[int, ...],
         forward: Pass,
         backward: Pass,
         fake_forward: Pass,
@@ -54,9 +54,9 @@ class Operators:
         def results(count: int) -> str:
             return f"({', '.join(['Tensor'] * count)})"
 
-        backward_only = [f"Tensor saved_{i}" for i in saved] + [f"Tensor d_{i}" for i in range(outputs)]
-        forward_schema = f"({arguments}) -> {results(outputs)}"
-        backward_schema = f"({arguments}, bool needs_bias, {', '.join(backward_only)}) -> {results(differentiable)}"
+        backward_only = [f"Tensor saved_{i}" for i in saved_outputs] + [f"Tensor d_{i}" for i in range(num_outputs)]
+        forward_schema = f"({schema}) -> {results(num_outputs)}"
+        backward_schema = f"({schema}, bool needs_bias, {', '.join(backward_only)}) -> {results(num_differentiable)}"
         self.forward: Any = torch.library.custom_op(
             f"headwise::{name}", _return_tensors(forward), mutates_args=(), schema=forward_schema
         )
@@ -68,7 +68,7 @@ class Operators:
         for operator in (self.forward, self.backward):
             operator.register_vmap(vmap_by_loop(operator))
         self._traced_function, self._eager_function = _autograd_functions(
-            (name, f"{name}_backward"), forward, backward, tensors, differentiable, saved
+            (name, f"{name}_backward"), forward, backward, num_tensors, num_differentiable, saved_outputs
         )
 
     def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:

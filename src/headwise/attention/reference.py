@@ -35,8 +35,8 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
     scores_BHNM = q_BHNE @ k_BHME.mT
     if terms.key_table is not None:
         table_HRE = terms.key_table.to(dtype)
-        rows_L = clip_to_rows(positions_L, terms.first, table_HRE.shape[1])
-        if terms.covers:
+        rows_L = clip_to_rows(positions_L, terms.table_start, table_HRE.shape[1])
+        if terms.is_full_table:
             scores_BHNM = scores_BHNM + skew(relative_q_BHNE @ table_HRE[:, rows_L].mT)
         else:
             scores_BHNM = scores_BHNM + gather_rows(relative_q_BHNE @ table_HRE.mT, toeplitz(rows_L, n))
@@ -74,21 +74,21 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
     output_BHND = dropped_BHNM @ v_BHMD
     if terms.value_table is not None:
         num_rows = terms.value_table.shape[1]
-        rows_NM = toeplitz(clip_to_rows(positions_L, terms.first, num_rows), n)
+        rows_NM = toeplitz(clip_to_rows(positions_L, terms.table_start, num_rows), n)
         dropped_BHNR = scatter_add_rows(dropped_BHNM, rows_NM, num_rows)
         output_BHND = output_BHND + dropped_BHNR @ terms.value_table.to(dtype)
     return AttentionOutput(
         output_BHND.to(inputs.out_dtype),
         received=weights_BHNM.sum(dim=-2) if inputs.want_received else None,
-        weight_norms=weights_BHNM.square().sum(dim=-1) if inputs.want_squares else None,
-        lse=masked_logsumexp(scores_BHNM) if inputs.want_log_sums else None,
+        weight_norms=weights_BHNM.square().sum(dim=-1) if inputs.want_weight_norms else None,
+        lse=masked_logsumexp(scores_BHNM) if inputs.want_lse else None,
         weights=weights_BHNM if inputs.want_weights else None,
     )
 
 
 def distance_coefficients(inputs: AttentionInputs, positions_L: Tensor) -> Tensor | None:
     """Compute f of the distance of each pair, (H or 1, N, M), or None for schemes without f."""
-    coefficients = inputs.distance()
+    coefficients = inputs.distance_coefficients()
     if coefficients is None:
         return None
     distances_L = positions_L.abs().clamp(max=coefficients.shape[-1] - 1)

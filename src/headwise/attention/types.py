@@ -3,7 +3,7 @@
 All position schemes are special cases of one set of equations. Query i has position offset + i, key j has position j,
 and r = j − (offset + i) is their relative position:
 
-    x_ij = scale · ((q_i + b₀)·k_j + (q_i + b₁)·key_table[c(r)])     c(r) = clip(r − first, 0, rows − 1)
+    x_ij = scale · ((q_i + b₀)·k_j + (q_i + b₁)·key_table[c(r)])     c(r) = clip(r − table_start, 0, rows − 1)
     s_ij = x_ij,  or  max(x_ij, 0) · f[|r|],  x_ij · f[|r|],  x_ij + f[|r|]
     P    = softmax_j(s_ij + bias_ij), with masked keys at −∞; rows without any key are zero
     W    = P,  or  P ∘ f,  P + f  (masked keys stay zero)
@@ -33,9 +33,9 @@ class SchemeTerms:
     key_table: Tensor | None = None  # (H or 1, R, E)
     biases: Tensor | None = None  # (2, H, E): b₀ and b₁ of each head; None means 0
     value_table: Tensor | None = None  # (H or 1, R, D)
-    first: int = 0  # relative position of the tables' row 0
-    covers: bool = False  # the tables have a row for every relative position, so that none is clipped
-    distance: Callable[[int], Tensor] | None = None  # length → f of the distances 0 … length−1, (H or 1, length)
+    table_start: int = 0  # relative position of the tables' row 0
+    is_full_table: bool = False  # the tables have a row for every relative position, so that none is clipped
+    coefficients: Callable[[int], Tensor] | None = None  # length → f of the distances 0 … length−1, (H or 1, length)
     sigmoid: tuple[Tensor, Tensor] | None = None  # w and v, (H,) each, if f is the learnable sigmoid of w · distance
     adjust: Adjust = "early-multiply"
     rectify: bool = False
@@ -66,8 +66,8 @@ class AttentionInputs:
     bias: Tensor | None = None  # broadcastable to (B, H, N, M)
     dropout: float = 0.0
     want_received: bool = False
-    want_squares: bool = False
-    want_log_sums: bool = False
+    want_weight_norms: bool = False
+    want_lse: bool = False
     want_weights: bool = False
     cu_seqlens: Tensor | None = None  # (S+1,): cumulative lengths of S sequences, concatenated in a batch of one
     out_dtype: torch.dtype = torch.float32
@@ -78,10 +78,10 @@ class AttentionInputs:
         batch, heads, n, _ = self.terms.q.shape
         return batch, heads, n, self.v.shape[2]
 
-    def distance(self) -> Tensor | None:
+    def distance_coefficients(self) -> Tensor | None:
         """Compute f for all distances between the queries and keys, (H or 1, distances)."""
         _, _, n, m = self.shape
-        return None if self.terms.distance is None else self.terms.distance(max(self.offset + n, m))
+        return None if self.terms.coefficients is None else self.terms.coefficients(max(self.offset + n, m))
 
     @property
     def compute_dtype(self) -> torch.dtype:

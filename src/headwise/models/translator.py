@@ -116,7 +116,7 @@ class Decoder(nn.Module):
 def encoded_once(layer: Any, encoded: Tensor, cache: EncoderDecoderCache, number: int) -> tuple[Tensor, Tensor]:
     """The source's keys and values for a layer, made when the first token is decoded."""
     if not cache.is_updated.get(number):
-        cache.cross_attention_cache.update(*layer.encoded_once(encoded), number)
+        cache.cross_attention_cache.update(*layer.project_encoded(encoded), number)
         cache.is_updated[number] = True
     kept: Any = cache.cross_attention_cache.layers[number]
     return kept.keys, kept.values

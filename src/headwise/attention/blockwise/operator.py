@@ -7,7 +7,7 @@ from torch import Tensor
 
 from headwise.attention.blockwise import passes
 from headwise.attention.blockwise.block import OperatorArguments
-from headwise.attention.masking import natural
+from headwise.attention.masking import natural_lse
 from headwise.attention.operators import Operators
 from headwise.attention.types import AttentionInputs, AttentionOutput
 
@@ -24,7 +24,7 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
     terms, dtype = inputs.terms, inputs.compute_dtype
     relative_q = None if terms.biases is None else terms.relative_q
     projections = (terms.content_q, terms.k, inputs.v, relative_q)
-    differentiable = (*projections, terms.key_table, terms.value_table, inputs.distance(), inputs.bias)
+    differentiable = (*projections, terms.key_table, terms.value_table, inputs.distance_coefficients(), inputs.bias)
     output, lse, received, weight_norms, weights = operators(
         *(None if x is None else x.to(dtype) for x in differentiable),
         inputs.mask,
@@ -34,21 +34,21 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         inputs.scale,
         inputs.offset,
         inputs.causal,
-        terms.first,
-        terms.covers,
+        terms.table_start,
+        terms.is_full_table,
         terms.adjust,
         terms.rectify,
         inputs.dropout,
         inputs.want_received,
-        inputs.want_squares,
-        inputs.want_log_sums,
+        inputs.want_weight_norms,
+        inputs.want_lse,
         inputs.want_weights,
     )
     return AttentionOutput(
         output.to(inputs.out_dtype),
         received=received if inputs.want_received else None,
-        weight_norms=weight_norms if inputs.want_squares else None,
-        lse=natural(lse[..., 0]) if inputs.want_log_sums else None,
+        weight_norms=weight_norms if inputs.want_weight_norms else None,
+        lse=natural_lse(lse[..., 0]) if inputs.want_lse else None,
         weights=weights if inputs.want_weights else None,
     )
 
@@ -78,10 +78,10 @@ def _fake_backward(*arguments: Any) -> tuple[Tensor, ...]:
 operators = Operators(
     "blockwise",
     SCHEMA,
-    tensors=12,
-    differentiable=8,
-    outputs=5,
-    saved=(1,),
+    num_tensors=12,
+    num_differentiable=8,
+    num_outputs=5,
+    saved_outputs=(1,),
     forward=_forward,
     backward=_backward,
     fake_forward=_fake_forward,

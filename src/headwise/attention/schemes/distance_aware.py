@@ -92,7 +92,7 @@ class DistanceAware(Scheme):
         return SchemeTerms(
             q=q,
             k=k,
-            distance=self.coefficients,
+            coefficients=self.coefficients,
             sigmoid=None if self.v is None else (self.w, self.v),
             adjust=self.adjust,
             rectify=self.rectify,

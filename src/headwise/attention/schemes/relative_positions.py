@@ -74,7 +74,7 @@ class RelativePositions(Scheme):
                 table.normal_(0.0, self.spread)
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
-        return SchemeTerms(q=q, k=k, key_table=self.key_table, value_table=self.value_table, first=-self.k)
+        return SchemeTerms(q=q, k=k, key_table=self.key_table, value_table=self.value_table, table_start=-self.k)
 
     def extra_repr(self) -> str:
         tables = [name for name in ("key", "value") if getattr(self, f"{name}_table") is not None]

@@ -65,8 +65,8 @@ class TransformerXL(Scheme):
             k=k,
             biases=torch.stack((self.u, self.v)).to(compute_dtype(q.dtype)),
             key_table=table.unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1),
-            first=table_start,
-            covers=True,
+            table_start=table_start,
+            is_full_table=True,
         )
 
     def extra_repr(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.attention.masking import natural
+from headwise.attention.masking import natural_lse
 from headwise.attention.operators import Operators
 from headwise.attention.triton_backend import query_chunks
 from headwise.attention.triton_backend.biases import add_terms
@@ -57,15 +57,15 @@ def why_unsupported(problem: AttentionInputs) -> str | None:
         return lacking
     if problem.out_dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"Triton's kernels compute in float32, float16 and bfloat16, not in {problem.out_dtype}"
-    if terms.distance is not None and (terms.sigmoid is None or terms.adjust != "early-multiply"):
+    if terms.coefficients is not None and (terms.sigmoid is None or terms.adjust != "early-multiply"):
         return "of distance-aware attention there is a kernel for the learnable sigmoid that multiplies early"
-    if terms.distance is not None and _tables(problem):
+    if terms.coefficients is not None and _tables(problem):
         return "there is no kernel for tables and distance together"
-    if terms.covers and problem.cu_seqlens is not None:
+    if terms.is_full_table and problem.cu_seqlens is not None:
         return "there is no kernel for cu_seqlens texts and a table with a row for every relative position"
-    if terms.covers and terms.value_table is not None:
+    if terms.is_full_table and terms.value_table is not None:
         return "there is no kernel for a values' table with a row for every relative position"
-    if not terms.covers and any(2 * terms.first + table.shape[1] != 1 for table in _tables(problem)):
+    if not terms.is_full_table and any(2 * terms.table_start + table.shape[1] != 1 for table in _tables(problem)):
         return "the kernels' tables reach as far forward as back"
     if problem.want_weights:
         return "whole maps are what the kernels avoid"
@@ -82,11 +82,11 @@ def _tables(problem: AttentionInputs) -> list[Tensor]:
 
 def attend(problem: AttentionInputs) -> AttentionOutput:
     terms, dtype = problem.terms, problem.out_dtype
-    q = (terms.q if terms.covers else terms.content_q).to(dtype)
+    q = (terms.q if terms.is_full_table else terms.content_q).to(dtype)
     relative = biases = table = None
-    if terms.key_table is not None and terms.covers:
+    if terms.key_table is not None and terms.is_full_table:
         _, heads, n, m = problem.shape
-        start = 1 - n - problem.offset - terms.first  # of the rows that the table must have
+        start = 1 - n - problem.offset - terms.table_start  # of the rows that the table must have
         rows = terms.key_table[:, start : start + n + m - 1] if n + m else terms.key_table
         table = surrounded(rows.to(dtype).expand(heads, -1, -1))
         biases = q.new_zeros(2, *q.shape[1::2], dtype=torch.float32) if terms.biases is None else terms.biases
@@ -112,19 +112,19 @@ def attend(problem: AttentionInputs) -> AttentionOutput:
         problem.offset,
         problem.causal,
         terms.rectify,
-        0 if terms.covers else -terms.first,
+        0 if terms.is_full_table else -terms.table_start,
         terms.value_table is not None,
         problem.dropout,
         problem.want_received,
-        problem.want_squares,
+        problem.want_weight_norms,
     )
     if terms.value_table is not None:
         output = output + bins @ terms.value_table.to(dtype)
     return AttentionOutput(
         output,
         received=received if problem.want_received else None,
-        weight_norms=weight_norms if problem.want_squares else None,
-        lse=natural(lse) if problem.want_log_sums else None,
+        weight_norms=weight_norms if problem.want_weight_norms else None,
+        lse=natural_lse(lse) if problem.want_lse else None,
     )
 
 
@@ -270,10 +270,10 @@ def _fake_backward(*arguments: Any) -> Sequence[Tensor | None]:
 operators = Operators(
     "triton",
     ARGUMENTS,
-    tensors=15,
-    differentiable=9,
-    outputs=5,
-    saved=(0, 1, 3, 4),
+    num_tensors=15,
+    num_differentiable=9,
+    num_outputs=5,
+    saved_outputs=(0, 1, 3, 4),
     forward=_forward,
     backward=_backward,
     fake_forward=lambda *arguments: Plan(*arguments).outputs(arguments[0]),
