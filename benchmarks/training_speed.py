@@ -120,27 +120,16 @@ def main() -> None:
     config = TextConfig(task=args.task, data=(args.data,), vectors=args.vectors, model="distance-aware").resolve_paths()
     args.out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as scratch_dir, quiet_libraries():
-<<<<<<< HEAD
         data = load_data(config)
         task, examples = data.task, data.examples
         tokens = tokenize_splits(build_model(config, task, examples)[1], examples, Path(scratch_dir))["train"]
-=======
-        task, examples = load_examples(config)
-        tokens = tokenize_splits(build(config, task, examples), examples, Path(scratch_dir), again=True)["train"]
->>>>>>> attention
         measurements = []
         for batch_size in args.batch_sizes:
             for name, change_model in VARIANTS.items():
                 set_seed(0)
-<<<<<<< HEAD
                 built = build_model(config, task, examples)
                 change_model(built[0])
                 build_trainer = partial(make_trainer, config, task, built, tokens, batch_size, scratch_dir)
-=======
-                bundle = build(config, task, examples)
-                change_model(bundle.model)
-                build_trainer = partial(make_trainer, config, task, bundle, tokens, batch_size, scratch_dir)
->>>>>>> attention
                 measurements.append((batch_size, name, *measure_training(build_trainer)))
                 print(measurements[-1][:3], flush=True)
     write_report(args.out / "training_speed.md", args.task, len(tokens), measurements)
@@ -149,16 +138,11 @@ def main() -> None:
 def make_trainer(
     config: TextConfig,
     task: Any,
-<<<<<<< HEAD
     built: BuiltModel,
-=======
-    bundle: ModelBundle,
->>>>>>> attention
     tokens: Any,
     batch_size: int,
     scratch_dir: str,
     **arguments: Any,
-<<<<<<< HEAD
 ) -> TextTrainer:
     """Return a trainer; further arguments replace those of its training arguments."""
     training_args = build_task_arguments(config, task, Path(scratch_dir), has_dev=False)
@@ -169,29 +153,13 @@ def make_trainer(
         model=built[0],
         args=training_args,
         train_dataset=built[1].to_dataset(tokens),
-=======
-) -> RunTrainer:
-    """Return a trainer; further arguments replace those of its training arguments."""
-    training_args = training_arguments(config, task, Path(scratch_dir), has_dev=False)
-    training_args.save_strategy, training_args.logging_steps, training_args.report_to = "no", 10**9, []
-    for name, value in arguments.items():
-        setattr(training_args, name, value)
-    return RunTrainer(
-        model=bundle.model,
-        args=training_args,
-        train_dataset=bundle.reader.batches(tokens),
->>>>>>> attention
         data_collator=identity_collate,
         batch_size=batch_size,
         guides=(),
     )
 
 
-<<<<<<< HEAD
 def measure_training(build_trainer: Callable[..., TextTrainer]) -> tuple[float, str]:
-=======
-def measure_training(build_trainer: Callable[..., RunTrainer]) -> tuple[float, str]:
->>>>>>> attention
     """Return the examples per second of the second epoch, and a summary of the profile."""
     timer = EpochTimer()
     trainer = build_trainer(num_train_epochs=2)
@@ -231,11 +199,7 @@ def write_report(path: Path, task: str, num_examples: int, measurements: list[tu
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     lines = [
         f"# One epoch of {task}",
-<<<<<<< HEAD
         f"{device}, {', '.join(f'{name} {version}' for name, version in get_versions().items())}",
-=======
-        f"{device}, {', '.join(f'{name} {version}' for name, version in versions().items())}",
->>>>>>> attention
         f"{num_examples:,} examples, one layer of 16 heads of width 16; time of the second epoch without evaluation.",
         "| batch | model | examples per second | ms per step |\n|---|---|---|---|\n"
         + "\n".join(

@@ -69,13 +69,8 @@ def reference_attention(
         scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * (options.get("scale") or 1.0)
     elif isinstance(scheme, TransformerXL):
         waves = torch.stack([sinusoid(int(t), scheme.dim) for t in range(1 - m, offset + n)]).to(q)
-<<<<<<< HEAD
         table = (waves @ scheme.projection.weight.to(dtype).T).unflatten(-1, (HEADS, WIDTH)).transpose(0, 1)
         relative = ((q + scheme.v[:, None].to(dtype)) @ table.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
-=======
-        rows = (waves @ scheme.projection.weight.to(dtype).T).unflatten(-1, (HEADS, WIDTH)).transpose(0, 1)
-        relative = ((q + scheme.v[:, None].to(dtype)) @ rows.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
->>>>>>> attention
         scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * scale
     else:
         scores = q @ k.mT * scale

@@ -62,7 +62,6 @@ def why_unsupported(problem: AttentionInputs) -> str | None:
     if missing is not None:
         return missing
     if problem.out_dtype not in (torch.float32, torch.float16, torch.bfloat16):
-<<<<<<< HEAD
         return f"the Triton kernels support float32, float16 and bfloat16, not {problem.out_dtype}"
     if terms.coefficients is not None and (terms.sigmoid is None or terms.adjust != "early-multiply"):
         return (
@@ -77,19 +76,6 @@ def why_unsupported(problem: AttentionInputs) -> str | None:
         return "the Triton kernels do not support a value table with a row for every relative position"
     if not terms.is_full_table and any(2 * terms.table_start + table.shape[1] != 1 for table in _tables(problem)):
         return "the Triton kernels need clipped tables that reach as far forward as back"
-=======
-        return f"Triton's kernels compute in float32, float16 and bfloat16, not in {problem.out_dtype}"
-    if terms.coefficients is not None and (terms.sigmoid is None or terms.adjust != "early-multiply"):
-        return "of distance-aware attention there is a kernel for the learnable sigmoid that multiplies early"
-    if terms.coefficients is not None and _tables(problem):
-        return "there is no kernel for tables and distance together"
-    if terms.is_full_table and problem.cu_seqlens is not None:
-        return "there is no kernel for cu_seqlens texts and a table with a row for every relative position"
-    if terms.is_full_table and terms.value_table is not None:
-        return "there is no kernel for a values' table with a row for every relative position"
-    if not terms.is_full_table and any(2 * terms.table_start + table.shape[1] != 1 for table in _tables(problem)):
-        return "the kernels' tables reach as far forward as back"
->>>>>>> attention
     if problem.want_weights:
         return "the Triton kernels do not return attention weights"
     if max(problem.shape[:2]) > MAX_GRID_SIZE:
@@ -107,17 +93,10 @@ def attend(problem: AttentionInputs) -> AttentionOutput:
     """Compute attention with the Triton kernels."""
     terms, dtype = problem.terms, problem.out_dtype
     q = (terms.q if terms.is_full_table else terms.content_q).to(dtype)
-<<<<<<< HEAD
     relative_scores = bias_uv = dense_table = None
     if terms.key_table is not None and terms.is_full_table:
         _, heads, n, m = problem.shape
         start = 1 - n - problem.offset - terms.table_start  # the table's first row that a pair needs
-=======
-    relative = biases = table = None
-    if terms.key_table is not None and terms.is_full_table:
-        _, heads, n, m = problem.shape
-        start = 1 - n - problem.offset - terms.table_start  # of the rows that the table must have
->>>>>>> attention
         rows = terms.key_table[:, start : start + n + m - 1] if n + m else terms.key_table
         dense_table = transformer_xl.pad_table(rows.to(dtype).expand(heads, -1, -1))
         bias_uv = q.new_zeros(2, *q.shape[1::2], dtype=torch.float32) if terms.biases is None else terms.biases
