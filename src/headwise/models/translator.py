@@ -1,7 +1,7 @@
 """A translation model: an encoder and a decoder whose self-attention uses a scheme (Shaw et al. 2018).
 
-B is the batch size, N and T the numbers of source and target tokens, D = heads · head_dim the width of the model. Source
-embeddings, target embeddings and output weights are shared.
+B is the batch size, N and T the numbers of source and target tokens, D = heads · head_dim the width of the model.
+Source embeddings, target embeddings and output weights are shared.
 """
 
 import math
@@ -180,8 +180,8 @@ class HeadwiseForTranslation(PreTrainedModel, GenerationMixin):
         Args:
             input_ids: Source ids (B, N).
             attention_mask: (B, N), nonzero for real source tokens; by default all tokens except padding.
-            decoder_input_ids: Target ids (B, T) so far, starting with `bos_token_id`; with a cache only the new ones. By
-                default the labels, shifted to the right.
+            decoder_input_ids: Target ids (B, T) so far, starting with `bos_token_id`; with a cache only the new ones
+                (default: the labels, shifted to the right).
             decoder_attention_mask: (B, target tokens so far), nonzero for real tokens. Not needed if targets are padded
                 at the end, because attention is causal.
             labels: Target tokens (B, T); −100 is ignored.
