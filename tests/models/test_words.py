@@ -94,7 +94,7 @@ def test_user_errors() -> None:
         build_tokenizer("the cat")
     with pytest.raises(UserError, match=r"the vocabulary is empty"):
         build_tokenizer([" "])
-    with pytest.raises(UserError, match="none of .* words occurs 5 times"):
+    with pytest.raises(UserError, match=r"none of .* words occurs 5 times"):
         build_tokenizer(TRAIN, min_count=5)
     with pytest.raises(UserError, match="size must be larger"):
         build_tokenizer(TRAIN, size=4)
