@@ -616,7 +616,6 @@ def kernels() -> dict[str, Value]:
 def received_together(dtype: str) -> dict[str, Value]:
     """What tokens receive in several layers at once, which guides on a GPU ask for."""
     import torch
-
     from headwise.attention.triton.bunch import Look, received
 
     torch.manual_seed(0)
