@@ -178,7 +178,9 @@ def select_fields(path: Path, reader: Any, num_fields: int, indices: Sequence[in
             if not row:
                 continue
             hint = "a tab inside a text splits it" if is_tsv else "put quotes around texts that contain commas"
-            raise UserError(f"{path}, line {line}: expected {num_fields} fields as in the header, got {len(row)}; {hint}")
+            raise UserError(
+                f"{path}, line {line}: expected {num_fields} fields as in the header, got {len(row)}; {hint}"
+            )
         yield line, [row[index] for index in indices]
 
 
