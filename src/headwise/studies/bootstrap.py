@@ -11,8 +11,7 @@ from datasets import ClassLabel, Dataset, List
 
 from headwise.studies.result import Result
 from headwise.tasks import metrics
-from headwise.tasks.metrics.ranking import hits
-from headwise.tasks.metrics.rows import label_values
+from headwise.tasks.metrics.labels import label_values, relevant_ranks
 from headwise.training.core.run_dir import PREDICTIONS
 
 SAMPLES = 2000
@@ -72,7 +71,7 @@ def of_rows(result: Result, table: pa.Table) -> tuple[Any, Any]:
     parts = np.asarray(metrics.get_metrics(kind).row_statistics(scores, rows), dtype=np.float64)
     if kind == "ranking":
         queries = np.unique(label_values(rows, "query"))
-        return queries[[len(ranked) > 0 for ranked in hits(scores, rows)]], parts
+        return queries[[len(ranked) > 0 for ranked in relevant_ranks(scores, rows)]], parts
     return names(table), parts
 
 

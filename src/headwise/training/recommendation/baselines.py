@@ -61,4 +61,4 @@ def mean(clicked: Tensor, real: Tensor) -> Tensor:
 
 def figures(tally: Any) -> dict[str, float]:
     """The metrics alone, without counts."""
-    return {name: value for name, value in tally.figures().items() if name in METRICS}
+    return {name: value for name, value in tally.compute().items() if name in METRICS}

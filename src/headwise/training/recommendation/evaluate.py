@@ -51,7 +51,7 @@ def evaluate(run: Path, data: Path | None = None) -> dict[str, Any]:
         "primary_metric": PRIMARY,
         "metrics": figures(tally),
         "standard_error": tally.standard_error(),
-        "counts": tally.kinds,
+        "counts": tally.impression_counts,
         "baselines": beside | oracle(where, name),
     }
 

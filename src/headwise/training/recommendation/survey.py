@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import UserError
-from headwise.tasks.metrics.clicks import impression_metrics
+from headwise.tasks.metrics.clicks import sum_per_impression
 from headwise.tasks.mind import Split
 
 
@@ -40,7 +40,7 @@ def survey(split: Split, news: int) -> Survey:
     clicks, seen = np.zeros(news, dtype=np.int64), np.zeros(news, dtype=bool)
     rows, lengths, first = [], [], 0
     for part in split.parts():
-        sizes, hits = np.diff(part.offsets), impression_metrics(part.clicked, part.offsets)
+        sizes, hits = np.diff(part.offsets), sum_per_impression(part.clicked, part.offsets)
         usable = np.flatnonzero((hits > 0) & (hits < sizes))
         rows.append((usable + first).astype(np.int32))
         lengths.append(np.diff(part.history_offsets)[usable].astype(np.int32))

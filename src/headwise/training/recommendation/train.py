@@ -151,14 +151,14 @@ def judge(
             tally, first = ClickMetrics(), 0
             for part, scores in rank(model, split):
                 tally.add(scores, part.clicked, part.offsets)
-                each = metrics_of_clicks.each(scores, part.clicked, part.offsets)
+                each = metrics_of_clicks.compute_per_impression(scores, part.clicked, part.offsets)
                 count = len(part.offsets) - 1
                 columns = {"split": [name] * count, "row": range(first, first + count), **each}
                 writer.write_table(pa.table(columns, schema=schema))
                 first += count
             metrics["metrics"][name] = figures(tally)
             metrics["standard_error"][name] = tally.standard_error()
-            metrics["counts"][name] = tally.kinds
+            metrics["counts"][name] = tally.impression_counts
 
 
 def beside(

@@ -10,7 +10,7 @@ from datasets import Dataset
 from torch import Tensor
 from torch.utils import data
 
-from headwise.tasks.metrics.rows import column_array
+from headwise.tasks.metrics.labels import column_array
 
 #: What `Reader.encoded` notes for itself, and no model takes.
 NOTES = ("length", "places", "cut")

@@ -13,7 +13,7 @@ from headwise.tasks import Task
 from headwise.tasks.baselines import compute_baselines
 from headwise.tasks.build_examples import read_sources, source_from_files
 from headwise.tasks.labels import encode_labels
-from headwise.tasks.metrics.rows import label_values
+from headwise.tasks.metrics.labels import label_values
 from headwise.training.core.loading import loadable
 from headwise.training.core.run_dir import PREDICTIONS
 from headwise.training.text.inference import TextModel

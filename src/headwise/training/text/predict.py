@@ -63,7 +63,9 @@ def words_of(batch: Batch, name: str) -> list[tuple[list[str]]]:
     found = column(batch, name)
     for index, value in enumerate(found):
         if value is not None and not isinstance(value, list | tuple):
-            raise UserError(f"{batch.place(index)}: column {name!r}: expected a list of words, got {str(value)[:40]!r}")
+            raise UserError(
+                f"{batch.location(index)}: column {name!r}: expected a list of words, got {str(value)[:40]!r}"
+            )
     return [([str(word) for word in value or ()],) for value in found]
 
 
@@ -134,7 +136,7 @@ def sentences_of(data: Path) -> Iterator[list[tuple[str, bool]]]:
     found: list[tuple[str, bool]] = []
     for raw in read_lines(data):
         line = raw.rstrip("\r\n")
-        found.append((line, is_word(line, begun=any(word for _, word in found))))
+        found.append((line, is_word(line, in_sentence=any(word for _, word in found))))
         if not found[-1][1]:
             yield found
             found = []

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from datasets import Dataset
 
 from headwise.tasks import Examples, Task
-from headwise.tasks.metrics.rows import label_values
+from headwise.tasks.metrics.labels import label_values
 
 
 def scores_of(task: Task, prediction: Any, rows: Dataset, encoded: Dataset, labels: Sequence[str]) -> Any:

@@ -20,7 +20,7 @@ from headwise.guides import Guide
 from headwise.tasks import Examples, Task
 from headwise.tasks import TrainingDefaults as TaskSettings
 from headwise.tasks.baselines import compute_baselines
-from headwise.tasks.metrics.rows import column_array
+from headwise.tasks.metrics.labels import column_array
 from headwise.tasks.splitting import shuffled_indices
 from headwise.training.core import run_dir
 from headwise.training.core.checkpointing import fit, whole_weights

@@ -30,7 +30,7 @@ def evaluate(
     pairs = load(settings) if data is None else read_pairs(data, *settings.pair, test_only=True)
     split = pairs.tests[0] if pairs.tests else next(iter(pairs.splits))
     rows = pairs.splits[split]
-    places = [pairs.place(split, index) for index in range(len(rows))]
+    places = [pairs.location(split, index) for index in range(len(rows))]
     said = trained.translate(list(rows["source"]), places, clip=clip or settings.clip, shown=True)
     references = list(rows["target"])
     return {

@@ -78,7 +78,7 @@ def rows(trained: TranslationModel, data: Path, out: Path, *, clip: bool) -> int
             if "predicted" in batch.columns:
                 raise UserError(f"{data}: has a column 'predicted' already; rename it, as translations are called that")
             texts = ["" if text is None else str(text) for text in batch.columns[name]]
-            places = [batch.place(index) for index in range(len(texts))]
+            places = [batch.location(index) for index in range(len(texts))]
             write(dict(batch.columns) | {"predicted": trained.translate(texts, places, clip=clip)})
             empty += sum(not text.strip() for text in texts)
     return empty

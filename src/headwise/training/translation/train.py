@@ -101,7 +101,7 @@ def prepare(settings: TranslationConfig, pairs: Pairs, kept: Path) -> None:
     tokenizer = subwords(settings, pairs.splits["train"])
     tokenizer.save_pretrained(kept)
     for split, rows in pairs.splits.items():
-        place = partial(pairs.place, split)
+        place = partial(pairs.location, split)
         Tokens.write(kept, split, rows, tokenizer, longest=settings.max_length, clip=settings.clip, place=place)
 
 
