@@ -58,7 +58,7 @@ def evaluate(run: Path, data: Path | None = None) -> dict[str, Any]:
         metrics=mean_metrics(totals),
         standard_error=totals.standard_error(),
         baselines=baselines | read_oracle(directory, name),
-        counts=totals.kinds,
+        counts=totals.impression_counts,
     )
 
 
