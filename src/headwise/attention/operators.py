@@ -97,7 +97,8 @@ def _autograd_functions(
         ctx.options = inputs[num_tensors:]
 
     def backward_arguments(ctx: Any, d_outputs: Sequence[Tensor | None]) -> tuple[Any, ...]:
-        tensors, saved_outputs = ctx.saved_tensors[:num_tensors], ctx.saved_tensors[num_tensors:]
+        saved = ctx.saved_tensors  # checkpointing lets them be read once
+        tensors, saved_outputs = saved[:num_tensors], saved[num_tensors:]
         needs_bias = ctx.needs_input_grad[num_differentiable - 1]
         return (*tensors, *ctx.options, needs_bias, *saved_outputs, *d_outputs)
 
