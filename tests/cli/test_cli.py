@@ -29,7 +29,7 @@ FAST = [
     [
         (["--help"], ["bench", "--version"]),
         (["bench", "--help"], ["attention", "headwise bench attention --out bench"]),
-        (["train", "--help"], ["--hierarchy", "--task translation --help"]),
+        (["train", "--help"], ["--hierarchy", "--quiet", "--task translation --help"]),
         (["train", "--task", "translation", "--help"], ["--smoothing"]),
         (["compare", "--task", "mind=log", "--help"], ["--methods", "--negatives"]),
         (["bench", "attention", "--help"], ["--lengths", "--out", "(default: 256 512 1024 2048)"]),

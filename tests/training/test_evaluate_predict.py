@@ -108,7 +108,7 @@ def test_rows_without_text_get_no_label(run: RunResult, tmp_path: Path, headwise
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("good film\nbad,film,x\n", "line 3: 3 fields where the first line has 1"),
+        ("good film\nbad,film,x\n", "line 3: expected 1 fields as in the header, got 3"),
         ("good \xff film\n", "line 2: not UTF-8"),
     ],
 )
@@ -132,7 +132,7 @@ def test_predict_errors(run: RunResult, tmp_path: Path, headwise: Headwise) -> N
         ((tmp_path / "none", data, "--out", tmp_path / "o.csv"), "no finished run (no such directory)"),
         ((unfinished, data, "--out", tmp_path / "o.csv"), f"headwise train --resume --out '{unfinished}'"),
         ((run.run_dir, tmp_path / "none.csv", "--out", tmp_path / "o.csv"), "none.csv: no such file"),
-        ((run.run_dir, data, "--out", tmp_path / "o.csv"), "--text NAME"),
+        ((run.run_dir, data, "--out", tmp_path / "o.csv"), "name it with --text"),
         ((run.run_dir, data, "--text", "c", "--out", tmp_path / "o.csv"), "no column 'c'"),
         ((run.run_dir, data, "--text", "a", "--out", tmp_path / "o.xls"), "unknown format"),
         ((run.run_dir, data, "--text", "a", "--out", data), "the output is the input file"),

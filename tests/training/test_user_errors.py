@@ -50,7 +50,7 @@ def test_options(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) 
         (("--data", reviews, "--vectors", tmp_path / "none.txt", *out), "none.txt"),
         (("--config", tmp_path / "none.yaml", *out), "none.yaml: No such file"),
         (("--data", reviews, "--model", bert, "--heads", 4, *out), "--heads is for models trained from scratch"),
-        (("--data", reviews, "--model", bert, "--guides", "mdg", "mdg", *out), "two guides are called"),
+        (("--data", reviews, "--model", bert, "--guides", "mdg", "mdg", *out), "two guides have the name"),
         (("--data", reviews, "--guides", "mdg", *out), "--guides requires a Hugging Face model"),
         (("--data", reviews, "--model", bert, "--guides", "mdg@9", *out), "the model has 2 layers, 0 to 1"),
         (("--data", reviews, "--model", bert, "--guides", "mdg@x", *out), "unknown guide 'mdg@x'"),
@@ -74,10 +74,10 @@ def test_data(tmp_path: Path, headwise: Headwise) -> None:
     compressed = gzip.compress(b"text,label\n" + b"good film,positive\n" * 2000)
     for content, message in (
         ([*good[:5], ("", "positive"), *good], "line 7: column 'text': empty text"),
-        ([(text, "positive") for text, _ in good], "every label is 'positive'; two classes at least"),
-        (compressed[: len(compressed) // 2], "breaks off after line"),
+        ([(text, "positive") for text, _ in good], "every label is 'positive'; at least two classes"),
+        (compressed[: len(compressed) // 2], "ends after line"),
         (b"text,label\ngood,positive\nb\xe9d,negative\n", "line 3: not UTF-8"),
-        (b"text,label\ngood,positive\nbad,film,negative\n", "line 3: 3 fields where the first line has 2"),
+        (b"text,label\ngood,positive\nbad,film,negative\n", "line 3: expected 2 fields as in the header, got 3"),
         (b"", "empty"),
     ):
         data = tmp_path / ("data.csv.gz" if content == compressed[: len(compressed) // 2] else "data.csv")

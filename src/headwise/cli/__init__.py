@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from headwise import __version__
-from headwise.cli.arguments import Parser, suggest
+from headwise.cli.arguments import Parser, add_output_options, suggest
 from headwise.errors import UserError
 
 #: The commands, with their line in `headwise --help`.
@@ -102,12 +102,6 @@ def overview() -> str:
     lines += ["commands:", *(f"  {name:<12}{text}" for name, text in COMMANDS.items()), ""]
     lines += ["headwise COMMAND --help describes a command; headwise --version prints the version."]
     return "\n".join(lines)
-
-
-def add_output_options(parser: Parser) -> None:
-    """Add the options that all commands have."""
-    parser.add_argument("--quiet", action="store_true", help="print results and warnings only")
-    parser.add_argument("--verbose", action="store_true", help="print details of what is done")
 
 
 def level(arguments: argparse.Namespace) -> int:

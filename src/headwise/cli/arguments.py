@@ -128,6 +128,12 @@ def add_options(
             )
 
 
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that all commands have."""
+    parser.add_argument("--quiet", action="store_true", help="print results and warnings only")
+    parser.add_argument("--verbose", action="store_true", help="print details of what is done")
+
+
 def add_trust_option(parser: argparse.ArgumentParser) -> None:
     """Add the option of commands that load models."""
     parser.add_argument(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from headwise.cli.arguments import Parser, add_options, option_name, parse_options
+from headwise.cli.arguments import Parser, add_options, add_output_options, option_name, parse_options
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
 from headwise.training.registry import TASK_TYPES, TEXT, get_task_type
@@ -39,16 +39,17 @@ def add_run_options(parser: Parser, add_own: Callable[[Parser], None]) -> None:
         names |= {field.name for field in fields(config_class)}
 
     def help_parser(namespace: Namespace) -> Parser:
-        shown = Parser(prog=parser.prog, usage="%(prog)s [options]", description=parser.description)
-        add_own(shown)
+        task_parser = Parser(prog=parser.prog, usage="%(prog)s [options]", description=parser.description)
+        add_output_options(task_parser)
+        add_own(task_parser)
         task = getattr(namespace, "task", None)
         task = task[0].partition("=")[0] if isinstance(task, list) and task else task or None
-        group = shown.add_argument_group(
+        group = task_parser.add_argument_group(
             f"options of training{f', task {task}' if task else ''}",
             "" if task else "--task translation --help and --task mind --help show the options of these tasks.",
         )
         add_options(group, config_class_of(task), exclude={"task"}, metavars=METAVARS)
-        return shown
+        return task_parser
 
     parser.help_parser = help_parser
 

@@ -144,7 +144,7 @@ def test_duplicate_news_are_reported(tmp_path: Path, headwise: Headwise) -> None
         file.write("N1\tc\tc\tsome title 1\t\t\t[]\t[]\n")
     code, _, err = headwise("train", "--task", "mind", "--data", data, "--out", tmp_path / "run")
     assert code == 2
-    assert re.search(r"news.tsv, line 4: news 'N1' stands in .*news.tsv, line 1 too", err)
+    assert re.search(r"news.tsv, line 4: news 'N1' is repeated, see .*news.tsv, line 1", err)
 
 
 def test_impressions_with_only_one_label_are_skipped_and_counted(tmp_path: Path, headwise: Headwise) -> None:

@@ -8,7 +8,7 @@ from headwise.training.core.pretrained import is_scheme
 from headwise.training.text.config import TextConfig
 
 FROM_SCRATCH_CODE = """\
-import headwise.models
+import headwise
 from transformers import AutoTokenizer, {auto_class}
 
 model = {auto_class}.from_pretrained("PATH")

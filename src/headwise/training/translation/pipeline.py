@@ -34,7 +34,7 @@ from headwise.training.translation.trainer import TranslationTrainer, average_ch
 NUM_EVALUATIONS = 20
 
 LOADING_CODE = """\
-import headwise.models
+import headwise
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 model = AutoModelForSeq2SeqLM.from_pretrained("PATH")
