@@ -213,7 +213,8 @@ This page compares all backends in float32 with the equations in float64, on ran
 parameters, up to 40 queries and keys, widths from 2 to 32, grouped heads, padding, masks, biases, offsets, and scores
 from almost 0 to ±50. The comparison includes all results of a backend, and the gradients of a random weighted sum of
 them with respect to queries, keys, values, biases and the scheme's parameters. An error is the largest difference,
-divided by the largest value if that is above 1. The limits are {results_limit} for results and {gradients_limit} for gradients.
+divided by the largest value if that is above 1. The limits are {results_limit} for results and
+{gradients_limit} for gradients.
 
 Scores and distance weights are in the range of trained models. This range was narrowed after a trial of 400 cases with
 scores in the hundreds, which had errors of gradients of up to 1.9e-03 (`blockwise`, exponent mapping, late add). The
