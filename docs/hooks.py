@@ -1,6 +1,6 @@
-"""The site also shows what lies outside of docs: results of benchmarks, changes, notebooks.
+"""MkDocs hooks that add files outside of docs to the site: benchmark results, changelog, notebooks.
 
-Links in pages are those of the repository, so that they work there too; here they become the site's.
+Pages link to paths in the repository, so that the links also work there. The hooks replace them by paths in the site.
 """
 
 import posixpath
@@ -11,7 +11,8 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-SHOWN = [
+#: Files outside of docs that are part of the site.
+EXTRA_FILES = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "benchmarks/results/**/*",
@@ -22,32 +23,33 @@ LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)#\s]+)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for pattern in SHOWN:
+    """Add the files outside of docs."""
+    for pattern in EXTRA_FILES:
         for path in sorted(path for path in ROOT.glob(pattern) if path.is_file()):
-            place = path.relative_to(ROOT).as_posix()
-            file = File(place, str(ROOT), config["site_dir"], config["use_directory_urls"])
-            if place.startswith("benchmarks"):
+            uri = path.relative_to(ROOT).as_posix()
+            file = File(uri, str(ROOT), config["site_dir"], config["use_directory_urls"])
+            if uri.startswith("benchmarks"):
                 file.inclusion = file.inclusion.NOT_IN_NAV
             files.append(file)
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Links between places in the repository, as links between places in the site."""
-    within = Path(page.file.abs_src_path).relative_to(ROOT).parent.as_posix()
-    here = posixpath.dirname(page.file.src_uri)
+    """Replace links to paths in the repository by links to paths in the site."""
+    repository_dir = Path(page.file.abs_src_path).relative_to(ROOT).parent.as_posix()
+    site_dir = posixpath.dirname(page.file.src_uri)
 
-    def placed(found: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join(within, found[2]))
+    def replace_link(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(repository_dir, match[2]))
         if target == "README.md":
             target = "docs/index.md"
         if (ROOT / target).is_dir():
-            target = folder_page(target)
-        return found[1] + posixpath.relpath(target.removeprefix("docs/"), here or ".")
+            target = first_page(target)
+        return match[1] + posixpath.relpath(target.removeprefix("docs/"), site_dir or ".")
 
-    return LINK.sub(placed, markdown)
+    return LINK.sub(replace_link, markdown)
 
 
-def folder_page(folder: str) -> str:
-    """A folder of results is shown by its first page."""
-    return min(path.relative_to(ROOT).as_posix() for path in (ROOT / folder).glob("*.md"))
+def first_page(directory: str) -> str:
+    """Return the first page of a directory, the target of links to the directory."""
+    return min(path.relative_to(ROOT).as_posix() for path in (ROOT / directory).glob("*.md"))
