@@ -35,7 +35,7 @@ SchemeFactory = Callable[[int, int], Any]
 
 
 def distance_aware(mapping: Any, adjust: Any) -> SchemeFactory:
-    return lambda heads, _: hw.DistanceAware(heads, mapping=mapping, adjust=adjust, w_spread=0.05, v_spread=0.7)
+    return lambda heads, _: hw.DistanceAware(heads, mapping=mapping, adjust=adjust, w_std=0.05, v_std=0.7)
 
 
 SCHEME_FACTORIES: dict[str, SchemeFactory] = {

@@ -35,7 +35,7 @@ from headwise.models import (
     HeadwiseForRecommendation,
     RecommenderConfig,
     build_tokenizer,
-    initialise_by_name,
+    initialize_by_name,
 )
 from headwise.simulation.config import SimulationConfig
 from headwise.simulation.mind import simulate
@@ -206,7 +206,7 @@ def schemes(given: argparse.Namespace, name: str) -> list[tuple[DistanceAware, D
                 given.out / "runs" / name / "distance-aware" / str(seed)
             )
         begun: Any = HeadwiseForRecommendation(model.config)
-        initialise_by_name(begun, seed)
+        initialize_by_name(begun, seed)
         found.append(tuple(one.clicks.layers[0].attention.scheme for one in (begun, model)))
     return found
 

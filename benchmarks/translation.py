@@ -345,7 +345,8 @@ def significance(runs: list[Job], references: list[str], out: Path) -> str:
         if not pairs:
             continue
         found = [
-            metrics.compared({"a": said(out, one), "b": said(out, two)}, references)["b"]["p"] for one, two in pairs
+            metrics.compare_systems({"a": said(out, one), "b": said(out, two)}, references)["b"]["p"]
+            for one, two in pairs
         ]
         gains = ", ".join(f"{two['bleu'] - one['bleu']:+.2f}" for one, two in pairs)
         rows.append(f"| {method} | {gains} | {', '.join(f'{p:.3f}' for p in found)} |")

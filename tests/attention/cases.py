@@ -18,7 +18,7 @@ ADJUSTS: tuple[Adjust, ...] = ("early-multiply", "early-add", "late-multiply", "
 
 def distance_aware(mapping: Mapping, adjust: Adjust, rectify: bool = True) -> SchemeFactory:
     return lambda heads, _: DistanceAware(
-        heads, mapping=mapping, adjust=adjust, rectify=rectify, w_spread=0.4, v_spread=0.7, threshold=0.8
+        heads, mapping=mapping, adjust=adjust, rectify=rectify, w_std=0.4, v_std=0.7, threshold=0.8
     )
 
 

@@ -71,7 +71,7 @@ def test_invalid_arguments_of_attend(changes: dict[str, Any], error: type[Except
         (lambda: RelativePositions(4, 8, k=-1), ValueError, "k, the clipping distance, must be 0 or more, got -1"),
         (lambda: RelativePositions(4, 8, k=ANYTHING["half"]), TypeError, "k must be an int"),
         (lambda: RelativePositions(0, 8, k=1), ValueError, "heads must be at least 1, got 0"),
-        (lambda: RelativePositions(4, 8, k=1, spread=-1.0), ValueError, "spread must be 0 or more"),
+        (lambda: RelativePositions(4, 8, k=1, std=-1.0), ValueError, "std must be 0 or more"),
         (
             lambda: DistanceAware(4, mapping=ANYTHING["log"]),
             ValueError,
@@ -79,7 +79,7 @@ def test_invalid_arguments_of_attend(changes: dict[str, Any], error: type[Except
         ),
         (lambda: DistanceAware(4, adjust=ANYTHING["late"]), ValueError, "adjust must be one of early-multiply"),
         (lambda: DistanceAware(ANYTHING["4"]), TypeError, "heads must be an int, got '4'"),
-        (lambda: DistanceAware(4, w_spread=-0.1), ValueError, "w_spread must be 0 or more"),
+        (lambda: DistanceAware(4, w_std=-0.1), ValueError, "w_std must be 0 or more"),
         (lambda: Tener(4, 7), ValueError, "head_dim must be even"),
         (lambda: TransformerXL(3, 5), ValueError, "dim, .* must be even, got 15"),
         (lambda: MultiheadAttention(10, 4), ValueError, "dim must be a multiple of heads"),

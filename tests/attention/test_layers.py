@@ -126,7 +126,7 @@ def test_distance_aware_is_symmetric_and_rpr_is_not() -> None:
 
 def test_distance_aware_with_zero_w_and_no_relu_is_plain_attention() -> None:
     q = torch.randn(2, 5, DIM)
-    distance = MultiheadAttention(DIM, HEADS, scheme=DistanceAware(HEADS, rectify=False, w_spread=0.0))
+    distance = MultiheadAttention(DIM, HEADS, scheme=DistanceAware(HEADS, rectify=False, w_std=0.0))
     plain = MultiheadAttention(DIM, HEADS, scheme=Plain())
     plain.load_state_dict({k: v for k, v in distance.state_dict().items() if "scheme" not in k})
     torch.testing.assert_close(distance(q, q, q), plain(q, q, q))

@@ -26,10 +26,10 @@ MAX_CHUNK_PAIRS = "headwise.attention.triton_backend.transformer_xl.MAX_CHUNK_PA
 torch.manual_seed(0)
 SCHEMES: dict[str, Scheme] = {
     "plain": Plain(),
-    "distance-aware": DistanceAware(HEADS, w_spread=0.1, v_spread=1.0),
-    "distance-aware-far": DistanceAware(HEADS, w_spread=2.0, v_spread=1.0),
-    "distance-aware-near": DistanceAware(HEADS, w_init=-1.5, w_spread=0.5, v_spread=1.0),
-    "distance-aware-unrectified": DistanceAware(HEADS, rectify=False, w_spread=0.1, v_spread=1.0),
+    "distance-aware": DistanceAware(HEADS, w_std=0.1, v_std=1.0),
+    "distance-aware-far": DistanceAware(HEADS, w_std=2.0, v_std=1.0),
+    "distance-aware-near": DistanceAware(HEADS, w_init=-1.5, w_std=0.5, v_std=1.0),
+    "distance-aware-unrectified": DistanceAware(HEADS, rectify=False, w_std=0.1, v_std=1.0),
     "relative": RelativePositions(HEADS, WIDTH, k=3),
     "relative-wide": RelativePositions(HEADS, WIDTH, k=50, per_head=True, values=False),
     "relative-zero-offset": RelativePositions(HEADS, WIDTH, k=0, keys=False),
@@ -390,7 +390,7 @@ def test_works_under_distributed_data_parallel(tmp_path: Any) -> None:
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.scheme = DistanceAware(HEADS, w_spread=0.3)
+            self.scheme = DistanceAware(HEADS, w_std=0.3)
 
         def forward(self, x: Tensor) -> Any:
             return attend(x, x, x, scheme=self.scheme, backend="triton")

@@ -28,7 +28,7 @@ def build_double_model(name: str) -> Any:
         return build_model(name).double().train()
     model = build_model("bert").double()
     adjust: Any = "late-multiply" if name == "late-multiply" else "early-multiply"
-    hw.retrofit(model, hw.DistanceAware, w_spread=0.3, adjust=adjust)
+    hw.retrofit(model, hw.DistanceAware, w_std=0.3, adjust=adjust)
     return model.train()
 
 

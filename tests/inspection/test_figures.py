@@ -41,7 +41,7 @@ def test_no_difference_at_all_can_be_drawn() -> None:
 
 
 def test_w_v_and_f_of_every_head() -> None:
-    layers = [hw.DistanceAware(heads=3, v_spread=1.0), hw.DistanceAware(heads=3, v_spread=1.0)]
+    layers = [hw.DistanceAware(heads=3, v_std=1.0), hw.DistanceAware(heads=3, v_std=1.0)]
     w, v, curves, *_ = draw_distances(layers, reach=5).axes
     for axes, name in ((w, "w"), (v, "v")):
         expected = torch.stack([getattr(layer, name) for layer in layers]).detach()

@@ -33,7 +33,7 @@ from tests.inspection.small import TEXT, bert
 
 def layers(seed: int = 0, **options: Any) -> list[hw.DistanceAware]:
     torch.manual_seed(seed)
-    return [hw.DistanceAware(heads=3, **{"w_spread": 0.5, "v_spread": 1.0} | options) for _ in range(2)]
+    return [hw.DistanceAware(heads=3, **{"w_std": 0.5, "v_std": 1.0} | options) for _ in range(2)]
 
 
 def test_the_sigmoids_are_equation_5() -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from headwise.errors import UserError
 from headwise.models import HeadwiseForTokenClassification
-from tests.models.small import CASES, KINDS, SCHEMES, WORDS, classifier, config, inputs, texts
+from tests.models.tiny_models import CASES, KINDS, SCHEMES, WORDS, classifier, config, inputs, texts
 
 
 @pytest.mark.parametrize(("scheme", "kind"), CASES)

@@ -9,7 +9,7 @@ from transformers import AutoConfig
 from headwise import DistanceAware, RelativePositions
 from headwise.errors import UserError
 from headwise.models import HeadwiseConfig
-from tests.models.small import SCHEMES
+from tests.models.tiny_models import SCHEMES
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -24,10 +24,10 @@ def test_defaults_are_the_papers() -> None:
 
 
 def test_options_reach_the_scheme() -> None:
-    distance = HeadwiseConfig(scheme_options={"rectify": False}).make_scheme()
+    distance = HeadwiseConfig(scheme_options={"rectify": False}).build_scheme()
     assert isinstance(distance, DistanceAware)
     assert not distance.rectify
-    relative = HeadwiseConfig(scheme="rpr", scheme_options={"k": 4, "per_head": True}).make_scheme()
+    relative = HeadwiseConfig(scheme="rpr", scheme_options={"k": 4, "per_head": True}).build_scheme()
     assert isinstance(relative, RelativePositions)
     assert (relative.k, relative.per_head, relative.heads, relative.head_dim) == (4, True, 16, 16)
 
@@ -44,14 +44,14 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"vocab_size": 0}, "vocab_size must be a whole number of at least 1, got 0"),
-        ({"heads": 2.5}, "heads must be a whole number"),
+        ({"vocab_size": 0}, "vocab_size must be an integer of at least 1, got 0"),
+        ({"heads": 2.5}, "heads must be an integer"),
         ({"scheme": "alibi"}, "scheme must be one of none, plain, rpr.*got 'alibi'"),
         ({"scheme": "plain", "scheme_options": {"k": 3}}, "plain has no options; got 'k'"),
         ({"scheme_options": {"rectfy": True}}, "distance-aware has .*rectify.*; got 'rectfy'"),
         ({"scheme": "rpr", "scheme_options": {"k": -1}}, "scheme rpr: k, the clipping distance"),
         ({"scheme": "tener", "head_dim": 3}, "scheme tener: head_dim must be even"),
-        ({"scheme": "none", "positions": "learned"}, "scheme none knows no positions"),
+        ({"scheme": "none", "positions": "learned"}, "scheme none has no positions"),
         ({"positions": "rotary"}, "positions must be one of"),
         ({"positions": "sinusoidal", "heads": 1, "head_dim": 5}, "even width"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
@@ -59,11 +59,11 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
         ({"pair": "both"}, "pair must be one of joint, siamese"),
         ({"hierarchy": (20,)}, "hierarchy must be"),
         ({"hierarchy": (20, 0)}, "hierarchy's sentences"),
-        ({"hierarchy": (20, 8), "pair": "joint"}, "no joint pairs"),
+        ({"hierarchy": (20, 8), "pair": "joint"}, "joint pairs"),
         ({"hierarchy": (20, 8), "pooling": "cls"}, "additive"),
-        ({"pad_token_id": 30_000}, "pad_token_id must lie between 0 and 29999"),
+        ({"pad_token_id": 30_000}, "pad_token_id must be between 0 and 29999"),
     ],
 )
-def test_mistakes(options: dict[str, Any], message: str) -> None:
+def test_user_errors(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         HeadwiseConfig(**options)

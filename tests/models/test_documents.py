@@ -5,7 +5,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from headwise.models import build_tokenizer, encode_document, pad_documents
-from tests.models.small import classifier
+from tests.models.tiny_models import classifier
 
 TEXT = 'Good. "Really good!" I said…\n\nIt costs 3.5 dollars, e.g. here (or there.) Why?  Because'
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headwise.errors import UserError
 from headwise.models import HeadwiseModel
-from tests.models.small import SCHEMES, config, texts
+from tests.models.tiny_models import SCHEMES, config, texts
 
 
 def encoder(scheme: str, **options: object) -> HeadwiseModel:
@@ -91,13 +91,13 @@ def test_weights_and_states_of_each_layer(scheme: str) -> None:
 def test_learned_positions_end() -> None:
     model = encoder("plain", positions="learned", max_tokens=4)
     assert model(torch.ones(1, 4, dtype=torch.long)).last_hidden_state.shape == (1, 4, 8)
-    with pytest.raises(UserError, match="end at 4, got a text of length 5"):
+    with pytest.raises(UserError, match="has 4 learned positions, got a text of length 5"):
         model(torch.ones(1, 5, dtype=torch.long))
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 0), (2, 3, 4)])
 def test_ids_of_a_wrong_shape(shape: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match="input_ids must be"):
+    with pytest.raises(UserError, match="input_ids must have the shape"):
         encoder("plain")(torch.ones(shape, dtype=torch.long))
 
 

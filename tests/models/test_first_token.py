@@ -103,5 +103,5 @@ def test_it_is_guided_and_given_distance_as_any_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [GPT2Config, BartConfig])
 def test_a_first_token_that_has_not_seen_the_others_is_refused(config: Any) -> None:
-    with pytest.raises(UserError, match="the first token is read of Hugging Face's encoders alone"):
+    with pytest.raises(UserError, match="needs an encoder"):
         FirstToken.from_config(config())

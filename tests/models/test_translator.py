@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, EncoderDecoderCache
 from transformers.cache_utils import DynamicCache
 
 from headwise.errors import UserError
-from headwise.models import HeadwiseForTranslation, HeadwiseTranslatorConfig, initialise_by_name
+from headwise.models import HeadwiseForTranslation, HeadwiseTranslatorConfig, initialize_by_name
 
 WORDS = 60
 
@@ -36,7 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
 def translator(case: str) -> Any:
     sizes = {"vocab_size": WORDS, "heads": 2, "head_dim": 8, "layers": 2, "feedforward": 32}
     model: Any = HeadwiseForTranslation(HeadwiseTranslatorConfig(**(sizes | CASES[case]))).eval()
-    initialise_by_name(model, seed=1)
+    initialize_by_name(model, seed=1)
     with torch.no_grad():
         model.encoder.words.weight[model.config.eos_token_id].mul_(0.2)  # so that decoding goes on for a while
     return model
@@ -160,12 +160,12 @@ def test_presets_are_the_papers() -> None:
         ({"heads": 1, "head_dim": 3, "scheme": "plain"}, "even"),
     ],
 )
-def test_mistakes_are_named(options: dict[str, Any], told: str) -> None:
+def test_user_errors_are_named(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         HeadwiseTranslatorConfig(**options)
 
 
 def test_learned_positions_end() -> None:
     model = translator("learned")
-    with pytest.raises(UserError, match="end at 32"):
+    with pytest.raises(UserError, match="has 32 learned positions"):
         model(torch.randint(3, WORDS, (1, 33)), labels=torch.randint(3, WORDS, (1, 4)))

@@ -96,7 +96,7 @@ def news(data: bytes, place: Path) -> None:
 
 def headlines(data: bytes, place: Path) -> None:
     (place / "titles.csv").write_bytes(data)
-    titles.read(place / "titles.csv")
+    titles.read_titles(place / "titles.csv")
 
 
 def parallel(data: bytes, place: Path) -> None:

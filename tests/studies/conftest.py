@@ -53,10 +53,10 @@ def study_log() -> Iterator[list[str]]:
 
 
 def find_server_programs() -> Path | None:
-    """Return the folder of PostgreSQL's programs: on the path, or where Debian installs them."""
+    """Return the directory of PostgreSQL's programs: on the path, or where Debian installs them."""
     initdb = shutil.which("initdb")
-    folders = [Path(initdb).parent] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((folder for folder in folders if (folder / "postgres").exists()), None)
+    directories = [Path(initdb).parent] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((directory for directory in directories if (directory / "postgres").exists()), None)
 
 
 @pytest.fixture(scope="session")
@@ -66,31 +66,31 @@ def postgresql() -> Iterator[str]:
     if programs is None:
         pytest.skip("no PostgreSQL server on this machine (Debian: apt-get install postgresql)")
     pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'headwise[postgresql]'")
-    # The server refuses to run as root. It then runs as nobody, who has no access to pytest's folders.
+    # The server refuses to run as root. It then runs as nobody, who has no access to pytest's directories.
     user: dict[str, Any] = {"user": "nobody"} if os.getuid() == 0 else {}
-    folder = Path(tempfile.mkdtemp(prefix="headwise-postgresql-"))
+    directory = Path(tempfile.mkdtemp(prefix="headwise-postgresql-"))
     if user:
-        shutil.chown(folder, "nobody")
+        shutil.chown(directory, "nobody")
     with socket.socket() as free_socket:
         free_socket.bind(("127.0.0.1", 0))
         port = free_socket.getsockname()[1]
-    data, options = folder / "data", f"-p {port} -c listen_addresses=127.0.0.1 -k {folder} -c fsync=off"
+    data, options = directory / "data", f"-p {port} -c listen_addresses=127.0.0.1 -k {directory} -c fsync=off"
     subprocess.run(
         [programs / "initdb", "-D", data, "-U", "headwise", "--auth=trust", "-E", "UTF8", "--locale=C"],
-        check=True, capture_output=True, cwd=folder, **user,
+        check=True, capture_output=True, cwd=directory, **user,
     )  # fmt: skip
     control = [str(programs / "pg_ctl"), "-D", str(data), "-w"]
-    quiet: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL, "cwd": folder, **user}
-    subprocess.run([*control, "-o", options, "-l", str(folder / "log"), "start"], **quiet)
+    quiet: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL, "cwd": directory, **user}
+    subprocess.run([*control, "-o", options, "-l", str(directory / "log"), "start"], **quiet)
     try:
         yield f"postgresql://headwise@127.0.0.1:{port}/postgres"
     finally:
         subprocess.run([*control, "-m", "immediate", "stop"], **quiet)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def storage(request: pytest.FixtureRequest) -> str | None:
-    """The database of a study: in its folder (None), and on a server."""
+    """The database of a study: in its directory (None), and on a server."""
     url: str | None = request.getfixturevalue("postgresql") if request.param == "postgresql" else None
     return url

@@ -13,22 +13,22 @@ from headwise.studies.plan import Result
 from headwise.tasks import metrics
 
 
-def classification_run(folder: Path, method: str, seed: int, is_correct: Any, task: str = "sst2") -> Result:
+def classification_run(directory: Path, method: str, seed: int, is_correct: Any, task: str = "sst2") -> Result:
     """Write a run on two classes with correct and wrong test rows."""
     labels = np.arange(len(is_correct)) % 2
     predicted = np.where(is_correct, labels, 1 - labels)
     scores = np.stack([1.0 - predicted, predicted], axis=1)
-    return write_run(folder, "classification", task, method, seed, {"label": labels}, scores, ["bad", "good"])
+    return write_run(directory, "classification", task, method, seed, {"label": labels}, scores, ["bad", "good"])
 
 
-def regression_run(folder: Path, method: str, seed: int, errors: Any) -> Result:
+def regression_run(directory: Path, method: str, seed: int, errors: Any) -> Result:
     """Write a run on ratings with these errors."""
     labels = np.arange(len(errors)) % 5 + 1.0
-    return write_run(folder, "regression", "stars", method, seed, {"label": labels}, (labels + errors)[:, None], [])
+    return write_run(directory, "regression", "stars", method, seed, {"label": labels}, (labels + errors)[:, None], [])
 
 
 def write_run(
-    folder: Path,
+    directory: Path,
     label_type: str,
     task: str,
     method: str,
@@ -39,7 +39,7 @@ def write_run(
     row_numbers: Sequence[int] | None = None,
 ) -> Result:
     """Write the predictions of a run, and return the run with its metrics."""
-    run_dir = folder / f"{task}-{method}-{seed}"
+    run_dir = directory / f"{task}-{method}-{seed}"
     run_dir.mkdir(parents=True)
     count = len(scores)
     lists = {name: [np.asarray(x).tolist() for x in column] for name, column in columns.items()}
@@ -69,24 +69,24 @@ def write_run(
 
 
 def simulate_runs(
-    folder: Path, accuracies: Mapping[str, float], seeds: int, *, task: str = "sst2", num_rows: int = 400
+    directory: Path, accuracies: Mapping[str, float], seeds: int, *, task: str = "sst2", num_rows: int = 400
 ) -> list[Result]:
     """Write runs of methods with known accuracies. The same rows are difficult for all methods."""
     random = np.random.default_rng(len(task))
     difficulty = random.random(num_rows)
     return [
-        classification_run(folder, name, seed, difficulty < accuracy + random.normal(0, 0.01), task)
+        classification_run(directory, name, seed, difficulty < accuracy + random.normal(0, 0.01), task)
         for seed in range(seeds)
         for name, accuracy in accuracies.items()
     ]
 
 
-def regression_runs(folder: Path, scales: Mapping[str, float], seeds: int, *, num_rows: int = 400) -> list[Result]:
+def regression_runs(directory: Path, scales: Mapping[str, float], seeds: int, *, num_rows: int = 400) -> list[Result]:
     """Write runs of methods whose errors are the same noise, multiplied by a scale."""
     random = np.random.default_rng(0)
     noise = random.normal(0, 1, num_rows)
     return [
-        regression_run(folder, name, seed, (scale + random.normal(0, 0.01)) * noise)
+        regression_run(directory, name, seed, (scale + random.normal(0, 0.01)) * noise)
         for seed in range(seeds)
         for name, scale in scales.items()
     ]

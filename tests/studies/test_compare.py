@@ -149,8 +149,8 @@ def test_every_task_has_a_base_config(
     tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch, comparison_arguments: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder in ("a", "b"):
-        Path(folder).mkdir()
+    for directory in ("a", "b"):
+        Path(directory).mkdir()
     tasks = ("--task", "sst2=a", "--task", "ag-news=b")
     assert headwise("compare", *tasks, "--methods", "plain", "--epochs", 3, "--out", "study")[0] == 130
     configs = [(config.task, config.data, config.epochs) for config in comparison_arguments["base_configs"]]
@@ -189,7 +189,7 @@ def test_methods_with_training_options(
         (["--out", "study", "--data", "a.csv", "--methods", "plain", "--jobs", "0"], "--jobs must be at least 1"),
         (["--out", "study", "--data", "a", "--task", "a", "--task", "b", "--methods", "plain"], "--data"),
         (["--out", "study", "--resume"], "holds no study"),
-        (["--out", "study", "--data", "b.csv", "--methods", "plain"], "b.csv: no such file or folder"),
+        (["--out", "study", "--data", "b.csv", "--methods", "plain"], "b.csv: no such file or directory"),
         (["--out", "study", "--data", "a.csv", "--methods", "plain", "--storage", "ftp://x/y"], "got ftp"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -1,4 +1,4 @@
-"""Named tasks read the layouts their authors published."""
+"""Built-in tasks read the published layouts."""
 
 import json
 from collections.abc import Sequence
@@ -11,34 +11,34 @@ from datasets import ClassLabel, Dataset, DatasetDict
 
 from headwise.errors import UserError
 from headwise.tasks import Examples, get_task, hub, list_tasks, load_files
-from headwise.tasks.benchmarks.bm25 import candidates
-from tests.tasks.files import Columns, sample, write
+from headwise.tasks.benchmarks.retrieval import rank_bm25
+from tests.tasks.files import Columns, sample_columns, write_file
 
 
-def load(name: str, folder: Path) -> Examples:
-    return get_task(name).load(folder, cache=folder / "cache")
+def load(name: str, directory: Path) -> Examples:
+    return get_task(name).load(directory, cache=directory / "cache")
 
 
 def sizes(examples: Examples) -> list[int]:
     return [len(examples.splits[split]) for split in ("train", "dev", "test")]
 
 
-def test_every_task_says_what_it_is_and_where_its_data_comes_from() -> None:
+def test_every_task_has_a_description_a_source_and_a_primary_metric() -> None:
     assert len({task.name for task in list_tasks()}) == len(list_tasks()) == 13
     for task in list_tasks():
         assert task.about
         assert task.source
         assert task.primary in {"accuracy", "rmse", "f1", "mrr"}
         assert get_task(task.name) is task
-    with pytest.raises(UserError, match="no task 'ag'; there: ag-news, "):
+    with pytest.raises(UserError, match="no task 'ag'; the tasks are ag-news, "):
         get_task("ag")
 
 
 @pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.name)
-def test_an_empty_folder_is_told_with_what_was_expected(task: Any, tmp_path: Path) -> None:
+def test_an_empty_directory_raises_an_error_with_the_expected_files(task: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"expected .*(train|corpus|json)"):
         task.load(tmp_path)
-    with pytest.raises(UserError, match="no such file or folder"):
+    with pytest.raises(UserError, match="no such file or directory"):
         task.load(tmp_path / "none")
 
 
@@ -46,20 +46,20 @@ def test_ag_news_as_published_has_no_header(tmp_path: Path) -> None:
     rows = [f'"{number % 4 + 1}","Title {number}","Some ""news"", \\$5"\n' for number in range(40)]
     (tmp_path / "train.csv").write_text("".join(rows))
     (tmp_path / "test.csv").write_text("".join(rows[:8]))
-    found = load("ag-news", tmp_path)
-    assert sizes(found) == [36, 4, 8]
-    assert found.labels == ("World", "Sports", "Business", "Sci/Tech")
-    assert found.splits["test"][1] == {"text": 'Title 1 Some "news", \\$5', "row": 1, "label": 1}
-    assert "40 of the 120,000 published train rows" in found.recipe
-    assert "dev is 10% of train, stratified, seed 0" in found.recipe
+    examples = load("ag-news", tmp_path)
+    assert sizes(examples) == [36, 4, 8]
+    assert examples.labels == ("World", "Sports", "Business", "Sci/Tech")
+    assert examples.splits["test"][1] == {"text": 'Title 1 Some "news", \\$5', "row": 1, "label": 1}
+    assert "40 of the 120,000 published train rows" in examples.recipe
+    assert "dev is 10% of train, stratified, seed 0" in examples.recipe
 
 
 def test_ag_news_with_a_header_and_without_titles(tmp_path: Path) -> None:
     columns: Columns = {"label": [1, 2] * 10, "title": ["", "T"] * 10, "text": ["News"] * 20, "source": ["x"] * 20}
-    write(tmp_path / "train_subset.csv.gz", columns)
-    write(tmp_path / "test.csv.gz", {"label": [1, 2], "title": ["T", ""], "description": ["News", "News"]})
-    found = load("ag-news", tmp_path)
-    assert found.splits["test"]["text"][:] == ["T News", "News"]
+    write_file(tmp_path / "train_subset.csv.gz", columns)
+    write_file(tmp_path / "test.csv.gz", {"label": [1, 2], "title": ["T", ""], "description": ["News", "News"]})
+    examples = load("ag-news", tmp_path)
+    assert examples.splits["test"]["text"][:] == ["T News", "News"]
 
 
 def reviews(count: int) -> dict[str, Sequence[Any]]:
@@ -71,30 +71,30 @@ def reviews(count: int) -> dict[str, Sequence[Any]]:
 
 
 def test_amazon_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "reviews_Electronics_5.json.gz", reviews(101))
-    found = load("amazon-electronics", tmp_path)
-    assert found.labels == ("1", "2", "3", "4", "5")
-    assert sizes(found) == [80, 10, 10]
-    assert sorted(row for rows in found.splits.values() for row in rows["row"]) == list(range(1, 101))
-    rated = load("amazon-electronics-rating", tmp_path)
-    for row in rated.splits["train"]:
+    write_file(tmp_path / "reviews_Electronics_5.json.gz", reviews(101))
+    examples = load("amazon-electronics", tmp_path)
+    assert examples.labels == ("1", "2", "3", "4", "5")
+    assert sizes(examples) == [80, 10, 10]
+    assert sorted(row for rows in examples.splits.values() for row in rows["row"]) == list(range(1, 101))
+    ratings = load("amazon-electronics-rating", tmp_path)
+    for row in ratings.splits["train"]:
         assert row["label"] == row["row"] % 5 + 1
-    monkeypatch.setattr("headwise.tasks.benchmarks.reviews.DRAWN", {"dev": 5, "test": 5, "train": 40})
+    monkeypatch.setattr("headwise.tasks.benchmarks.reviews.SPLIT_SIZES", {"dev": 5, "test": 5, "train": 40})
     drawn = load("amazon-electronics", tmp_path)
     assert sizes(drawn) == [40, 5, 5]
     assert sorted(drawn.splits["test"]["label"]) == [0, 1, 2, 3, 4]
     assert "drawn from 100 rows" in drawn.recipe
 
 
-def test_amazon_with_stars_of_many_domains(tmp_path: Path) -> None:
+def test_amazon_csv_with_several_domains(tmp_path: Path) -> None:
     columns = {"domain": ["books", "electronics"] * 20, "stars": ["5.0", "1.0", "1.0", "2.0"] * 10, "text": ["a"] * 40}
-    write(tmp_path / "all_stars.csv", columns)
-    found = load("amazon-electronics", tmp_path)
-    assert sizes(found) == [16, 2, 2]
-    assert {row["label"] for row in found.splits["train"]} == {0, 1}
+    write_file(tmp_path / "all_stars.csv", columns)
+    examples = load("amazon-electronics", tmp_path)
+    assert sizes(examples) == [16, 2, 2]
+    assert {row["label"] for row in examples.splits["train"]} == {0, 1}
 
 
-def test_the_sentiment_treebank_in_trees(tmp_path: Path) -> None:
+def test_sentiment_treebank_as_trees(tmp_path: Path) -> None:
     trees = (
         "(4 (2 Fine) (2 (2 -LRB-) (2 film)))",
         "(0 (2 Bad) (3 (2 old) (2 film)))",
@@ -111,7 +111,7 @@ def test_the_sentiment_treebank_in_trees(tmp_path: Path) -> None:
     assert "3 rows left out: neutral" in two.recipe
 
 
-def test_the_sentiment_treebank_in_lines(tmp_path: Path) -> None:
+def test_sentiment_treebank_as_lines(tmp_path: Path) -> None:
     for split in ("train", "dev", "test"):
         (tmp_path / f"stsa.binary.{split}").write_text("1 a fine film\n0 a poor one\n")
     assert load("sst2", tmp_path).splits["dev"][0] == {"text": "a fine film", "row": 0, "label": 1}
@@ -120,7 +120,7 @@ def test_the_sentiment_treebank_in_lines(tmp_path: Path) -> None:
         load("sst2", tmp_path)
 
 
-def inference(count: int = 30) -> dict[str, Sequence[Any]]:
+def nli_columns(count: int = 30) -> dict[str, Sequence[Any]]:
     labels = ["entailment", "neutral", "contradiction"]
     return {
         "gold_label": ["-" if number == 3 else labels[number % 3] for number in range(count)],
@@ -131,68 +131,68 @@ def inference(count: int = 30) -> dict[str, Sequence[Any]]:
 
 
 @pytest.mark.parametrize(("name", "file"), [("snli", "snli_1.0_{}.jsonl"), ("mednli", "mli_{}_v1.jsonl")])
-def test_inference_as_published(tmp_path: Path, name: str, file: str) -> None:
+def test_nli_as_published(tmp_path: Path, name: str, file: str) -> None:
     for split in ("train", "dev", "test"):
-        write(tmp_path / file.format(split), inference())
-    found = load(name, tmp_path)
-    assert found.labels == ("entailment", "neutral", "contradiction")
-    assert sizes(found) == [28, 28, 28]
-    assert found.splits["train"][3] == {"text": "Premise 4", "pair": "Hypothesis", "row": 4, "label": 1}
-    assert "6 rows left out: no label that its annotators agree on, or an empty text" in found.recipe
+        write_file(tmp_path / file.format(split), nli_columns())
+    examples = load(name, tmp_path)
+    assert examples.labels == ("entailment", "neutral", "contradiction")
+    assert sizes(examples) == [28, 28, 28]
+    assert examples.splits["train"][3] == {"text": "Premise 4", "pair": "Hypothesis", "row": 4, "label": 1}
+    assert "6 rows left out: no majority label, or an empty text" in examples.recipe
 
 
-def test_what_was_stored_for_a_benchmark_is_not_taken_for_own_data(tmp_path: Path) -> None:
+def test_the_cache_of_a_benchmark_is_not_used_for_own_data(tmp_path: Path) -> None:
     for split in ("train", "dev", "test"):
-        write(tmp_path / f"snli_1.0_{split}.jsonl", inference())
+        write_file(tmp_path / f"snli_1.0_{split}.jsonl", nli_columns())
     load("snli", tmp_path)
     with pytest.raises(UserError, match="line 10: column 'sentence2': empty text"):
         load_files(tmp_path, cache=tmp_path / "cache")
 
 
-def test_multinli_is_judged_on_dev_matched(tmp_path: Path) -> None:
-    write(tmp_path / "multinli_1.0_train.jsonl", inference(200))
-    write(tmp_path / "multinli_1.0_dev_matched.jsonl", inference(30))
-    write(tmp_path / "multinli_1.0_dev_mismatched.jsonl", inference(60))
-    found = load("multinli", tmp_path)
-    assert sizes(found) == [193, 5, 28]
-    assert "test is the published dev-matched" in found.recipe
+def test_multinli_is_evaluated_on_dev_matched(tmp_path: Path) -> None:
+    write_file(tmp_path / "multinli_1.0_train.jsonl", nli_columns(200))
+    write_file(tmp_path / "multinli_1.0_dev_matched.jsonl", nli_columns(30))
+    write_file(tmp_path / "multinli_1.0_dev_mismatched.jsonl", nli_columns(60))
+    examples = load("multinli", tmp_path)
+    assert sizes(examples) == [193, 5, 28]
+    assert "test is the published dev-matched" in examples.recipe
 
 
-def test_a_label_that_a_benchmark_does_not_know_is_told(tmp_path: Path) -> None:
-    write(tmp_path / "rte_train.csv", {"premise": ["a"], "hypothesis": ["b"], "label": ["maybe"]})
+def test_an_unknown_label_raises_an_error(tmp_path: Path) -> None:
+    write_file(tmp_path / "rte_train.csv", {"premise": ["a"], "hypothesis": ["b"], "label": ["maybe"]})
     with pytest.raises(UserError, match="line 2: label 'maybe' is unknown; expected entailment, not_entailment"):
         load("rte", tmp_path)
 
 
-def test_healthver_without_train_learns_from_dev(tmp_path: Path) -> None:
+def test_healthver_without_train_uses_dev_for_training(tmp_path: Path) -> None:
     columns = {
         "label": ["Supports", "Refutes"] * 10,
         "evidence": ["e"] * 20,
         "claim": ["c"] * 20,
         "question": ["q"] * 20,
     }
-    write(tmp_path / "healthver_dev.csv.gz", columns)
-    write(tmp_path / "healthver_test.csv.gz", columns)
-    found = load("healthver", tmp_path)
-    assert sizes(found) == [18, 2, 20]
-    assert (found.splits["test"][0]["text"], found.splits["test"][0]["pair"]) == ("c", "e")
-    assert "no train file: learnt from is the published dev" in found.recipe
+    write_file(tmp_path / "healthver_dev.csv.gz", columns)
+    write_file(tmp_path / "healthver_test.csv.gz", columns)
+    examples = load("healthver", tmp_path)
+    assert sizes(examples) == [18, 2, 20]
+    assert (examples.splits["test"][0]["text"], examples.splits["test"][0]["pair"]) == ("c", "e")
+    assert "no train file: the published dev is used for training" in examples.recipe
 
 
-def science(folder: Path) -> None:
+def write_scifact(directory: Path) -> None:
     documents = [{"doc_id": n, "title": f"Topic{n}", "abstract": [f"About topic{n} .", "More ."]} for n in range(30)]
     claims = [{"id": 100 + n, "claim": f"Claim on topic{n}", "cited_doc_ids": [n], "evidence": {}} for n in range(30)]
-    lost = {"id": 999, "claim": "Unlike anything", "cited_doc_ids": [29], "evidence": {}}
-    for name, rows in (("corpus", documents), ("claims_train", claims), ("claims_dev", [*claims[:3], lost])):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    unmatched = {"id": 999, "claim": "Unlike anything", "cited_doc_ids": [29], "evidence": {}}
+    for name, rows in (("corpus", documents), ("claims_train", claims), ("claims_dev", [*claims[:3], unmatched])):
+        (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_scifact_ranks_bm25s_candidates(tmp_path: Path) -> None:
-    science(tmp_path)
-    found = load("scifact", tmp_path)
-    assert found.labels == ("other", "relevant")
-    assert sizes(found) == [27 * 6, 3 * 20, 4 * 20]
-    test = found.splits["test"]
+def test_scifact_has_candidates_of_bm25(tmp_path: Path) -> None:
+    write_scifact(tmp_path)
+    examples = load("scifact", tmp_path)
+    assert examples.labels == ("other", "relevant")
+    assert sizes(examples) == [27 * 6, 3 * 20, 4 * 20]
+    test = examples.splits["test"]
     assert test[0] == {
         "text": "Claim on topic0",
         "pair": "Topic0 About topic0 . More .",
@@ -201,27 +201,27 @@ def test_scifact_ranks_bm25s_candidates(tmp_path: Path) -> None:
         "query": "100",
         "document": "0",
     }
-    assert {row["query"] for row in found.splits["train"]}.isdisjoint(row["query"] for row in found.splits["dev"])
-    assert sum(found.splits["train"]["label"]) == 27
-    assert "0 of dev's 3 and 1 of test's 4 claims" in found.recipe
-    score = get_task("scifact").metrics(-test.to_pandas().index.to_numpy(), test)
-    assert (score["mrr"], score["queries"], score["queries_without_hit"]) == (1.0, 3.0, 1.0)
-    assert load("scifact", tmp_path).splits["train"]["document"][:] == found.splits["train"]["document"][:]
+    assert {row["query"] for row in examples.splits["train"]}.isdisjoint(row["query"] for row in examples.splits["dev"])
+    assert sum(examples.splits["train"]["label"]) == 27
+    assert "0 of dev's 3 and 1 of test's 4." in examples.recipe
+    metrics = get_task("scifact").metrics(-test.to_pandas().index.to_numpy(), test)
+    assert (metrics["mrr"], metrics["queries"], metrics["queries_without_hit"]) == (1.0, 3.0, 1.0)
+    assert load("scifact", tmp_path).splits["train"]["document"][:] == examples.splits["train"]["document"][:]
 
 
-def test_scifact_without_a_cited_document_is_told(tmp_path: Path) -> None:
-    science(tmp_path)
+def test_scifact_without_a_cited_document_raises_an_error(tmp_path: Path) -> None:
+    write_scifact(tmp_path)
     (tmp_path / "corpus.jsonl").write_text('{"doc_id": 1, "title": "T", "abstract": ["A"]}\n')
-    with pytest.raises(UserError, match=r"claims_train\.jsonl: claim 100 cites document 0, which the corpus lacks"):
+    with pytest.raises(UserError, match=r"claims_train\.jsonl: claim 100 cites document 0, which is not in the corpus"):
         load("scifact", tmp_path)
     (tmp_path / "corpus.jsonl").unlink()
     with pytest.raises(UserError, match=r"no corpus\.jsonl; expected"):
         load("scifact", tmp_path)
 
 
-def test_bm25_prefers_documents_that_share_rare_words_and_then_the_first() -> None:
+def test_bm25_ranks_by_shared_words_and_keeps_the_order_of_ties() -> None:
     documents = ["the cat sat", "a dog sat", "a dog and a cat", "nothing"]
-    assert candidates(["cat dog", "zebra"], documents, 2) == [[2, 0], [0, 1]]
+    assert rank_bm25(["cat dog", "zebra"], documents, 2) == [[2, 0], [0, 1]]
 
 
 def test_cross_genre_ir(tmp_path: Path) -> None:
@@ -231,9 +231,9 @@ def test_cross_genre_ir(tmp_path: Path) -> None:
         "Label": [1, 0] * 4,
     }
     for split in ("train", "dev", "test"):
-        write(tmp_path / f"{split}_dataset.csv", {**columns, "PMID": [10, 20] * 4})
-    found = load("cross-genre-ir", tmp_path)
-    assert found.splits["test"][5] == {
+        write_file(tmp_path / f"{split}_dataset.csv", {**columns, "PMID": [10, 20] * 4})
+    examples = load("cross-genre-ir", tmp_path)
+    assert examples.splits["test"][5] == {
         "text": "B",
         "pair": "Abstract two",
         "document": "20",
@@ -241,8 +241,8 @@ def test_cross_genre_ir(tmp_path: Path) -> None:
         "query": "B",
         "label": 0,
     }
-    assert get_task("cross-genre-ir").metrics([1.0, 0.0] * 4, found.splits["test"])["mrr"] == 1.0
-    write(tmp_path / "dev_dataset.csv", {**columns, "PMID": [10, 20] * 4, "Label": [1, 2] * 4})
+    assert get_task("cross-genre-ir").metrics([1.0, 0.0] * 4, examples.splits["test"])["mrr"] == 1.0
+    write_file(tmp_path / "dev_dataset.csv", {**columns, "PMID": [10, 20] * 4, "Label": [1, 2] * 4})
     with pytest.raises(UserError, match=r"dev_dataset\.csv, line 3: label '2'"):
         load("cross-genre-ir", tmp_path)
 
@@ -250,12 +250,12 @@ def test_cross_genre_ir(tmp_path: Path) -> None:
 def test_conll2003(tmp_path: Path) -> None:
     for name in ("eng.train", "eng.testa", "eng.testb"):
         (tmp_path / name).write_text("-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\nsays VBZ I-VP O\n\n")
-    found = load("conll2003", tmp_path)
-    assert sizes(found) == [1, 1, 1]
-    assert found.labels == ("O", "I-ORG")
+    examples = load("conll2003", tmp_path)
+    assert sizes(examples) == [1, 1, 1]
+    assert examples.labels == ("O", "I-ORG")
 
 
-def test_the_hub_is_asked_when_no_path_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_path_the_data_comes_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def load_dataset(path: str, configuration: str | None) -> DatasetDict:
         assert path == "stanfordnlp/snli"
         columns = {"premise": ["a"] * 20, "hypothesis": ["b"] * 20, "label": [0, 1, 2, -1] * 5}
@@ -265,14 +265,14 @@ def test_the_hub_is_asked_when_no_path_is_given(monkeypatch: pytest.MonkeyPatch,
         return DatasetDict(train=rows, validation=rows, test=rows)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(hub, "answers", lambda _: True)
-    found = get_task("snli").load(cache=tmp_path)
-    assert sizes(found) == [15, 15, 15]
-    assert found.splits["train"]["label"][:] == [0, 1, 2] * 5
-    with pytest.raises(UserError, match=r"say where the data is .*mli_train_v1\.jsonl"):
+    monkeypatch.setattr(hub, "is_hub_reachable", lambda *_: True)
+    examples = get_task("snli").load(cache=tmp_path)
+    assert sizes(examples) == [15, 15, 15]
+    assert examples.splits["train"]["label"][:] == [0, 1, 2] * 5
+    with pytest.raises(UserError, match=r"--data is required: a directory with mli_train_v1\.jsonl"):
         get_task("mednli").load(cache=tmp_path)
 
 
 def test_one_file_is_split(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", sample(100, ("0", "1")))
+    path = write_file(tmp_path / "a.csv", sample_columns(100, ("0", "1")))
     assert sizes(get_task("sst2").load(path, cache=tmp_path / "cache")) == [80, 10, 10]

@@ -1,4 +1,4 @@
-"""Metrics of click logs against scikit-learn and MIND's formulas, impression by impression in plain loops."""
+"""Metrics of click logs against scikit-learn and loops over MIND's formulas."""
 
 import math
 from typing import Any
@@ -12,32 +12,32 @@ from sklearn.metrics import roc_auc_score
 from headwise.errors import UserError
 from headwise.tasks.metrics import clicks
 
-#: Candidates of some impressions, as (score, clicked); few scores, so that there are ties.
+#: Candidates of impressions as (score, clicked); few different scores, so that there are ties.
 LOGS = st.lists(st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 1)), max_size=14), max_size=8)
 
 
-def flat(log: list[list[tuple[float, int]]]) -> tuple[Any, Any, Any]:
+def flatten(log: list[list[tuple[float, int]]]) -> tuple[Any, Any, Any]:
     candidates = [candidate for impression in log for candidate in impression]
     offsets = np.cumsum([0, *map(len, log)])
     return np.array([c[0] for c in candidates], dtype=float), np.array([c[1] for c in candidates], dtype=int), offsets
 
 
-def ranked(impression: list[tuple[float, int]]) -> list[int]:
-    """Which were clicked, from the highest score to the lowest; Python's sort keeps the order of equal ones."""
+def ranked_labels(impression: list[tuple[float, int]]) -> list[int]:
+    """Return the labels by descending score; Python's sort is stable."""
     return [clicked for _, clicked in sorted(impression, key=lambda candidate: -candidate[0])]
 
 
 def mrr(impression: list[tuple[float, int]]) -> float:
-    y = ranked(impression)
-    return sum(clicked / (place + 1) for place, clicked in enumerate(y)) / sum(y)
+    y = ranked_labels(impression)
+    return sum(clicked / (position + 1) for position, clicked in enumerate(y)) / sum(y)
 
 
 def dcg(y: list[int], k: int) -> float:
-    return sum((2.0**clicked - 1) / math.log2(place + 2) for place, clicked in enumerate(y[:k]))
+    return sum((2.0**clicked - 1) / math.log2(position + 2) for position, clicked in enumerate(y[:k]))
 
 
 def ndcg(impression: list[tuple[float, int]], k: int) -> float:
-    y = ranked(impression)
+    y = ranked_labels(impression)
     return dcg(y, k) / dcg(sorted(y, reverse=True), k)
 
 
@@ -45,61 +45,61 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-@given(log=LOGS, at_a_time=st.integers(1, 30))
+@given(log=LOGS, chunk_size=st.integers(1, 30))
 @settings(max_examples=150, deadline=None)
-def test_metrics_are_scikit_learns_and_minds(log: list[list[tuple[float, int]]], at_a_time: int) -> None:
+def test_metrics_equal_scikit_learn_and_the_formulas(log: list[list[tuple[float, int]]], chunk_size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clicks, "CANDIDATES", at_a_time)
-        found = clicks.compute(*flat(log))
-    some = [impression for impression in log if any(clicked for _, clicked in impression)]
-    both = [impression for impression in some if not all(clicked for _, clicked in impression)]
-    auc = [float(roc_auc_score([y for _, y in impression], [s for s, _ in impression])) for impression in both]
+        patch.setattr(clicks, "MAX_CHUNK_CANDIDATES", chunk_size)
+        metrics = clicks.compute(*flatten(log))
+    with_clicks = [impression for impression in log if any(clicked for _, clicked in impression)]
+    with_both = [impression for impression in with_clicks if not all(clicked for _, clicked in impression)]
+    auc = [float(roc_auc_score([y for _, y in impression], [s for s, _ in impression])) for impression in with_both]
     expected = {
         "auc": mean(auc),
-        "mind_mrr": mean([mrr(impression) for impression in some]),
-        "ndcg@5": mean([ndcg(impression, 5) for impression in some]),
-        "ndcg@10": mean([ndcg(impression, 10) for impression in some]),
+        "mind_mrr": mean([mrr(impression) for impression in with_clicks]),
+        "ndcg@5": mean([ndcg(impression, 5) for impression in with_clicks]),
+        "ndcg@10": mean([ndcg(impression, 10) for impression in with_clicks]),
         "impressions": len(log),
-        "only_clicks": len(some) - len(both),
-        "only_non_clicks": len(log) - len(some),
+        "only_clicks": len(with_clicks) - len(with_both),
+        "only_non_clicks": len(log) - len(with_clicks),
     }
-    assert found == pytest.approx(expected, nan_ok=True)
+    assert metrics == pytest.approx(expected, nan_ok=True)
 
 
-def test_every_impression_has_its_own_figures() -> None:
-    found = clicks.each(*flat([[(3, 1), (2, 0), (1, 1)], [(1, 0)], [(1, 1)], []]))
-    np.testing.assert_allclose(found["auc"], [0.5, np.nan, np.nan, np.nan])
-    np.testing.assert_allclose(found["mind_mrr"], [(1 + 1 / 3) / 2, np.nan, 1, np.nan])
-    np.testing.assert_allclose(found["ndcg@5"], [1.5 / (1 + 1 / math.log2(3)), np.nan, 1, np.nan])
+def test_metrics_per_impression() -> None:
+    metrics = clicks.compute_per_impression(*flatten([[(3, 1), (2, 0), (1, 1)], [(1, 0)], [(1, 1)], []]))
+    np.testing.assert_allclose(metrics["auc"], [0.5, np.nan, np.nan, np.nan])
+    np.testing.assert_allclose(metrics["mind_mrr"], [(1 + 1 / 3) / 2, np.nan, 1, np.nan])
+    np.testing.assert_allclose(metrics["ndcg@5"], [1.5 / (1 + 1 / math.log2(3)), np.nan, 1, np.nan])
 
 
-def test_of_equal_scores_the_one_listed_first_ranks_first() -> None:
+def test_equal_scores_keep_the_order_of_the_log() -> None:
     first, last = clicks.compute([1, 1], [1, 0], [0, 2]), clicks.compute([1, 1], [0, 1], [0, 2])
     assert (first["mind_mrr"], last["mind_mrr"]) == (1.0, 0.5)
     assert first["auc"] == last["auc"] == 0.5
 
 
-def test_parts_add_up() -> None:
-    draw = np.random.default_rng(0)
+def test_batches_add_up() -> None:
+    rng = np.random.default_rng(0)
     offsets = np.arange(0, 401, 10)
-    scores, clicked = draw.normal(size=400), draw.integers(0, 2, 400)
-    tally = clicks.ClickMetrics()
-    tally.add(scores[:100], clicked[:100], offsets[:11])
-    tally.add(scores[100:], clicked[100:], offsets[10:] - 100)
-    assert tally.figures() == pytest.approx(clicks.compute(scores, clicked, offsets))
+    scores, clicked = rng.normal(size=400), rng.integers(0, 2, 400)
+    totals = clicks.ClickMetrics()
+    totals.add(scores[:100], clicked[:100], offsets[:11])
+    totals.add(scores[100:], clicked[100:], offsets[10:] - 100)
+    assert totals.compute() == pytest.approx(clicks.compute(scores, clicked, offsets))
 
 
 @pytest.mark.parametrize(
-    ("scores", "clicked", "offsets", "told"),
+    ("scores", "clicked", "offsets", "message"),
     [
         ([1.0, 2.0], [1], [0, 2], "must both be"),
         ([1.0, 2.0], [1, 0], [0, 1], "from 0 to the number of candidates, 2"),
-        ([1.0, 2.0], [1, 0], [0, 3, 2], "must not fall"),
+        ([1.0, 2.0], [1, 0], [0, 3, 2], "must not decrease"),
         ([1.0, 2.0], [1, 2], [0, 2], "must be 0 or 1"),
         ([1.0, 2.0, math.nan], [1, 0, 1], [0, 2, 3], r"impression 1 \(from 0\): a score is NaN"),
     ],
-    ids=["shapes", "end", "falling", "clicked", "nan"],
+    ids=["shapes", "end", "decreasing", "clicked", "nan"],
 )
-def test_mistakes(scores: list[float], clicked: list[int], offsets: list[int], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_invalid_arrays_raise_errors(scores: list[float], clicked: list[int], offsets: list[int], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         clicks.compute(scores, clicked, offsets)

@@ -7,8 +7,8 @@ from headwise.tasks.columns import Columns, choose_columns
 from headwise.tasks.formats import Batch
 
 
-def first(*names: str) -> Batch:
-    """A file with these columns; those whose second letter is n hold numbers."""
+def head(*names: str) -> Batch:
+    """Return rows with these columns; those whose second letter is n contain numbers."""
     columns = {name: ["1", "2"] if name[1:2] == "n" else ["some words", "other words"] for name in names}
     return Batch(Path("a.csv"), [0, 1], [2, 3], columns)
 
@@ -29,21 +29,25 @@ def first(*names: str) -> Batch:
         (("text", "label", "category"), None),
     ],
 )
-def test_columns_are_found_by_name_or_by_being_the_only_one(names: tuple[str, ...], expected: Columns | None) -> None:
+def test_columns_are_chosen_by_name_or_if_only_one_is_possible(
+    names: tuple[str, ...], expected: Columns | None
+) -> None:
     if expected is None:
-        with pytest.raises(UserError, match=r"a\.csv: which column is the (text|label)\? Say --(text|label) NAME"):
-            choose_columns(first(*names))
+        with pytest.raises(
+            UserError, match=r"a\.csv: the (text|label) column is not clear; name it with --(text|label)"
+        ):
+            choose_columns(head(*names))
     else:
-        assert choose_columns(first(*names)) == expected
+        assert choose_columns(head(*names)) == expected
 
 
-def test_named_columns_win() -> None:
-    file = first("text", "review", "label", "stars")
-    assert choose_columns(file, text="review", label="stars") == Columns("review", None, "stars")
-    assert choose_columns(file, text="text", pair="review", label="label") == Columns("text", "review", "label")
-    assert choose_columns(file, text="text", labelled=False) == Columns("text", None, None)
+def test_given_columns_take_precedence() -> None:
+    batch = head("text", "review", "label", "stars")
+    assert choose_columns(batch, text="review", label="stars") == Columns("review", None, "stars")
+    assert choose_columns(batch, text="text", pair="review", label="label") == Columns("text", "review", "label")
+    assert choose_columns(batch, text="text", labelled=False) == Columns("text", None, None)
 
 
-def test_a_named_column_that_is_not_there_is_told_with_those_that_are() -> None:
-    with pytest.raises(UserError, match=r"a\.csv: no column 'stars'; there: text, label"):
-        choose_columns(first("text", "label"), label="stars")
+def test_a_missing_column_raises_an_error_with_the_existing_columns() -> None:
+    with pytest.raises(UserError, match=r"a\.csv: no column 'stars'; the columns are text, label"):
+        choose_columns(head("text", "label"), label="stars")

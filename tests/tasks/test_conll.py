@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from headwise.errors import UserError
-from headwise.tasks.conll import batches
+from headwise.tasks.conll import read_conll
 
 FILE = """-DOCSTART- -X- -X- O
 
@@ -16,10 +16,10 @@ Blackburn NNP I-NP I-PER
 """
 
 
-def test_sentences_have_words_tags_and_the_line_they_begin_at(tmp_path: Path) -> None:
+def test_sentences_have_words_tags_and_first_lines(tmp_path: Path) -> None:
     path = tmp_path / "eng.train"
     path.write_text(FILE)
-    (batch,) = batches(path)
+    (batch,) = read_conll(path)
     assert list(batch.columns["words"]) == [["EU", "rejects"], ["Peter", "Blackburn"]]
     assert list(batch.columns["tags"]) == [["B-ORG", "O"], ["B-PER", "I-PER"]]
     assert list(batch.lines) == [3, 7]
@@ -28,17 +28,17 @@ def test_sentences_have_words_tags_and_the_line_they_begin_at(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("EU B-ORG\nrejects\n", "line 2: 1 columns, expected 2 as in the lines before"),
-        ("EU\n", "line 1: 1 columns, expected a word and its tag"),
+        ("EU B-ORG\nrejects\n", "line 2: expected 2 columns as before, got 1"),
+        ("EU\n", "line 1: expected a word and its tag, got 1"),
     ],
 )
-def test_a_line_with_other_columns_is_told(tmp_path: Path, content: str, message: str) -> None:
+def test_a_varying_number_of_columns_raises_an_error(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "a.conll"
     path.write_text(content)
     with pytest.raises(UserError, match=message):
-        list(batches(path))
+        list(read_conll(path))
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
-        list(batches(tmp_path / "a.conll"))
+        list(read_conll(tmp_path / "a.conll"))

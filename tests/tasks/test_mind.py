@@ -1,4 +1,4 @@
-"""Click logs in MIND's layout, and what may be wrong with them."""
+"""Click logs in the layout of MIND, and their errors."""
 
 import gzip
 import re
@@ -24,7 +24,7 @@ def news_lines(*news: tuple[str, str, str]) -> list[str]:
     return ["\t".join((name, "news", "world", title, abstract, "", "[]", "[]")) for name, title, abstract in news]
 
 
-def folder(path: Path, news: list[str], behaviors: list[str]) -> Path:
+def write_split(path: Path, news: list[str], behaviors: list[str]) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     for name, lines in (("news.tsv", news), ("behaviors.tsv", behaviors)):
         (path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -37,11 +37,11 @@ def read(path: Path) -> mind.Log:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    folder(tmp_path / "log" / "MINDsmall_train", news_lines(*NEWS), TRAIN)
+    write_split(tmp_path / "log" / "MINDsmall_train", news_lines(*NEWS), TRAIN)
     return tmp_path / "log"
 
 
-def test_ids_become_numbers(data: Path) -> None:
+def test_ids_are_replaced_by_indices(data: Path) -> None:
     log = read(data)
     assert log.news.data["id"][:] == ["N1", "N2", "N3"]
     assert log.news.data["title"][:] == ["Rain", 'A "quoted" title', "Goal"]
@@ -54,12 +54,12 @@ def test_ids_become_numbers(data: Path) -> None:
     assert rows["clicked"][:] == [[0, 1, 0], [1], [0]]
 
 
-def test_what_has_no_auc_is_counted(data: Path) -> None:
+def test_impressions_without_auc_are_counted(data: Path) -> None:
     counts = read(data).splits["train"].counts
     assert counts == {"impressions": 3, "without_history": 1, "only_clicks": 1, "only_non_clicks": 1}
 
 
-def test_parts_are_flat(data: Path) -> None:
+def test_parts_are_flat_arrays(data: Path) -> None:
     (part,) = read(data).splits["train"].parts()
     np.testing.assert_array_equal(part.candidates, [0, 2, 1, 2, 1])
     np.testing.assert_array_equal(part.clicked, [0, 1, 0, 1, 0])
@@ -69,9 +69,9 @@ def test_parts_are_flat(data: Path) -> None:
     assert clicks.compute(part.candidates, part.clicked, part.offsets)["auc"] == 1.0
 
 
-def test_many_parts_hold_every_row(tmp_path: Path) -> None:
+def test_parts_contain_every_row(tmp_path: Path) -> None:
     lines = [f"{number}\tU\tt\t{'N1 ' * (number % 3)}\tN2-1 {'N3-0 ' * (number % 4)}" for number in range(2500)]
-    folder(tmp_path / "log" / "train", news_lines(*NEWS), lines)
+    write_split(tmp_path / "log" / "train", news_lines(*NEWS), lines)
     split = read(tmp_path / "log").splits["train"]
     parts = list(split.parts())
     assert len(parts) > 1
@@ -81,9 +81,9 @@ def test_many_parts_hold_every_row(tmp_path: Path) -> None:
     assert split.counts["only_clicks"] == 625
 
 
-def test_splits_share_their_news(data: Path) -> None:
-    folder(data / "MINDsmall_dev", news_lines(("N4", "Snow", ""), NEWS[0]), ["1\tU1\tt\tN1\tN4-1 N3-0"])
-    test = folder(data / "MINDlarge_test", news_lines(NEWS[1]), ["7\tU1\tt\tN4\tN4 N1"])
+def test_splits_share_news(data: Path) -> None:
+    write_split(data / "MINDsmall_dev", news_lines(("N4", "Snow", ""), NEWS[0]), ["1\tU1\tt\tN1\tN4-1 N3-0"])
+    test = write_split(data / "MINDlarge_test", news_lines(NEWS[1]), ["7\tU1\tt\tN4\tN4 N1"])
     (test / "behaviors.tsv.gz").write_bytes(gzip.compress((test / "behaviors.tsv").read_bytes()))
     (test / "behaviors.tsv").unlink()
     log = read(data)
@@ -96,83 +96,87 @@ def test_splits_share_their_news(data: Path) -> None:
     assert log.splits["test"].counts == {"impressions": 1, "without_history": 0}
 
 
-def test_numbers_follow_the_news(data: Path) -> None:
+def test_indices_change_with_the_news(data: Path) -> None:
     assert read(data).splits["train"].rows.data["history"][0] == [1, 0]
-    folder(data / "MINDsmall_train", news_lines(*reversed(NEWS)), TRAIN)
+    write_split(data / "MINDsmall_train", news_lines(*reversed(NEWS)), TRAIN)
     assert read(data).splits["train"].rows.data["history"][0] == [1, 2]
 
 
 @pytest.mark.parametrize(
-    ("news", "behaviors", "told"),
+    ("news", "behaviors", "message"),
     [
         ([], ["4\tU\tt\tN1 N9\tN1-1"], "behaviors.tsv, line 4: column 'history': news 'N9' is in no news.tsv"),
         ([], ["4\tU\tt\tN1\tN9-1"], "behaviors.tsv, line 4: column 'impressions': news 'N9' is in no news.tsv"),
-        ([], ["4\tU\tt\tN1\tN1-2"], "behaviors.tsv, line 4: column 'impressions': expected a news and its label"),
+        ([], ["4\tU\tt\tN1\tN1-2"], "behaviors.tsv, line 4: column 'impressions': expected a news id with a label"),
         ([], ["4\tU\tt\tN1\tN1"], "such as N123-0 or N123-1, got 'N1'"),
         ([], ["4\tU\tt\tN1\t"], "behaviors.tsv, line 4: column 'impressions': no candidates"),
-        ([], ["4\tU\tN1\tN1-1"], "behaviors.tsv, line 4: 4 fields, expected 5: id, user, time, history, impressions"),
-        ([], [""], "behaviors.tsv, line 4: 1 field, expected 5"),
-        (["N4\tnews\tworld\tSnow"], [], "news.tsv, line 4: 4 fields, expected 8: id, category, subcategory, title"),
-        (news_lines(("N1", "Rain", "")), [], "news.tsv, line 4: news 'N1' stands in"),
+        (
+            [],
+            ["4\tU\tN1\tN1-1"],
+            "behaviors.tsv, line 4: expected 5 fields (id, user, time, history, impressions), got 4",
+        ),
+        ([], [""], "history, impressions), got 1"),
+        (["N4\tnews\tworld\tSnow"], [], "news.tsv, line 4: expected 8 fields (id, category, subcategory, title"),
+        (news_lines(("N1", "Rain", "")), [], "news.tsv, line 4: news 'N1' is repeated, see"),
     ],
     ids=["history", "candidate", "label", "no-label", "no-candidates", "fields", "empty", "news-fields", "twice"],
 )
-def test_mistakes_name_the_line(data: Path, news: list[str], behaviors: list[str], told: str) -> None:
-    folder(data / "MINDsmall_train", [*news_lines(*NEWS), *news], [*TRAIN, *behaviors])
-    with pytest.raises(UserError, match=re.escape(told)):
+def test_invalid_lines_raise_errors(data: Path, news: list[str], behaviors: list[str], message: str) -> None:
+    write_split(data / "MINDsmall_train", [*news_lines(*NEWS), *news], [*TRAIN, *behaviors])
+    with pytest.raises(UserError, match=re.escape(message)):
         read(data)
 
 
-def test_one_id_is_one_news(data: Path) -> None:
-    folder(data / "dev", news_lines(("N2", "Another", "")), TRAIN[:1])
+def test_different_titles_of_an_id_raise_an_error(data: Path) -> None:
+    write_split(data / "dev", news_lines(("N2", "Another", "")), TRAIN[:1])
     with pytest.raises(
         UserError, match=r"dev/news.tsv, line 1: news 'N2' has another title in .*train/news.tsv, line 2"
     ):
         read(data)
 
 
-def test_mistakes_about_folders(data: Path) -> None:
-    with pytest.raises(UserError, match=r"nowhere: no such folder"):
+def test_invalid_directories_raise_errors(data: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere: no such directory"):
         read(data / "nowhere")
     (data / "dev" / "empty").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"expected folders train, dev and test, .*; folders there: none"):
+    with pytest.raises(UserError, match=r"expected directories train, dev and test, .*; found directories: none"):
         read(data / "dev" / "empty")
     (data / "dev" / "empty").rmdir()
     with pytest.raises(UserError, match=r"dev: news.tsv is missing"):
         read(data)
-    folder(data / "dev", news_lines(*NEWS), [])
-    with pytest.raises(UserError, match=r"dev/behaviors.tsv: holds no rows"):
+    write_split(data / "dev", news_lines(*NEWS), [])
+    with pytest.raises(UserError, match=r"dev/behaviors.tsv: the file has no rows"):
         read(data)
-    folder(data / "MINDlarge_train", [], [])
-    with pytest.raises(UserError, match=r"which folder is train\? MINDlarge_train or MINDsmall_train"):
+    write_split(data / "MINDlarge_train", [], [])
+    with pytest.raises(UserError, match=r"several directories for train: MINDlarge_train, MINDsmall_train"):
         read(data)
 
 
-def test_any_rows_can_be_taken(tmp_path: Path) -> None:
+def test_take_returns_any_rows(tmp_path: Path) -> None:
     lines = [f"{number}\tU\tt\t{'N1 ' * (number % 3)}\tN2-1 {'N3-0 ' * (number % 4)}" for number in range(2500)]
-    folder(tmp_path / "log" / "train", news_lines(*NEWS), lines)
+    write_split(tmp_path / "log" / "train", news_lines(*NEWS), lines)
     split = read(tmp_path / "log").splits["train"]
     rows = np.array([2499, 3, 3, 1024, 0, 1023])
-    taken, stored = split.take(rows), split.rows.data
-    assert taken.clicked is not None
+    impressions, stored = split.take(rows), split.rows.data
+    assert impressions.clicked is not None
     for name, values, offsets in (
-        ("candidates", taken.candidates, taken.offsets),
-        ("clicked", taken.clicked, taken.offsets),
-        ("history", taken.history, taken.history_offsets),
+        ("candidates", impressions.candidates, impressions.offsets),
+        ("clicked", impressions.clicked, impressions.offsets),
+        ("history", impressions.history, impressions.history_offsets),
     ):
         expected = [stored[int(row)][name] for row in rows]
         assert [values[a:b].tolist() for a, b in pairwise(offsets)] == expected
     assert len(split.take([]).candidates) == 0
 
 
-def test_a_split_by_itself_can_be_read(data: Path) -> None:
+def test_a_single_split_can_be_read(data: Path) -> None:
     assert list(read(data / "MINDsmall_train").splits) == ["train"]
-    other = folder(data / "MINDlarge_x", news_lines(*NEWS), TRAIN)
+    other = write_split(data / "MINDlarge_x", news_lines(*NEWS), TRAIN)
     assert list(read(other).splits) == ["test"]
 
 
-def test_no_oracle_without_a_simulation(data: Path) -> None:
+def test_only_simulated_logs_have_an_oracle(data: Path) -> None:
     assert mind.oracle(data) == {}
     (data / "truth.json").write_text("[]")
-    with pytest.raises(UserError, match=r"truth.json: holds no figures of an oracle"):
+    with pytest.raises(UserError, match=r"truth.json: no metrics of the oracle"):
         mind.oracle(data)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.tasks.splitting import one_of_each, shuffled_indices, split
+from headwise.tasks.splitting import sample_each_class, shuffled_indices, stratified_split
 
 
 @given(
@@ -11,45 +11,47 @@ from headwise.tasks.splitting import one_of_each, shuffled_indices, split
     share=st.floats(0.02, 0.3),
     seed=st.integers(0, 2**32),
 )
-def test_every_row_is_in_one_split_and_classes_are_spread_alike(strata: list[int], share: float, seed: int) -> None:
+def test_splits_are_disjoint_and_have_the_same_distribution_of_classes(
+    strata: list[int], share: float, seed: int
+) -> None:
     size = max(1, round(share * len(strata)))
-    found = split(strata, {"dev": size, "test": size}, seed)
-    assert sorted(np.concatenate(list(found.values()))) == list(range(len(strata)))
-    assert len(found["dev"]) == len(found["test"]) == size
+    splits = stratified_split(strata, {"dev": size, "test": size}, seed)
+    assert sorted(np.concatenate(list(splits.values()))) == list(range(len(strata)))
+    assert len(splits["dev"]) == len(splits["test"]) == size
     for number in set(strata):
         expected = size * strata.count(number) / len(strata)
         for name in ("dev", "test"):
-            assert abs(sum(strata[index] == number for index in found[name]) - expected) <= 2
+            assert abs(sum(strata[index] == number for index in splits[name]) - expected) <= 2
 
 
 @given(classes=st.lists(st.integers(0, 6), min_size=15, max_size=100), seed=st.integers(0, 100))
-def test_kept_rows_are_never_drawn_and_hold_every_class(classes: list[int], seed: int) -> None:
-    kept = one_of_each(classes, seed)
-    assert {classes[index] for index in kept} == set(classes)
-    assert len(kept) == len(set(classes))
-    found = split(classes, {"test": 5}, seed, kept=kept)
-    assert set(kept) <= set(found["rest"])
+def test_excluded_rows_are_never_drawn_and_contain_every_class(classes: list[int], seed: int) -> None:
+    excluded = sample_each_class(classes, seed)
+    assert {classes[index] for index in excluded} == set(classes)
+    assert len(excluded) == len(set(classes))
+    splits = stratified_split(classes, {"test": 5}, seed, excluded=excluded)
+    assert set(excluded) <= set(splits["rest"])
 
 
-def test_one_row_of_each_label_where_rows_have_several() -> None:
-    table = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0]])
-    kept = one_of_each(table, 3)
-    assert table[kept].any(axis=0).tolist() == [True, True, False]
+def test_sampled_rows_of_a_multi_label_array_contain_every_class() -> None:
+    labels = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0]])
+    excluded = sample_each_class(labels, 3)
+    assert labels[excluded].any(axis=0).tolist() == [True, True, False]
 
 
-def test_the_order_of_a_seed_is_the_same_everywhere() -> None:
+def test_the_order_depends_on_the_seed_only() -> None:
     expected = [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
     assert shuffled_indices(10, 0).tolist() == expected
     assert shuffled_indices(10, 1).tolist() != expected
 
 
-def test_ratings_are_spread_alike() -> None:
+def test_splits_have_the_same_distribution_of_ratings() -> None:
     ratings = np.random.default_rng(0).normal(size=1000)
-    found = split(ratings, {"test": 100}, 0)
-    assert abs(ratings[found["test"]].mean() - ratings.mean()) < 0.02
-    assert abs(ratings[found["test"]].std() - ratings.std()) < 0.05
+    splits = stratified_split(ratings, {"test": 100}, 0)
+    assert abs(ratings[splits["test"]].mean() - ratings.mean()) < 0.02
+    assert abs(ratings[splits["test"]].std() - ratings.std()) < 0.05
 
 
-def test_more_rows_than_there_are_is_an_error() -> None:
-    with pytest.raises(ValueError, match="3 rows asked for test, 2 there"):
-        split([0, 1, 1], {"test": 3}, 0, kept=np.array([0]))
+def test_too_few_rows_raise_an_error() -> None:
+    with pytest.raises(ValueError, match="test needs 3 rows, but 2 are available"):
+        stratified_split([0, 1, 1], {"test": 3}, 0, excluded=np.array([0]))

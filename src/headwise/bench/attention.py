@@ -337,7 +337,7 @@ def build_scheme(case: Case) -> Scheme:
     name = "plain" if case.implementation == BASELINE else case.scheme
     options: dict[str, dict[str, Any]] = {
         "rpr": {"k": case.config.clip, "values": not case.is_flex},
-        "distance-aware": {"v_spread": 1.0},
+        "distance-aware": {"v_std": 1.0},
     }
     torch.manual_seed(0)
     scheme = make_scheme(SCHEMES[name], heads=case.config.heads, head_dim=case.config.head_dim, **options.get(name, {}))

@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     for name, (_, config_class, text) in BENCHMARKS.items():
         subparser = subparsers.add_parser(name, description=text, help=text)
         subparser.add_argument(
-            "--out", type=Path, metavar="FOLDER", help="write the table (CSV, Markdown) and a figure to this folder"
+            "--out", type=Path, metavar="DIR", help="write the table (CSV, Markdown) and a figure to this directory"
         )
         add_options(subparser, config_class)
 

@@ -56,7 +56,7 @@ def run(arguments: Namespace) -> int:
     from headwise.studies import compare
     from headwise.studies.study import Study
 
-    out = require_out(arguments)
+    out, machine = require_out(arguments), resources(arguments)
     if arguments.resume:
         study = Study.resume(out, storage=arguments.storage, seeds=arguments.seeds, kinds=["compare"])
     else:
@@ -71,7 +71,7 @@ def run(arguments: Namespace) -> int:
             keep_models=arguments.keep_models,
         )
     with resume_hint("compare", out):
-        return 0 if compare.run_comparison(study, resources(arguments)) else 1
+        return 0 if compare.run_comparison(study, machine) else 1
 
 
 def base_configs(arguments: Namespace) -> list[RunConfig]:

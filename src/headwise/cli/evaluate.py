@@ -23,7 +23,7 @@ COLUMNS = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
+    parser.add_argument("run", type=Path, metavar="RUN", help="directory of a finished run")
     parser.add_argument(
         "--data",
         type=Path,

@@ -19,14 +19,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         "models",
         nargs="+",
         metavar="MODEL",
-        help="a run's folder, or a Hugging Face model's folder or name; up to four",
+        help="a run's directory, or a Hugging Face model's directory or name; up to four",
     )
     parser.add_argument(
         "--out",
         type=Path,
         required=True,
-        metavar="FOLDER|PAGE.html",
-        help="folder for the page, figures (PNG and SVG) and tables; or the page alone",
+        metavar="DIR|PAGE.html",
+        help="directory for the page, figures (PNG and SVG) and tables; or the page alone",
     )
     parser.add_argument(
         "--text",

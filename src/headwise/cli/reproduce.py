@@ -53,7 +53,7 @@ def run(arguments: Namespace) -> int:
     from headwise.studies.reproduction import reproduce
     from headwise.studies.study import Study
 
-    out = require_out(arguments)
+    out, machine = require_out(arguments), resources(arguments)
     if arguments.resume:
         study = Study.resume(out, storage=arguments.storage, seeds=arguments.seeds)
     else:
@@ -66,7 +66,7 @@ def run(arguments: Namespace) -> int:
             keep_models=arguments.keep_models,
         )
     with resume_hint("reproduce", out):
-        return 0 if reproduce.run_reproduction(study, resources(arguments)) else 1
+        return 0 if reproduce.run_reproduction(study, machine) else 1
 
 
 def reproduce_options(arguments: Namespace) -> "ReproduceOptions":

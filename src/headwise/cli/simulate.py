@@ -20,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     subparsers = parser.add_subparsers(dest="layout", metavar="LAYOUT", required=True)
     subparser = subparsers.add_parser("mind", description=TEXT, help=TEXT)
     subparser.add_argument(
-        "--out", type=Path, required=True, metavar="FOLDER", help="new folder for train, dev, test and their truth"
+        "--out", type=Path, required=True, metavar="DIR", help="new directory for train, dev, test and their truth"
     )
     add_options(subparser, SimulationConfig, metavars={"titles": "FILE"})
 

@@ -13,7 +13,11 @@ from pathlib import Path
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "folders", nargs="*", type=Path, metavar="FOLDER", help="studies, or folders of studies (default: this folder)"
+        "directories",
+        nargs="*",
+        type=Path,
+        metavar="DIR",
+        help="studies, or directories of studies (default: this directory)",
     )
     parser.add_argument("--storage", metavar="URL", help="database of studies")
 
@@ -21,5 +25,5 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from headwise.studies.listing import print_studies
 
-    print_studies(tuple(arguments.folders), arguments.storage)
+    print_studies(tuple(arguments.directories), arguments.storage)
     return 0

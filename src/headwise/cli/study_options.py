@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 def add_study_options(parser: ArgumentParser) -> None:
     """Add the options of every study."""
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="folder of the study: runs, logs, tables, report.html"
+        "--out", type=Path, metavar="DIR", help="directory of the study: runs, logs, tables, report.html"
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds, counted from --seed")
     parser.add_argument(
@@ -37,24 +37,24 @@ def add_study_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--storage",
         metavar="URL",
-        help="postgresql://… for workers on several machines (default: a file in the study's folder)",
+        help="postgresql://… for workers on several machines (default: a file in the study's directory)",
     )
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="continue the study in the folder, retry failed runs, or work on it from another machine, too",
+        help="continue the study in the directory, retry failed runs, or work on it from another machine, too",
     )
     add_trust_option(parser)
 
 
 def require_out(arguments: Namespace) -> Path:
-    """Return the study's folder.
+    """Return the study's directory.
 
     Raises:
         UserError: it was not given.
     """
     if arguments.out is None:
-        raise UserError("--out is required: the folder for the study")
+        raise UserError("--out is required: the directory for the study")
     path: Path = arguments.out
     return path
 

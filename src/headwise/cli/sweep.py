@@ -46,7 +46,7 @@ def run(arguments: Namespace) -> int:
     from headwise.studies.search_space import parse_search_space
     from headwise.studies.study import Study
 
-    out = require_out(arguments)
+    out, machine = require_out(arguments), resources(arguments)
     if arguments.resume:
         study = Study.resume(out, storage=arguments.storage, seeds=arguments.seeds, kinds=["sweep", "search"])
     else:
@@ -61,4 +61,4 @@ def run(arguments: Namespace) -> int:
             storage=arguments.storage,
         )
     with resume_hint("sweep", out):
-        return 0 if sweep.run_sweep(study, resources(arguments)) else 1
+        return 0 if sweep.run_sweep(study, machine) else 1

@@ -1,4 +1,4 @@
-"""Train a model on your own data or on a named task. The model, its metrics and its card are written to a folder.
+"""Train a model on your own data or on a named task. The model, its metrics and its card are written to a directory.
 
 examples:
   headwise train --data reviews.csv --model distance-aware --vectors glove.6B.300d.txt --out runs/reviews
@@ -29,12 +29,12 @@ def add_arguments(parser: Parser) -> None:
 
 def add_own_arguments(parser: Parser) -> None:
     parser.add_argument("--task", metavar="NAME", help="a task by name (headwise tasks lists them); default: own data")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the run (required)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (required)")
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="run.yaml of another run, to repeat it; other options override it"
     )
-    parser.add_argument("--force", action="store_true", help="replace a run that is in the folder")
-    parser.add_argument("--resume", action="store_true", help="continue an unfinished run in the folder")
+    parser.add_argument("--force", action="store_true", help="replace a run that is in the directory")
+    parser.add_argument("--resume", action="store_true", help="continue an unfinished run in the directory")
     add_trust_option(parser)
 
 
@@ -56,7 +56,7 @@ def build_config(arguments: Namespace) -> RunConfig:
         UserError: an option is missing or invalid, or contradicts the run that is to be resumed.
     """
     if arguments.out is None:
-        raise UserError("--out is required: the folder for the run")
+        raise UserError("--out is required: the directory for the run")
     saved = arguments.out / "run.yaml"
     if arguments.resume and not saved.is_file():
         raise UserError(f"--resume: {arguments.out} holds no run ({saved.name} is missing)")

@@ -25,7 +25,7 @@ def draw_sigmoids(layers: Sequence[DistanceAware], *, reach: float = 8.0) -> Fig
 
     Example:
         >>> import headwise as hw
-        >>> figure = draw_sigmoids([hw.DistanceAware(heads=4, v_spread=1.0)])
+        >>> figure = draw_sigmoids([hw.DistanceAware(heads=4, v_std=1.0)])
     """
     values = np.sort(np.concatenate([numbers(layer.v) for layer in layers if layer.v is not None] or [np.empty(0)]))
     if not values.size:
@@ -57,7 +57,7 @@ def draw_coefficients(layers: Sequence[DistanceAware], *, tokens: int = 24, most
 
     Example:
         >>> import headwise as hw
-        >>> figure = draw_coefficients([hw.DistanceAware(heads=4, w_spread=1.0)])
+        >>> figure = draw_coefficients([hw.DistanceAware(heads=4, w_std=1.0)])
     """
     heads = [(layer, head, w) for layer, own in enumerate(layers) for head, w in enumerate(numbers(own.w))]
     heads.sort(key=lambda found: found[2])

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from transformers import AutoModel, PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
-from headwise.attention import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
+from headwise.attention import DistanceAware, Scheme, schemes
 from headwise.integrations.hf_attention import ATTN_IMPLEMENTATION, SCHEME, use_headwise_attention
 from headwise.integrations.model_utils import (
     UnsupportedAttentionError,
@@ -23,14 +23,13 @@ from headwise.integrations.model_utils import (
 )
 from headwise.integrations.recording import LayerRecord, RecordField, recording
 
-SCHEMES: dict[str, type[Scheme]] = {
-    scheme.__name__: scheme for scheme in (DistanceAware, Plain, RelativePositions, Tener, TransformerXL)
-}
+#: Scheme classes by class name, which is what a saved model's configuration contains.
+SCHEMES: dict[str, type[Scheme]] = {scheme.__name__: scheme for scheme in schemes.SCHEMES.values()}
 
 #: Default options with which a scheme leaves the model's outputs unchanged until it is trained.
 NEUTRAL_OPTIONS: dict[str, dict[str, Any]] = {
-    "DistanceAware": {"rectify": False, "w_spread": 0.0},
-    "RelativePositions": {"k": 16, "spread": 0.0},
+    "DistanceAware": {"rectify": False, "w_std": 0.0},
+    "RelativePositions": {"k": 16, "std": 0.0},
 }
 
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "headwise.safetensors", "headwise.json"
@@ -94,7 +93,10 @@ def retrofit(
         layer, heads, head_dim = attention_layers[i]
         parameter = next(layer.parameters())
         dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-        layer.add_module(SCHEME, _build_scheme(SCHEMES[name], heads, head_dim, options).to(parameter.device, dtype))
+        layer.add_module(
+            SCHEME,
+            schemes.make_scheme(SCHEMES[name], heads=heads, head_dim=head_dim, **options).to(parameter.device, dtype),
+        )
     inner.set_attn_implementation(ATTN_IMPLEMENTATION)
     inner.config.headwise = {"scheme": name, "layers": indices, "options": options}
     if before is not None:
@@ -133,7 +135,7 @@ def from_pretrained(
     """Load a model that `save_pretrained` saved, with the schemes that `retrofit` added, if it has any.
 
     Args:
-        path: a folder, or a name on the Hugging Face Hub.
+        path: a directory, or a name on the Hugging Face Hub.
         auto_class: the class to load with, such as `AutoModelForSequenceClassification`.
         example: see `retrofit`.
         options: arguments of `auto_class.from_pretrained`.
@@ -159,28 +161,28 @@ def from_pretrained(
     return loaded
 
 
-def save_adapter(model: nn.Module, folder: str | Path) -> None:
+def save_adapter(model: nn.Module, directory: str | Path) -> None:
     """Save the schemes that `retrofit` added, without the model's weights: a few kilobytes."""
     inner = unwrap_model(model)
     config = getattr(inner.config, "headwise", None)
     if config is None or not scheme_parameters(inner):
         raise ValueError(f"{type(inner).__name__} has no scheme; headwise.retrofit(model, …) adds one")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
     weights = {name: x.detach().contiguous().cpu() for name, x in inner.state_dict().items() if f".{SCHEME}." in name}
-    save_file(weights, folder / ADAPTER_WEIGHTS)
-    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file(weights, directory / ADAPTER_WEIGHTS)
+    (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def load_adapter(model: nn.Module, folder: str | Path, *, example: Mapping[str, Any] | None = None) -> nn.Module:
+def load_adapter(model: nn.Module, directory: str | Path, *, example: Mapping[str, Any] | None = None) -> nn.Module:
     """Add the schemes that `save_adapter` saved to a model, and return it. For `example` see `retrofit`."""
-    folder = Path(folder)
-    path = folder / ADAPTER_CONFIG
+    directory = Path(directory)
+    path = directory / ADAPTER_CONFIG
     if not path.exists():
-        raise FileNotFoundError(f"{folder} contains no {ADAPTER_CONFIG}, so it is not an adapter saved by headwise")
+        raise FileNotFoundError(f"{directory} contains no {ADAPTER_CONFIG}, so it is not an adapter saved by headwise")
     config = json.loads(path.read_text(encoding="utf-8"))
     retrofit(model, config["scheme"], layers=config["layers"], example=example, **config["options"])
-    _load_scheme_weights(unwrap_model(model), load_file(folder / ADAPTER_WEIGHTS), folder)
+    _load_scheme_weights(unwrap_model(model), load_file(directory / ADAPTER_WEIGHTS), directory)
     return model
 
 
@@ -212,16 +214,8 @@ def find_attention_layers(
     return [(layer, *shape) for layer, shape in finder.layers.items()]
 
 
-def _build_scheme(scheme: Callable[..., Scheme], heads: int, head_dim: int, options: dict[str, Any]) -> Scheme:
-    if scheme is Plain:
-        return scheme(**options)
-    if scheme is DistanceAware:
-        return scheme(heads, **options)
-    return scheme(heads, head_dim, **options)
-
-
 def _weight_files(path: str | Path, options: dict[str, Any]) -> list[str]:
-    """Return the safetensors files of a folder or a name on the Hub."""
+    """Return the safetensors files of a directory or a name on the Hub."""
     hub_options = {name: options[name] for name in ("subfolder", "revision", "token", "cache_dir") if name in options}
     index = cached_file(str(path), SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False, **hub_options)
     names = {SAFE_WEIGHTS_NAME}

@@ -1,6 +1,6 @@
-"""Hugging Face models built from our attention, and what they read: words and word vectors.
+"""Hugging Face models with headwise attention, their tokenizers and word vectors.
 
-Importing this room makes them known to transformers' Auto classes.
+Importing this package registers them with the Auto classes of transformers.
 """
 
 from transformers import (
@@ -16,9 +16,10 @@ from headwise.models.configuration import HeadwiseConfig
 from headwise.models.documents import encode_document, pad_documents
 from headwise.models.encoder import HeadwiseModel
 from headwise.models.first_token import FirstToken
-from headwise.models.initialisation import initialise_by_name
+from headwise.models.initialization import initialize_by_name
 from headwise.models.pooling import AdditivePooling
-from headwise.models.recommendation import HeadwiseForRecommendation, RecommenderConfig
+from headwise.models.recommender import HeadwiseForRecommendation
+from headwise.models.recommender_configuration import RecommenderConfig
 from headwise.models.subwords import build_subwords
 from headwise.models.translator import HeadwiseForTranslation
 from headwise.models.translator_configuration import HeadwiseTranslatorConfig
@@ -50,7 +51,7 @@ __all__ = [
     "build_tokenizer",
     "count_words",
     "encode_document",
-    "initialise_by_name",
+    "initialize_by_name",
     "pad_documents",
     "read_vectors",
 ]

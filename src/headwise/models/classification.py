@@ -1,4 +1,4 @@
-"""Heads on the encoder: labels, ratings or several labels for a text or a pair of texts, and labels for tokens."""
+"""Classification models: labels, several labels or ratings for texts and pairs, and labels for tokens."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -12,12 +12,12 @@ from transformers.utils.generic import can_return_tuple
 from headwise.errors import UserError
 from headwise.models.configuration import HeadwiseConfig
 from headwise.models.encoder import HeadwiseModel, HeadwisePreTrainedModel
-from headwise.models.hierarchy import Document, flattened
-from headwise.models.pooling import make_pooling
+from headwise.models.hierarchy import DocumentEncoder, flatten_sentences
+from headwise.models.pooling import build_pooling
 
 
 class Comparison(nn.Module):
-    """Two texts' vectors a and b as one: ReLU of a dense layer on [a ; b ; |a − b| ; a ∘ b]."""
+    """Combines the vectors a and b of two texts: ReLU of a linear layer on [a; b; |a − b|; a∘b]."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -27,23 +27,24 @@ class Comparison(nn.Module):
         return F.relu(self.dense(torch.cat([a, b, (a - b).abs(), a * b], dim=-1)))
 
 
-def make_classifier(config: HeadwiseConfig) -> nn.Linear:
+def build_classifier(config: HeadwiseConfig) -> nn.Linear:
+    """Build the output layer."""
     assert config.num_labels is not None
     return nn.Linear(config.dim, config.num_labels)
 
 
-class Encoded(NamedTuple):
-    """A text's vector (B, dim), and the encoder's own output."""
+class EncodedText(NamedTuple):
+    """The vectors (B, D) of texts, and the output of the encoder."""
 
     vector: Tensor
-    states: BaseModelOutput
+    output: BaseModelOutput
 
 
 class HeadwiseForSequenceClassification(HeadwisePreTrainedModel):
-    """A text, a pair of texts or a document of sentences in; a number for each label out.
+    """A classifier of texts, text pairs or documents.
 
-    `config.problem_type` says what the numbers are, as everywhere in transformers: `single_label_classification`,
-    `multi_label_classification` or `regression`; where it is None the labels' type and number tell.
+    `config.problem_type` selects the loss as in transformers: `single_label_classification`,
+    `multi_label_classification` or `regression`. If it is None, it follows from the labels.
 
     Example:
         >>> import torch
@@ -59,11 +60,11 @@ class HeadwiseForSequenceClassification(HeadwisePreTrainedModel):
     def __init__(self, config: HeadwiseConfig) -> None:
         super().__init__(config)
         self.model = HeadwiseModel(config)
-        self.pooling = make_pooling(config)
-        self.document = None if config.hierarchy is None else Document(config)
+        self.pooling = build_pooling(config)
+        self.document = None if config.hierarchy is None else DocumentEncoder(config)
         self.comparison = Comparison(config.dim) if config.pair == "siamese" else None
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = make_classifier(config)
+        self.classifier = build_classifier(config)
         self.post_init()
 
     @can_return_tuple  # type: ignore[untyped-decorator]
@@ -79,32 +80,35 @@ class HeadwiseForSequenceClassification(HeadwisePreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> SequenceClassifierOutput:
-        """Word ids → logits (B, num_labels), and the loss if labels are given.
+        """Compute logits (B, num_labels), and the loss if labels are given.
 
         Args:
-            input_ids: (B, N), or (B, sentences, words) in a hierarchy; empty sentences are all padding.
-            attention_mask: as input_ids, not 0 where a token is real; by default all but the padding's id.
-            token_type_ids: (B, N), 0 and 1 for the two texts of a joint pair; other models ignore them.
-            labels: (B,) classes, (B, num_labels) of 0 and 1, or (B,) ratings, as the problem type has it.
-            pair_input_ids, pair_attention_mask: the second text of a siamese pair.
-            output_attentions, output_hidden_states: see `HeadwiseModel`; of a siamese pair both texts', in turn.
+            input_ids: Word ids (B, N), or (B, sentences, words) in a hierarchy; empty sentences are all padding.
+            attention_mask: Nonzero for real tokens; by default all tokens except padding.
+            token_type_ids: (B, N), 0 and 1 for the two texts of a joint pair; ignored by other models.
+            labels: Classes (B,), 0/1 values (B, num_labels) or ratings (B,), depending on the problem type.
+            pair_input_ids: Word ids of the second text of a siamese pair.
+            pair_attention_mask: Its attention mask.
+            output_attentions: See `HeadwiseModel`; for siamese pairs, the first text's before the second's.
+            output_hidden_states: See `HeadwiseModel`.
         """
         if (pair_input_ids is not None) != (self.comparison is not None):
             raise UserError(
-                f"a siamese pair, and no other input, has pair_input_ids; this model has pair={self.config.pair!r}"
+                f"pair_input_ids are for models with pair='siamese', and required by them; this model has "
+                f"pair={self.config.pair!r}"
             )
-        wanted: dict[str, Any] = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
-        texts = [self.encode(input_ids, attention_mask, token_type_ids, **wanted)]
+        outputs: dict[str, Any] = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        texts = [self.encode(input_ids, attention_mask, token_type_ids, **outputs)]
         vector = texts[0].vector
         if self.comparison is not None and pair_input_ids is not None:
-            texts.append(self.encode(pair_input_ids, pair_attention_mask, **wanted))
+            texts.append(self.encode(pair_input_ids, pair_attention_mask, **outputs))
             vector = self.comparison(vector, texts[1].vector)
         logits = self.classifier(self.dropout(vector))
         return SequenceClassifierOutput(
             loss=None if labels is None else self.loss_function(labels, logits, self.config),
             logits=logits,
-            hidden_states=_in_turn(text.states.hidden_states for text in texts),
-            attentions=_in_turn(text.states.attentions for text in texts),
+            hidden_states=_concatenate(text.output.hidden_states for text in texts),
+            attentions=_concatenate(text.output.attentions for text in texts),
         )
 
     def encode(
@@ -112,21 +116,21 @@ class HeadwiseForSequenceClassification(HeadwisePreTrainedModel):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        **wanted: Any,
-    ) -> Encoded:
-        """Texts → a vector each (B, dim), before any comparison or classifier."""
-        real = self.model.real_tokens(input_ids, attention_mask)
+        **outputs: Any,
+    ) -> EncodedText:
+        """Encode texts to vectors (B, D), before comparison and classification."""
+        mask = self.model.padding_mask(input_ids, attention_mask)
         if self.document is None:
-            states = self.model(input_ids, real, token_type_ids, return_dict=True, **wanted)
-            return Encoded(self.pooling(states.last_hidden_state, real), states)
-        words, real_words = flattened("input_ids", input_ids), flattened("attention_mask", real)
-        states = self.model(words, real_words, return_dict=True, **wanted)
-        sentences = self.pooling(states.last_hidden_state, real_words).unflatten(0, input_ids.shape[:2])
-        return Encoded(self.document(sentences, real.any(dim=-1)), states)
+            output = self.model(input_ids, mask, token_type_ids, return_dict=True, **outputs)
+            return EncodedText(self.pooling(output.last_hidden_state, mask), output)
+        words, word_mask = flatten_sentences("input_ids", input_ids), flatten_sentences("attention_mask", mask)
+        output = self.model(words, word_mask, return_dict=True, **outputs)
+        sentences = self.pooling(output.last_hidden_state, word_mask).unflatten(0, input_ids.shape[:2])
+        return EncodedText(self.document(sentences, mask.any(dim=-1)), output)
 
 
 class HeadwiseForTokenClassification(HeadwisePreTrainedModel):
-    """A text in; for each of its tokens a number for each label out.
+    """A classifier of tokens.
 
     Example:
         >>> import torch
@@ -140,10 +144,10 @@ class HeadwiseForTokenClassification(HeadwisePreTrainedModel):
     def __init__(self, config: HeadwiseConfig) -> None:
         super().__init__(config)
         if config.pair == "siamese" or config.hierarchy is not None:
-            raise UserError("token classification takes a text or a joint pair, no siamese pair and no hierarchy")
+            raise UserError("token classification does not support siamese pairs and hierarchies")
         self.model = HeadwiseModel(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = make_classifier(config)
+        self.classifier = build_classifier(config)
         self.post_init()
 
     @can_return_tuple  # type: ignore[untyped-decorator]
@@ -157,8 +161,8 @@ class HeadwiseForTokenClassification(HeadwisePreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> TokenClassifierOutput:
-        """(B, N) word ids → logits (B, N, num_labels), and the loss if labels (B, N) are given; −100 is no label."""
-        states = self.model(
+        """Compute logits (B, N, num_labels), and the loss if labels (B, N) are given; −100 is ignored."""
+        output = self.model(
             input_ids,
             attention_mask,
             token_type_ids,
@@ -166,15 +170,15 @@ class HeadwiseForTokenClassification(HeadwisePreTrainedModel):
             output_hidden_states=output_hidden_states,
             return_dict=True,
         )
-        logits = self.classifier(self.dropout(states.last_hidden_state))
+        logits = self.classifier(self.dropout(output.last_hidden_state))
         return TokenClassifierOutput(
             loss=None if labels is None else self.loss_function(logits, labels, self.config),
             logits=logits,
-            hidden_states=states.hidden_states,
-            attentions=states.attentions,
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
         )
 
 
-def _in_turn(parts: Iterable[tuple[torch.FloatTensor, ...] | None]) -> tuple[torch.FloatTensor, ...] | None:
-    """The tensors of one text after those of another; None where none were asked for."""
+def _concatenate(parts: Iterable[tuple[torch.FloatTensor, ...] | None]) -> tuple[torch.FloatTensor, ...] | None:
+    """Concatenate the tensors of several texts; None if there are none."""
     return tuple(tensor for part in parts for tensor in part or ()) or None

@@ -1,71 +1,52 @@
-"""The encoder, from word ids to states: embeddings, then layers that attend by a scheme.
+"""The encoder: word embeddings, then layers whose attention uses a scheme.
 
-B texts of N tokens, padded at the end; D is the model's width, heads · head_dim.
+B is the batch size, N the number of tokens (padded at the end), D = heads · head_dim the width of the model.
 """
 
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from headwise.attention import EncoderLayer, Scheme
-from headwise.attention.sinusoids import sinusoids
+from headwise.attention import EncoderLayer
 from headwise.errors import UserError
 from headwise.models.configuration import HeadwiseConfig
-
-
-class Positions(nn.Module):
-    """Adds to each state where it stands: sinusoids, learned vectors, or nothing."""
-
-    def __init__(self, config: HeadwiseConfig, longest: int) -> None:
-        super().__init__()
-        self.sinusoidal = config.positions == "sinusoidal"
-        self.learned = nn.Embedding(longest, config.dim) if config.positions == "learned" else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        length, dim = x.shape[1:]
-        if self.sinusoidal:
-            return x + sinusoids(torch.arange(length, device=x.device), dim, x.dtype)
-        if self.learned is None:
-            return x
-        if length > self.learned.num_embeddings:
-            raise UserError(f"learned positions end at {self.learned.num_embeddings}, got a text of length {length}")
-        return x + self.learned.weight[:length]
+from headwise.models.modules import PositionEmbedding, init_weights
 
 
 class Embeddings(nn.Module):
-    """Word vectors at the model's width; which text of a joint pair they belong to; positions."""
+    """Word embeddings, projected to the width of the model, with segment and position embeddings."""
 
     def __init__(self, config: HeadwiseConfig) -> None:
         super().__init__()
         self.words: nn.Module = nn.Embedding(config.vocab_size, config.word_dim, padding_idx=config.pad_token_id)
-        same = config.word_dim == config.dim
-        self.projection = nn.Identity() if same else nn.Linear(config.word_dim, config.dim)
+        has_model_width = config.word_dim == config.dim
+        self.projection = nn.Identity() if has_model_width else nn.Linear(config.word_dim, config.dim)
         self.segments = nn.Embedding(2, config.dim) if config.pair == "joint" else None
-        self.positions = Positions(config, config.max_tokens)
+        self.positions = PositionEmbedding(config.positions, config.max_tokens, config.dim)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
         x = self.projection(self.words(input_ids))
         if self.segments is not None:
             if token_type_ids is None:
-                raise UserError("a joint pair needs token_type_ids: 0 for the first text, 1 for the second")
+                raise UserError("joint pairs need token_type_ids: 0 for the first text, 1 for the second")
             x = x + self.segments(token_type_ids)
         embedded: Tensor = self.dropout(self.positions(x))
         return embedded
 
 
-def make_layers(config: HeadwiseConfig) -> nn.ModuleList:
+def build_layers(config: HeadwiseConfig) -> nn.ModuleList:
+    """Build the layers of an encoder."""
     return nn.ModuleList(
         EncoderLayer(
             config.dim,
             config.heads,
             head_dim=config.head_dim,
-            scheme=config.make_scheme(),
+            scheme=config.build_scheme(),
             feedforward=config.feedforward,
             dropout=config.dropout,
         )
@@ -74,33 +55,21 @@ def make_layers(config: HeadwiseConfig) -> nn.ModuleList:
 
 
 class HeadwisePreTrainedModel(PreTrainedModel):
-    """What all headwise models share: their configuration, and how they start."""
+    """Base class of headwise models: configuration and initialization."""
 
     config_class = HeadwiseConfig
     config: HeadwiseConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _supports_sdpa = True  # `attend` takes torch's kernels wherever they can solve the scheme
+    _supports_sdpa = True  # `attend` uses SDPA where it supports the scheme
     _no_split_modules = ["EncoderLayer"]  # noqa: RUF012
 
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=0.1)
-            if module.padding_idx is not None:
-                nn.init.zeros_(module.weight[module.padding_idx])
-        elif isinstance(module, nn.LayerNorm):
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
-        elif isinstance(module, Scheme):
-            module.reset_parameters()
+        init_weights(module, embedding_std=0.1)
 
 
 class HeadwiseModel(HeadwisePreTrainedModel):
-    """Words in, a state for each of them out.
+    """An encoder that returns one state per token.
 
     Example:
         >>> import torch
@@ -115,7 +84,7 @@ class HeadwiseModel(HeadwisePreTrainedModel):
     def __init__(self, config: HeadwiseConfig) -> None:
         super().__init__(config)
         self.embeddings = Embeddings(config)
-        self.layers = make_layers(config)
+        self.layers = build_layers(config)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -125,8 +94,8 @@ class HeadwiseModel(HeadwisePreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embeddings.words = value
 
-    def real_tokens(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Which tokens are no padding, (B, N) boolean."""
+    def padding_mask(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Return a boolean mask (B, N) that is True for real tokens."""
         return input_ids != self.config.pad_token_id if attention_mask is None else attention_mask.bool()
 
     @can_return_tuple  # type: ignore[untyped-decorator]
@@ -139,37 +108,41 @@ class HeadwiseModel(HeadwisePreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> BaseModelOutput:
-        """(B, N) word ids → states (B, N, D).
+        """Encode texts.
 
         Args:
-            attention_mask: (B, N), not 0 where a token is real; by default all but the padding's id.
-            token_type_ids: (B, N), 0 and 1 for the two texts of a joint pair; other models ignore them.
-            output_attentions: also return each layer's weights (B, heads, N, N); they cost that much memory.
-            output_hidden_states: also return the embeddings and each layer's states.
+            input_ids: Word ids (B, N).
+            attention_mask: (B, N), nonzero for real tokens; by default all tokens except padding.
+            token_type_ids: (B, N), 0 and 1 for the two texts of a joint pair; ignored by other models.
+            output_attentions: Also return the weights (B, heads, N, N) of each layer.
+            output_hidden_states: Also return the embeddings and the states of each layer.
+
+        Returns:
+            The states (B, N, D).
         """
         if input_ids.dim() != 2 or not input_ids.shape[1]:
             raise UserError(
-                f"input_ids must be (batch, tokens), at least one token; got shape {tuple(input_ids.shape)}"
+                f"input_ids must have the shape (batch, tokens) with at least one token, got {tuple(input_ids.shape)}"
             )
-        wants_weights = self.config.output_attentions if output_attentions is None else output_attentions
-        wants_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        return_weights = self.config.output_attentions if output_attentions is None else output_attentions
+        return_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
 
-        real = self.real_tokens(input_ids, attention_mask)
+        mask = self.padding_mask(input_ids, attention_mask)
         x = self.embeddings(input_ids, token_type_ids)
         states, weights = [x], []
         for layer in self.layers:
-            attend = partial(layer, key_padding=real)
-            if wants_weights:
-                x, layer_weights = attend(x, need_weights=True)
+            run_layer = partial(layer, key_padding=mask)
+            if return_weights:
+                x, layer_weights = run_layer(x, need_weights=True)
                 weights.append(layer_weights)
             elif self.gradient_checkpointing and self.training:
-                x = self._gradient_checkpointing_func(attend, x)
+                x = self._gradient_checkpointing_func(run_layer, x)
             else:
-                x = attend(x)
-            if wants_states:
+                x = run_layer(x)
+            if return_states:
                 states.append(x)
         return BaseModelOutput(
             last_hidden_state=x,
-            hidden_states=tuple(states) if wants_states else None,
-            attentions=tuple(weights) if wants_weights else None,
+            hidden_states=tuple(states) if return_states else None,
+            attentions=tuple(weights) if return_weights else None,
         )

@@ -1,7 +1,8 @@
-"""W · ReLU(h) of the first token: the classifier of the attention-guiding paper (Wang et al. 2022, equation 7), on an
-encoder of Hugging Face's.
+"""Hugging Face encoders with the classifier of the attention-guiding paper (Wang et al. 2022, eq. 7).
 
-transformers' own classifiers put a layer between (a pooler, a tanh), which differs from model to model.
+The classifier is W · ReLU(h) of the first token's state h.
+
+The classifiers of transformers add layers, such as a pooler with tanh, that differ between models.
 """
 
 from functools import cache
@@ -15,17 +16,17 @@ from transformers.utils.generic import can_return_tuple
 
 from headwise.errors import UserError
 
-#: How the names of such classes end; a saved model's configuration tells it.
+#: End of the class names, which a saved model's configuration contains.
 NAME = "FirstTokenForSequenceClassification"
-#: What `from_pretrained` is told that is about the configuration, too, and what is about the weights alone.
-WHERE = ("cache_dir", "local_files_only", "revision", "subfolder", "token")
-HOW = ("dtype", "quantization_config")
+#: Options of `from_pretrained` for both configuration and weights, and for weights only.
+SHARED_OPTIONS = ("trust_remote_code", "cache_dir", "local_files_only", "revision", "subfolder", "token")
+WEIGHT_OPTIONS = ("dtype", "quantization_config")
 
 
 class FirstToken:
-    """An auto class: `FirstToken.from_pretrained(…)` as `AutoModelForSequenceClassification.from_pretrained(…)`.
+    """An auto class for encoders with the first-token classifier, used like `AutoModelForSequenceClassification`.
 
-    Its models are the architecture's own, guided, retrofitted and saved as any other; saved ones are loaded by it.
+    Its models can be guided, retrofitted and saved like others; saved models are loaded with this class.
 
     Example:
         >>> import torch
@@ -39,44 +40,48 @@ class FirstToken:
 
     @classmethod
     def from_config(cls, config: Any) -> PreTrainedModel:
-        model: PreTrainedModel = class_of(config.__class__)(config)
+        """Build a model with random weights."""
+        model: PreTrainedModel = get_class(config.__class__)(config)
         return model
 
     @classmethod
     def from_pretrained(cls, name: Any, *, config: Any = None, **options: Any) -> Any:
-        """A trained encoder, whose classifier begins at random, or a model that was saved with its classifier.
+        """Load a pre-trained encoder with a new classifier, or a saved model with its classifier.
 
         Raises:
-            UserError: no encoder: its first token has not seen the others.
+            UserError: The model is not an encoder.
         """
         if config is None:
-            kept = {key: options[key] for key in (*WHERE, *HOW) if key in options}
-            asked = {key: value for key, value in options.items() if key not in HOW}
-            config, options = AutoConfig.from_pretrained(name, return_unused_kwargs=True, **asked)
-            options |= kept
-        return class_of(config.__class__).from_pretrained(name, config=config, **options)
+            model_options = {key: options[key] for key in (*SHARED_OPTIONS, *WEIGHT_OPTIONS) if key in options}
+            config_options = {key: value for key, value in options.items() if key not in WEIGHT_OPTIONS}
+            config, options = AutoConfig.from_pretrained(name, return_unused_kwargs=True, **config_options)
+            options |= model_options
+        return get_class(config.__class__).from_pretrained(name, config=config, **options)
 
 
 @cache
-def class_of(config: Any) -> Any:
-    """The class for an architecture, by that of its configuration."""
+def get_class(config: Any) -> Any:
+    """Return the model class for a class of configurations."""
     if config not in MODEL_FOR_MASKED_LM_MAPPING or config().is_encoder_decoder:
         raise UserError(
             f"--classifier first-token: needs an encoder (BERT, RoBERTa, …), not "
             f"{config.__name__.removesuffix('Config')}, whose first token does not attend to the others"
         )
     encoder: Any = MODEL_MAPPING[config]
-    parent = next(one for one in encoder.__mro__[1:] if issubclass(one, PreTrainedModel))
-    return type(f"{encoder.__name__.removesuffix('Model')}{NAME}", (_Reading, parent), {"encoder": encoder})
+    parent = next(base for base in encoder.__mro__[1:] if issubclass(base, PreTrainedModel))
+    return type(
+        f"{encoder.__name__.removesuffix('Model')}{NAME}", (_FirstTokenClassifier, parent), {"encoder": encoder}
+    )
 
 
-def _blank(config: Any) -> Any:
-    kind = class_of(config)
-    return kind.__new__(kind)
+def _unpickle(config: Any) -> Any:
+    """Create an empty instance, for unpickling."""
+    model_class = get_class(config)
+    return model_class.__new__(model_class)
 
 
-class _Reading:
-    """What all of them share, above the architecture's own PreTrainedModel."""
+class _FirstTokenClassifier:
+    """Base class of the models, combined with the PreTrainedModel of the architecture."""
 
     encoder: Any
     base_model_prefix: str
@@ -86,13 +91,13 @@ class _Reading:
     def __init__(self, config: Any) -> None:
         super().__init__(config)  # type: ignore[call-arg]
         self.num_labels = config.num_labels
-        setattr(self, self.base_model_prefix, without_pooler(self.encoder, config))
+        setattr(self, self.base_model_prefix, build_without_pooler(self.encoder, config))
         self.first_token_classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()  # type: ignore[attr-defined]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by its configuration: the class itself is made when it is asked for."""
-        return _blank, (type(self.config),), self.__dict__
+        """Pickle by the class of the configuration, because the model class is created dynamically."""
+        return _unpickle, (type(self.config),), self.__dict__
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
@@ -103,25 +108,25 @@ class _Reading:
         labels: Tensor | None = None,
         **options: Any,
     ) -> SequenceClassifierOutput:
-        """(B, N) token ids → scores (B, labels), and the loss where labels are given."""
+        """Compute logits (B, num_labels), and the loss if labels are given."""
         if token_type_ids is not None:
             options["token_type_ids"] = token_type_ids
         encoder = getattr(self, self.base_model_prefix)
-        found = encoder(input_ids, attention_mask=attention_mask, return_dict=True, **options)
-        logits = self.first_token_classifier(torch.relu(found.last_hidden_state[:, 0]))
+        output = encoder(input_ids, attention_mask=attention_mask, return_dict=True, **options)
+        logits = self.first_token_classifier(torch.relu(output.last_hidden_state[:, 0]))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
         return SequenceClassifierOutput(
             loss=loss,
             logits=logits,
-            hidden_states=found.hidden_states,
-            attentions=found.attentions,
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
         )
 
 
-def without_pooler(encoder: Any, config: Any) -> Any:
-    """The encoder, without what nothing would read."""
+def build_without_pooler(encoder: Any, config: Any) -> Any:
+    """Build the encoder without its pooler, which is not used."""
     try:
         return encoder(config, add_pooling_layer=False)
     except TypeError:

@@ -1,35 +1,36 @@
-"""From sentences to a document, for long texts (Wu et al. 2021, section 4.1, on Amazon's reviews)."""
+"""The sentence level of hierarchical models for long texts (Wu et al. 2021, section 4.1)."""
 
 from torch import Tensor, nn
 
 from headwise.errors import UserError
 from headwise.models.configuration import HeadwiseConfig
-from headwise.models.encoder import Positions, make_layers
+from headwise.models.encoder import build_layers
+from headwise.models.modules import PositionEmbedding
 from headwise.models.pooling import AdditivePooling
 
 
-class Document(nn.Module):
-    """Vectors of sentences in, one of the document out: layers by the scheme, then additive pooling."""
+class DocumentEncoder(nn.Module):
+    """Encodes sentence vectors to a document vector: layers with the scheme, then additive pooling."""
 
     def __init__(self, config: HeadwiseConfig) -> None:
         super().__init__()
         assert config.hierarchy is not None
-        self.positions = Positions(config, longest=config.hierarchy[1])
+        self.positions = PositionEmbedding(config.positions, config.hierarchy[1], config.dim)
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = make_layers(config)
+        self.layers = build_layers(config)
         self.pooling = AdditivePooling(config.dim)
 
-    def forward(self, sentences: Tensor, real: Tensor) -> Tensor:
-        """(B, sentences, dim), and which of them are not empty → (B, dim)."""
+    def forward(self, sentences: Tensor, mask: Tensor) -> Tensor:
+        """Encode sentence vectors (B, S, D) to (B, D); the mask (B, S) is True for sentences that are not empty."""
         x = self.dropout(self.positions(sentences))
         for layer in self.layers:
-            x = layer(x, key_padding=real)
-        document: Tensor = self.pooling(x, real)
+            x = layer(x, key_padding=mask)
+        document: Tensor = self.pooling(x, mask)
         return document
 
 
-def flattened(name: str, ids: Tensor) -> Tensor:
-    """(B, sentences, words) → (B · sentences, words)."""
+def flatten_sentences(name: str, ids: Tensor) -> Tensor:
+    """Flatten (B, sentences, words) to (B · sentences, words)."""
     if ids.dim() != 3:
-        raise UserError(f"a hierarchy's {name} must be (batch, sentences, words), got shape {tuple(ids.shape)}")
+        raise UserError(f"in a hierarchy, {name} must have the shape (batch, sentences, words), got {tuple(ids.shape)}")
     return ids.flatten(0, 1)

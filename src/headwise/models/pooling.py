@@ -1,10 +1,10 @@
-"""One vector from the states of many tokens.
+"""Pooling of token states to one vector.
 
-Additive attention, as in NRMS (Wu et al. 2019, EMNLP), whose training the distance-aware paper follows:
+Additive attention as in NRMS (Wu et al. 2019, EMNLP), whose training the distance-aware paper follows:
 
-    α = softmax_i(qᵀ tanh(W h_i + b)),   the vector is Σ_i α_i h_i
+    α = softmax_i(qᵀ tanh(W h_i + b)),   vector = Σ_i α_i h_i
 
-The distance-aware paper itself does not say how states become a vector.
+The distance-aware paper does not specify its pooling.
 """
 
 import torch
@@ -14,13 +14,13 @@ from headwise.models.configuration import HeadwiseConfig
 
 
 class AdditivePooling(nn.Module):
-    """The states' mean, weighted by a learned look at each.
+    """The mean of the states, weighted by additive attention.
 
     Example:
         >>> import torch
         >>> from headwise.models import AdditivePooling
-        >>> states, real = torch.randn(2, 5, 8), torch.arange(5) < torch.tensor([[5], [3]])
-        >>> AdditivePooling(8)(states, real).shape
+        >>> states, mask = torch.randn(2, 5, 8), torch.arange(5) < torch.tensor([[5], [3]])
+        >>> AdditivePooling(8)(states, mask).shape
         torch.Size([2, 8])
     """
 
@@ -29,28 +29,29 @@ class AdditivePooling(nn.Module):
         self.projection = nn.Linear(dim, dim)
         self.query = nn.Linear(dim, 1, bias=False)
 
-    def scores(self, states: Tensor, real: Tensor) -> Tensor:
-        """How much each state (B, N, dim) draws the look, (B, N)."""
-        drawn: Tensor = self.query(self.projection(states).tanh()).squeeze(-1)
-        return drawn
+    def scores(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Return the score (B, N) of each state (B, N, D)."""
+        scores: Tensor = self.query(self.projection(states).tanh()).squeeze(-1)
+        return scores
 
-    def weights(self, states: Tensor, real: Tensor) -> Tensor:
-        """α (B, N) of states (B, N, dim): 0 where a token is not real, and everywhere in a text without any."""
-        scores = self.scores(states, real)
+    def weights(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Return the weights α (B, N): 0 for padding, and for all tokens of an empty text."""
+        scores = self.scores(states, mask)
         lowest = torch.finfo(scores.dtype).min
-        return scores.masked_fill(~real, lowest).softmax(dim=-1) * real
+        return scores.masked_fill(~mask, lowest).softmax(dim=-1) * mask
 
-    def forward(self, states: Tensor, real: Tensor) -> Tensor:
-        weights = self.weights(states, real).to(states.dtype)
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        weights = self.weights(states, mask).to(states.dtype)
         return (weights[:, None] @ states).squeeze(1)
 
 
 class FirstPooling(nn.Module):
-    """The first token's state: [CLS], where the tokeniser puts it."""
+    """The state of the first token, [CLS]."""
 
-    def forward(self, states: Tensor, real: Tensor) -> Tensor:
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
         return states[:, 0]
 
 
-def make_pooling(config: HeadwiseConfig) -> AdditivePooling | FirstPooling:
+def build_pooling(config: HeadwiseConfig) -> AdditivePooling | FirstPooling:
+    """Build the pooling of a configuration."""
     return AdditivePooling(config.dim) if config.pooling == "additive" else FirstPooling()

@@ -1,4 +1,4 @@
-"""The subword tokeniser of translators: byte-level BPE, which says every text and gives it back as it was."""
+"""The subword tokenizer of translation models: byte-level BPE, which encodes every text without loss."""
 
 from collections.abc import Iterable
 
@@ -13,21 +13,21 @@ from transformers import PreTrainedTokenizerFast
 from headwise.errors import UserError
 
 PAD, BOS, EOS = SPECIAL = ("<pad>", "<s>", "</s>")
-BYTES = 256
+NUM_BYTES = 256
 
 
 def build_subwords(texts: Iterable[str], *, size: int = 32_768, max_tokens: int = 512) -> PreTrainedTokenizerFast:
-    """A tokeniser of at most `size` subwords, learnt from some texts: of the training split, of both languages.
+    """Train a tokenizer of at most `size` subwords on texts of both languages.
 
-    Every text has a place in it, byte by byte if need be, and is told again exactly. A text ends with `</s>`.
+    Every text can be encoded, byte by byte if necessary, and decoded exactly. Encoded texts end with `</s>`.
 
     Args:
-        texts: what to learn from.
-        size: the most subwords, all bytes and special tokens included; few texts give fewer.
-        max_tokens: where texts are cut when truncation is asked for.
+        texts: Texts of the training split.
+        size: Maximum number of subwords, including all bytes and special tokens.
+        max_tokens: Maximum length for truncation.
 
     Raises:
-        UserError: no texts, or a size without room for all bytes.
+        UserError: There are no texts, or the size is too small for all bytes.
 
     Example:
         >>> from headwise.models import build_subwords
@@ -36,9 +36,9 @@ def build_subwords(texts: Iterable[str], *, size: int = 32_768, max_tokens: int 
         >>> tokenizer.decode(ids, skip_special_tokens=True)
         'Eine  Katze, 🐈!'
     """
-    least = BYTES + len(SPECIAL)
-    if size < least:
-        raise UserError(f"a vocabulary needs at least {least} entries, for all bytes and special tokens; got {size}")
+    min_size = NUM_BYTES + len(SPECIAL)
+    if size < min_size:
+        raise UserError(f"a vocabulary needs at least {min_size} entries for all bytes and special tokens, got {size}")
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevelDecoder()
@@ -49,8 +49,8 @@ def build_subwords(texts: Iterable[str], *, size: int = 32_768, max_tokens: int 
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    if tokenizer.get_vocab_size() == least:
-        raise UserError("no texts to learn subwords from")
+    if tokenizer.get_vocab_size() == min_size:
+        raise UserError("there are no texts to train the tokenizer on")
     tokenizer.post_processor = TemplateProcessing(
         single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, SPECIAL.index(EOS))]
     )

@@ -1,7 +1,7 @@
-"""A translator: an encoder and a decoder whose self-attention follows a scheme (Shaw et al. 2018).
+"""A translation model: an encoder and a decoder whose self-attention uses a scheme (Shaw et al. 2018).
 
-B texts, N source and T target tokens; D is the model's width, heads · head_dim. One table of word vectors serves
-source, target and the choice of the next token.
+B is the batch size, N and T the numbers of source and target tokens, D = heads · head_dim the width of the model.
+Source embeddings, target embeddings and output weights are shared.
 """
 
 import math
@@ -16,78 +16,61 @@ from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from headwise.attention import DecoderLayer, EncoderLayer, Scheme
-from headwise.attention.sinusoids import sinusoids
+from headwise.attention import DecoderLayer, EncoderLayer
 from headwise.errors import UserError
+from headwise.models.modules import PositionEmbedding, init_weights
 from headwise.models.translator_configuration import HeadwiseTranslatorConfig
 
 
-class Positions(nn.Module):
-    """Adds to each state where it stands: sinusoids, learned vectors, or nothing."""
-
-    def __init__(self, config: HeadwiseTranslatorConfig) -> None:
-        super().__init__()
-        self.sinusoidal = config.positions == "sinusoidal"
-        self.learned = nn.Embedding(config.max_tokens, config.dim) if config.positions == "learned" else None
-
-    def forward(self, x: Tensor, first: int = 0) -> Tensor:
-        end = first + x.shape[1]
-        if self.sinusoidal:
-            return x + sinusoids(torch.arange(first, end, device=x.device), x.shape[2], x.dtype)
-        if self.learned is None:
-            return x
-        if end > self.learned.num_embeddings:
-            raise UserError(f"learned positions end at {self.learned.num_embeddings}, got a text of length {end}")
-        return x + self.learned.weight[first:end]
-
-
 class Encoder(nn.Module):
-    """Source ids → states; it holds the word vectors, which the decoder reads too."""
+    """The encoder. It holds the embeddings, which the decoder uses, too."""
 
     main_input_name = "input_ids"  # for `generate`
 
     def __init__(self, config: HeadwiseTranslatorConfig) -> None:
         super().__init__()
-        self.padding = config.pad_token_id
+        self.pad_token_id = config.pad_token_id
         self.words = nn.Embedding(config.vocab_size, config.dim, padding_idx=config.pad_token_id)
-        self.positions = Positions(config)
+        self.positions = PositionEmbedding(config.positions, config.max_tokens, config.dim)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(
-            EncoderLayer(scheme=config.make_scheme(decoder=False), **sizes(config)) for _ in range(config.layers)
+            EncoderLayer(scheme=config.build_scheme(decoder=False), **layer_options(config))
+            for _ in range(config.layers)
         )
         self.norm = nn.LayerNorm(config.dim) if config.norm_first else nn.Identity()
 
     def embed(self, ids: Tensor) -> Tensor:
-        """(B, N) ids → vectors (B, N, D), as large as positions are."""
+        """Return the embeddings (B, N, D) of ids (B, N), scaled by √D as in Vaswani et al. (2017)."""
         vectors: Tensor = self.words(ids) * math.sqrt(self.words.embedding_dim)
         return vectors
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> BaseModelOutput:
-        """(B, N) ids → states (B, N, D); attention_mask is not 0 where a token is real."""
+        """Encode ids (B, N) to states (B, N, D); attention_mask is nonzero for real tokens."""
         if input_ids.dim() != 2 or not input_ids.shape[1]:
             raise UserError(
-                f"input_ids must be (batch, tokens), at least one token; got shape {tuple(input_ids.shape)}"
+                f"input_ids must have the shape (batch, tokens) with at least one token, got {tuple(input_ids.shape)}"
             )
-        real = self.real_tokens(input_ids, attention_mask)
+        mask = self.padding_mask(input_ids, attention_mask)
         x = self.dropout(self.positions(self.embed(input_ids)))
         for layer in self.layers:
-            x = layer(x, key_padding=real)
+            x = layer(x, key_padding=mask)
         return BaseModelOutput(last_hidden_state=self.norm(x))
 
-    def real_tokens(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Which tokens are no padding, (B, N) boolean."""
-        return input_ids.ne(self.padding) if attention_mask is None else attention_mask.bool()
+    def padding_mask(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Return a boolean mask (B, N) that is True for real tokens."""
+        return input_ids.ne(self.pad_token_id) if attention_mask is None else attention_mask.bool()
 
 
 class Decoder(nn.Module):
-    """Vectors of the target so far and the encoder's states → states to choose the next tokens by."""
+    """The decoder: embeddings of the target so far and encoder states in, states out."""
 
     def __init__(self, config: HeadwiseTranslatorConfig) -> None:
         super().__init__()
-        self.positions = Positions(config)
+        self.positions = PositionEmbedding(config.positions, config.max_tokens, config.dim)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(
-            DecoderLayer(scheme=config.make_scheme(decoder=True), **sizes(config)) for _ in range(config.layers)
+            DecoderLayer(scheme=config.build_scheme(decoder=True), **layer_options(config))
+            for _ in range(config.layers)
         )
         self.norm = nn.LayerNorm(config.dim) if config.norm_first else nn.Identity()
 
@@ -101,29 +84,29 @@ class Decoder(nn.Module):
         cache: EncoderDecoderCache | None,
     ) -> Tensor:
         x = self.dropout(self.positions(x, 0 if cache is None else cache.get_seq_length()))
-        for number, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers):
             x = layer(
                 x,
-                encoded if cache is None else encoded_once(layer, encoded, cache, number),
+                encoded if cache is None else cached_projections(layer, encoded, cache, index),
                 key_padding=key_padding,
                 encoded_padding=encoded_padding,
-                cache=None if cache is None else partial(cache.self_attention_cache.update, layer_idx=number),
+                cache=None if cache is None else partial(cache.self_attention_cache.update, layer_idx=index),
             )
         states: Tensor = self.norm(x)
         return states
 
 
-def encoded_once(layer: Any, encoded: Tensor, cache: EncoderDecoderCache, number: int) -> tuple[Tensor, Tensor]:
-    """The source's keys and values for a layer, made when the first token is decoded."""
-    if not cache.is_updated.get(number):
-        cache.cross_attention_cache.update(*layer.project_encoded(encoded), number)
-        cache.is_updated[number] = True
-    kept: Any = cache.cross_attention_cache.layers[number]
-    return kept.keys, kept.values
+def cached_projections(layer: Any, encoded: Tensor, cache: EncoderDecoderCache, index: int) -> tuple[Tensor, Tensor]:
+    """Return the source keys and values of a layer, which are computed when the first token is decoded."""
+    if not cache.is_updated.get(index):
+        cache.cross_attention_cache.update(*layer.project_encoded(encoded), index)
+        cache.is_updated[index] = True
+    cached: Any = cache.cross_attention_cache.layers[index]
+    return cached.keys, cached.values
 
 
-def sizes(config: HeadwiseTranslatorConfig) -> dict[str, Any]:
-    """What layers of both stacks take."""
+def layer_options(config: HeadwiseTranslatorConfig) -> dict[str, Any]:
+    """Return the arguments of encoder and decoder layers."""
     return {
         "dim": config.dim,
         "heads": config.heads,
@@ -135,11 +118,10 @@ def sizes(config: HeadwiseTranslatorConfig) -> dict[str, Any]:
 
 
 class HeadwiseForTranslation(PreTrainedModel, GenerationMixin):
-    """Source ids in; for each target token a number for each token that may come next out.
+    """An encoder–decoder model for translation.
 
-    `generate` decodes as for every encoder–decoder of transformers: greedily or by beam search, with a cache, in
-    batches. Source texts are padded at the end. Note that its `length_penalty` divides by length ** penalty, not by
-    GNMT's ((5 + length) / 6) ** penalty.
+    `generate` works as for other encoder–decoder models: greedy or beam search, with a cache, in batches. Source texts
+    are padded at the end. `length_penalty` divides by length ** penalty, not by GNMT's ((5 + length) / 6) ** penalty.
 
     Example:
         >>> import torch
@@ -157,7 +139,7 @@ class HeadwiseForTranslation(PreTrainedModel, GenerationMixin):
     config: HeadwiseTranslatorConfig
     base_model_prefix = "model"
     main_input_name = "input_ids"
-    _supports_sdpa = True  # `attend` takes torch's kernels wherever they can solve the scheme
+    _supports_sdpa = True  # `attend` uses SDPA where it supports the scheme
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]  # noqa: RUF012
 
     def __init__(self, config: HeadwiseTranslatorConfig) -> None:
@@ -167,19 +149,7 @@ class HeadwiseForTranslation(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
-            if module.padding_idx is not None:
-                nn.init.zeros_(module.weight[module.padding_idx])
-        elif isinstance(module, nn.LayerNorm):
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
-        elif isinstance(module, Scheme):
-            module.reset_parameters()
+        init_weights(module, embedding_std=None)
 
     def get_encoder(self, modality: str | None = None) -> nn.Module:
         return self.encoder
@@ -205,36 +175,37 @@ class HeadwiseForTranslation(PreTrainedModel, GenerationMixin):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Source (B, N) and target ids (B, T) → logits (B, T, vocab_size), and the loss if labels are given.
+        """Compute logits (B, T, vocab_size), and the loss if labels are given.
 
         Args:
-            attention_mask: (B, N), not 0 where a source token is real; by default all but the padding's id.
-            decoder_input_ids: the target so far, beginning with `bos_token_id`; with a cache the new tokens only. By
-                default labels moved one to the right.
-            decoder_attention_mask: (B, all target tokens so far), not 0 where one is real. It is not needed where
-                targets are padded at the end: no token looks ahead.
-            labels: (B, T), the tokens to come; −100 is none.
-            encoder_outputs: the encoder's, where it has been asked already.
-            past_key_values: keys and values so far.
-            use_cache: return them; by default where they are given.
+            input_ids: Source ids (B, N).
+            attention_mask: (B, N), nonzero for real source tokens; by default all tokens except padding.
+            decoder_input_ids: Target ids (B, T) so far, starting with `bos_token_id`; with a cache only the new ones
+                (default: the labels, shifted to the right).
+            decoder_attention_mask: (B, target tokens so far), nonzero for real tokens. Not needed if targets are padded
+                at the end, because attention is causal.
+            labels: Target tokens (B, T); −100 is ignored.
+            encoder_outputs: Outputs of the encoder, if they are known.
+            past_key_values: The cache.
+            use_cache: Return the cache; by default if one is given.
         """
         if encoder_outputs is None:
             if input_ids is None:
-                raise UserError("a translator needs input_ids, or encoder_outputs")
+                raise UserError("input_ids or encoder_outputs are required")
             encoder_outputs = self.encoder(input_ids, attention_mask)
         encoded = encoder_outputs[0]
-        real = self.real_source(encoded, input_ids, attention_mask)
+        mask = self.source_mask(encoded, input_ids, attention_mask)
         if decoder_input_ids is None:
             if labels is None:
-                raise UserError("a translator needs decoder_input_ids or labels: what the target is so far")
-            decoder_input_ids = self.shifted(labels)
+                raise UserError("decoder_input_ids or labels are required")
+            decoder_input_ids = self.shift_right(labels)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
         states = self.decoder(
             self.encoder.embed(decoder_input_ids),
             encoded,
             key_padding=None if decoder_attention_mask is None else decoder_attention_mask.bool(),
-            encoded_padding=real,
+            encoded_padding=mask,
             cache=past_key_values,
         )
         logits = F.linear(states, self.encoder.words.weight)
@@ -245,17 +216,17 @@ class HeadwiseForTranslation(PreTrainedModel, GenerationMixin):
             encoder_last_hidden_state=encoded,
         )
 
-    def real_source(self, encoded: Tensor, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
-        """Which source tokens are no padding, (B, N) boolean."""
+    def source_mask(self, encoded: Tensor, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
+        """Return a boolean mask (B, N) that is True for real source tokens."""
         if attention_mask is None and input_ids is None:
             return torch.ones(encoded.shape[:2], dtype=torch.bool, device=encoded.device)
-        return self.encoder.real_tokens(input_ids, attention_mask)  # type: ignore[arg-type]
+        return self.encoder.padding_mask(input_ids, attention_mask)  # type: ignore[arg-type]
 
-    def shifted(self, labels: Tensor) -> Tensor:
-        """What the decoder reads to say labels: the beginning, then all but the last of them."""
-        before = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
-        return torch.cat([before, labels[:, :-1].masked_fill(labels[:, :-1] == -100, self.config.pad_token_id)], dim=1)
+    def shift_right(self, labels: Tensor) -> Tensor:
+        """Return the decoder's inputs for labels: the start token, then all labels but the last."""
+        start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
+        return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] == -100, self.config.pad_token_id)], dim=1)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """What transformers' collators call `shifted`."""
-        return self.shifted(labels)
+        """Return the decoder's inputs; the name that transformers' collators use."""
+        return self.shift_right(labels)

@@ -1,4 +1,4 @@
-"""What a translator is made of."""
+"""Configuration of the translation model."""
 
 from typing import Any, Literal, get_args
 
@@ -10,24 +10,24 @@ from headwise.models.configuration import (
     SCHEMES,
     InputPositions,
     SchemeName,
+    build_scheme,
+    check_choice,
+    check_count,
+    check_probability,
     check_scheme,
-    count,
-    make_scheme,
-    one_of,
-    share,
 )
 
 Preset = Literal["small", "base", "big"]
 
-#: Sizes and dropout by name: `base` and `big` are those of Shaw et al. (2018, section 4.1), with tables of k = 16 and
-#: vectors of each head's own, and of k = 8 and vectors that a layer's heads share. `small` is for some ten thousand
-#: pairs.
+#: Sizes and dropout by name. `base` and `big` are those of Shaw et al. (2018, section 4.1); `small` suits some ten
+#: thousand sentence pairs.
 PRESETS: dict[str, dict[str, Any]] = {
     "small": {"layers": 3, "heads": 4, "head_dim": 64, "feedforward": 1024, "dropout": 0.3},
     "base": {"layers": 6, "heads": 8, "head_dim": 64, "feedforward": 1024, "dropout": 0.1},
     "big": {"layers": 6, "heads": 16, "head_dim": 64, "feedforward": 4096, "dropout": 0.3},
 }
-TABLES: dict[str, dict[str, Any]] = {
+#: Options of `rpr` by preset: `big` shares its tables between heads.
+RPR_OPTIONS: dict[str, dict[str, Any]] = {
     "small": {"k": 16, "per_head": True},
     "base": {"k": 16, "per_head": True},
     "big": {"k": 8, "per_head": False},
@@ -35,28 +35,31 @@ TABLES: dict[str, dict[str, Any]] = {
 
 
 class HeadwiseTranslatorConfig(PretrainedConfig):
-    """The sizes and choices of a translator; the defaults are near the base model of Shaw et al. (2018).
+    """Configuration of a translation model. The defaults are close to the base model of Shaw et al. (2018).
 
     Args:
-        vocab_size: number of subwords, which source and target share.
-        layers: of the encoder and of the decoder each.
-        heads, head_dim: attention heads, and the width of one; the model's width is their product.
-        feedforward: inner width of the feed-forward networks, by default 4 · heads · head_dim (`base`: 1024).
-        scheme: how self-attention knows positions, in the encoder: see `HeadwiseConfig`.
-        scheme_options: the scheme's own arguments; for `rpr` by default `{"k": 16, "per_head": True}`.
-        decoder_scheme, decoder_scheme_options: the same in the decoder; by default as in the encoder.
-        positions: what is added to the input of both: `sinusoidal`, `learned` or `none`. By default the encoder
-            scheme's own: `sinusoidal` for `plain`, `none` for all others.
-        norm_first: normalise before each part of a layer, and once at the end of each stack, as later Transformers do:
-            it trains without care. False normalises after each part, as Vaswani et al. did.
-        dropout: of embeddings, attention weights and each layer's parts.
-        max_tokens: the longest text, in tokens; only learned positions depend on it.
-        pad_token_id, bos_token_id, eos_token_id: padding, what a target begins with when it is decoded, and what ends
-            a text.
-        kwargs: as for every `PretrainedConfig`.
+        vocab_size: Number of subwords, shared by source and target.
+        layers: Number of layers of the encoder and of the decoder each.
+        heads: Number of attention heads.
+        head_dim: Width of a head; the width of the model is heads · head_dim.
+        feedforward: Inner width of the feed-forward networks (default: 4 · heads · head_dim; `base`: 1024).
+        scheme: Scheme of the encoder's self-attention; see `HeadwiseConfig`.
+        scheme_options: Arguments of the scheme (default for `rpr`: `{"k": 16, "per_head": True}`).
+        decoder_scheme: Scheme of the decoder's self-attention (default: the encoder's).
+        decoder_scheme_options: Its arguments.
+        positions: Position embeddings of both inputs: `sinusoidal`, `learned` or `none` (default: `sinusoidal` for the
+            encoder scheme `plain`, else `none`).
+        norm_first: Normalize before each sublayer and at the end of each stack (pre-norm, easier to train), instead of
+            after each sublayer (post-norm, as in Vaswani et al. 2017).
+        dropout: Dropout of embeddings, attention weights and sublayers.
+        max_tokens: Maximum length of a text; it limits learned positions only.
+        pad_token_id: Id of the padding token.
+        bos_token_id: Id of the token that starts a target.
+        eos_token_id: Id of the token that ends a text.
+        kwargs: Arguments of `PretrainedConfig`.
 
     Raises:
-        UserError: a value that is not possible, or two that do not go together; the message names them.
+        UserError: A value is invalid, or two values cannot be combined.
 
     Example:
         >>> from headwise.models import HeadwiseTranslatorConfig
@@ -97,57 +100,60 @@ class HeadwiseTranslatorConfig(PretrainedConfig):
         **kwargs: Any,
     ) -> None:
         self.pad_token_id = pad_token_id
-        self.vocab_size = count("vocab_size", vocab_size)
+        self.vocab_size = check_count("vocab_size", vocab_size)
         self.layers, self.heads, self.head_dim = (
-            count("layers", layers),
-            count("heads", heads),
-            count("head_dim", head_dim),
+            check_count("layers", layers),
+            check_count("heads", heads),
+            check_count("head_dim", head_dim),
         )
-        self.feedforward = count("feedforward", 4 * self.dim if feedforward is None else feedforward)
-        self.scheme = one_of("scheme", scheme, tuple(SCHEMES))
-        self.scheme_options = options_of(self.scheme, scheme_options)
+        self.feedforward = check_count("feedforward", 4 * self.dim if feedforward is None else feedforward)
+        self.scheme = check_choice("scheme", scheme, tuple(SCHEMES))
+        self.scheme_options = complete_scheme_options(self.scheme, scheme_options)
         if decoder_scheme is None:
             decoder_scheme, decoder_scheme_options = scheme, decoder_scheme_options or self.scheme_options
-        self.decoder_scheme = one_of("decoder_scheme", decoder_scheme, tuple(SCHEMES))
-        self.decoder_scheme_options = options_of(self.decoder_scheme, decoder_scheme_options)
+        self.decoder_scheme = check_choice("decoder_scheme", decoder_scheme, tuple(SCHEMES))
+        self.decoder_scheme_options = complete_scheme_options(self.decoder_scheme, decoder_scheme_options)
         default = "sinusoidal" if scheme == "plain" else "none"
-        self.positions = default if positions is None else one_of("positions", positions, get_args(InputPositions))
+        self.positions = (
+            default if positions is None else check_choice("positions", positions, get_args(InputPositions))
+        )
         self.norm_first = norm_first
-        self.dropout = share("dropout", dropout)
-        self.max_tokens = count("max_tokens", max_tokens)
-        for options, of in ((self.scheme_options, self.scheme), (self.decoder_scheme_options, self.decoder_scheme)):
-            check_scheme(of, options, heads=self.heads, head_dim=self.head_dim)
+        self.dropout = check_probability("dropout", dropout)
+        self.max_tokens = check_count("max_tokens", max_tokens)
+        for name, options in ((self.scheme, self.scheme_options), (self.decoder_scheme, self.decoder_scheme_options)):
+            check_scheme(name, options, heads=self.heads, head_dim=self.head_dim)
         if self.positions == "sinusoidal" and self.dim % 2:
             raise UserError(f"sinusoidal positions need an even width, got heads · head_dim = {self.dim}")
-        told = {
+        common = {
             "pad_token_id": pad_token_id,
             "bos_token_id": bos_token_id,
             "eos_token_id": eos_token_id,
             "decoder_start_token_id": bos_token_id,
             "is_encoder_decoder": True,
-            "tie_word_embeddings": False,  # there is one table, and nothing to tie
+            "tie_word_embeddings": False,  # the embeddings are one parameter
         }
-        super().__init__(**(told | kwargs))
+        super().__init__(**(common | kwargs))
 
     @classmethod
     def preset(cls, name: Preset, **options: Any) -> "HeadwiseTranslatorConfig":
-        """The configuration of `small`, `base` or `big`; options beside it win."""
-        one_of("preset", name, tuple(PRESETS))
-        given = options.get("scheme_options") or {}
-        tables = TABLES[name] if options.get("scheme", "rpr") == "rpr" else {}
-        return cls(**(PRESETS[name] | options | {"scheme_options": tables | given}))
+        """Return the configuration of `small`, `base` or `big`, with some options replaced."""
+        check_choice("preset", name, tuple(PRESETS))
+        rpr_options = RPR_OPTIONS[name] if options.get("scheme", "rpr") == "rpr" else {}
+        scheme_options = rpr_options | (options.get("scheme_options") or {})
+        return cls(**(PRESETS[name] | options | {"scheme_options": scheme_options}))
 
     @property
     def dim(self) -> int:
-        """The model's width."""
+        """The width of the model."""
         return self.heads * self.head_dim
 
-    def make_scheme(self, *, decoder: bool) -> Scheme:
-        """A new scheme, for one layer of the encoder or the decoder."""
+    def build_scheme(self, *, decoder: bool) -> Scheme:
+        """Build the scheme of one layer of the encoder or decoder."""
         name = self.decoder_scheme if decoder else self.scheme
         options = self.decoder_scheme_options if decoder else self.scheme_options
-        return make_scheme(name, options, heads=self.heads, head_dim=self.head_dim)
+        return build_scheme(name, options, heads=self.heads, head_dim=self.head_dim)
 
 
-def options_of(scheme: str, given: dict[str, Any] | None) -> dict[str, Any]:
-    return (TABLES["base"] if scheme == "rpr" else {}) | dict(given or {})
+def complete_scheme_options(scheme: str, options: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the options of a scheme, with the defaults of `rpr`."""
+    return (RPR_OPTIONS["base"] if scheme == "rpr" else {}) | dict(options or {})

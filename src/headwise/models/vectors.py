@@ -1,7 +1,8 @@
-"""Word vectors from a file: GloVe's text, word2vec's text (a first line "count width"), either gzipped, or `.npz`.
+"""Readers of word vectors: GloVe or word2vec text files, gzipped or not, and `.npz` archives.
 
-A text file is read line by line and only the vocabulary's words are kept, so a file of gigabytes needs none of them.
-An `.npz` holds `vectors` (words, width) of any floating type and `words`: strings, or bytes joined by newlines.
+Text files are read line by line, and only words of the vocabulary are kept, so large files need little memory. The
+first line of a word2vec file is "count width". An `.npz` archive contains `vectors` (words, width) of a floating type
+and `words`: strings, or bytes joined by newlines.
 """
 
 import gzip
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headwise.errors import UserError
-from headwise.models.initialisation import seed_of
+from headwise.models.initialization import derive_seed
 from headwise.models.words import PAD, SPECIAL
 
 Vector = NDArray[np.float32]
@@ -27,7 +28,7 @@ Vector = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a vocabulary a file of word vectors knows; occurrences where counts were given."""
+    """How many words of a vocabulary have a vector, and how many occurrences if counts are known."""
 
     words: int
     found: int
@@ -35,10 +36,10 @@ class Coverage:
     occurrences_found: int | None = None
 
     def __str__(self) -> str:
-        line = f"word vectors for {self.found:,} of {self.words:,} words ({_percent(self.found, self.words)})"
+        line = f"word vectors for {self.found:,} of {self.words:,} words ({_format_percent(self.found, self.words)})"
         if self.occurrences is None or self.occurrences_found is None:
             return line
-        return f"{line}, {_percent(self.occurrences_found, self.occurrences)} of the texts' words"
+        return f"{line}, {_format_percent(self.occurrences_found, self.occurrences)} of the texts' words"
 
 
 def read_vectors(
@@ -46,25 +47,25 @@ def read_vectors(
     vocabulary: Mapping[str, int],
     *,
     counts: Mapping[str, int] | None = None,
-    spread: float = 0.1,
+    std: float = 0.1,
 ) -> tuple[Tensor, Coverage]:
-    """A vocabulary's word vectors, a row for each word at its number.
+    """Read the vectors of a vocabulary.
 
-    Words that the file does not have start as small random vectors, drawn from the word itself; [PAD] is 0. A word that
-    stands in the file twice has its first vector.
+    Words without a vector get a small random one, which depends only on the word; [PAD] is 0. If a word occurs twice in
+    the file, the first vector is used.
 
     Args:
-        path: the file.
-        vocabulary: each word's number, such as `tokenizer.get_vocab()`.
-        counts: how often each word occurs in the training texts (`count_words`), for the coverage.
-        spread: standard deviation of the random vectors.
+        path: The file.
+        vocabulary: Index of each word, such as `tokenizer.get_vocab()`.
+        counts: Word counts of the training texts (`count_words`), for the coverage.
+        std: Standard deviation of random vectors.
 
     Returns:
-        The matrix (vocabulary, width) in float32, and the coverage; special tokens do not count in it.
+        The matrix (vocabulary, width) in float32, and the coverage without special tokens.
 
     Raises:
-        UserError: a file that is missing or cut off, a line (by number) of another width, without numbers or not in
-            UTF-8, or no word of the vocabulary.
+        UserError: The file does not exist, is incomplete or invalid (the line is named), or contains no word of the
+            vocabulary.
 
     Example:
         >>> from pathlib import Path
@@ -78,83 +79,87 @@ def read_vectors(
         word vectors for 1 of 2 words (50.0 %) tensor([0.3000, 0.4000])
     """
     path = Path(path)
-    found: dict[str, Vector] = {}
-    for word, vector in _entries(path, vocabulary):
-        found.setdefault(word, vector)
-    if not found:
-        raise UserError(f"{path}: none of the vocabulary's {len(vocabulary):,} words is in it; is it in another case?")
-    width = len(next(iter(found.values())))
+    vectors: dict[str, Vector] = {}
+    for word, vector in _iterate_vectors(path, vocabulary):
+        vectors.setdefault(word, vector)
+    if not vectors:
+        raise UserError(
+            f"{path}: contains none of the {len(vocabulary):,} words of the vocabulary; check upper and lower case"
+        )
+    width = len(next(iter(vectors.values())))
     matrix = np.zeros((max(vocabulary.values()) + 1, width), dtype=np.float32)
-    for word, number in vocabulary.items():
-        if word in found:
-            matrix[number] = found[word]
+    for word, index in vocabulary.items():
+        if word in vectors:
+            matrix[index] = vectors[word]
         elif word != PAD:
-            matrix[number] = spread * np.random.default_rng(seed_of(0, word)).standard_normal(width)
-    return torch.from_numpy(matrix), _coverage(vocabulary, found, counts)
+            matrix[index] = std * np.random.default_rng(derive_seed(0, word)).standard_normal(width)
+    return torch.from_numpy(matrix), _compute_coverage(vocabulary, vectors, counts)
 
 
-def _coverage(vocabulary: Collection[str], found: Collection[str], counts: Mapping[str, int] | None) -> Coverage:
+def _compute_coverage(
+    vocabulary: Collection[str], vectors: Collection[str], counts: Mapping[str, int] | None
+) -> Coverage:
     words = [word for word in vocabulary if word not in SPECIAL]
-    known = [word for word in words if word in found]
+    covered = [word for word in words if word in vectors]
     if counts is None:
-        return Coverage(len(words), len(known))
-    return Coverage(len(words), len(known), sum(counts.values()), sum(counts.get(word, 0) for word in known))
+        return Coverage(len(words), len(covered))
+    return Coverage(len(words), len(covered), sum(counts.values()), sum(counts.get(word, 0) for word in covered))
 
 
-def _entries(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, Vector]]:
-    """The wanted words of a file, with their vectors."""
+def _iterate_vectors(path: Path, vocabulary: Collection[str]) -> Iterator[tuple[str, Vector]]:
+    """Iterate over the words of the vocabulary in a file, with their vectors."""
     try:
         with path.open("rb") as file:
             start = file.read(4)
             file.seek(0)
             if start.startswith(b"PK"):
-                yield from _archived(path, wanted)
+                yield from _read_npz(path, vocabulary)
             elif start.startswith(b"\x1f\x8b"):
-                yield from _written(path, gzip.GzipFile(fileobj=file), wanted)
+                yield from _read_text(path, gzip.GzipFile(fileobj=file), vocabulary)
             else:
-                yield from _written(path, file, wanted)
+                yield from _read_text(path, file, vocabulary)
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file of word vectors") from None
+        raise UserError(f"{path}: no such file") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
 
 
-def _written(path: Path, lines: Iterable[bytes], wanted: Collection[str]) -> Iterator[tuple[str, Vector]]:
-    """The words of a text file: on each line a word and its numbers, with spaces between."""
-    width, at = 0, 0
+def _read_text(path: Path, lines: Iterable[bytes], vocabulary: Collection[str]) -> Iterator[tuple[str, Vector]]:
+    """Read a text file with a word and its numbers on each line, separated by spaces."""
+    width, number = 0, 0
     try:
-        for at, ended in enumerate(lines, start=1):
-            line = ended.rstrip()
-            if at == 1 and (header := _header(line)):
+        for number, line in enumerate(map(bytes.rstrip, lines), start=1):
+            if number == 1 and (header := _parse_header(line)):
                 width = header
             elif line:
                 width = width or line.count(b" ")
-                word = _word(line, width, f"{path}, line {at:,}")
-                if word in wanted:
-                    yield word, _numbers(line, width, f"{path}, line {at:,}")
+                word = _parse_word(line, width, f"{path}, line {number:,}")
+                if word in vocabulary:
+                    yield word, _parse_numbers(line, width, f"{path}, line {number:,}")
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise UserError(f"{path}: cut off or damaged after line {at:,}") from None
+        raise UserError(f"{path}: incomplete or damaged after line {number:,}") from None
 
 
-def _header(line: bytes) -> int:
-    """The width that word2vec's first line states, or 0."""
+def _parse_header(line: bytes) -> int:
+    """Return the width in the header of a word2vec file, or 0 without a header."""
     parts = line.split()
     return int(parts[1]) if len(parts) == 2 and parts[0].isdigit() and parts[1].isdigit() else 0
 
 
-def _word(line: bytes, width: int, where: str) -> str:
-    """A line's word. Some have spaces themselves, as in GloVe 840B."""
+def _parse_word(line: bytes, width: int, location: str) -> str:
+    """Return the word of a line. Words can contain spaces, as in GloVe 840B."""
     spaces = line.count(b" ")
     first, *more = line.rsplit(b" ", width)[0].split(b" ") if spaces > width else line.split(b" ", 1)[:1]
     if spaces < width or not width or (more and all(map(_is_number, more))):
-        raise UserError(f"{where}: {width or 'some'} numbers are expected after the word, got {spaces}")
+        raise UserError(f"{location}: expected {width or 'some'} numbers after the word, got {spaces}")
     try:
         return b" ".join([first, *more]).decode()
     except UnicodeDecodeError:
-        raise UserError(f"{where}: the word is not in UTF-8") from None
+        raise UserError(f"{location}: the word is not UTF-8") from None
 
 
-def _numbers(line: bytes, width: int, where: str) -> Vector:
+def _parse_numbers(line: bytes, width: int, location: str) -> Vector:
+    """Return the numbers of a line."""
     parts = line.rsplit(b" ", width)[1:]
     try:
         numbers = np.array(list(map(float, parts)))
@@ -162,8 +167,8 @@ def _numbers(line: bytes, width: int, where: str) -> Vector:
             return numbers.astype(np.float32)
     except ValueError:
         pass
-    wrong = next(part for part in parts if not _is_number(part))
-    raise UserError(f"{where}: numbers are expected, got {wrong.decode(errors='replace')!r}")
+    invalid = next(part for part in parts if not _is_number(part))
+    raise UserError(f"{location}: expected numbers, got {invalid.decode(errors='replace')!r}")
 
 
 def _is_number(part: bytes) -> bool:
@@ -173,41 +178,41 @@ def _is_number(part: bytes) -> bool:
         return False
 
 
-def _archived(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, Vector]]:
-    """The words of an `.npz`."""
+def _read_npz(path: Path, vocabulary: Collection[str]) -> Iterator[tuple[str, Vector]]:
+    """Read an `.npz` archive."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             words, vectors = archive["words"], archive["vectors"]
     except KeyError as error:
-        raise UserError(f"{path}: arrays called words and vectors are expected; {error.args[0]}") from None
+        raise UserError(f"{path}: expected the arrays words and vectors; {error.args[0]}") from None
     except (ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path}: not readable as .npz: {error}") from None
-    names = _names(path, words)
+        raise UserError(f"{path}: invalid .npz archive: {error}") from None
+    names = _decode_words(path, words)
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or len(vectors) != len(names):
         raise UserError(
-            f"{path}: vectors must be floating point, ({len(names):,} words, width); "
+            f"{path}: vectors must be floating point of shape ({len(names):,}, width); "
             f"got {vectors.dtype} of shape {vectors.shape}"
         )
-    for at, word in enumerate(names):
-        if word in wanted:
-            if not np.isfinite(vectors[at]).all():
-                raise UserError(f"{path}, row {at}: numbers are expected, got nan or inf for {word!r}")
-            yield word, vectors[at].astype(np.float32)
+    for index, word in enumerate(names):
+        if word in vocabulary:
+            if not np.isfinite(vectors[index]).all():
+                raise UserError(f"{path}, row {index}: expected numbers, got nan or inf for {word!r}")
+            yield word, vectors[index].astype(np.float32)
 
 
-def _names(path: Path, words: NDArray[Any]) -> list[str]:
-    """The words of an `.npz`: strings, byte strings, or bytes joined by newlines."""
+def _decode_words(path: Path, words: NDArray[Any]) -> list[str]:
+    """Return the words of an `.npz`: strings, byte strings, or bytes joined by newlines."""
     try:
         if words.dtype == np.uint8:
             return words.tobytes().decode().split("\n")
         if words.dtype.kind == "S":
             return [word.decode() for word in words.tolist()]
     except UnicodeDecodeError:
-        raise UserError(f"{path}: the words are not in UTF-8") from None
+        raise UserError(f"{path}: the words are not UTF-8") from None
     if words.dtype.kind != "U":
         raise UserError(f"{path}: words must be strings or bytes joined by newlines, got {words.dtype}")
     return [str(word) for word in words.tolist()]
 
 
-def _percent(part: int, whole: int) -> str:
+def _format_percent(part: int, whole: int) -> str:
     return f"{part / max(whole, 1):.1%}".replace("%", " %")

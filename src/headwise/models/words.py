@@ -1,10 +1,8 @@
-"""The word tokeniser of models that start from word vectors.
+"""The word tokenizer of models that use word vectors.
 
-The rule: a text is brought to Unicode's composed form (NFC) with plain apostrophes, lower-cased unless told otherwise,
-and cut into runs of letters and digits, the English endings n't 's 're 've 'll 'd 'm (as GloVe has them), and single
-other characters; white space only separates.
-
-A vocabulary comes from training texts alone. Every other word is [UNK].
+Texts are normalized to Unicode NFC with plain apostrophes and, by default, lower-cased. They are split into runs of
+letters and digits, the English endings n't 's 're 've 'll 'd 'm (as in GloVe), and single other characters; white space
+separates. The vocabulary is built from the training texts; other words become [UNK].
 """
 
 from collections import Counter
@@ -24,15 +22,15 @@ WORD = r"\w+?(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+|[^\w\s]"
 
 
 def count_words(texts: Iterable[str], *, lowercase: bool = True) -> Counter[str]:
-    """How often each word occurs.
+    """Count the words of texts.
 
     Example:
         >>> from headwise.models import count_words
         >>> count_words(["Don't panic!", "Panic."])
         Counter({'panic': 2, 'do': 1, "n't": 1, '!': 1, '.': 1})
     """
-    normalise, cut = _normaliser(lowercase).normalize_str, _cutter().pre_tokenize_str
-    return Counter(word for text in texts for word, _ in cut(normalise(text)))
+    normalize, split = _normalizer(lowercase).normalize_str, _splitter().pre_tokenize_str
+    return Counter(word for text in texts for word, _ in split(normalize(text)))
 
 
 def build_tokenizer(
@@ -45,25 +43,25 @@ def build_tokenizer(
     framed: bool = False,
     max_tokens: int = 512,
 ) -> PreTrainedTokenizerFast:
-    """A tokeniser with the words of some texts as its vocabulary, the most frequent first.
+    """Build a tokenizer whose vocabulary is the words of texts, the most frequent first.
 
-    A pair of texts becomes [CLS] a [SEP] b [SEP]. A single text stays as it is, since additive pooling needs no special
-    tokens and they would stand between words and their distances; `framed` makes it [CLS] a [SEP], for `cls` pooling.
+    A pair of texts is encoded as [CLS] a [SEP] b [SEP]. A single text gets no special tokens, because additive pooling
+    needs none and they would change distances; with `framed` it is encoded as [CLS] a [SEP], for `cls` pooling.
 
     Args:
-        texts: the training texts, or their words' counts (`count_words`).
-        size: the most words to keep, special tokens included; by default all.
-        min_count: how often a word must occur to be kept.
-        known: words that are kept however rare, such as those with word vectors.
-        lowercase: whether upper and lower case are one.
-        framed: whether a single text gets [CLS] and [SEP] too.
-        max_tokens: where texts are cut when truncation is asked for.
+        texts: Training texts, or word counts (`count_words`).
+        size: Maximum size of the vocabulary, including special tokens (default: all words).
+        min_count: Minimum count of a word in the vocabulary.
+        known: Words that are kept regardless of their count, such as words with vectors.
+        lowercase: Convert texts to lower case.
+        framed: Add [CLS] and [SEP] to single texts, too.
+        max_tokens: Maximum length for truncation.
 
     Returns:
-        A tokeniser to call, save and load like any other of transformers.
+        A tokenizer of transformers.
 
     Raises:
-        UserError: texts without a word, or sizes that are not possible.
+        UserError: There is no word, or a size is invalid.
 
     Example:
         >>> from headwise.models import build_tokenizer
@@ -72,9 +70,9 @@ def build_tokenizer(
         (['the', '[UNK]', '[UNK]', '[UNK]', 'the', 'cat', '[UNK]'], [5, 4])
     """
     if isinstance(texts, str):
-        raise UserError("texts must be several texts, not one string")
+        raise UserError("texts must be an iterable of texts, got one string")
     if size is not None and size <= len(SPECIAL):
-        raise UserError(f"size must leave room for words beside {', '.join(SPECIAL)}, got {size}")
+        raise UserError(f"size must be larger than the number of special tokens ({len(SPECIAL)}), got {size}")
     if max_tokens < 1:
         raise UserError(f"max_tokens must be at least 1, got {max_tokens}")
     counts = texts if isinstance(texts, Mapping) else count_words(texts, lowercase=lowercase)
@@ -83,12 +81,12 @@ def build_tokenizer(
         key=lambda word: (-counts[word], word),
     )
     if not words:
-        raise UserError(f"no word is left for the vocabulary: {len(counts):,} words, none of them {min_count} times")
-    vocabulary = {word: number for number, word in enumerate([*SPECIAL, *words][:size])}
+        raise UserError(f"the vocabulary is empty: none of {len(counts):,} words occurs {min_count} times")
+    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *words][:size])}
 
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=UNK))
-    tokenizer.normalizer = _normaliser(lowercase)
-    tokenizer.pre_tokenizer = _cutter()
+    tokenizer.normalizer = _normalizer(lowercase)
+    tokenizer.pre_tokenizer = _splitter()
     tokenizer.post_processor = TemplateProcessing(
         single=f"{CLS} $A {SEP}" if framed else "$A",
         pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
@@ -105,10 +103,10 @@ def build_tokenizer(
     )
 
 
-def _normaliser(lowercase: bool) -> Normalizer:
+def _normalizer(lowercase: bool) -> Normalizer:
     steps: Iterator[Normalizer] = filter(None, [NFC(), Replace("’", "'"), Lowercase() if lowercase else None])
     return Sequence(list(steps))
 
 
-def _cutter() -> PreTokenizer:
+def _splitter() -> PreTokenizer:
     return Split(Regex(WORD), behavior="removed", invert=True)

@@ -1,1 +1,1 @@
-"""Data that is made up, with its truth known: how well anyone could do on it."""
+"""Simulated data, for which the best possible metrics are known."""

@@ -1,4 +1,4 @@
-"""All that a simulated click log depends on: what `headwise simulate mind` asks for, and what `truth.json` keeps."""
+"""Configuration of a simulated click log."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,43 +8,53 @@ from headwise.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationConfig:
+    """Options of `headwise simulate mind`, which are stored in `truth.json`."""
+
     titles: Path
-    """The news: CSV, TSV, JSONL or Parquet, gzipped or not, with a title and a topic a row."""
+    """The news: a CSV, TSV, JSONL or Parquet file, gzipped or not, with a title and a topic per row."""
     text: str | None = None
-    """The column of the title; by default one called title, or found by its name."""
+    """The column of the title; default: the column title, or a known name."""
     label: str | None = None
-    """The column of the topic; found by its name otherwise."""
+    """The column of the topic; default: a known name."""
     impressions: int = 50_000
-    """How many; the first 80% in time are train, then 10% dev and 10% test."""
+    """The number of impressions; the first 80% are train, the next 10% dev, the last 10% test."""
     users: int = 5_000
-    """How many users there are."""
+    """The number of users."""
     candidates: int = 30
-    """News shown in an impression, on average."""
+    """The mean number of candidates of an impression."""
     history: int = 50
-    """The latest clicks that an impression tells of."""
+    """The maximum number of clicks in a history."""
     past: int = 20
-    """Impressions of each user before the log begins, which are not written: they fill the histories."""
+    """The number of impressions of each user before the log starts, which fill the histories."""
     interest: float = 1.5
-    """How much long-term interests in topics differ, as a standard deviation of log-odds."""
+    """The standard deviation of long-term interests in topics, in log-odds."""
     drift: float = 0.3
-    """The same of short-term interests, which drift from impression to impression."""
+    """The standard deviation of short-term interests, which change at every impression, in log-odds."""
     bursts: float = 0.25
-    """The share of users who click in bursts: for a while they prefer one topic, then another."""
+    """The share of users who click in bursts: they prefer one topic for a while, then another."""
     burst_length: float = 8.0
-    """How many impressions a burst lasts, on average."""
+    """The mean number of impressions in a burst."""
     quality: float = 0.2
-    """How much news differ in what draws everyone, as a standard deviation of log-odds."""
+    """The standard deviation of the quality of news, which is the same for all users, in log-odds."""
     position: float = 0.3
-    """How fast attention falls with the place on the page, 0 for not at all; the log does not tell the place."""
+    """The decay of attention with the position in the impression, 0 for none; the log does not contain positions."""
     seed: int = 0
-    """Of everything that is drawn."""
+    """The random seed."""
 
     def __post_init__(self) -> None:
-        least = {"impressions": 10, "users": 1, "candidates": 2, "history": 1, "past": 0, "seed": 0, "burst_length": 1}
-        least |= dict.fromkeys(("interest", "drift", "bursts", "quality", "position"), 0)
-        for name, smallest in least.items():
-            number = getattr(self, name)
-            if not smallest <= number < float("inf"):
-                raise UserError(f"--{name.replace('_', '-')} must be at least {smallest}, got {number}")
+        minimums = {
+            "impressions": 10,
+            "users": 1,
+            "candidates": 2,
+            "history": 1,
+            "past": 0,
+            "seed": 0,
+            "burst_length": 1,
+            **dict.fromkeys(("interest", "drift", "bursts", "quality", "position"), 0),
+        }
+        for name, minimum in minimums.items():
+            value = getattr(self, name)
+            if not minimum <= value < float("inf"):
+                raise UserError(f"--{name.replace('_', '-')} must be at least {minimum}, got {value}")
         if self.bursts > 1:
-            raise UserError(f"--bursts is a share of the users, between 0 and 1, got {self.bursts}")
+            raise UserError(f"--bursts must be between 0 and 1, got {self.bursts}")

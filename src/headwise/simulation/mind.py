@@ -1,4 +1,4 @@
-"""A click log in MIND's layout, simulated: what the best order reaches on it is known."""
+"""Simulation of a click log in the layout of MIND, for which the best possible metrics are known."""
 
 import json
 from collections.abc import Iterator
@@ -10,63 +10,67 @@ import numpy as np
 
 from headwise import __version__
 from headwise.errors import UserError
-from headwise.simulation import titles
 from headwise.simulation.config import SimulationConfig
+from headwise.simulation.titles import read_titles
 from headwise.simulation.user_model import Impressions, UserModel
-from headwise.simulation.writing import Writer, new_folder
+from headwise.simulation.writer import LogWriter, staging_dir
 from headwise.tasks.metrics.clicks import ClickMetrics
-from headwise.tasks.mind.oracle import ORACLE_FILE
+from headwise.tasks.mind.log import ORACLE_FILE
 
 
-def simulate(settings: SimulationConfig, out: Path) -> dict[str, Any]:
-    """Write a log: folders train, dev and test, `probabilities.parquet` and `truth.json`; or nothing at all.
+def simulate(config: SimulationConfig, out: Path) -> dict[str, Any]:
+    """Simulate a log and write directories train, dev and test, `probabilities.parquet` and `truth.json`.
+
+    If the simulation fails, nothing is written.
 
     Args:
-        settings: of the log.
-        out: the folder, new or empty.
+        config: The configuration.
+        out: The directory, new or empty.
 
     Returns:
-        What `truth.json` holds: the settings, the news, and for each split the metrics of the oracle, which orders by
-        the click probabilities, and, but for train, of popularity, which orders by clicks in train.
+        The content of `truth.json`: the configuration, the news, and for each split the metrics of the oracle, which
+        ranks by click probability, and, except for train, of popularity, which ranks by the number of clicks in train.
 
     Raises:
-        UserError: what is wrong with the titles, or something is in the folder already.
+        UserError: The titles are invalid, or the directory is not empty.
     """
-    news = titles.read(settings.titles, text=settings.text, label=settings.label)
-    if len(news) < settings.candidates:
-        raise UserError(f"{settings.titles}: {len(news)} titles are too few to show {settings.candidates} at a time")
-    tenth = settings.impressions // 10
-    sizes = {"train": settings.impressions - 2 * tenth, "dev": tenth, "test": tenth}
+    news = read_titles(config.titles, text=config.text, label=config.label)
+    if len(news) < config.candidates:
+        raise UserError(f"{config.titles}: {len(news)} titles are too few for {config.candidates} candidates")
+    num_held_out = config.impressions // 10
+    sizes = {"train": config.impressions - 2 * num_held_out, "dev": num_held_out, "test": num_held_out}
     oracle, popularity = ({split: ClickMetrics() for split in sizes} for _ in range(2))
-    clicks = np.zeros(len(news), dtype=np.int64)
-    with new_folder(out) as folder:
-        with Writer(folder, news, sizes) as writer:
-            for split, pages in splits(UserModel(news.topic, settings).log(), sizes):
-                writer.write(split, pages)
-                oracle[split].add(pages.probability, pages.clicked, pages.offsets)
+    click_counts = np.zeros(len(news), dtype=np.int64)
+    with staging_dir(out) as directory:
+        with LogWriter(directory, news, sizes) as writer:
+            for split, impressions in assign_splits(UserModel(news.topic_ids, config).simulate(), sizes):
+                writer.write(split, impressions)
+                oracle[split].add(impressions.probability, impressions.clicked, impressions.offsets)
                 if split == "train":
-                    np.add.at(clicks, pages.candidates[pages.clicked], 1)
+                    np.add.at(click_counts, impressions.candidates[impressions.clicked], 1)
                 else:
-                    popularity[split].add(clicks[pages.candidates], pages.clicked, pages.offsets)
+                    popularity[split].add(
+                        click_counts[impressions.candidates], impressions.clicked, impressions.offsets
+                    )
         truth = {
             "headwise": __version__,
-            "settings": {**asdict(settings), "titles": str(settings.titles)},
-            "news": {"titles": len(news), "topics": news.topics, "left_out": news.left_out},
-            "oracle": {split: tally.figures() for split, tally in oracle.items()},
-            "popularity": {split: popularity[split].figures() for split in ("dev", "test")},
+            "config": {**asdict(config), "titles": str(config.titles)},
+            "news": {"titles": len(news), "topics": news.topics, "left_out": news.num_skipped},
+            "oracle": {split: metrics.compute() for split, metrics in oracle.items()},
+            "popularity": {split: popularity[split].compute() for split in ("dev", "test")},
         }
-        (folder / ORACLE_FILE).write_text(json.dumps(truth, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (directory / ORACLE_FILE).write_text(json.dumps(truth, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return truth
 
 
-def splits(log: Iterator[Impressions], sizes: dict[str, int]) -> Iterator[tuple[str, Impressions]]:
-    """Impressions with the split they are in: the first are train's, the last test's."""
-    pages = next(log)
-    for split, wanted in sizes.items():
-        while wanted:
-            index = np.arange(len(pages))
-            part, pages = pages.take(index < wanted), pages.take(index >= wanted)
-            wanted -= len(part)
+def assign_splits(batches: Iterator[Impressions], sizes: dict[str, int]) -> Iterator[tuple[str, Impressions]]:
+    """Assign impressions to splits in order, and divide batches at the boundaries of splits."""
+    impressions = next(batches)
+    for split, num_missing in sizes.items():
+        while num_missing:
+            index = np.arange(len(impressions))
+            part, impressions = impressions.take(index < num_missing), impressions.take(index >= num_missing)
+            num_missing -= len(part)
             yield split, part
-            if not len(pages):
-                pages = next(log)
+            if not len(impressions):
+                impressions = next(batches)

@@ -1,4 +1,4 @@
-"""The news of a simulated click log: titles and topics of a file."""
+"""News of a simulated click log: titles and topics from a file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,49 +16,53 @@ class Titles:
     """News.
 
     Args:
-        titles: one each.
-        topics: the names of the topics.
-        topic: (news,), the number of each news' topic.
-        left_out: how many rows had no title.
+        titles: The titles.
+        topics: The names of the topics.
+        topic_ids: (news,), the topic of each news item.
+        num_skipped: The number of rows without a title.
     """
 
     titles: list[str]
     topics: list[str]
-    topic: Any
-    left_out: int
+    topic_ids: Any
+    num_skipped: int
 
     def __len__(self) -> int:
         return len(self.titles)
 
 
-def read(path: Path, *, text: str | None = None, label: str | None = None) -> Titles:
-    """The titles and topics of a file; rows without a title are left out.
+def read_titles(path: Path, *, text: str | None = None, label: str | None = None) -> Titles:
+    """Read the titles and topics of a file; rows without a title are skipped.
+
+    Args:
+        path: The file.
+        text, label: The columns of title and topic; by default they are chosen by their names.
 
     Raises:
-        UserError: columns that are not there or not clear, a row without a topic, fewer than two topics.
+        UserError: A column is missing or ambiguous, a row has no topic, or there are fewer than two topics.
     """
-    first = read_head(path)
-    if text is None and "title" in first.columns:
+    head = read_head(path)
+    if text is None and "title" in head.columns:
         text = "title"
-    columns = choose_columns(first, text=text, label=label)
+    columns = choose_columns(head, text=text, label=label)
     assert columns.label is not None
-    titles, names, left_out = [], [], 0
+    titles, topic_names, num_skipped = [], [], 0
     for batch in read_batches(path, [columns.text, columns.label]):
-        for index, (title, name) in enumerate(zip(*batch.columns.values(), strict=True)):
-            line, topic = one_line(title), one_line(name)
-            if not line:
-                left_out += 1
+        for index, values in enumerate(zip(*batch.columns.values(), strict=True)):
+            title, topic = map(normalize_whitespace, values)
+            if not title:
+                num_skipped += 1
             elif not topic:
-                raise UserError(f"{batch.place(index)}: column {columns.label!r}: no topic")
+                raise UserError(f"{batch.location(index)}: column {columns.label!r}: no topic")
             else:
-                titles.append(line)
-                names.append(topic)
-    topics, topic_of = np.unique(np.array(names, dtype=str), return_inverse=True)
+                titles.append(title)
+                topic_names.append(topic)
+    topics, topic_ids = np.unique(np.array(topic_names, dtype=str), return_inverse=True)
     if len(topics) < 2:
         raise UserError(f"{path}: expected titles of at least two topics, got {len(topics)}")
-    return Titles(titles, topics.tolist(), topic_of, left_out)
+    return Titles(titles, topics.tolist(), topic_ids, num_skipped)
 
 
-def one_line(value: Any) -> str:
-    """A text without tabs and line ends."""
+def normalize_whitespace(value: Any) -> str:
+    """Return a text without tabs and line breaks."""
     return "" if value is None else " ".join(str(value).split())

@@ -1,15 +1,15 @@
-"""Users who read news, and click with known probabilities.
+"""A model of users who click on news with known probabilities.
 
-A user u who sees news n at place k of a page, counted from 0, clicks with probability e_k · σ(b + s), where
+User u clicks on news item n at position k of an impression, from 0, with probability e_k · σ(b + s), where
 
-    s = long_u[topic] + short_u[topic] + BURST · [topic is u's burst] + quality_n        σ(x) = 1 / (1 + exp(−x))
+    s = long_u[topic] + short_u[topic] + BURST · [topic is u's burst topic] + quality_n      σ(x) = 1 / (1 + exp(−x))
     e_k = (1 + k)^(−position)
 
-Long-term interests stay. Short-term ones forget: short ← ρ · short + √(1 − ρ²) · drift · noise at every impression. A
-burst ends at an impression with probability 1 / burst_length, and another begins. Places are drawn evenly, so that
-without knowing them a click has probability σ(b + s) · mean(e): that is what is given, and no order of the candidates
-is better than by it. Impressions without a click do not enter the log; that multiplies all probabilities of an
-impression by the same number, so the best order stays.
+Long-term interests are constant. Short-term interests decay: short ← ρ · short + √(1 − ρ²) · drift · noise at every
+impression. A burst ends at an impression with probability 1 / burst_length, and another starts. Positions are uniform,
+so that without knowledge of them the click probability is σ(b + s) · mean(e). This is the probability that is stored,
+and no order of the candidates is better than the order by it. Impressions without a click are not in the log; this
+scales all probabilities of an impression by the same factor, so that the best order does not change.
 """
 
 from collections.abc import Iterator
@@ -19,26 +19,26 @@ from typing import Any
 import numpy as np
 
 from headwise.simulation.config import SimulationConfig
-from headwise.tasks.metrics.clicks import impression_metrics
+from headwise.tasks.metrics.clicks import sum_per_impression
 
 BASE = -3.0  # b
 BURST = 2.0
 MEMORY = 0.9  # ρ
-AT_A_TIME = 4096  # impressions, each of another user
+BATCH_USERS = 4096  # with one impression each
 
 
 @dataclass(frozen=True)
 class Impressions:
-    """What some users were shown, one impression each; lists are flat, with offsets.
+    """Impressions of different users; lists are flat arrays with offsets.
 
     Args:
         users: (impressions,).
-        candidates: numbers of news.
-        offsets: where each impression's candidates begin, and where the last one's end.
-        probability: of a click on each candidate, by whoever does not know its place on the page.
-        clicked: 0 or 1 for each.
-        history: the numbers of the news clicked before, the latest last.
-        history_offsets: where each impression's history begins, and where the last one's ends.
+        candidates: The indices of the candidates in the news.
+        offsets: The start of each impression's candidates, and the end of the last.
+        probability: The click probability of each candidate, without knowledge of its position.
+        clicked: Whether each candidate was clicked.
+        history: The indices of the news that were clicked before, the latest last.
+        history_offsets: The start of each impression's history, and the end of the last.
     """
 
     users: Any
@@ -52,126 +52,126 @@ class Impressions:
     def __len__(self) -> int:
         return len(self.users)
 
-    def take(self, kept: Any) -> "Impressions":
-        """Those impressions that a mask keeps."""
-        shown, told = np.repeat(kept, np.diff(self.offsets)), np.repeat(kept, np.diff(self.history_offsets))
+    def take(self, mask: Any) -> "Impressions":
+        """Return the impressions that a mask selects."""
+        candidate_mask = np.repeat(mask, np.diff(self.offsets))
+        history_mask = np.repeat(mask, np.diff(self.history_offsets))
         return Impressions(
-            self.users[kept],
-            self.candidates[shown],
-            starts(np.diff(self.offsets)[kept]),
-            self.probability[shown],
-            self.clicked[shown],
-            self.history[told],
-            starts(np.diff(self.history_offsets)[kept]),
+            self.users[mask],
+            self.candidates[candidate_mask],
+            to_offsets(np.diff(self.offsets)[mask]),
+            self.probability[candidate_mask],
+            self.clicked[candidate_mask],
+            self.history[history_mask],
+            to_offsets(np.diff(self.history_offsets)[mask]),
         )
 
 
 class UserModel:
-    """All users, with what they are interested in and what they clicked.
+    """All users, with their interests and clicks.
 
     Args:
-        topic: (news,), the number of each news' topic.
-        settings: of the log.
+        topic_ids: (news,), the topic of each news item.
+        config: The configuration.
     """
 
-    def __init__(self, topic: Any, settings: SimulationConfig) -> None:
-        self.settings, self.topic = settings, np.asarray(topic)
-        self.random = np.random.default_rng(settings.seed)
-        users, self.topics = settings.users, int(self.topic.max()) + 1
-        self.quality = settings.quality * self.random.standard_normal(len(self.topic))
-        self.long = settings.interest * self.random.standard_normal((users, self.topics), dtype=np.float32)
-        self.short = settings.drift * self.random.standard_normal((users, self.topics), dtype=np.float32)
-        self.bursty = self.random.random(users) < settings.bursts
-        self.burst = self.random.integers(self.topics, size=users)
-        self.clicks = np.zeros(users, dtype=np.int64)
-        self.latest = np.zeros((users, settings.history), dtype=np.int32)  # click c is at c modulo history
+    def __init__(self, topic_ids: Any, config: SimulationConfig) -> None:
+        self.config, self.topic_ids = config, np.asarray(topic_ids)
+        self.rng = np.random.default_rng(config.seed)
+        num_users, self.num_topics = config.users, int(self.topic_ids.max()) + 1
+        self.quality = config.quality * self.rng.standard_normal(len(self.topic_ids))
+        self.long_term = config.interest * self.rng.standard_normal((num_users, self.num_topics), dtype=np.float32)
+        self.short_term = config.drift * self.rng.standard_normal((num_users, self.num_topics), dtype=np.float32)
+        self.has_bursts = self.rng.random(num_users) < config.bursts
+        self.burst_topic = self.rng.integers(self.num_topics, size=num_users)
+        self.num_clicks = np.zeros(num_users, dtype=np.int64)
+        self.last_clicks = np.zeros((num_users, config.history), dtype=np.int32)  # a ring buffer of each user
 
-    def log(self) -> Iterator[Impressions]:
-        """Impressions with at least one click, without end. Nothing grows with their number."""
-        everyone = np.arange(self.settings.users)
-        for _ in range(self.settings.past):
-            for first in range(0, len(everyone), AT_A_TIME):
-                self.show(everyone[first : first + AT_A_TIME])
+    def simulate(self) -> Iterator[Impressions]:
+        """Generate impressions with at least one click, without end. Memory does not grow with their number."""
+        all_users = np.arange(self.config.users)
+        for _ in range(self.config.past):
+            for start in range(0, len(all_users), BATCH_USERS):
+                self.draw_impressions(all_users[start : start + BATCH_USERS])
         while True:
-            users = self.random.choice(len(everyone), min(AT_A_TIME, len(everyone)), replace=False)
-            pages = self.show(users)
-            clicked = impression_metrics(pages.clicked, pages.offsets) > 0
-            if clicked.any():
-                yield pages.take(clicked)
+            users = self.rng.choice(len(all_users), min(BATCH_USERS, len(all_users)), replace=False)
+            impressions = self.draw_impressions(users)
+            has_click = sum_per_impression(impressions.clicked, impressions.offsets) > 0
+            if has_click.any():
+                yield impressions.take(has_click)
 
-    def show(self, users: Any) -> Impressions:
-        """An impression of each of these users, no two the same."""
-        self.drift(users)
-        offsets = starts(self.sizes(len(users)))
+    def draw_impressions(self, users: Any) -> Impressions:
+        """Draw one impression of each of these users, who must be distinct."""
+        self.update_interests(users)
+        offsets = to_offsets(self.draw_sizes(len(users)))
         impression = np.repeat(np.arange(len(users)), np.diff(offsets))
-        candidates = self.distinct(impression)
+        candidates = self.draw_candidates(impression)
         history = self.histories(users)
-        seen = (1.0 + self.places(impression, offsets)) ** -self.settings.position
-        mean = impression_metrics(seen, offsets) / np.diff(offsets)
-        wanted = self.wanted(users[impression], candidates)
-        clicked = self.random.random(len(candidates)) < wanted * seen
-        pages = Impressions(
-            users, candidates, offsets, (wanted * mean[impression]).astype(np.float32), clicked, *history
-        )
-        self.remember(pages)
-        return pages
+        attention = (1.0 + self.draw_positions(impression, offsets)) ** -self.config.position
+        mean_attention = sum_per_impression(attention, offsets) / np.diff(offsets)
+        relevance = self.click_probability(users[impression], candidates)
+        clicked = self.rng.random(len(candidates)) < relevance * attention
+        probability = (relevance * mean_attention[impression]).astype(np.float32)
+        impressions = Impressions(users, candidates, offsets, probability, clicked, *history)
+        self.append_clicks(impressions)
+        return impressions
 
-    def drift(self, users: Any) -> None:
-        """Short-term interests and bursts go on."""
-        noise = self.random.standard_normal((len(users), self.topics), dtype=np.float32)
-        self.short[users] = MEMORY * self.short[users] + np.sqrt(1 - MEMORY**2) * self.settings.drift * noise
-        ends = self.random.random(len(users)) < 1 / self.settings.burst_length
-        self.burst[users[ends]] = self.random.integers(self.topics, size=int(ends.sum()))
+    def update_interests(self, users: Any) -> None:
+        """Update short-term interests and bursts."""
+        noise = self.rng.standard_normal((len(users), self.num_topics), dtype=np.float32)
+        self.short_term[users] = MEMORY * self.short_term[users] + np.sqrt(1 - MEMORY**2) * self.config.drift * noise
+        has_ended = self.rng.random(len(users)) < 1 / self.config.burst_length
+        self.burst_topic[users[has_ended]] = self.rng.integers(self.num_topics, size=int(has_ended.sum()))
 
-    def sizes(self, count: int) -> Any:
-        """How many candidates each impression has."""
-        return np.minimum(2 + self.random.poisson(self.settings.candidates - 2, count), len(self.topic))
+    def draw_sizes(self, count: int) -> Any:
+        """Draw the number of candidates of each impression."""
+        return np.minimum(2 + self.rng.poisson(self.config.candidates - 2, count), len(self.topic_ids))
 
-    def distinct(self, impression: Any) -> Any:
-        """News for each candidate, no two the same in an impression."""
-        news = self.random.integers(len(self.topic), size=len(impression))
+    def draw_candidates(self, impression: Any) -> Any:
+        """Draw the news of each candidate, which are distinct within an impression."""
+        news = self.rng.integers(len(self.topic_ids), size=len(impression))
         while True:
             order = np.lexsort((news, impression))
-            same = (np.diff(news[order]) == 0) & (np.diff(impression[order]) == 0)
-            again = order[1:][same]
-            if not len(again):
+            is_duplicate = (np.diff(news[order]) == 0) & (np.diff(impression[order]) == 0)
+            duplicates = order[1:][is_duplicate]
+            if not len(duplicates):
                 return news
-            news[again] = self.random.integers(len(self.topic), size=len(again))
+            news[duplicates] = self.rng.integers(len(self.topic_ids), size=len(duplicates))
 
-    def places(self, impression: Any, offsets: Any) -> Any:
-        """A place on the page for each candidate, drawn evenly."""
-        places = np.empty(len(impression))
-        places[np.lexsort((self.random.random(len(impression)), impression))] = (
+    def draw_positions(self, impression: Any, offsets: Any) -> Any:
+        """Draw the position of each candidate in its impression, uniformly."""
+        positions = np.empty(len(impression))
+        positions[np.lexsort((self.rng.random(len(impression)), impression))] = (
             np.arange(len(impression)) - offsets[impression]
         )
-        return places
+        return positions
 
-    def wanted(self, users: Any, news: Any) -> Any:
-        """The probability of a click on what is seen."""
-        topic = self.topic[news]
-        in_burst = self.bursty[users] & (self.burst[users] == topic)
-        score = self.long[users, topic] + self.short[users, topic] + BURST * in_burst + self.quality[news]
+    def click_probability(self, users: Any, news: Any) -> Any:
+        """Return the probability of a click, given that the user looks at the candidate."""
+        topic = self.topic_ids[news]
+        in_burst = self.has_bursts[users] & (self.burst_topic[users] == topic)
+        score = self.long_term[users, topic] + self.short_term[users, topic] + BURST * in_burst + self.quality[news]
         return 1 / (1 + np.exp(-(BASE + score)))
 
     def histories(self, users: Any) -> tuple[Any, Any]:
-        """The latest clicks of each user, flat, and where they begin."""
-        kept = np.minimum(self.clicks[users], self.settings.history)
-        offsets = starts(kept)
-        whose = np.repeat(np.arange(len(users)), kept)
-        click = (self.clicks[users] - kept - offsets[:-1])[whose] + np.arange(offsets[-1])
-        return self.latest[users[whose], click % self.settings.history], offsets
+        """Return the last clicks of each user as a flat array, and their offsets."""
+        lengths = np.minimum(self.num_clicks[users], self.config.history)
+        offsets = to_offsets(lengths)
+        user_index = np.repeat(np.arange(len(users)), lengths)
+        click = (self.num_clicks[users] - lengths - offsets[:-1])[user_index] + np.arange(offsets[-1])
+        return self.last_clicks[users[user_index], click % self.config.history], offsets
 
-    def remember(self, pages: Impressions) -> None:
-        """Clicks become history."""
-        hits = np.flatnonzero(pages.clicked)
-        impression = np.searchsorted(pages.offsets, hits, side="right") - 1
-        counts = np.bincount(impression, minlength=len(pages))
-        users = pages.users[impression]
-        click = self.clicks[users] + np.arange(len(hits)) - starts(counts)[impression]
-        self.latest[users, click % self.settings.history] = pages.candidates[hits]
-        self.clicks[pages.users] += counts
+    def append_clicks(self, impressions: Impressions) -> None:
+        """Append the clicks of impressions to the histories."""
+        clicked = np.flatnonzero(impressions.clicked)
+        impression = np.searchsorted(impressions.offsets, clicked, side="right") - 1
+        counts = np.bincount(impression, minlength=len(impressions))
+        users = impressions.users[impression]
+        click = self.num_clicks[users] + np.arange(len(clicked)) - to_offsets(counts)[impression]
+        self.last_clicks[users, click % self.config.history] = impressions.candidates[clicked]
+        self.num_clicks[impressions.users] += counts
 
 
-def starts(sizes: Any) -> Any:
-    """Where lists of these sizes begin, and where the last one ends."""
+def to_offsets(sizes: Any) -> Any:
+    """Return the start of lists of these sizes, and the end of the last."""
     return np.concatenate([[0], np.cumsum(sizes)])

@@ -12,8 +12,7 @@ from datasets import ClassLabel, Dataset, List
 from headwise.studies.plan import Result
 from headwise.tasks import metrics
 from headwise.tasks.metrics.bootstrap import bootstrap_metric
-from headwise.tasks.metrics.ranking import hits
-from headwise.tasks.metrics.rows import label_values
+from headwise.tasks.metrics.labels import label_values, relevant_ranks
 from headwise.training.core.run_dir import PREDICTIONS
 
 NUM_SAMPLES = 2000
@@ -71,7 +70,7 @@ def label_statistics(result: Result, table: pa.Table) -> tuple[Any, Any]:
     statistics = np.asarray(metrics.get_metrics(label_type).row_statistics(scores, rows), dtype=np.float64)
     if label_type == "ranking":
         queries = np.unique(label_values(rows, "query"))
-        return queries[[len(ranks) > 0 for ranks in hits(scores, rows)]], statistics
+        return queries[[len(ranks) > 0 for ranks in relevant_ranks(scores, rows)]], statistics
     return row_ids(table), statistics
 
 

@@ -33,13 +33,13 @@ def create_comparison(
         base_configs: for each task, the configuration that all methods share; seeds are counted from the first one's.
         methods: the methods to compare; missing controls are added.
         seeds: the number of seeds.
-        out_dir: the study's folder.
+        out_dir: the study's directory.
         baseline: the method that the others are compared with; by default the first method's control.
-        storage: the database's URL; by default a file in the folder.
+        storage: the database's URL; by default a file in the directory.
         keep_models: keep all trained models; otherwise only those of the first seed.
 
     Raises:
-        UserError: a method is unknown, appears twice or does not fit a task; or the folder is not empty.
+        UserError: a method is unknown, appears twice or does not fit a task; or the directory is not empty.
     """
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}")

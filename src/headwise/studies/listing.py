@@ -14,51 +14,51 @@ from headwise.studies.study_dir import STUDY_FILE, StudyDir
 from headwise.studies.trials import Trials, TrialStatus
 
 
-def print_studies(folders: Sequence[Path], storage: str | None = None) -> None:
-    """Print the studies in folders or in a database; exactly two studies are also compared.
+def print_studies(directories: Sequence[Path], storage: str | None = None) -> None:
+    """Print the studies in directories or in a database; exactly two studies are also compared.
 
     Args:
-        folders: folders of studies, or folders that contain them; by default the current folder.
+        directories: directories of studies, or directories that contain them; by default the current directory.
         storage: the database's URL.
 
     Raises:
         UserError: there is no study.
     """
-    studies = open_database(storage, folders) if storage is not None else open_folders(folders or [Path()])
+    studies = open_database(storage, directories) if storage is not None else open_folders(directories or [Path()])
     console = Console(soft_wrap=True, highlight=False)
     console.print(build_list(studies))
-    if len(studies) == 2 and (folders or storage is not None):
+    if len(studies) == 2 and (directories or storage is not None):
         console.print(build_comparison(*studies))
 
 
-def open_folders(folders: Iterable[Path]) -> list[tuple[str, Trials]]:
-    """Open the studies in these folders and in their subfolders.
+def open_folders(directories: Iterable[Path]) -> list[tuple[str, Trials]]:
+    """Open the studies in these directories and in their subfolders.
 
     Raises:
-        UserError: a folder does not exist or holds no study.
+        UserError: a directory does not exist or holds no study.
     """
     studies: list[tuple[str, Trials]] = []
-    for folder in folders:
-        if not folder.is_dir():
-            raise UserError(f"{folder}: no such folder")
-        if (folder / STUDY_FILE).is_file():
-            paths = [folder]
+    for directory in directories:
+        if not directory.is_dir():
+            raise UserError(f"{directory}: no such directory")
+        if (directory / STUDY_FILE).is_file():
+            paths = [directory]
         else:
-            paths = sorted(path.parent for path in folder.glob(f"*/{STUDY_FILE}"))
+            paths = sorted(path.parent for path in directory.glob(f"*/{STUDY_FILE}"))
         if not paths:
-            raise UserError(f"{folder}: holds no study, nor do its subfolders")
+            raise UserError(f"{directory}: holds no study, nor do its subfolders")
         studies += [(str(path), StudyDir.read(path).open_trials()) for path in paths]
     return studies
 
 
-def open_database(url: str, folders: Sequence[Path]) -> list[tuple[str, Trials]]:
+def open_database(url: str, directories: Sequence[Path]) -> list[tuple[str, Trials]]:
     """Open the studies in a database.
 
     Raises:
-        UserError: folders are given too, or the database holds no study of headwise.
+        UserError: directories are given too, or the database holds no study of headwise.
     """
-    if folders:
-        raise UserError("--storage and folders cannot be combined")
+    if directories:
+        raise UserError("--storage and directories cannot be combined")
     storage = connect(url)
     names = [study.study_name for study in storage.get_all_studies() if "kind" in study.user_attrs]
     if not names:

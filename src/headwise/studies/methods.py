@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headwise.attention import schemes
 from headwise.errors import UserError
 
-#: Names of the position schemes, as in `headwise.models`, whose import takes seconds. `none` has no positions at all.
-SCHEMES = ("none", "plain", "rpr", "transformer-xl", "tener", "distance-aware")
+#: Names of the position schemes of models; `none` has no positions.
+SCHEMES = ("none", *schemes.SCHEMES)
 
 #: Options that configure a scheme and have no effect without one.
 SCHEME_OPTIONS = ("positions", "scheme_options", "decoder_scheme", "news_scheme", "k", "tables", "relative")
@@ -19,7 +20,7 @@ class Method:
     """A method of a study.
 
     Args:
-        name: its name in tables and folders.
+        name: its name in tables and directories.
         overrides: the options in which it differs from the options that all methods share.
     """
 
@@ -55,7 +56,7 @@ def parse_method(text: str) -> Method:
 
 
 def model_label(model: str) -> str:
-    """Return a model's name in tables: for a local model the name of its folder, without the path.
+    """Return a model's name in tables: for a local model the name of its directory, without the path.
 
     >>> model_label("bert-base-uncased"), model_label(__file__.rpartition("/")[0])
     ('bert-base-uncased', 'studies')

@@ -40,7 +40,7 @@ class Run:
 
     @property
     def relative_dir(self) -> Path:
-        """The run's folder, relative to the study's."""
+        """The run's directory, relative to the study's."""
         return Path("runs", safe_file_name(self.task), safe_file_name(self.method), f"seed-{self.seed}")
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class Result:
         task: a task's name, or the name of the user's file.
         method: the method's name, such as "plain" or "bert+mdg".
         seed: the seed.
-        run_dir: the run's folder, with run.yaml, metrics.json and predictions.parquet.
+        run_dir: the run's directory, with run.yaml, metrics.json and predictions.parquet.
         metrics: the content of metrics.json.
     """
 
@@ -148,7 +148,7 @@ def check_data(config: RunConfig) -> None:
     for option in ("data", "train", "dev", "test"):
         for name in getattr(config, option, ()):
             if not name.startswith("hub:") and not Path(name).exists():
-                raise UserError(f"{name}: no such file or folder")
+                raise UserError(f"{name}: no such file or directory")
 
 
 def plan_more_seeds(runs: Sequence[Run], seeds: Iterable[int]) -> list[Run]:

@@ -22,7 +22,7 @@ class Progress:
     """Progress of a study, shown if messages of the level INFO are logged. The bar is for terminals only.
 
     Args:
-        study_dir: the study's folder.
+        study_dir: the study's directory.
     """
 
     def __init__(self, study_dir: StudyDir) -> None:

@@ -61,7 +61,7 @@ def write_report(
 
     Args:
         analysis: the analysis.
-        out_dir: the folder.
+        out_dir: the directory.
         introduction: paragraphs that precede the results.
         extra_tables: tables that are added to those of the analysis.
         extra_figures: figures that are added to those of the analysis.

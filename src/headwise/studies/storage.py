@@ -1,4 +1,4 @@
-"""Study databases: SQLite in the study's folder, or PostgreSQL shared by workers on several machines."""
+"""Study databases: SQLite in the study's directory, or PostgreSQL shared by workers on several machines."""
 
 import sqlite3
 import warnings
@@ -25,7 +25,7 @@ LOCK_TIMEOUT = 120
 
 
 def sqlite_url(study_dir: Path) -> str:
-    """Return the URL of the database in a study's folder."""
+    """Return the URL of the database in a study's directory."""
     return f"sqlite:///{(study_dir / 'study.db').absolute()}"
 
 

@@ -22,7 +22,7 @@ class Study:
     """A study on disk and in its database.
 
     Args:
-        study_dir: the study's folder.
+        study_dir: the study's directory.
         trials: its runs and their states.
         url: the database's URL.
     """
@@ -46,18 +46,18 @@ class Study:
         """Create a study and enqueue its runs.
 
         Args:
-            out_dir: the study's folder, which must be new or empty.
+            out_dir: the study's directory, which must be new or empty.
             kind: compare, sweep, search, or the name of a reproduced table or figure.
             runs: the runs, in the order of their execution.
-            storage: the database's URL; by default a file in the folder.
+            storage: the database's URL; by default a file in the directory.
             keep_models: keep all trained models; otherwise only those of the first seed.
             maximize: whether a higher metric is better.
             metadata: more values to store with the study.
 
         Raises:
-            UserError: the folder is not empty, or the database cannot be reached.
+            UserError: the directory is not empty, or the database cannot be reached.
         """
-        StudyDir.create(out_dir, kind, storage)  # an error before the lock creates the folder
+        StudyDir.create(out_dir, kind, storage)  # an error before the lock creates the directory
         with lock_output(out_dir, is_directory=True):
             return cls._create_locked(out_dir, kind, runs, storage, keep_models, maximize, metadata)
 
@@ -91,13 +91,13 @@ class Study:
         """Open a study to finish interrupted runs, retry failed runs, or help other machines.
 
         Args:
-            out_dir: the study's folder, shared by all machines.
+            out_dir: the study's directory, shared by all machines.
             storage: the database's URL, if it needs a password or has changed.
             seeds: the total number of seeds, to add seeds.
             kinds: the kinds of study that are accepted; by default all.
 
         Raises:
-            UserError: the folder holds no study of these kinds, or the study has more seeds.
+            UserError: the directory holds no study of these kinds, or the study has more seeds.
         """
         study_dir = StudyDir.read(out_dir)
         if kinds and study_dir.kind not in kinds:
@@ -141,7 +141,7 @@ class Study:
         try:
             metrics = json.loads(path.read_text(encoding="utf-8"))
         except OSError:
-            raise UserError(f"{path}: not found; all machines of a study must share its folder") from None
+            raise UserError(f"{path}: not found; all machines of a study must share its directory") from None
         return Result(run.task, run.method, run.seed, path.parent, metrics)
 
 

@@ -1,4 +1,4 @@
-"""A study's folder: its description, runs, logs and reports."""
+"""A study's directory: its description, runs, logs and reports."""
 
 import os
 import secrets
@@ -24,13 +24,13 @@ STORAGE_VARIABLE = "HEADWISE_STORAGE"
 
 @dataclass(frozen=True)
 class StudyDir:
-    """A study's folder, which all of its workers share.
+    """A study's directory, which all of its workers share.
 
     Args:
-        path: the folder.
+        path: the directory.
         name: the study's name in its database.
         kind: compare, sweep, search, or the name of a reproduced table or figure.
-        storage: the database's URL without password; None for the database in the folder.
+        storage: the database's URL without password; None for the database in the directory.
     """
 
     path: Path
@@ -40,21 +40,21 @@ class StudyDir:
 
     @classmethod
     def create(cls, path: Path, kind: str, storage: str | None = None) -> "StudyDir":
-        """Return the folder of a new study; nothing is written yet.
+        """Return the directory of a new study; nothing is written yet.
 
         Raises:
-            UserError: the folder is not empty.
+            UserError: the directory is not empty.
         """
         if (path / STUDY_FILE).is_file():
             raise UserError(f"--out {path}: holds a study; --resume continues it")
         ignored = ("study.db", LOCK_FILE)  # of a study that was stopped before study.yaml was written
         if path.exists() and (not path.is_dir() or any(not x.name.startswith(ignored) for x in path.iterdir())):
-            raise UserError(f"--out {path}: is not empty and holds no study; name a new folder")
+            raise UserError(f"--out {path}: is not empty and holds no study; name a new directory")
         name = f"{path.absolute().name}-{secrets.token_hex(3)}"
         return cls(path, name, kind, None if storage is None else hide_password(storage))
 
     def write(self) -> None:
-        """Write study.yaml. From then on the folder holds a study."""
+        """Write study.yaml. From then on the directory holds a study."""
         values = {name: value for name, value in asdict(self).items() if name != "path" and value is not None}
         atomic_write(self.path / STUDY_FILE, yaml.safe_dump(values, sort_keys=False))
 
@@ -63,7 +63,7 @@ class StudyDir:
         """Read study.yaml.
 
         Raises:
-            UserError: the folder holds no study, or the file is damaged.
+            UserError: the directory holds no study, or the file is damaged.
         """
         try:
             values = yaml.safe_load((path / STUDY_FILE).read_text(encoding="utf-8"))
@@ -85,7 +85,7 @@ class StudyDir:
         return trials_class(connect(self.database_url(url)), self.name)
 
     def run_dir(self, run: Run) -> Path:
-        """Return a run's folder."""
+        """Return a run's directory."""
         return self.path / run.relative_dir
 
     def log_path(self, run: Run) -> Path:

@@ -37,11 +37,11 @@ def create_sweep(
     Args:
         base: the configuration that all candidates share.
         search_space: see `headwise.studies.search_space.parse_search_space`.
-        out_dir: the study's folder.
+        out_dir: the study's directory.
         sampler: grid for all combinations; tpe or random sample between the lowest and the highest values.
         trials: the number of trials of tpe and random.
         seeds: the number of seeds for each candidate of a grid.
-        storage: the database's URL; by default a file in the folder.
+        storage: the database's URL; by default a file in the directory.
 
     Raises:
         UserError: options are invalid or contradict each other.

@@ -28,7 +28,7 @@ from headwise.training.registry import load_config
 
 logger = logging.getLogger(__name__)
 
-#: A function (config, run folder, resume) → content of `metrics.json`.
+#: A function (config, run directory, resume) → content of `metrics.json`.
 TrainFunction = Callable[[RunConfig, Path, bool], dict[str, Any]]
 
 #: Seconds between two attempts to claim a run while other workers have all of them.
@@ -50,7 +50,7 @@ def work(
 
     Args:
         trials: the runs.
-        study_dir: the study's folder.
+        study_dir: the study's directory.
         train: trains one run.
         name: the worker's name; by default host and process id.
         poll_seconds: seconds between two attempts to claim a run.
@@ -97,7 +97,7 @@ def read_finished(run: Run, run_dir: Path) -> dict[str, Any] | None:
 
 
 def prepare_resume(run: Run, run_dir: Path) -> bool:
-    """Return whether the folder has a checkpoint of this run. If it has none, delete the folder."""
+    """Return whether the directory has a checkpoint of this run. If it has none, delete the directory."""
     if is_dir_of(run, run_dir) and last_checkpoint(run_dir) is not None:
         return True
     shutil.rmtree(run_dir, ignore_errors=True)
@@ -105,7 +105,7 @@ def prepare_resume(run: Run, run_dir: Path) -> bool:
 
 
 def is_dir_of(run: Run, run_dir: Path) -> bool:
-    """Return whether a folder holds a run of the same configuration."""
+    """Return whether a directory holds a run of the same configuration."""
     try:
         return load_config(run_dir / CONFIG) == run.config
     except UserError:

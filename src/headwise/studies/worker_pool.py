@@ -17,7 +17,7 @@ from headwise.studies.progress import Progress, read_tail
 from headwise.studies.study_dir import LOGS, STORAGE_VARIABLE, StudyDir
 from headwise.studies.trials import Trials, TrialStatus
 
-#: The command that starts a worker; the study's folder and the worker's name are appended.
+#: The command that starts a worker; the study's directory and the worker's name are appended.
 WORKER_COMMAND = (sys.executable, "-m", "headwise.studies.worker")
 
 #: Seconds between two polls of the study's state.
@@ -79,7 +79,7 @@ class WorkerPool:
     """The workers of a study on this machine. They are stopped at the end of the `with` block.
 
     Args:
-        study_dir: the study's folder.
+        study_dir: the study's directory.
         trials: its runs.
         resources: the number of workers, and their GPUs.
         url: the database's URL.

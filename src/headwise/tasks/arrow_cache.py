@@ -1,6 +1,6 @@
-"""Batches become rows on disk: Arrow files that are mapped into memory, so that their size does not matter.
+"""A cache of parsed files: Arrow files that are memory-mapped, so that data sets may exceed the memory.
 
-A file that was read before, and has not changed since, is not read again.
+Files that were parsed before and have not changed are not parsed again.
 """
 
 import hashlib
@@ -16,132 +16,143 @@ import pyarrow as pa
 from datasets import Dataset
 
 from headwise.errors import UserError
-from headwise.tasks.formats import Batch, place
+from headwise.tasks.formats import Batch, format_location
 
-VERSION = 1  # of what is stored; a new one forgets what older ones stored
+VERSION = 1  # of the stored content; a new version invalidates the cache
 
-
+#: Returns the batches of a file, with the given columns; None for all columns.
 Read = Callable[[Path, Sequence[str] | None], Iterable[Batch]]
 
 
 @dataclass(frozen=True)
 class Field:
-    """One column of what is stored.
+    """A column of the cached rows.
 
     Args:
-        column: its name in the batches.
-        type: what is stored.
-        convert: a value of the file → what is stored; a ValueError says what is wrong with it.
-        way: how it converts, where `convert` depends on more than the value.
+        column: The column of the file.
+        type: The type in the cache.
+        convert: Converts a value of the file; raises a ValueError if the value is invalid.
+        cache_key: Distinguishes conversions, if `convert` depends on more than the value.
     """
 
     column: str
     type: pa.DataType
     convert: Callable[..., Any]
-    way: str = ""
+    cache_key: str = ""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Files that are read in the same way.
+    """Files with the same reader.
 
     Args:
-        files: what to read.
-        read: a file and the columns that are needed (None: all) → its batches.
-        way: how it is read, to tell apart what was stored of the same files.
+        files: The files.
+        read: Their reader.
+        cache_key: Distinguishes readers of the same files.
     """
 
     files: tuple[Path, ...]
     read: Read
-    way: str
+    cache_key: str
 
     def head(self) -> Batch:
-        """The first rows: enough to see what there is."""
-        first = next(iter(self.read(self.files[0], None)), None)
-        if first is None:
-            raise UserError(f"{self.files[0]}: holds no rows")
-        return first
+        """Read the first batch, with all columns."""
+        batch = next(iter(self.read(self.files[0], None)), None)
+        if batch is None:
+            raise UserError(f"{self.files[0]}: the file has no rows")
+        return batch
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as they were read: the fields, and `row`, `line` and `file`, which say where each came from."""
+    """Cached rows: the fields, and the columns `row`, `line` and `file` with the location of each row."""
 
     data: Dataset
     files: tuple[Path, ...]
 
-    def place(self, index: int) -> str:
-        """File and line of a row, for a message."""
+    def location(self, index: int) -> str:
+        """Return the file and line of a row, for a message."""
         row = self.data[int(index)]
-        return place(self.files[row["file"]], row["line"])
+        return format_location(self.files[row["file"]], row["line"])
 
     @property
     def file(self) -> Path:
-        """Where the rows are stored."""
+        """The Arrow file."""
         return Path(self.data.cache_files[0]["filename"])
 
     def column(self, name: str) -> pa.ChunkedArray:
+        """Return a column."""
         return self.data.data.column(name)
 
     @property
     def origin(self) -> str:
+        """The names of the files, for a message."""
         return ", ".join(map(str, self.files))
 
 
-def store(source: Source, fields: Mapping[str, Field], *, cache: Path | None = None) -> Rows:
-    """All rows of a source, memory-mapped.
+def load_rows(source: Source, fields: Mapping[str, Field], *, cache: Path | None = None) -> Rows:
+    """Load all rows of a source, memory-mapped.
 
     Args:
-        source: what to read.
-        fields: what to store of it, by the name it gets.
-        cache: the folder for what is stored; by default one beside Hugging Face's data sets.
+        source: The files.
+        fields: The columns to load, by their names in the cache.
+        cache: The cache directory; by default a subdirectory of the cache of Hugging Face's datasets.
 
     Raises:
-        UserError: a value that a field does not take, with its file and line; no rows; no room on the disk.
+        UserError: A value is invalid, there are no rows, or the cache cannot be written.
     """
-    folder = Path(datasets.config.HF_DATASETS_CACHE, "headwise") if cache is None else Path(cache)
-    target = folder / f"{fingerprint(source, fields)}.arrow"
+    directory = Path(datasets.config.HF_DATASETS_CACHE, "headwise") if cache is None else Path(cache)
+    target = directory / f"{fingerprint(source, fields)}.arrow"
     if not target.exists():
-        unfinished = target.with_suffix(f".{uuid4().hex}")
+        temporary = target.with_suffix(f".{uuid4().hex}")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write(unfinished, converted(source, fields), schema(fields))
-            os.replace(unfinished, target)  # another process may have been faster; what it wrote is the same
+            directory.mkdir(parents=True, exist_ok=True)
+            write_arrow(temporary, convert_batches(source, fields), arrow_schema(fields))
+            os.replace(temporary, target)  # another process may have written the same content
         except OSError as error:
-            raise UserError(f"{error.filename or folder}: {error.strerror or error}") from None
+            raise UserError(f"{error.filename or directory}: {error.strerror or error}") from None
         finally:
-            unfinished.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     rows = Rows(Dataset.from_file(str(target)), source.files)
     if not len(rows.data):
-        raise UserError(f"{rows.origin}: holds no rows")
+        raise UserError(f"{rows.origin}: the file has no rows")
     return rows
 
 
 def fingerprint(source: Source, fields: Mapping[str, Field]) -> str:
-    seen = [
+    """Return a hash that changes if a file, its reader or a field changes."""
+    files = [
         (str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in source.files if file.exists()
     ]
-    kept = [
-        (name, field.column, str(field.type), field.convert.__qualname__, field.way) for name, field in fields.items()
+    columns = [
+        (name, field.column, str(field.type), field.convert.__qualname__, field.cache_key)
+        for name, field in fields.items()
     ]
-    return hashlib.sha256(repr((VERSION, source.way, kept, seen)).encode()).hexdigest()[:32]
+    return hashlib.sha256(repr((VERSION, source.cache_key, columns, files)).encode()).hexdigest()[:32]
 
 
-def schema(fields: Mapping[str, Field]) -> pa.Schema:
-    places = [("row", pa.int64()), ("line", pa.int64()), ("file", pa.int64())]
-    return pa.schema([*((name, field.type) for name, field in fields.items()), *places])
+def arrow_schema(fields: Mapping[str, Field]) -> pa.Schema:
+    """Return the schema of cached rows."""
+    location = [("row", pa.int64()), ("line", pa.int64()), ("file", pa.int64())]
+    return pa.schema([*((name, field.type) for name, field in fields.items()), *location])
 
 
-def converted(source: Source, fields: Mapping[str, Field]) -> Iterator[list[pa.Array]]:
+def convert_batches(source: Source, fields: Mapping[str, Field]) -> Iterator[list[pa.Array]]:
+    """Read a source and convert its batches to the columns of the cache."""
     columns = list(dict.fromkeys(field.column for field in fields.values()))
-    for number, file in enumerate(source.files):
+    for file_index, file in enumerate(source.files):
         for batch in source.read(file, columns):
-            values = [take(batch, field) for field in fields.values()]
-            where = (batch.rows, batch.lines, [number] * len(batch.rows))
-            yield [*values, *map(pa.array, where)]
+            values = [convert_column(batch, field) for field in fields.values()]
+            location = (batch.rows, batch.lines, [file_index] * len(batch.rows))
+            yield [*values, *map(pa.array, location)]
 
 
-def take(batch: Batch, field: Field) -> pa.Array:
+def convert_column(batch: Batch, field: Field) -> pa.Array:
+    """Convert a column of a batch.
+
+    Raises:
+        UserError: A value is invalid.
+    """
     values = batch.columns[field.column]
     try:
         return pa.array(map(field.convert, values), field.type)
@@ -150,11 +161,12 @@ def take(batch: Batch, field: Field) -> pa.Array:
             try:
                 pa.array([field.convert(value)], field.type)
             except ValueError as error:
-                raise UserError(f"{batch.place(index)}: column {field.column!r}: {error}") from None
+                raise UserError(f"{batch.location(index)}: column {field.column!r}: {error}") from None
         raise
 
 
-def write(path: Path, batches: Iterable[list[pa.Array]], schema: pa.Schema) -> None:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as out:
+def write_arrow(path: Path, batches: Iterable[list[pa.Array]], schema: pa.Schema) -> None:
+    """Write batches as an Arrow stream."""
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         for columns in batches:
-            out.write_batch(pa.record_batch(columns, schema=schema))
+            writer.write_batch(pa.record_batch(columns, schema=schema))

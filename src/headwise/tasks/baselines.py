@@ -1,4 +1,4 @@
-"""What a model should beat: guesses that read no text, and the order that candidates came in."""
+"""Baselines that do not read the text: the majority label, the mean rating, and the order of candidates."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,34 +6,36 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from headwise.tasks.metrics.rows import column_array
+from headwise.tasks.metrics.labels import column_array
 from headwise.tasks.task import Examples, Task
 
 
 def compute_baselines(task: Task, examples: Examples, split: str) -> dict[str, dict[str, float]]:
-    """The figures of each rival on a split, by its name.
+    """Compute the metrics of each baseline on a split.
 
     Example:
         >>> from datasets import Dataset
         >>> rows = Dataset.from_dict({"label": [1, 1, 0]})
-        >>> task = Task(name="mine", label_type="classification", about="")
-        >>> found = rivals(task, Examples({"train": rows, "test": rows}, ("bad", "good"), ""), "test")
-        >>> {name: round(figures["accuracy"], 2) for name, figures in found.items()}
+        >>> task = Task(name="reviews", label_type="classification", about="")
+        >>> examples = Examples({"train": rows, "test": rows}, ("bad", "good"), "")
+        >>> baselines = compute_baselines(task, examples, "test")
+        >>> {name: round(metrics["accuracy"], 2) for name, metrics in baselines.items()}
         {'most frequent label': 0.67}
     """
     rows = examples.splits[split]
-    return {name: task.metrics(scores, rows) for name, scores in guesses(task, examples, rows)}
+    return {name: task.metrics(scores, rows) for name, scores in iterate_scores(task, examples, rows)}
 
 
-def guesses(task: Task, examples: Examples, rows: Dataset) -> Iterator[tuple[str, Any]]:
-    count, train = len(rows), examples.splits["train"]
+def iterate_scores(task: Task, examples: Examples, rows: Dataset) -> Iterator[tuple[str, Any]]:
+    """Iterate over the names and scores of the baselines; token tasks have none."""
+    num_rows, train = len(rows), examples.splits["train"]
     if task.label_type == "classification":
-        often = np.bincount(column_array(train, "label"), minlength=len(examples.labels))
-        yield "most frequent label", np.broadcast_to(often, (count, len(often)))
+        counts = np.bincount(column_array(train, "label"), minlength=len(examples.labels))
+        yield "most frequent label", np.broadcast_to(counts, (num_rows, len(counts)))
     elif task.label_type == "multi-label":
-        often = column_array(train, "label").mean(axis=0) - 0.5
-        yield "labels of most rows", np.broadcast_to(often, (count, len(often)))
+        scores = column_array(train, "label").mean(axis=0) - 0.5
+        yield "labels of most rows", np.broadcast_to(scores, (num_rows, len(scores)))
     elif task.label_type == "regression":
-        yield "mean", np.full(count, column_array(train, "label").mean())
+        yield "mean", np.full(num_rows, column_array(train, "label").mean())
     elif task.label_type == "ranking" and examples.ordered_by:
-        yield examples.ordered_by, -np.arange(count)
+        yield examples.ordered_by, -np.arange(num_rows)

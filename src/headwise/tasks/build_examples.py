@@ -1,4 +1,4 @@
-"""From files to examples: what every benchmark and the user's own data go through."""
+"""From files to examples, for benchmarks and the user's own data."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,18 +10,18 @@ from datasets import Dataset
 
 from headwise.errors import UserError
 from headwise.tasks import conll, formats, labels, splitting
-from headwise.tasks.arrow_cache import Field, Rows, Source, store
+from headwise.tasks.arrow_cache import Field, Rows, Source, load_rows
 from headwise.tasks.columns import Columns, choose_columns
-from headwise.tasks.metrics.rows import column_array, label_values
+from headwise.tasks.metrics.labels import column_array, label_values
 from headwise.tasks.task import Examples, LabelType
 
-MANY = pa.list_(pa.string())
+STRING_LIST = pa.list_(pa.string())
 
 
 def source_from_files(files: Sequence[Path], label_type: LabelType) -> Source:
-    """Files as a source: for tokens, those without a known ending are CoNLL-style."""
+    """Return files as a source. For tokens, files without a known extension are read as CoNLL files."""
     if label_type == "tokens" and formats.file_extension(files[0]) not in formats.EXTENSIONS:
-        return Source(tuple(files), conll.batches, "conll")
+        return Source(tuple(files), conll.read_conll, "conll")
     return Source(tuple(files), formats.read_batches, "")
 
 
@@ -33,148 +33,162 @@ def read_sources(
     pair: str | None = None,
     label: str | None = None,
     separator: str = "|",
-    called: Mapping[str, str] | None = None,
+    label_names: Mapping[str, str] | None = None,
     cache: Path | None = None,
 ) -> dict[str, Rows]:
-    """The rows of each split, labels as names.
+    """Read the rows of each split, with labels as names.
 
     Args:
-        sources: by split.
-        label_type: what a label is.
-        text, pair, label: the columns; found in the first split when not given.
-        separator: between several labels of a text.
-        called: what classes are called, where files have numbers or other words for them.
-        cache: the folder for what was read.
+        sources: The source of each split.
+        label_type: The type of the labels.
+        text, pair, label: The columns; by default they are chosen from the first split.
+        separator: Separates the labels of a multi-label row.
+        label_names: Class names for labels that files write differently, such as numbers.
+        cache: The cache directory.
     """
-    first = next(iter(sources.values())).head()
-    fields = fields_of(choose_columns(first, text=text, pair=pair, label=label), label_type, separator, called or {})
-    return {split: store(source, fields, cache=cache) for split, source in sources.items()}
+    head = next(iter(sources.values())).head()
+    columns = choose_columns(head, text=text, pair=pair, label=label)
+    fields = build_fields(columns, label_type, separator, label_names or {})
+    return {split: load_rows(source, fields, cache=cache) for split, source in sources.items()}
 
 
-def fields_of(columns: Columns, label_type: LabelType, separator: str, called: Mapping[str, str]) -> dict[str, Field]:
+def build_fields(
+    columns: Columns, label_type: LabelType, separator: str, label_names: Mapping[str, str]
+) -> dict[str, Field]:
+    """Return the fields to read."""
     label = str(columns.label)
     if label_type == "tokens":
-        return {"words": Field(columns.text, MANY, labels.words), "label": Field(label, MANY, labels.tags)}
-    fields = {"text": Field(columns.text, pa.string(), labels.text)}
+        return {
+            "words": Field(columns.text, STRING_LIST, labels.parse_words),
+            "label": Field(label, STRING_LIST, labels.parse_tags),
+        }
+    fields = {"text": Field(columns.text, pa.string(), labels.parse_text)}
     if columns.pair is not None:
-        fields["pair"] = Field(columns.pair, pa.string(), labels.text)
+        fields["pair"] = Field(columns.pair, pa.string(), labels.parse_text)
     if label_type == "multi-label":
-        return {**fields, "label": Field(label, MANY, labels.names(separator), separator)}
+        return {**fields, "label": Field(label, STRING_LIST, labels.label_list_parser(separator), separator)}
     if label_type == "regression":
-        return {**fields, "label": Field(label, pa.float64(), labels.rating)}
-    return {**fields, "label": Field(label, pa.string(), labels.renamed(called), repr(sorted(called.items())))}
+        return {**fields, "label": Field(label, pa.float64(), labels.parse_rating)}
+    cache_key = repr(sorted(label_names.items()))
+    return {**fields, "label": Field(label, pa.string(), labels.label_parser(label_names), cache_key)}
 
 
-def examples(
+def build_examples(
     rows: Mapping[str, Rows],
     *,
     seed: int,
     origin: str,
-    names: Sequence[str] | None = None,
-    left_out: str = "",
-    dev: float = splitting.DEV,
-    drawn: Mapping[str, int] | None = None,
+    class_names: Sequence[str] | None = None,
+    exclusion_reason: str = "",
+    dev_fraction: float = splitting.DEV_FRACTION,
+    split_sizes: Mapping[str, int] | None = None,
 ) -> Examples:
-    """Rows as examples: labels as numbers, and the splits that are missing drawn.
+    """Encode labels as class indices, and draw missing splits.
 
     Args:
-        rows: train, dev and test, as far as there are; or everything as "all".
-        seed: of what is drawn.
-        origin: where the rows come from, for the recipe.
-        names: the classes in the order of their numbers; those of train when not given.
-        left_out: which rows have the class "-" and are left out; none when not given.
-        dev: the share that is drawn from train where there is no dev.
-        drawn: how many rows of "all" each split gets, if there are so many; else they are split 80/10/10.
+        rows: The rows of train, dev and test, or of "all".
+        seed: The seed of the splits.
+        origin: The origin of the rows, for the recipe.
+        class_names: The classes, in the order of their indices; by default those of train.
+        exclusion_reason: Why rows with the label "-" are excluded; if empty, there is no such label.
+        dev_fraction: The fraction of train that becomes dev if there is no dev split.
+        split_sizes: The sizes of splits that are drawn from "all"; if it has fewer rows, it is split 80/10/10.
     """
-    base = rows.get("train", rows.get("all"))
-    if base is None:
+    train_rows = rows.get("train", rows.get("all"))
+    if train_rows is None:
         raise UserError(f"{next(iter(rows.values())).origin}: there is no train split among {', '.join(rows)}")
-    rated = pa.types.is_floating(base.column("label").type)
-    found = () if rated else tuple(names or labels.classes(base))
-    whole = {
-        split: part.data if rated else labels.encode_labels(split, part, found, leave_out=bool(left_out))
+    is_regression = pa.types.is_floating(train_rows.column("label").type)
+    classes = () if is_regression else tuple(class_names or labels.collect_classes(train_rows))
+    encoded = {
+        split: part.data
+        if is_regression
+        else labels.encode_labels(split, part, classes, drop_excluded=bool(exclusion_reason))
         for split, part in rows.items()
     }
-    splits, how = divided(whole, seed, dev, drawn or {}, origin)
-    kept = {split: part.remove_columns(["line", "file"]) for split, part in splits.items()}
-    lost = sum(len(part.data) for part in rows.values()) - sum(map(len, whole.values()))
-    told = [
+    splits, description = complete_splits(encoded, seed, dev_fraction, split_sizes or {}, origin)
+    splits = {split: part.remove_columns(["line", "file"]) for split, part in splits.items()}
+    num_excluded = sum(len(part.data) for part in rows.values()) - sum(map(len, encoded.values()))
+    sentences = [
         origin,
-        how,
-        f"{lost:,} rows left out: {left_out}" if lost else "",
-        shared(kept),
+        description,
+        f"{num_excluded:,} rows left out: {exclusion_reason}" if num_excluded else "",
+        describe_overlap(splits),
     ]
-    return Examples(kept, found, ". ".join(part for part in told if part) + ".")
+    return Examples(splits, classes, ". ".join(sentence for sentence in sentences if sentence) + ".")
 
 
-def divided(
-    splits: Mapping[str, Dataset], seed: int, dev: float, drawn: Mapping[str, int], origin: str
+def complete_splits(
+    splits: Mapping[str, Dataset], seed: int, dev_fraction: float, split_sizes: Mapping[str, int], origin: str
 ) -> tuple[dict[str, Dataset], str]:
-    """Train, dev and test, and in words how they came about."""
-    done, how = dict(splits), "split as given"
+    """Draw missing splits; return train, dev and test, and a description."""
+    completed, method = dict(splits), "split as given"
     if "all" in splits:
-        count = len(splits["all"])
-        if drawn and count >= sum(drawn.values()):
-            done = draw(splits["all"], drawn, seed, origin)
-            how = f"drawn from {count:,} rows, stratified, seed {seed}"
+        num_rows = len(splits["all"])
+        if split_sizes and num_rows >= sum(split_sizes.values()):
+            completed = draw_splits(splits["all"], split_sizes, seed, origin)
+            method = f"drawn from {num_rows:,} rows, stratified, seed {seed}"
         else:
-            sizes = {"dev": share(splitting.DEV, count), "test": share(splitting.TEST, count)}
-            done = draw(splits["all"], sizes, seed, origin)
-            how = f"split 80/10/10, stratified, seed {seed}"
+            sizes = {
+                "dev": fraction_size(splitting.DEV_FRACTION, num_rows),
+                "test": fraction_size(splitting.TEST_FRACTION, num_rows),
+            }
+            completed = draw_splits(splits["all"], sizes, seed, origin)
+            method = f"split 80/10/10, stratified, seed {seed}"
     elif "dev" not in splits:
-        size = share(dev, len(splits["train"]))
-        done |= draw(splits["train"], {"dev": size}, seed, origin)
-        how = f"dev is {100 * dev:g}% of train, stratified, seed {seed}"
-    there = [split for split in ("train", "dev", "test") if split in done]
-    counts = "/".join(f"{len(done[split]):,}" for split in there)
-    if "test" not in there:
-        how += ", no test split"
-    return {split: done[split] for split in there}, f"{'/'.join(there)} {counts}: {how}"
+        size = fraction_size(dev_fraction, len(splits["train"]))
+        completed |= draw_splits(splits["train"], {"dev": size}, seed, origin)
+        method = f"dev is {100 * dev_fraction:g}% of train, stratified, seed {seed}"
+    names = [split for split in ("train", "dev", "test") if split in completed]
+    counts = "/".join(f"{len(completed[split]):,}" for split in names)
+    if "test" not in names:
+        method += ", no test split"
+    return {split: completed[split] for split in names}, f"{'/'.join(names)} {counts}: {method}"
 
 
-def share(part: float, count: int) -> int:
-    return max(1, round(part * count))
+def fraction_size(fraction: float, num_rows: int) -> int:
+    """Return the size of a fraction, at least 1."""
+    return max(1, round(fraction * num_rows))
 
 
-def draw(rows: Dataset, sizes: Mapping[str, int], seed: int, origin: str) -> dict[str, Dataset]:
-    """Splits of these sizes; what is left is train, unless train has a size too."""
-    strata, kept = strata_of(rows, seed)
+def draw_splits(rows: Dataset, sizes: Mapping[str, int], seed: int, origin: str) -> dict[str, Dataset]:
+    """Draw splits of these sizes. The remaining rows become train, unless train has a size."""
+    strata, train_indices = stratify(rows, seed)
     try:
-        drawn = splitting.split(strata, sizes, seed, kept=kept)
+        indices = splitting.stratified_split(strata, sizes, seed, excluded=train_indices)
     except ValueError:
-        raise UserError(f"{origin}: {len(rows)} rows are too few to split; give train, dev and test files") from None
-    rest = drawn.pop("rest")
-    return {split: rows.select(indices, keep_in_memory=True) for split, indices in {"train": rest, **drawn}.items()}
+        raise UserError(f"{origin}: {len(rows)} rows are too few to split; provide train, dev and test files") from None
+    rest = indices.pop("rest")
+    return {split: rows.select(chosen, keep_in_memory=True) for split, chosen in {"train": rest, **indices}.items()}
 
 
-def strata_of(rows: Dataset, seed: int) -> tuple[Any, Any]:
-    """What is spread alike over splits, and the rows that train must keep, so that it knows every class."""
+def stratify(rows: Dataset, seed: int) -> tuple[Any, Any]:
+    """Return strata, and the indices of rows that must stay in train so that it contains every class."""
     if "words" in rows.column_names:
         tags = label_values(rows, "label")
-        table = np.zeros((len(tags), 1 + max(max(row) for row in tags)), bool)
-        table[np.repeat(np.arange(len(tags)), [len(row) for row in tags]), np.concatenate(tags)] = True
-        return np.zeros(len(tags)), splitting.one_of_each(table, seed)
-    found = column_array(rows, "label")
-    if found.ndim == 2:
-        return np.zeros(len(found)), splitting.one_of_each(found, seed)
-    return found, None if found.dtype.kind == "f" else splitting.one_of_each(found, seed)
+        has_tag = np.zeros((len(tags), 1 + max(max(row) for row in tags)), bool)
+        has_tag[np.repeat(np.arange(len(tags)), [len(row) for row in tags]), np.concatenate(tags)] = True
+        return np.zeros(len(tags)), splitting.sample_each_class(has_tag, seed)
+    label_array = column_array(rows, "label")
+    if label_array.ndim == 2:
+        return np.zeros(len(label_array)), splitting.sample_each_class(label_array, seed)
+    return label_array, None if label_array.dtype.kind == "f" else splitting.sample_each_class(label_array, seed)
 
 
-def shared(splits: Mapping[str, Dataset]) -> str:
-    """How many texts of what judges in the end, test or else dev, are in train too."""
-    judge = next((name for name in ("test", "dev") if name in splits), None)
-    if judge is None:
+def describe_overlap(splits: Mapping[str, Dataset]) -> str:
+    """Describe how many texts of test, or else of dev, are also in train; empty if there are none."""
+    split = next((name for name in ("test", "dev") if name in splits), None)
+    if split is None:
         return ""
-    count = int(np.isin(hashes(splits[judge]), hashes(splits["train"])).sum())
-    return f"{count:,} of {judge}'s texts are in train too" if count else ""
+    count = int(np.isin(hash_texts(splits[split]), hash_texts(splits["train"])).sum())
+    return f"{count:,} of {split}'s texts are in train too" if count else ""
 
 
-def hashes(rows: Dataset) -> Any:
-    """A number for each row's texts, a batch in memory at a time."""
+def hash_texts(rows: Dataset) -> Any:
+    """Return a hash of each row's texts, reading one batch at a time."""
     names = [name for name in ("text", "pair") if name in rows.column_names] or ["words"]
-    read_as: Callable[[Any], Any] = tuple if names == ["words"] else str
-    found = []
-    for part in rows.select_columns(names).iter(formats.BATCH_ROWS):
-        texts = zip(*(map(read_as, part[name]) for name in names), strict=True)
-        found.append(np.fromiter(map(hash, texts), np.int64))
-    return np.concatenate(found)
+    to_hashable: Callable[[Any], Any] = tuple if names == ["words"] else str
+    hashes = []
+    for batch in rows.select_columns(names).iter(formats.BATCH_ROWS):
+        texts = zip(*(map(to_hashable, batch[name]) for name in names), strict=True)
+        hashes.append(np.fromiter(map(hash, texts), np.int64))
+    return np.concatenate(hashes)

@@ -1,4 +1,4 @@
-"""Which columns hold the text, the second text of a pair and the label."""
+"""The choice of the columns of text, second text and label."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Any
 from headwise.errors import UserError
 from headwise.tasks.formats import Batch, missing_column
 
-#: Names that are understood, in any case. The first texts of pairs come with their second.
-TEXTS = (
+#: Known names of columns; upper and lower case are equal.
+TEXT_NAMES = (
     "text",
     "sentence",
     "review",
@@ -21,7 +21,7 @@ TEXTS = (
     "words",
     "tokens",
 )
-PAIRS = (
+PAIR_NAMES = (
     ("premise", "hypothesis"),
     ("sentence1", "sentence2"),
     ("text1", "text2"),
@@ -52,70 +52,86 @@ LABEL_NAMES = (
 
 @dataclass(frozen=True)
 class Columns:
+    """The names of the columns of a file."""
+
     text: str
     pair: str | None
     label: str | None
 
 
 def choose_columns(
-    first: Batch, *, text: str | None = None, pair: str | None = None, label: str | None = None, labelled: bool = True
+    batch: Batch, *, text: str | None = None, pair: str | None = None, label: str | None = None, labelled: bool = True
 ) -> Columns:
-    """The columns: those that are named, else those with a name that is understood, else the only one that fits.
+    """Choose columns: those that are given, else those with a known name, else the only possible one.
 
     Args:
-        first: the first rows of the file.
-        text: the text's column, or the first text's; found when not given.
-        pair: the second text's column; looked for only when `text` is not given either.
-        label: the label's column.
-        labelled: whether a label is looked for.
+        batch: The first rows of the file.
+        text: The column of the text, or of the first text of a pair.
+        pair: The column of the second text; chosen only if `text` is not given either.
+        label: The column of the label.
+        labelled: Whether a label is required.
 
     Raises:
-        UserError: a named column is not there, or it is not clear which is meant.
+        UserError: A given column does not exist, or the choice is ambiguous.
     """
-    names = list(first.columns)
+    names = list(batch.columns)
     for name in (text, pair, label):
         if name is not None and name not in names:
-            raise missing_column(first.path, name, names)
+            raise missing_column(batch.path, name, names)
 
-    def free() -> list[str]:
+    def unused() -> list[str]:
         return [name for name in names if name not in (text, pair, label)]
 
     if text is None and pair is None:
-        text, pair = known_pair(free())
+        text, pair = find_known_pair(unused())
     if text is None:
-        text = find_known_column(first, free(), TEXTS, "text")
+        text = find_known_column(batch, unused(), TEXT_NAMES, "text")
     if label is None and labelled:
-        label = find_known_column(first, free(), LABEL_NAMES, "label")
+        label = find_known_column(batch, unused(), LABEL_NAMES, "label")
     if text is None:
-        text = the_only([name for name in free() if holds_text(first.columns[name])], first, "text")
+        text = only_column([name for name in unused() if has_text(batch.columns[name])], batch, "text")
     if label is None and labelled:
-        label = the_only(free(), first, "label")
+        label = only_column(unused(), batch, "label")
     return Columns(text, pair, label)
 
 
-def known_pair(names: Sequence[str]) -> tuple[str | None, str | None]:
-    lower = {name.strip().lower(): name for name in names}
-    return next(((lower[a], lower[b]) for a, b in PAIRS if a in lower and b in lower), (None, None))
+def find_known_pair(names: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return the columns of a text pair with known names, if any."""
+    by_lower_case = {name.strip().lower(): name for name in names}
+    pairs = ((by_lower_case.get(a), by_lower_case.get(b)) for a, b in PAIR_NAMES)
+    return next((pair for pair in pairs if None not in pair), (None, None))
 
 
-def find_known_column(first: Batch, names: Sequence[str], understood: Sequence[str], role: str) -> str | None:
-    found = [name for name in names if name.strip().lower() in understood]
-    if len(found) > 1:
-        raise unclear(first, role, found)
-    return found[0] if found else None
+def find_known_column(batch: Batch, names: Sequence[str], known_names: Sequence[str], role: str) -> str | None:
+    """Return the column with a known name, if any.
+
+    Raises:
+        UserError: There are several.
+    """
+    matches = [name for name in names if name.strip().lower() in known_names]
+    if len(matches) > 1:
+        raise ambiguous_column(batch, role, matches)
+    return matches[0] if matches else None
 
 
-def the_only(names: Sequence[str], first: Batch, role: str) -> str:
+def only_column(names: Sequence[str], batch: Batch, role: str) -> str:
+    """Return the only column.
+
+    Raises:
+        UserError: There are several, or none.
+    """
     if len(names) != 1:
-        raise unclear(first, role)
+        raise ambiguous_column(batch, role)
     return names[0]
 
 
-def holds_text(values: Sequence[Any]) -> bool:
+def has_text(values: Sequence[Any]) -> bool:
+    """Return whether a column has a value that is a text and not a number."""
     return any(isinstance(value, str | list) and not is_number(value) for value in values)
 
 
 def is_number(value: Any) -> bool:
+    """Return whether a value can be converted to a number."""
     try:
         float(value)
     except (TypeError, ValueError):
@@ -123,6 +139,7 @@ def is_number(value: Any) -> bool:
     return True
 
 
-def unclear(first: Batch, role: str, found: Sequence[str] = ()) -> UserError:
-    there = f"it could be {' or '.join(found)}" if found else f"there: {', '.join(first.columns)}"
-    return UserError(f"{first.path}: which column is the {role}? Say --{role} NAME; {there}")
+def ambiguous_column(batch: Batch, role: str, matches: Sequence[str] = ()) -> UserError:
+    """Return the error for a column that cannot be chosen."""
+    choices = f"{' and '.join(matches)} are possible" if matches else f"the columns are {', '.join(batch.columns)}"
+    return UserError(f"{batch.path}: the {role} column is not clear; name it with --{role}; {choices}")

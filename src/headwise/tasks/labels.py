@@ -1,4 +1,4 @@
-"""Values of a file → texts, names of classes and ratings; names of classes → numbers."""
+"""Parsers of texts and labels, and the encoding of labels as class indices."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,31 +12,33 @@ from datasets import ClassLabel, Dataset, List, Value
 from headwise.errors import UserError
 from headwise.tasks.arrow_cache import Rows
 
-#: The class of rows that a benchmark leaves out: SNLI's, where its annotators did not agree.
-LEFT_OUT = "-"
+#: The label of rows that a benchmark excludes, such as those of SNLI without a majority label.
+EXCLUDED = "-"
 
-# Values of a file, checked. A ValueError says what is wrong; `reading` adds where.
+MAX_CLASSES = 20  # or half the rows; with more classes, the column is probably not a label
+
+# Parsers raise a ValueError if a value is invalid; `arrow_cache` adds its location.
 
 
-def text(value: Any) -> str:
-    """A text that is not empty."""
+def parse_text(value: Any) -> str:
+    """Return a text that is not empty."""
     if value is None or isinstance(value, bool | list | dict):
-        raise ValueError(f"expected a text, got {shown(value)}")
-    found = str(value)
-    if not found or found.isspace():
+        raise ValueError(f"expected a text, got {format_value(value)}")
+    text = str(value)
+    if not text or text.isspace():
         raise ValueError("empty text")
-    return found
+    return text
 
 
-def words(value: Any) -> list[str]:
-    """A sentence in words."""
+def parse_words(value: Any) -> list[str]:
+    """Return the words of a sentence."""
     if not isinstance(value, list | tuple) or not value:
-        raise ValueError(f"expected a list of words, got {shown(value)}")
-    return [text(word) for word in value]
+        raise ValueError(f"expected a list of words, got {format_value(value)}")
+    return [parse_text(word) for word in value]
 
 
-def name(value: Any) -> str:
-    """A class, as a word or a number: 1, 1.0 and "1" are the same."""
+def parse_label(value: Any) -> str:
+    """Return a label as a class name: 1, 1.0 and "1" are equal."""
     if isinstance(value, str):
         value = value.strip()
     elif isinstance(value, float) and value.is_integer():
@@ -44,135 +46,154 @@ def name(value: Any) -> str:
     if value is None or value == "" or value != value:
         raise ValueError("no label")
     if isinstance(value, list | dict):
-        raise ValueError(f"expected one label, got {shown(value)}; several labels a text are --label_type multi-label")
+        raise ValueError(
+            f"expected one label, got {format_value(value)}; for several labels per text, use --label-type multi-label"
+        )
     return str(value)
 
 
-def names(separator: str) -> Callable[[Any], list[str]]:
-    """Any number of classes: a list, or words with a separator between them."""
+def label_parser(label_names: Mapping[str, str]) -> Callable[[Any], str]:
+    """Return a parser that replaces labels by class names, where there are any."""
 
-    def split(value: Any) -> list[str]:
+    def parse(value: Any) -> str:
+        label = parse_label(value)
+        return label_names.get(label, label)
+
+    return parse
+
+
+def label_list_parser(separator: str) -> Callable[[Any], list[str]]:
+    """Return a parser of any number of labels: a list, or a text with separators."""
+
+    def parse(value: Any) -> list[str]:
         if value is None:
             return []
         parts = value.split(separator) if isinstance(value, str) else value if isinstance(value, list) else [value]
-        return list(dict.fromkeys(name(part) for part in parts if part != "" and not str(part).isspace()))
+        return list(dict.fromkeys(parse_label(part) for part in parts if part != "" and not str(part).isspace()))
 
-    return split
-
-
-def renamed(called: Mapping[str, str]) -> Callable[[Any], str]:
-    """A class by another name, for those that have one."""
-
-    def rename(value: Any) -> str:
-        found = name(value)
-        return called.get(found, found)
-
-    return rename
+    return parse
 
 
-def tags(value: Any) -> list[str]:
-    """A tag for each word: O, or B-, I-, E-, S- (BIOES) and a type."""
+def parse_tags(value: Any) -> list[str]:
+    """Return the tags of a sentence: O, or B-, I-, E- or S- (BIOES) and a type."""
     if not isinstance(value, list | tuple):
-        raise ValueError(f"expected a list of tags, got {shown(value)}")
-    found = [name(tag) for tag in value]
-    for tag in found:
+        raise ValueError(f"expected a list of tags, got {format_value(value)}")
+    tags = [parse_label(tag) for tag in value]
+    for tag in tags:
         if tag != "O" and (len(tag) < 3 or tag[0] not in "BIES" or tag[1] != "-"):
             raise ValueError(f"expected tags such as O, B-PER and I-PER, got {tag!r}")
-    return found
+    return tags
 
 
-def rating(value: Any) -> float:
-    """A finite number."""
+def parse_rating(value: Any) -> float:
+    """Return a finite number."""
     try:
-        number = float(value)
+        rating = float(value)
     except (TypeError, ValueError):
-        raise ValueError(f"expected a number, got {shown(value)}") from None
-    if not math.isfinite(number):
-        raise ValueError(f"expected a finite number, got {shown(value)}")
-    return number
+        raise ValueError(f"expected a number, got {format_value(value)}") from None
+    if not math.isfinite(rating):
+        raise ValueError(f"expected a finite number, got {format_value(value)}")
+    return rating
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
+    """Return a value for a message."""
     return "nothing" if value is None or value == "" else repr(value)[:40]
 
 
-# Rows with labels as names → the same rows with labels as numbers.
-
-
-def classes(rows: Rows) -> tuple[str, ...]:
-    """The names of the classes in these rows, in the order of their numbers: by value if all are numbers, else by name.
+def collect_classes(rows: Rows) -> tuple[str, ...]:
+    """Return the class names of rows, in the order of their indices.
 
     Raises:
-        UserError: there is one class only, or nearly every row has its own.
+        UserError: There are fewer than two classes, or almost as many as rows.
     """
     column = rows.column("label")
-    nested = pa.types.is_list(column.type)
-    found = pc.unique(pc.list_flatten(column) if nested else column).to_pylist()
-    if len(found) < 2:
-        what = f"every label is {found[0]!r}" if found else "there is no label"
-        raise UserError(f"{rows.origin}: {what}; two classes at least are needed")
-    if not nested and len(found) > max(20, len(column) / 2):
+    is_list = pa.types.is_list(column.type)
+    classes = pc.unique(pc.list_flatten(column) if is_list else column).to_pylist()
+    if len(classes) < 2:
+        reason = f"every label is {classes[0]!r}" if classes else "there are no labels"
+        raise UserError(f"{rows.origin}: {reason}; at least two classes are required")
+    if not is_list and len(classes) > max(MAX_CLASSES, len(column) / 2):
         raise UserError(
-            f"{rows.origin}: {len(found)} classes in {len(column)} rows; "
-            "name the label's column (--label), or say --label_type regression"
+            f"{rows.origin}: {len(classes)} classes in {len(column)} rows; "
+            "name the label column (--label), or use --label-type regression"
         )
-    return tuple(in_order(found))
+    return tuple(sort_classes(classes))
 
 
-def in_order(found: Sequence[str]) -> list[str]:
-    """Numbers by value, words by the alphabet, O before other tags.
+def sort_classes(classes: Sequence[str]) -> list[str]:
+    """Sort class names by value if all are numbers, else alphabetically with O first.
 
-    >>> in_order(["10", "9"]), in_order(["b", "a"]), in_order(["B-PER", "O", "B-LOC"])
+    >>> sort_classes(["10", "9"]), sort_classes(["b", "a"]), sort_classes(["B-PER", "O", "B-LOC"])
     (['9', '10'], ['a', 'b'], ['O', 'B-LOC', 'B-PER'])
     """
     try:
-        return sorted(found, key=float)
+        return sorted(classes, key=float)
     except ValueError:
-        return sorted(found, key=lambda word: (word != "O", word))
+        return sorted(classes, key=lambda name: (name != "O", name))
 
 
-def encode_labels(split: str, rows: Rows, labels: Sequence[str], *, leave_out: bool = False) -> Dataset:
-    """The rows with their classes' numbers: one, for tokens a list, for several labels a text a vector of 0 and 1.
+def encode_labels(split: str, rows: Rows, labels: Sequence[str], *, drop_excluded: bool = False) -> Dataset:
+    """Encode labels: as a class index, for tokens as a list of indices, for multi-label rows as a vector of 0 and 1.
 
     Args:
-        split: what the rows are, for a message.
-        rows: with the names of their classes.
-        labels: the names in the order of their numbers.
-        leave_out: whether rows of the class `LEFT_OUT` are.
+        split: The split of the rows, for a message.
+        rows: Rows with class names as labels.
+        labels: The class names, in the order of their indices.
+        drop_excluded: Whether rows with the label `EXCLUDED` are dropped.
 
     Raises:
-        UserError: a class that is not among the labels, with its split, file and line.
+        UserError: A label is not one of `labels`.
     """
     column = rows.column("label").combine_chunks()
-    known = pa.array(labels, pa.string())
+    classes = pa.array(labels, pa.string())
     if not pa.types.is_list(column.type):
-        left_out = pc.and_(pc.equal(column, LEFT_OUT), leave_out)
-        numbers = pc.if_else(left_out, 0, pc.index_in(column, value_set=known))
-        check(split, rows, labels, column, numbers, np.arange(len(column)))
-        data = with_label(rows, numbers.cast(pa.int64()), ClassLabel(names=list(labels)))
-        return data.select(np.flatnonzero(pc.invert(left_out)), keep_in_memory=True) if leave_out else data
-    flat, lengths = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False)
-    numbers = pc.index_in(flat, value_set=known)
-    owners = np.repeat(np.arange(len(column)), lengths)
-    check(split, rows, labels, flat, numbers, owners)
+        is_excluded = pc.and_(pc.equal(column, EXCLUDED), drop_excluded)
+        ids = pc.if_else(is_excluded, 0, pc.index_in(column, value_set=classes))
+        check_labels(split, rows, labels, column, ids, np.arange(len(column)))
+        data = replace_label(rows, ids.cast(pa.int64()), ClassLabel(names=list(labels)))
+        if not drop_excluded:
+            return data
+        return data.select(np.flatnonzero(pc.invert(is_excluded)), keep_in_memory=True)
+    values, lengths = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False)
+    ids = pc.index_in(values, value_set=classes)
+    row_indices = np.repeat(np.arange(len(column)), lengths)
+    check_labels(split, rows, labels, values, ids, row_indices)
     if "words" in rows.data.column_names:
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-        ids = pa.ListArray.from_arrays(offsets, numbers.cast(pa.int64()))
-        return with_label(rows, ids, List(ClassLabel(names=list(labels))))
-    table = np.zeros((len(column), len(labels)), np.int8)
-    table[owners, numbers.to_numpy()] = 1
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(table.ravel()), len(labels))
-    return with_label(rows, vectors, List(Value("int8"), length=len(labels)))
+        id_lists = pa.ListArray.from_arrays(offsets, ids.cast(pa.int64()))
+        return replace_label(rows, id_lists, List(ClassLabel(names=list(labels))))
+    is_label = np.zeros((len(column), len(labels)), np.int8)
+    is_label[row_indices, ids.to_numpy()] = 1
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(is_label.ravel()), len(labels))
+    return replace_label(rows, vectors, List(Value("int8"), length=len(labels)))
 
 
-def check(split: str, rows: Rows, labels: Sequence[str], found: pa.Array, numbers: pa.Array, owners: Any) -> None:
-    if numbers.null_count:
-        first = int(np.flatnonzero(pc.is_null(numbers))[0])
-        told = (
+def check_labels(
+    split: str, rows: Rows, labels: Sequence[str], values: pa.Array, ids: pa.Array, row_indices: Any
+) -> None:
+    """Check that all labels are known.
+
+    Args:
+        split: The split of the rows.
+        rows: The rows.
+        labels: The class names.
+        values: The labels of the rows.
+        ids: Their class indices, null if unknown.
+        row_indices: The row of each label.
+
+    Raises:
+        UserError: A label is unknown.
+    """
+    if ids.null_count:
+        index = int(np.flatnonzero(pc.is_null(ids))[0])
+        reason = (
             "is unknown; expected" if split in ("train", "all") else f"is in {split}, but nowhere in train, which has"
         )
-        raise UserError(f"{rows.place(owners[first])}: label {found[first].as_py()!r} {told} {', '.join(labels)}")
+        location = rows.location(row_indices[index])
+        raise UserError(f"{location}: label {values[index].as_py()!r} {reason} {', '.join(labels)}")
 
 
-def with_label(rows: Rows, numbers: pa.Array, feature: Any) -> Dataset:
-    return rows.data.remove_columns("label").add_column("label", numbers, feature=feature)
+def replace_label(rows: Rows, labels: pa.Array, feature: Any) -> Dataset:
+    """Return the rows with other labels."""
+    return rows.data.remove_columns("label").add_column("label", labels, feature=feature)

@@ -1,12 +1,13 @@
-"""The user's own data as a task."""
+"""Loading of the user's own data."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headwise.errors import UserError
-from headwise.tasks import find_splits, hub
+from headwise.tasks import hub
 from headwise.tasks.arrow_cache import Source
-from headwise.tasks.build_examples import examples, read_sources, source_from_files
+from headwise.tasks.build_examples import build_examples, read_sources, source_from_files
+from headwise.tasks.find_splits import find_splits, split_from_name
 from headwise.tasks.task import Examples, LabelType, Task
 
 Data = Path | str | Sequence[Path | str]
@@ -26,56 +27,65 @@ def load_files(
     seed: int = 0,
     cache: Path | None = None,
 ) -> tuple[Task, Examples]:
-    """A task made of the user's files: CSV, TSV, JSON Lines or Parquet, each gzipped or not; CoNLL-style for tokens.
+    """Load a task from CSV, TSV, JSON Lines, Parquet or, for tokens, CoNLL files, gzipped or not.
 
     Args:
-        data: one file, which is split 80/10/10; several; a folder with files named train, dev (valid, validation) and
-            test; or `hub:owner/name`, a data set of the Hugging Face hub.
-        train, dev, test: the files of each split, instead of `data`.
-        text, pair, label: the columns; found by their names when not given.
-        label_type: what a label is.
-        separator: between several labels of a text, in files where they are not a list.
-        seed: of the splits that are drawn.
-        cache: the folder for what was read; by default one beside Hugging Face's data sets.
+        data: One file, which is split 80/10/10; several files; a directory with files named train, dev (valid,
+            validation) and test; or `hub:owner/name`, a data set of the Hugging Face hub.
+        train, dev, test: The files of each split, instead of `data`.
+        text, pair, label: The columns; by default they are chosen by their names.
+        label_type: The type of the labels.
+        separator: Separates the labels of a multi-label row, unless they are a list.
+        seed: The seed of random splits.
+        cache: The cache directory; by default a subdirectory of the cache of Hugging Face's datasets.
 
     Raises:
-        UserError: anything wrong with the files, with file, line or column and what was expected.
+        UserError: The data does not exist or is invalid.
     """
-    sources = found(data, {"train": train, "dev": dev, "test": test}, label_type)
+    sources = find_sources(data, {"train": train, "dev": dev, "test": test}, label_type)
     if label_type == "ranking":
-        raise UserError("label_type ranking is for the named tasks; candidates of your own are pairs with label 0 or 1")
+        raise UserError("--label-type ranking is for built-in tasks; use pairs with the labels 0 and 1 instead")
     rows = read_sources(sources, label_type, text=text, pair=pair, label=label, separator=separator, cache=cache)
     files = [file for source in sources.values() for file in source.files]
     origin = str(data) if is_hub(data) else ", ".join(file.name for file in files)
-    made = examples(rows, seed=seed, origin=origin)
+    examples = build_examples(rows, seed=seed, origin=origin)
     name = Path(data if isinstance(data, Path | str) else files[0]).name.split(".")[0]
-    has_pair = "pair" in made.splits["train"].column_names
-    return Task(name=name, label_type=label_type, about="own data", source=origin, pair=has_pair), made
+    has_pair = "pair" in examples.splits["train"].column_names
+    return Task(name=name, label_type=label_type, about="own data", source=origin, pair=has_pair), examples
 
 
-def found(data: Data | None, given: Mapping[str, Data | None], label_type: LabelType) -> dict[str, Source]:
-    """The sources of each split."""
-    named = {split: files for split, files in given.items() if files is not None}
-    if (data is None) == (not named):
-        raise UserError("say either data (--data), or the files of splits (--train, --dev, --test)")
+def find_sources(data: Data | None, split_files: Mapping[str, Data | None], label_type: LabelType) -> dict[str, Source]:
+    """Find the source of each split.
+
+    Args:
+        data: The data of all splits.
+        split_files: The files of each split, instead of `data`.
+        label_type: The type of the labels.
+    """
+    split_paths = {split: to_paths(files) for split, files in split_files.items() if files is not None}
+    if (data is None) == (not split_paths):
+        raise UserError("expected either data (--data) or the files of splits (--train, --dev, --test)")
     if data is None:
-        if "train" not in named:
-            raise UserError(f"{', '.join(named)} alone cannot be learnt from; give --train too")
-        return {split: source_from_files(paths(files), label_type) for split, files in named.items()}
+        if "train" not in split_paths:
+            raise UserError(f"--train is required with {' and '.join(f'--{split}' for split in split_paths)}")
+        return {split: source_from_files(paths, label_type) for split, paths in split_paths.items()}
     if is_hub(data):
-        return by_split(hub.sources(str(data).removeprefix(hub.PREFIX)))
-    readable = (lambda path: not path.name.startswith(".")) if label_type == "tokens" else None
-    return {split: source_from_files(files, label_type) for split, files in find_splits.find(data, readable).items()}
+        return select_splits(hub.load_sources(str(data).removeprefix(hub.PREFIX)))
+    is_readable = (lambda path: not path.name.startswith(".")) if label_type == "tokens" else None
+    return {split: source_from_files(paths, label_type) for split, paths in find_splits(data, is_readable).items()}
 
 
 def is_hub(data: Data | None) -> bool:
+    """Return whether the data is on the hub."""
     return isinstance(data, str) and data.startswith(hub.PREFIX)
 
 
-def by_split(sources: Mapping[str, Source]) -> dict[str, Source]:
-    told = {split: source for name, source in sources.items() if (split := find_splits.split_in(name))}
-    return told or {"all": next(iter(sources.values()))}
+def select_splits(sources: Mapping[str, Source]) -> dict[str, Source]:
+    """Return the splits of a data set as train, dev and test; if it has none of them, its first split as "all"."""
+    splits = {split: source for name, source in sources.items() if (split := split_from_name(name))}
+    return splits or {"all": next(iter(sources.values()))}
 
 
-def paths(files: Data) -> list[Path]:
+def to_paths(files: Data) -> list[Path]:
+    """Return one or several files as paths."""
     return [Path(file) for file in ([files] if isinstance(files, Path | str) else files)]

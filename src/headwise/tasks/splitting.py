@@ -1,4 +1,4 @@
-"""Rows divided into train, dev and test: the same for a seed, on every machine."""
+"""Random splits of rows. They depend on the seed only, not on the machine or the version of NumPy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,59 +8,60 @@ from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
 
-#: What becomes of one file.
-DEV = TEST = 0.1
+DEV_FRACTION = TEST_FRACTION = 0.1  # of a file without splits
 
 
 def shuffled_indices(count: int, seed: int | tuple[int, ...]) -> Indices:
-    """The numbers below `count` in an order of the seed's. PCG64's raw numbers never change between versions."""
+    """Return the indices below `count` in random order. PCG64's raw output does not change between NumPy versions."""
     return np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
 
 
-def split(strata: Any, sizes: Mapping[str, int], seed: int, *, kept: Indices | None = None) -> dict[str, Indices]:
-    """Rows drawn for each name, and those that are left, as "rest".
+def stratified_split(
+    strata: Any, sizes: Mapping[str, int], seed: int, *, excluded: Indices | None = None
+) -> dict[str, Indices]:
+    """Draw splits with the same distribution of strata.
 
-    Each draw has the strata's proportions as nearly as whole rows allow: rows are put in order of their strata, and at
-    random within each, and every n-th is taken. Numbers can be strata too: then ratings, say, are spread alike.
+    Rows are sorted by stratum, shuffled within each, and taken at regular intervals. Strata may be continuous, such as
+    ratings.
 
     Args:
-        strata: a number for each row.
-        sizes: how many rows are drawn for each name, one after another.
-        seed: of the order.
-        kept: rows that are not drawn.
+        strata: The stratum of each row, a number.
+        sizes: The size of each split.
+        seed: The seed of the order.
+        excluded: Rows that are not drawn.
 
     Returns:
-        The numbers of the rows, in their order in the file.
+        The sorted row indices of each split, and of the remaining rows as "rest".
 
     Raises:
-        ValueError: there are fewer rows than asked for.
+        ValueError: There are too few rows.
     """
     strata = np.asarray(strata)
     order = shuffled_indices(len(strata), seed)
     order = order[np.argsort(strata[order], kind="stable")]
-    left = order if kept is None else order[~np.isin(order, kept)]
-    found = {}
+    available = order if excluded is None else order[~np.isin(order, excluded)]
+    splits = {}
     for name, size in sizes.items():
-        if size > len(left):
-            raise ValueError(f"{size} rows asked for {name}, {len(left)} there")
-        places = (np.arange(size) * len(left) + len(left) // 2) // max(size, 1)
-        found[name] = np.sort(left[places])
-        left = np.delete(left, places)
-    drawn = np.concatenate([*found.values(), np.empty(0, np.int64)])
-    return {**found, "rest": np.setdiff1d(np.arange(len(strata)), drawn)}
+        if size > len(available):
+            raise ValueError(f"{name} needs {size} rows, but {len(available)} are available")
+        positions = (np.arange(size) * len(available) + len(available) // 2) // max(size, 1)
+        splits[name] = np.sort(available[positions])
+        available = np.delete(available, positions)
+    drawn = np.concatenate([*splits.values(), np.empty(0, np.int64)])
+    return {**splits, "rest": np.setdiff1d(np.arange(len(strata)), drawn)}
 
 
-def one_of_each(memberships: Sequence[Any] | NDArray[Any], seed: int) -> Indices:
-    """For each class, a row that has it: what "train" must keep, so that it knows every class.
+def sample_each_class(classes: Sequence[Any] | NDArray[Any], seed: int) -> Indices:
+    """Return the index of a random row of each class. If these rows stay in train, it contains every class.
 
     Args:
-        memberships: each row's class, or, for several classes a row, a table (rows, classes) of zeros and ones.
-        seed: of the choice.
+        classes: The class of each row, or an array (rows, classes) of 0 and 1.
+        seed: The seed.
     """
-    table = np.asarray(memberships)
-    order = shuffled_indices(len(table), seed)
-    if table.ndim == 1:
-        _, first = np.unique(table[order], return_index=True)
+    array = np.asarray(classes)
+    order = shuffled_indices(len(array), seed)
+    if array.ndim == 1:
+        _, positions = np.unique(array[order], return_index=True)
     else:
-        first = table[order].argmax(axis=0)[table.any(axis=0)]
-    return np.unique(order[first])
+        positions = array[order].argmax(axis=0)[array.any(axis=0)]
+    return np.unique(order[positions])

@@ -1,4 +1,4 @@
-"""What a task is, and what it gives to training."""
+"""Tasks and their examples."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ LabelType = Literal["classification", "multi-label", "regression", "tokens", "ra
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows to learn from and to be judged by.
+    """Labeled rows for training and evaluation.
 
-    Every split has the columns `text`, `label` and `row` (the row's number in its file), pairs also `pair`. A label is
-    a class's number, a rating, or, for several labels a text, a vector of 0 and 1. Tokens have `words` instead of
-    `text`, and a list of numbers as label. Ranking has `query` and `document` besides: in dev and test, a query's rows
-    are the candidates to be ranked.
+    Every split has the columns `text`, `label` and `row` (the index of the row in its file); text pairs also have
+    `pair`. A label is a class index, a rating, or a vector of 0 and 1 for multi-label tasks. Token tasks have `words`
+    instead of `text`, and a list of class indices as label. Rankings also have `query` and `document`: in dev and test,
+    the rows of a query are the candidates to rank.
 
     Args:
-        splits: by name: train, dev and test. Where one is missing, the recipe says so.
-        labels: the classes' names in the order of their numbers; none for regression.
-        recipe: where the rows come from and how they were split; it is printed with every result.
-        ordered_by: what a query's candidates in dev and test are in the order of, the best first; None for no order.
+        splits: The rows of train, dev and test; splits may be missing, as the recipe states.
+        labels: The class names, in the order of their indices; empty for regression.
+        recipe: The origin of the rows and how they were split; printed with every result.
+        ordered_by: The method that ordered each query's candidates in dev and test, best first; None without an order.
     """
 
     splits: Mapping[str, Dataset]
@@ -37,7 +37,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class TrainingDefaults:
-    """How a task is trained unless the user says otherwise."""
+    """Default hyperparameters of a task."""
 
     epochs: int
     learning_rate: float
@@ -45,29 +45,29 @@ class TrainingDefaults:
     max_length: int
 
 
-#: Attention guiding (Wang et al. 2022): Adam 1e-5, L = 256, batches of 64. Its epochs are each task's own.
+#: Attention guiding (Wang et al. 2022): Adam 1e-5, L = 256, batches of 64. The number of epochs depends on the task.
 FINE_TUNING = TrainingDefaults(epochs=5, learning_rate=1e-5, batch_size=64, max_length=256)
 
-#: Distance-aware transformer (Wu et al. 2021): Adam 1e-3. The paper leaves the rest open; epochs end early.
+#: Distance-aware transformer (Wu et al. 2021): Adam 1e-3. The paper does not state the rest; training stops early.
 FROM_SCRATCH = TrainingDefaults(epochs=10, learning_rate=1e-3, batch_size=64, max_length=256)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is learnt.
+    """A task.
 
     Args:
-        name: what the command line calls it.
-        label_type: what a label is.
-        about: what it asks, in a few words.
-        paper: which paper uses it; empty for none of ours.
-        source: where its data comes from: files of which layout, or a name on the hub.
-        read: the data → examples, given a path (None: from the hub), a seed and a cache folder; None for the user's
-            own data, which is read already.
-        pair: whether a row has two texts.
-        hierarchical: whether texts are so long that sentences are read first, then the document.
-        fine_tuning: how a trained model is trained further.
-        from_scratch: how a model of ours is trained.
+        name: The name on the command line.
+        label_type: The type of its labels.
+        about: A short description.
+        paper: The paper that uses the task; empty if there is none.
+        source: The origin of the data: the file layout, or a name on the hub.
+        read: A function of a path (None: the hub), a seed and a cache directory that returns the examples; None for the
+            user's own data, which is loaded by `headwise.tasks.load_files`.
+        pair: Whether a row has two texts.
+        hierarchical: Whether texts are long, so that sentences are encoded before documents.
+        fine_tuning: Hyperparameters for pretrained models.
+        from_scratch: Hyperparameters for models that are trained from scratch.
     """
 
     name: str
@@ -83,39 +83,40 @@ class Task:
 
     @property
     def primary(self) -> str:
-        """The metric that picks the best epoch and model."""
-        return metrics.get_metrics(self.label_type).PRIMARY
+        """The metric that selects the best epoch and model."""
+        return metrics.primary_metric(self.label_type)
 
     @property
     def higher_is_better(self) -> bool:
+        """Whether a higher value of the primary metric is better."""
         return self.label_type != "regression"
 
     def load(self, data: Path | str | None = None, *, seed: int = 0, cache: Path | None = None) -> Examples:
-        """The examples.
+        """Load the examples.
 
         Args:
-            data: a folder or file with the layout that `source` tells; when not given, the data comes from the hub.
-            seed: of what is drawn: splits that are not published, and negative examples.
-            cache: the folder for what was read; by default one beside Hugging Face's data sets.
+            data: A directory or file with the layout that `source` describes; None loads from the hub.
+            seed: The seed of random splits and of negative examples.
+            cache: The cache directory; by default a subdirectory of the cache of Hugging Face's datasets.
 
         Raises:
-            UserError: the data is not there or not sound.
+            UserError: The data does not exist or is invalid.
         """
         if self.read is None:
-            raise UserError(f"{self.name}: the user's own data is read by headwise.tasks.load_files")
+            raise UserError(f"{self.name}: use headwise.tasks.load_files to load your own data")
         return self.read(None if data is None else Path(data), seed, cache)
 
     def metrics(self, scores: Any, rows: Dataset) -> dict[str, float]:
-        """All metrics of the kind; `primary` is one of them.
+        """Compute all metrics of the label type, including the primary metric.
 
         Args:
-            scores: a model's output for each row: (rows, classes), for regression (rows,) or (rows, 1), for tokens one
-                (words, classes) for each row, for ranking (rows,), (rows, 1) or (rows, 2).
-            rows: a split, or rows of one, in the order of the scores.
+            scores: The outputs of a model: (rows, classes); for regression (rows,) or (rows, 1); for tokens one array
+                (words, classes) per row; for ranking (rows,), (rows, 1) or (rows, 2).
+            rows: A split or some of its rows, in the order of the scores.
         """
         return metrics.get_metrics(self.label_type).compute(scores, rows)
 
     def standard_error(self, scores: Any, rows: Dataset, *, seed: int = 0) -> float:
-        """The standard error of the primary metric, by bootstrap over rows (over queries, for ranking)."""
-        label_type = metrics.get_metrics(self.label_type)
-        return metrics.standard_error(label_type.row_statistics(scores, rows), label_type.from_sums, seed=seed)
+        """Estimate the standard error of the primary metric by bootstrap over rows, or over queries for rankings."""
+        label_metrics = metrics.get_metrics(self.label_type)
+        return metrics.standard_error(label_metrics.row_statistics(scores, rows), label_metrics.from_sums, seed=seed)

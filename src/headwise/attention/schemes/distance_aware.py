@@ -31,10 +31,10 @@ class DistanceAware(Scheme):
         rectify: apply the ReLU of eq. 6. Without it, w = 0 is exactly plain attention, which is used to retrofit
             trained models. Only `early-multiply` has a ReLU; the other adjustments ignore this argument.
         w_init: mean of the initial w.
-        w_spread: standard deviation of the initial w. The paper gives no initialization; with the default some heads
+        w_std: standard deviation of the initial w. The paper gives no initialization; with the default some heads
             start with a weak preference for near keys and some for distant keys.
         v_init: mean of the initial v.
-        v_spread: standard deviation of the initial v.
+        v_std: standard deviation of the initial v.
         threshold: T of the `clip` mapping.
 
     Example:
@@ -57,9 +57,9 @@ class DistanceAware(Scheme):
         adjust: Adjust = "early-multiply",
         rectify: bool = True,
         w_init: float = 0.0,
-        w_spread: float = 0.1,
+        w_std: float = 0.1,
         v_init: float = 0.0,
-        v_spread: float = 0.0,
+        v_std: float = 0.0,
         threshold: float = 10.0,
     ) -> None:
         super().__init__()
@@ -67,12 +67,12 @@ class DistanceAware(Scheme):
         self.mapping = check_choice("mapping", mapping, get_args(Mapping))
         self.adjust: Adjust = adjust
         check_choice("adjust", adjust, get_args(Adjust))
-        for name, std in (("w_spread", w_spread), ("v_spread", v_spread)):
+        for name, std in (("w_std", w_std), ("v_std", v_std)):
             if std < 0:
                 raise ValueError(f"{name} must be 0 or more, got {std}")
         self.rectify = rectify
         self.threshold = threshold
-        self.init_mean_std = {"w": (w_init, w_spread), "v": (v_init, v_spread)}
+        self.init_mean_std = {"w": (w_init, w_std), "v": (v_init, v_std)}
         self.w = nn.Parameter(torch.empty(heads))
         self.v = nn.Parameter(torch.empty(heads)) if mapping == "learnable-sigmoid" else None
         self.slope = nn.Parameter(torch.empty(heads)) if mapping == "linear" else None

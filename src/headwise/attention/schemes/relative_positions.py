@@ -23,7 +23,7 @@ class RelativePositions(Scheme):
         keys: use a table for keys (aᴷ).
         values: use a table for values (aⱽ).
         per_head: separate vectors for each head (the paper's base model) instead of shared ones (its big model).
-        spread: standard deviation of the initial vectors, by default 1/√head_dim; the paper gives no initialization.
+        std: standard deviation of the initial vectors, by default 1/√head_dim; the paper gives no initialization.
             With 0, training starts from attention without positions.
 
     Example:
@@ -48,7 +48,7 @@ class RelativePositions(Scheme):
         keys: bool = True,
         values: bool = True,
         per_head: bool = False,
-        spread: float | None = None,
+        std: float | None = None,
     ) -> None:
         super().__init__()
         self.heads = check_positive("heads", heads)
@@ -59,9 +59,9 @@ class RelativePositions(Scheme):
             raise ValueError(f"k, the clipping distance, must be 0 or more, got {k}")
         self.k = k
         self.per_head = per_head
-        self.spread = head_dim**-0.5 if spread is None else spread
-        if self.spread < 0:
-            raise ValueError(f"spread must be 0 or more, got {spread}")
+        self.std = head_dim**-0.5 if std is None else std
+        if self.std < 0:
+            raise ValueError(f"std must be 0 or more, got {std}")
         shape = (heads if per_head else 1, 2 * k + 1, head_dim)
         self.key_table = nn.Parameter(torch.empty(shape)) if keys else None
         self.value_table = nn.Parameter(torch.empty(shape)) if values else None
@@ -71,7 +71,7 @@ class RelativePositions(Scheme):
     def reset_parameters(self) -> None:
         for table in (self.key_table, self.value_table):
             if table is not None:
-                table.normal_(0.0, self.spread)
+                table.normal_(0.0, self.std)
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
         return SchemeTerms(q=q, k=k, key_table=self.key_table, value_table=self.value_table, table_start=-self.k)

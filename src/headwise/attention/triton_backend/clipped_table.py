@@ -14,8 +14,8 @@ from headwise.attention.triton_backend.tiles import FAR_AFTER
 @triton.jit
 def lookup_pairs(ptr, i, j, n, q_offset, max_offset):
     """Load the element of [N, R] that belongs to the relative position of each pair."""
-    r = tl.minimum(tl.maximum(j - i - q_offset, -max_offset), max_offset)
-    return tl.load(ptr + (i * (2 * max_offset + 1) + r + max_offset), mask=i < n, other=0.0).to(tl.float32)
+    index = i * (2 * max_offset + 1) + tl.minimum(tl.maximum(j - i - q_offset, -max_offset), max_offset) + max_offset
+    return tl.load(ptr + index, mask=i < n, other=0.0).to(tl.float32)
 
 
 @triton.jit

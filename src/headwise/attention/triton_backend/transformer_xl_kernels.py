@@ -224,8 +224,11 @@ def bias_dot_kernel(
     x_bh = x_ptr + b * stride_x_b + (h // GROUP) * stride_x_h
     x = load_block(x_bh, stride_x_n, rows, offs_e, num_rows, OPT.width, OPT.block_e)
     bias = tl.load(bias_uv_ptr + h * OPT.width + offs_e, mask=offs_e < OPT.width, other=0.0)
-    ptrs = products_ptr + b * stride_products_b + h * stride_products_h + rows
-    tl.store(ptrs, tl.sum(x.to(tl.float32) * bias, axis=1), mask=rows < num_rows)
+    tl.store(
+        products_ptr + b * stride_products_b + h * stride_products_h + rows,
+        tl.sum(x.to(tl.float32) * bias, axis=1),
+        mask=rows < num_rows,
+    )
 
 
 @triton.jit

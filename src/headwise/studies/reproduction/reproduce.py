@@ -61,9 +61,9 @@ def create_reproduction(
     Args:
         name: the table or figure.
         options: deviations from the paper.
-        out_dir: the study's folder.
+        out_dir: the study's directory.
         seeds: the number of seeds; by default the study's.
-        storage: the database's URL; by default a file in the folder.
+        storage: the database's URL; by default a file in the directory.
         keep_models: keep all trained models; otherwise only those of the first seed.
 
     Raises:

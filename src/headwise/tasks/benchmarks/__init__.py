@@ -1,4 +1,4 @@
-"""The papers' benchmarks, and open ones beside them."""
+"""Built-in tasks: the benchmarks of the papers, and open alternatives."""
 
 from headwise.errors import UserError
 from headwise.tasks.benchmarks.entities import CONLL2003
@@ -27,17 +27,17 @@ TASKS = (
 
 
 def list_tasks() -> tuple[Task, ...]:
-    """All named tasks."""
+    """Return all built-in tasks."""
     return TASKS
 
 
 def get_task(name: str) -> Task:
-    """The task of this name.
+    """Return a built-in task.
 
     Raises:
-        UserError: there is none.
+        UserError: There is no task of this name.
     """
     for task in TASKS:
         if task.name == name:
             return task
-    raise UserError(f"no task {name!r}; there: {', '.join(task.name for task in TASKS)}")
+    raise UserError(f"no task {name!r}; the tasks are {', '.join(task.name for task in TASKS)}")

@@ -1,11 +1,11 @@
-"""CoNLL 2003: persons, places, organisations and others in news."""
+"""CoNLL 2003: named entities in English news."""
 
 from dataclasses import replace
 from pathlib import Path
 
-from headwise.tasks import conll
-from headwise.tasks.benchmarks.layout import named, sources
-from headwise.tasks.build_examples import examples, read_sources
+from headwise.tasks.benchmarks.layout import find_sources, format_files
+from headwise.tasks.build_examples import build_examples, read_sources
+from headwise.tasks.conll import read_conll
 from headwise.tasks.task import FINE_TUNING, Examples, Task
 
 PATTERNS = {
@@ -16,17 +16,19 @@ PATTERNS = {
 
 
 def load(data: Path | None, seed: int, cache: Path | None) -> Examples:
-    found = {
-        split: replace(source, read=conll.batches, way="conll") for split, source in sources(data, PATTERNS).items()
+    """Load the sentences."""
+    sources = {
+        split: replace(source, read=read_conll, cache_key="conll")
+        for split, source in find_sources(data, PATTERNS).items()
     }
-    rows = read_sources(found, "tokens", text="words", label="tags", cache=cache)
-    return examples(rows, seed=seed, origin=f"CoNLL 2003 ({named(data, found)})")
+    rows = read_sources(sources, "tokens", text="words", label="tags", cache=cache)
+    return build_examples(rows, seed=seed, origin=f"CoNLL 2003 ({format_files(data, sources)})")
 
 
 CONLL2003 = Task(
     name="conll2003",
     label_type="tokens",
-    about="names of persons, places, organisations and others: English news",
+    about="named entities (person, location, organization, other): English news",
     paper="TENER",
     source="eng.{train,testa,testb} or {train,valid,test}.txt: word first, tag last",
     read=load,

@@ -1,4 +1,4 @@
-"""Which files of a folder are which split of a benchmark."""
+"""Files of benchmarks."""
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
@@ -9,54 +9,62 @@ from headwise.tasks import hub
 from headwise.tasks.arrow_cache import Source
 from headwise.tasks.formats import read_batches
 
-Patterns = Mapping[str, Sequence[str]]  # by split: names, the first that is there counts; .gz is added where needed
+#: File name patterns of each split, in the order of preference, without `.gz`.
+Patterns = Mapping[str, Sequence[str]]
 
 
-def sources(data: Path | None, patterns: Patterns, *, hub_name: str | None = None) -> dict[str, Source]:
-    """The splits of a benchmark that are there.
+def find_sources(data: Path | None, patterns: Patterns, *, hub_name: str | None = None) -> dict[str, Source]:
+    """Find the splits of a benchmark.
 
     Args:
-        data: its folder; one file stands for everything ("all"); None for the hub.
-        patterns: the names of each split's files; of its splits on the hub, too.
-        hub_name: what it is called on the hub.
+        data: A directory; a single file, which is returned as "all"; or None for the hub.
+        patterns: The patterns of file names, and of the names of splits on the hub.
+        hub_name: The name on the hub.
 
     Raises:
-        UserError: none of them is there.
+        UserError: No split exists.
     """
     if data is None:
         if hub_name is None:
             raise UserError(
-                f"say where the data is (--data FOLDER with {expected(patterns)}); it is not taken from the hub"
+                f"--data is required: a directory with {format_patterns(patterns)}; this task is not on the hub"
             )
-        there = hub.sources(hub_name)
-        return {split: there[name] for split, wanted in patterns.items() if (name := match(wanted, list(there)))}
+        splits = hub.load_sources(hub_name)
+        names = {split: first_match(names, list(splits)) for split, names in patterns.items()}
+        return {split: splits[name] for split, name in names.items() if name}
     if data.is_file():
         return {"all": Source((data,), read_batches, "")}
-    return {split: Source((file,), read_batches, "") for split, file in files(data, patterns).items()}
+    return {split: Source((file,), read_batches, "") for split, file in find_files(data, patterns).items()}
 
 
-def files(folder: Path, patterns: Patterns) -> dict[str, Path]:
-    """The file of each split that is there."""
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such file or folder")
-    there = {path.name.removesuffix(".gz"): path for path in sorted(folder.iterdir()) if path.is_file()}
-    found = {split: there[name] for split, wanted in patterns.items() if (name := match(wanted, list(there)))}
-    if not found:
-        names = ", ".join(path.name for path in there.values()) or "nothing"
-        raise UserError(f"{folder}: expected {expected(patterns)}; there: {names}")
-    return found
+def find_files(directory: Path, patterns: Patterns) -> dict[str, Path]:
+    """Find the file of each split; splits may be missing.
+
+    Raises:
+        UserError: There are no files.
+    """
+    if not directory.is_dir():
+        raise UserError(f"{directory}: no such file or directory")
+    paths = {path.name.removesuffix(".gz"): path for path in sorted(directory.iterdir()) if path.is_file()}
+    files = {split: paths[name] for split, names in patterns.items() if (name := first_match(names, list(paths)))}
+    if not files:
+        names = ", ".join(path.name for path in paths.values()) or "no files"
+        raise UserError(f"{directory}: expected {format_patterns(patterns)}, found {names}")
+    return files
 
 
-def match(wanted: Sequence[str], names: Sequence[str]) -> str | None:
-    return next((name for pattern in wanted for name in names if fnmatch(name, pattern)), None)
+def first_match(patterns: Sequence[str], names: Sequence[str]) -> str | None:
+    """Return the name that matches the first pattern with a match."""
+    return next((name for pattern in patterns for name in names if fnmatch(name, pattern)), None)
 
 
-def expected(patterns: Patterns) -> str:
-    return ", ".join(" or ".join(wanted[:2]) for wanted in patterns.values())
+def format_patterns(patterns: Patterns) -> str:
+    """Return the two preferred patterns of each split, for a message."""
+    return ", ".join(" or ".join(names[:2]) for names in patterns.values())
 
 
-def named(data: Path | None, found: Mapping[str, Source]) -> str:
-    """The files' names, for a recipe."""
+def format_files(data: Path | None, sources: Mapping[str, Source]) -> str:
+    """Return the names of files, for a recipe."""
     return ", ".join(
-        dict.fromkeys(file.name if data else str(file) for source in found.values() for file in source.files)
+        dict.fromkeys(file.name if data else str(file) for source in sources.values() for file in source.files)
     )

@@ -1,4 +1,4 @@
-"""Stanford Sentiment Treebank: how does a sentence of a film review feel? In two classes and in five."""
+"""Stanford Sentiment Treebank: the sentiment of sentences in film reviews, as two or five classes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,59 +7,70 @@ from pathlib import Path
 
 from headwise.errors import UserError
 from headwise.tasks.arrow_cache import Source
-from headwise.tasks.benchmarks.layout import Patterns, named, sources
-from headwise.tasks.build_examples import examples, read_sources
+from headwise.tasks.benchmarks.layout import Patterns, find_sources, format_files
+from headwise.tasks.build_examples import build_examples, read_sources
 from headwise.tasks.formats import EXTENSIONS, Batch, file_extension, read_lines
-from headwise.tasks.labels import LEFT_OUT
+from headwise.tasks.labels import EXCLUDED
 from headwise.tasks.task import Examples, Task
 
-FIVE = ("very negative", "negative", "neutral", "positive", "very positive")
-TWO = ("negative", "positive")
+FIVE_CLASSES = ("very negative", "negative", "neutral", "positive", "very positive")
+TWO_CLASSES = ("negative", "positive")
 BRACKETS = {"-LRB-": "(", "-RRB-": ")"}
 
 
-def patterns(kind: str) -> Patterns:
+def file_patterns(granularity: str) -> Patterns:
+    """Return the patterns of each split; granularity is `binary` or `fine`."""
     splits = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
     return {
-        split: (f"stsa.{kind}.{split}", *(f"{word}{end}" for word in words for end in (".*", "-*", "")))
+        split: (f"stsa.{granularity}.{split}", *(f"{word}{end}" for word in words for end in (".*", "-*", "")))
         for split, words in splits.items()
     }
 
 
-def sentences(path: Path, columns: Sequence[str] | None = None) -> Iterator[Batch]:
-    """A sentence a line: a tree with its class first, `(3 (2 Good) (2 film))`, or a class before it, `1 good film`."""
-    classes, texts = [], []
+def read_sentences(path: Path, columns: Sequence[str] | None = None) -> Iterator[Batch]:
+    """Read one sentence per line: a labeled tree, `(3 (2 Good) (2 film))`, or a label and a text, `1 good film`."""
+    labels, texts = [], []
     for number, line in enumerate(read_lines(path), 1):
-        found = re.match(r"\(?([0-4]) (.*)", line)
-        if found is None:
+        match = re.match(r"\(?([0-4]) (.*)", line)
+        if match is None:
             raise UserError(f"{path}, line {number}: expected a tree, (3 (2 Good) (2 film)), or 1 good film")
-        leaves = re.findall(r" ([^ ()]+)\)", line) if line.startswith("(") else found[2].split()
-        classes.append(found[1])
-        texts.append(" ".join(BRACKETS.get(word, word) for word in leaves))
-    yield Batch(path, range(len(texts)), range(1, len(texts) + 1), {"text": texts, "label": classes})
+        words = re.findall(r" ([^ ()]+)\)", line) if line.startswith("(") else match[2].split()
+        labels.append(match[1])
+        texts.append(" ".join(BRACKETS.get(word, word) for word in words))
+    yield Batch(path, range(len(texts)), range(1, len(texts) + 1), {"text": texts, "label": labels})
 
 
 @dataclass(frozen=True)
-class Sentences:
-    """How the treebank's files become examples."""
+class TreebankLoader:
+    """Loads the treebank.
+
+    Args:
+        title: The name in the recipe.
+        patterns: The files of each split.
+        class_names: The classes.
+        label_names: The class name of each label.
+        tree_label_names: The same for trees.
+        hub_name: The name on the hub.
+    """
 
     title: str
     patterns: Patterns
-    names: Sequence[str]
-    called: Mapping[str, str]
-    in_trees: Mapping[str, str]
+    class_names: Sequence[str]
+    label_names: Mapping[str, str]
+    tree_label_names: Mapping[str, str]
     hub_name: str
 
     def __call__(self, data: Path | None, seed: int, cache: Path | None) -> Examples:
-        found = sources(data, self.patterns, hub_name=self.hub_name)
-        called = self.called
-        first = next(iter(found.values())).files[0]
-        if data is not None and file_extension(first) not in EXTENSIONS:
-            found = {split: Source(source.files, sentences, "sentences") for split, source in found.items()}
-            called = self.in_trees if file_extension(first) == ".txt" else self.called
-        rows = read_sources(found, "classification", called=called, cache=cache)
-        origin = f"{self.title} ({named(data, found)})"
-        return examples(rows, seed=seed, origin=origin, names=self.names, left_out="neutral")
+        """Load the sentences."""
+        sources = find_sources(data, self.patterns, hub_name=self.hub_name)
+        label_names = self.label_names
+        first_file = next(iter(sources.values())).files[0]
+        if data is not None and file_extension(first_file) not in EXTENSIONS:
+            sources = {split: Source(source.files, read_sentences, "sentences") for split, source in sources.items()}
+            label_names = self.tree_label_names if file_extension(first_file) == ".txt" else self.label_names
+        rows = read_sources(sources, "classification", label_names=label_names, cache=cache)
+        origin = f"{self.title} ({format_files(data, sources)})"
+        return build_examples(rows, seed=seed, origin=origin, class_names=self.class_names, exclusion_reason="neutral")
 
 
 SST2 = Task(
@@ -68,12 +79,12 @@ SST2 = Task(
     about="positive or negative: sentences of film reviews",
     paper="distance-aware transformer, Table 4",
     source="hub:SetFit/sst2; trees/{train,dev,test}.txt (neutral left out); {train,dev,test}.csv with text, label",
-    read=Sentences(
+    read=TreebankLoader(
         "SST-2, sentences",
-        patterns("binary"),
-        TWO,
-        dict(zip("01", TWO, strict=True)),
-        {"0": "negative", "1": "negative", "2": LEFT_OUT, "3": "positive", "4": "positive"},
+        file_patterns("binary"),
+        TWO_CLASSES,
+        dict(zip("01", TWO_CLASSES, strict=True)),
+        {"0": "negative", "1": "negative", "2": EXCLUDED, "3": "positive", "4": "positive"},
         "SetFit/sst2",
     ),
 )
@@ -83,12 +94,12 @@ SST5 = Task(
     label_type="classification",
     about="very negative to very positive, five classes: sentences of film reviews",
     source="hub:SetFit/sst5; trees/{train,dev,test}.txt; {train,dev,test}.csv with text, label",
-    read=Sentences(
+    read=TreebankLoader(
         "SST-5, sentences",
-        patterns("fine"),
-        FIVE,
-        dict(zip("01234", FIVE, strict=True)),
-        dict(zip("01234", FIVE, strict=True)),
+        file_patterns("fine"),
+        FIVE_CLASSES,
+        dict(zip("01234", FIVE_CLASSES, strict=True)),
+        dict(zip("01234", FIVE_CLASSES, strict=True)),
         "SetFit/sst5",
     ),
 )

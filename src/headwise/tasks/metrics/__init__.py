@@ -1,36 +1,21 @@
-"""How well a task is done: one file for each kind of label.
+"""Metrics of all label types.
 
-Each has `PRIMARY`, the metric that matters most; `compute`, all metrics; and `row_statistics` and `from_sums`: numbers
-for each row, and the primary metric as a function of their sums, which is what makes its bootstrap fast. `clicks` judges click
-logs, whose candidates are flat arrays instead of rows.
+`labels` has the metrics of labeled rows, `clicks` those of click logs, whose candidates are flat arrays instead of
+rows, and `bootstrap` estimates standard errors.
 """
 
-from typing import Any, Protocol, cast
-
-from headwise.tasks.metrics import classification, clicks, multi_label, ranking, regression, tokens
+from headwise.tasks.metrics import clicks
 from headwise.tasks.metrics.bootstrap import standard_error
+from headwise.tasks.metrics.labels import METRICS, Metrics
 
-__all__ = ["Metrics", "get_metrics", "standard_error"]
-
-
-class Metrics(Protocol):
-    PRIMARY: str
-
-    def compute(self, scores: Any, rows: Any) -> dict[str, float]: ...
-    def row_statistics(self, scores: Any, rows: Any) -> Any: ...
-    def from_sums(self, sums: Any) -> Any: ...
-
-
-METRICS = {
-    "classification": classification,
-    "multi-label": multi_label,
-    "regression": regression,
-    "tokens": tokens,
-    "ranking": ranking,
-    "clicks": clicks,
-}
+__all__ = ["Metrics", "get_metrics", "primary_metric", "standard_error"]
 
 
 def get_metrics(label_type: str) -> Metrics:
-    """The metrics of a kind of task."""
-    return cast(Metrics, METRICS[label_type])
+    """Return the metrics of labeled rows, for all label types except "clicks"."""
+    return METRICS[label_type]
+
+
+def primary_metric(label_type: str) -> str:
+    """Return the name of the metric that selects the best epoch and model."""
+    return clicks.PRIMARY if label_type == "clicks" else METRICS[label_type].PRIMARY

@@ -1,4 +1,4 @@
-"""The impressions of a click log: what a user had clicked before, what was shown, and what was clicked then."""
+"""Impressions of a click log: the clicks of a user before, the candidates, and the clicks on them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,26 +10,25 @@ import numpy as np
 import pyarrow as pa
 
 from headwise.errors import UserError
-from headwise.tasks.arrow_cache import Field, Rows, Source, store
+from headwise.tasks.arrow_cache import Field, Rows, Source, load_rows
 from headwise.tasks.formats import Batch
-from headwise.tasks.metrics.clicks import impression_metrics
-from headwise.tasks.mind.layout import BEHAVIORS, rows
-from headwise.tasks.mind.lists import Lists, mapped
-from headwise.tasks.mind.news import News
+from headwise.tasks.metrics.clicks import sum_per_impression
+from headwise.tasks.mind.news import News, read_headerless_tsv
 
-LABELS = {"-0": 0, "-1": 1}  # how a candidate ends
+COLUMNS = ("id", "user", "time", "history", "impressions")
+LABEL_SUFFIXES = {"-0": 0, "-1": 1}  # of candidates
 
 
 @dataclass(frozen=True)
 class Impressions:
-    """Some impressions as flat arrays: number i has its candidates from `offsets[i]` to `offsets[i + 1]`.
+    """Impressions as flat arrays: impression i has the candidates `offsets[i]` to `offsets[i + 1]`.
 
     Args:
-        candidates: the numbers of the news that were shown.
-        offsets: where each impression's candidates begin, and where the last one's end.
-        clicked: 0 or 1 for each candidate; None where the log does not tell.
-        history: the numbers of the news clicked before, the latest last.
-        history_offsets: where each impression's history begins, and where the last one's ends.
+        candidates: The indices of the candidates in the news.
+        offsets: The start of each impression's candidates, and the end of the last.
+        clicked: 0 or 1 for each candidate; None if the log has no labels.
+        history: The indices of the news that were clicked before, the latest last.
+        history_offsets: The start of each impression's history, and the end of the last.
     """
 
     candidates: Any
@@ -41,11 +40,11 @@ class Impressions:
 
 @dataclass(frozen=True)
 class Split:
-    """A split's impressions, memory-mapped.
+    """The impressions of a split, memory-mapped.
 
     Args:
-        rows: impression (its id), user, time, history, candidates, clicked; and where each came from.
-        labelled: whether the log tells what was clicked.
+        rows: The columns impression (the id), user, time, history, candidates and clicked, and their locations.
+        labelled: Whether the log contains the clicks.
     """
 
     rows: Rows
@@ -55,30 +54,34 @@ class Split:
         return len(self.rows.data)
 
     def parts(self) -> Iterator[Impressions]:
-        """All impressions in order, some at a time, without copies."""
-        names = self.columns
+        """Iterate over all impressions in order, in batches and without copies."""
+        names = self.list_names
         for chunks in zip(*(self.rows.column(name).chunks for name in names), strict=True):
-            yield self.impressions(dict(zip(names, map(flat, chunks), strict=True)))
+            yield self.to_impressions(dict(zip(names, map(flatten_lists, chunks), strict=True)))
 
     def take(self, rows: Any) -> Impressions:
-        """Any impressions, by their numbers, in the order of these; what is not asked for is not read."""
-        return self.impressions({name: lists.take(rows) for name, lists in self.lists.items()})
+        """Return the impressions of these rows, in their order; other rows are not read."""
+        return self.to_impressions({name: column.take(rows) for name, column in self.list_columns.items()})
 
-    def impressions(self, found: Mapping[str, tuple[Any, Any]]) -> Impressions:
-        candidates, offsets = found["candidates"]
-        return Impressions(candidates, offsets, found["clicked"][0] if self.labelled else None, *found["history"])
+    def to_impressions(self, columns: Mapping[str, tuple[Any, Any]]) -> Impressions:
+        """Build impressions from the values and offsets of columns."""
+        candidates, offsets = columns["candidates"]
+        clicked = columns["clicked"][0] if self.labelled else None
+        return Impressions(candidates, offsets, clicked, *columns["history"])
 
     @property
-    def columns(self) -> tuple[str, ...]:
+    def list_names(self) -> tuple[str, ...]:
+        """The names of the columns of lists."""
         return ("candidates", "clicked", "history") if self.labelled else ("candidates", "history")
 
     @cached_property
-    def lists(self) -> dict[str, Lists]:
-        return mapped(self.rows.file, self.columns)
+    def list_columns(self) -> dict[str, "ListColumn"]:
+        """The columns of lists."""
+        return map_list_columns(self.rows.file, self.list_names)
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """How many impressions there are, without a history, and, where the log tells, of only clicks or non-clicks."""
+        """The numbers of impressions: all, without a history, and, if labelled, with clicks or non-clicks only."""
         counts = {"impressions": 0, "without_history": 0}
         counts |= {"only_clicks": 0, "only_non_clicks": 0} if self.labelled else {}
         for part in self.parts():
@@ -86,84 +89,157 @@ class Split:
             counts["impressions"] += len(sizes)
             counts["without_history"] += int((np.diff(part.history_offsets) == 0).sum())
             if part.clicked is not None:
-                clicks = impression_metrics(part.clicked, part.offsets)
-                counts["only_clicks"] += int((clicks == sizes).sum())
-                counts["only_non_clicks"] += int((clicks == 0).sum())
+                num_clicks = sum_per_impression(part.clicked, part.offsets)
+                counts["only_clicks"] += int((num_clicks == sizes).sum())
+                counts["only_non_clicks"] += int((num_clicks == 0).sum())
         return counts
 
 
-def flat(lists: pa.ListArray) -> tuple[Any, Any]:
-    """Values and offsets, of a part of a longer array too."""
+def flatten_lists(lists: pa.ListArray) -> tuple[Any, Any]:
+    """Return the values and offsets of lists, which may be a slice of a longer array."""
     offsets = lists.offsets.to_numpy()
     return lists.values.to_numpy()[offsets[0] : offsets[-1]], offsets - offsets[0]
 
 
-def read(path: Path, news: News, *, cache: Path | None = None) -> Split:
-    """A split's impressions; ids of news become their numbers.
+@dataclass(frozen=True)
+class ListColumn:
+    """A column of lists in a memory-mapped Arrow file, for random access to its rows.
+
+    `values` and `offsets` are views of the whole file. Only some of their entries belong to the column: those of each
+    batch start at `value_starts` and `offset_starts`.
+
+    Args:
+        values: The file, as values of the column's type.
+        offsets: The file, as offsets.
+        batch_rows: (batches + 1,), the first row of each batch, and the number of rows.
+        value_starts: (batches,), the start of each batch in `values`.
+        offset_starts: (batches,), the start of each batch in `offsets`.
+    """
+
+    values: Any
+    offsets: Any
+    batch_rows: Any
+    value_starts: Any
+    offset_starts: Any
+
+    def __len__(self) -> int:
+        return int(self.batch_rows[-1])
+
+    def bounds(self, rows: Any) -> tuple[Any, Any]:
+        """Return the start and end of the values of these rows."""
+        rows = np.asarray(rows, dtype=np.int64)
+        batch = np.searchsorted(self.batch_rows, rows, side="right") - 1
+        index = self.offset_starts[batch] + rows - self.batch_rows[batch]
+        start = self.value_starts[batch]
+        return start + self.offsets[index], start + self.offsets[index + 1]
+
+    def take(self, rows: Any) -> tuple[Any, Any]:
+        """Return the values of these rows as a flat array, and their offsets."""
+        start, end = self.bounds(rows)
+        offsets = np.concatenate([[0], np.cumsum(end - start)])
+        return self.values[np.repeat(start - offsets[:-1], end - start) + np.arange(offsets[-1])], offsets
+
+
+def map_list_columns(file: Path, names: Sequence[str]) -> dict[str, ListColumn]:
+    """Memory-map columns of an Arrow file that `arrow_cache` wrote."""
+    buffer = pa.memory_map(str(file)).read_buffer()
+    batches = list(pa.ipc.open_stream(buffer))
+    batch_rows = np.cumsum([0, *(batch.num_rows for batch in batches)])
+    columns = {}
+    for name in names:
+        # Buffers of a list: validity and offsets; of its values: validity and data.
+        buffers = [batch.column(name).buffers() for batch in batches]
+        dtype = np.dtype(batches[0].schema.field(name).type.value_type.to_pandas_dtype())
+        value_bytes = [0 if data is None else data.address - buffer.address for *_, data in buffers]
+        offset_bytes = [offsets.address - buffer.address for _, offsets, *_ in buffers]
+        columns[name] = ListColumn(
+            values=view_as(buffer, dtype),
+            offsets=view_as(buffer, np.dtype(np.int32)),
+            batch_rows=batch_rows,
+            value_starts=np.array(value_bytes) // dtype.itemsize,
+            offset_starts=np.array(offset_bytes) // 4,
+        )
+    return columns
+
+
+def view_as(buffer: pa.Buffer, dtype: np.dtype[Any]) -> Any:
+    """Return a buffer as an array, without a copy."""
+    return np.frombuffer(buffer, dtype=dtype, count=buffer.size // dtype.itemsize)
+
+
+def read_split(path: Path, news: News, *, cache: Path | None = None) -> Split:
+    """Read the impressions of a split.
 
     Raises:
-        UserError: a line with another number of fields, a news that is not there, a label that is neither 0 nor 1.
+        UserError: A line has another number of fields, a news item does not exist, or a label is not 0 or 1.
     """
-    labelled = is_labelled(path, news.numbers)
-    numbers = {"type": pa.list_(pa.int32()), "way": news.fingerprint}
+    labelled = is_labelled(path, news.indices)
+    news_lists = {"type": pa.list_(pa.int32()), "cache_key": news.fingerprint}
     fields = {
         "impression": Field("id", pa.string(), str),
         "user": Field("user", pa.string(), str),
         "time": Field("time", pa.string(), str),
-        "history": Field("history", convert=history(news.numbers), **numbers),
+        "history": Field("history", convert=history_parser(news.indices), **news_lists),
     }
-    if labelled:  # first: a candidate without a sound label has no sound id either
-        fields["clicked"] = Field("impressions", pa.list_(pa.int8()), clicked)
-    fields["candidates"] = Field("impressions", convert=candidates(news.numbers, labelled), **numbers)
-    way = f"MIND's behaviors, {'with' if labelled else 'without'} labels"
-    return Split(store(Source((path,), batches, way), fields, cache=cache), labelled)
+    if labelled:  # before candidates, so that an invalid label is reported first
+        fields["clicked"] = Field("impressions", pa.list_(pa.int8()), parse_clicks)
+    fields["candidates"] = Field("impressions", convert=candidate_parser(news.indices, labelled), **news_lists)
+    cache_key = f"MIND's behaviors, {'with' if labelled else 'without'} labels"
+    return Split(load_rows(Source((path,), read_behaviors, cache_key), fields, cache=cache), labelled)
 
 
-def batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[Batch]:
-    return rows(path, BEHAVIORS)
+def read_behaviors(path: Path, columns: Sequence[str] | None = None) -> Iterator[Batch]:
+    """Read a file of impressions."""
+    return read_headerless_tsv(path, COLUMNS)
 
 
-def is_labelled(path: Path, numbers: Mapping[str, int]) -> bool:
-    """Whether the first candidate has a label, as in N123-1; logs to be ranked for the leaderboard have none."""
-    first = next(batches(path), None)
-    if first is None:
-        raise UserError(f"{path}: holds no rows")
-    candidate = first.columns["impressions"][0].partition(" ")[0]
-    return candidate not in numbers and "-" in candidate
+def is_labelled(path: Path, indices: Mapping[str, int]) -> bool:
+    """Return whether the first candidate has a label, as in N123-1. Logs for the leaderboard have none."""
+    batch = next(read_behaviors(path), None)
+    if batch is None:
+        raise UserError(f"{path}: the file has no rows")
+    candidate = batch.columns["impressions"][0].partition(" ")[0]
+    return candidate not in indices and "-" in candidate
 
 
-def history(numbers: Mapping[str, int]) -> Callable[[str], list[int]]:
-    """News with spaces between them, or none → their numbers."""
+def history_parser(indices: Mapping[str, int]) -> Callable[[str], list[int]]:
+    """Return a parser of histories: ids of news with spaces between them, or nothing."""
 
-    def convert(names: str) -> list[int]:
-        return numbered(names.split(), numbers)
+    def parse(history: str) -> list[int]:
+        return look_up(history.split(), indices)
 
-    return convert
+    return parse
 
 
-def candidates(numbers: Mapping[str, int], labelled: bool) -> Callable[[str], list[int]]:
-    """News with spaces between them, each with its label or none → their numbers."""
+def candidate_parser(indices: Mapping[str, int], labelled: bool) -> Callable[[str], list[int]]:
+    """Return a parser of candidates: ids of news with spaces between them, with or without labels."""
 
-    def convert(shown: str) -> list[int]:
-        names = shown.split()
+    def parse(candidates: str) -> list[int]:
+        names = candidates.split()
         if not names:
             raise ValueError("no candidates")
-        return numbered([name[:-2] for name in names] if labelled else names, numbers)
+        return look_up([name[:-2] for name in names] if labelled else names, indices)
 
-    return convert
-
-
-def clicked(shown: str) -> list[int]:
-    """Their labels."""
-    return [LABELS[name[-2:]] if name[-2:] in LABELS else unlabelled(name) for name in shown.split()]
+    return parse
 
 
-def unlabelled(name: str) -> int:
-    raise ValueError(f"expected a news and its label, such as N123-0 or N123-1, got {name!r}")
-
-
-def numbered(names: Sequence[str], numbers: Mapping[str, int]) -> list[int]:
+def parse_clicks(candidates: str) -> list[int]:
+    """Return the labels of candidates."""
+    names = candidates.split()
     try:
-        return [numbers[name] for name in names]
+        return [LABEL_SUFFIXES[name[-2:]] for name in names]
+    except KeyError:
+        invalid = next(name for name in names if name[-2:] not in LABEL_SUFFIXES)
+        raise ValueError(f"expected a news id with a label, such as N123-0 or N123-1, got {invalid!r}") from None
+
+
+def look_up(ids: Sequence[str], indices: Mapping[str, int]) -> list[int]:
+    """Return the indices of news.
+
+    Raises:
+        ValueError: An id does not exist.
+    """
+    try:
+        return [indices[news_id] for news_id in ids]
     except KeyError as error:
         raise ValueError(f"news {error.args[0]!r} is in no news.tsv") from None

@@ -1,4 +1,4 @@
-"""Translation: pairs of sentences, where they come from, and how translations are judged."""
+"""Translation: sentence pairs and metrics."""
 
 from headwise.tasks.translation.pairs import Pairs, read_pairs
 

@@ -1,4 +1,4 @@
-"""Line-aligned files: line n of `train.en` is translated by line n of `train.de`, each gzipped or not."""
+"""Line-aligned files: line n of `train.de` translates line n of `train.en`; each file may be gzipped."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice, zip_longest
@@ -9,7 +9,7 @@ from headwise.tasks.formats import BATCH_ROWS, Batch, read_lines
 
 
 def language_of(path: Path) -> str:
-    """What a file's name ends with, before `.gz`.
+    """Return the extension of a file without `.gz`.
 
     >>> language_of(Path("test_2016.de.gz")), language_of(Path("train.en")), language_of(Path("notes"))
     ('de', 'en', '')
@@ -18,7 +18,7 @@ def language_of(path: Path) -> str:
 
 
 def stem_of(path: Path) -> str:
-    """A file's name without its language.
+    """Return the name of a file without its language.
 
     >>> stem_of(Path("data/test_2016.de.gz"))
     'test_2016'
@@ -26,35 +26,36 @@ def stem_of(path: Path) -> str:
     return Path(path.stem if path.suffix == ".gz" else path.name).stem
 
 
-def beside(path: Path, language: str) -> Path:
-    """The file with the same lines in another language.
+def find_translation(path: Path, language: str) -> Path:
+    """Return the aligned file in another language.
 
     Raises:
-        UserError: there is none.
+        UserError: It does not exist.
     """
-    plain = path.with_name(f"{stem_of(path)}.{language}")
-    for candidate in (plain, plain.with_name(f"{plain.name}.gz")):
+    uncompressed = path.with_name(f"{stem_of(path)}.{language}")
+    for candidate in (uncompressed, uncompressed.with_name(f"{uncompressed.name}.gz")):
         if candidate.is_file():
             return candidate
-    raise UserError(f"{path}: there is no {plain.name} (or .gz) beside it, with the same lines in {language}")
+    raise UserError(f"{path}: {uncompressed.name} (or .gz) with the same lines in {language} is missing")
 
 
-def batches(path: Path, columns: Sequence[str] | None = None, *, language: str) -> Iterator[Batch]:
-    """The lines of a file as `source`, those of the file beside it as `target`.
+def read_aligned(path: Path, columns: Sequence[str] | None = None, *, language: str) -> Iterator[Batch]:
+    """Read the lines of a file as `source`, and those of the aligned file as `target`.
 
     Raises:
-        UserError: one has more lines than the other.
+        UserError: The numbers of lines differ.
     """
-    other = beside(path, language)
-    numbered = enumerate(zip_longest(read_lines(path), read_lines(other)))
-    while chunk := list(islice(numbered, BATCH_ROWS)):
+    translation = find_translation(path, language)
+    numbered_pairs = enumerate(zip_longest(read_lines(path), read_lines(translation)))
+    while chunk := list(islice(numbered_pairs, BATCH_ROWS)):
         rows, pairs = zip(*chunk, strict=True)
         for row, pair in chunk:
             if None in pair:
-                longer, shorter = (path, other) if pair[1] is None else (other, path)
-                total = row + 1 + sum(1 for _ in numbered) + len(chunk) - (row - rows[0] + 1)
+                longer, shorter = (path, translation) if pair[1] is None else (translation, path)
+                num_lines = rows[0] + len(chunk) + sum(1 for _ in numbered_pairs)
                 raise UserError(
-                    f"{longer} has {total:,} lines, {shorter} has {row:,}: line-aligned files have the same number"
+                    f"{longer} has {num_lines:,} lines, {shorter} has {row:,}; "
+                    "line-aligned files must have the same number of lines"
                 )
         source, target = zip(*pairs, strict=True)
         texts = {"source": [strip_newline(line) for line in source], "target": [strip_newline(line) for line in target]}
@@ -62,5 +63,5 @@ def batches(path: Path, columns: Sequence[str] | None = None, *, language: str) 
 
 
 def strip_newline(line: str) -> str:
-    """A line without its end."""
+    """Remove the line break at the end of a line."""
     return line.rstrip("\r\n")

@@ -1,4 +1,4 @@
-"""BLEU and chrF, as sacrebleu counts them: on text as it is read, with a signature that says how."""
+"""BLEU and chrF of detokenized text, computed by sacrebleu."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,60 +11,63 @@ PRIMARY = "bleu"
 
 
 def compute(translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """BLEU and chrF, both from 0 to 100.
+    """Compute BLEU and chrF, from 0 to 100.
 
     Example:
-        >>> figures(["the cat sat on the mat"], ["the cat sat on the mat"])
+        >>> compute(["the cat sat on the mat"], ["the cat sat on the mat"])
         {'bleu': 100.0, 'chrf': 100.0}
     """
-    made = {"bleu": BLEU(), "chrf": CHRF()}
-    return {name: round(one.corpus_score(translations, [references]).score, 4) for name, one in made.items()}
+    metrics = {"bleu": BLEU(), "chrf": CHRF()}
+    return {name: round(metric.corpus_score(translations, [references]).score, 4) for name, metric in metrics.items()}
 
 
 def signatures() -> dict[str, str]:
-    """How each metric was counted."""
-    found = {}
+    """Return sacrebleu's signature of each metric, which states its settings."""
+    result = {}
     for name, metric in {"bleu": BLEU(), "chrf": CHRF()}.items():
-        metric.corpus_score(["a"], [["a"]])  # which tells it the number of references
-        found[name] = str(metric.get_signature())
-    return found
+        metric.corpus_score(["a"], [["a"]])  # the signature includes the number of references
+        result[name] = str(metric.get_signature())
+    return result
 
 
 def standard_error(translations: Sequence[str], references: Sequence[str]) -> float:
-    """Of BLEU, by bootstrap over sentences (sacrebleu's, 1000 samples)."""
-    _, found = PairedTest([("this", translations)], {"bleu": BLEU()}, [references], test_type="bs")()
-    result: Any = found["BLEU"][0]
+    """Estimate the standard error of BLEU by sacrebleu's bootstrap over sentences, with 1000 samples."""
+    _, scores = PairedTest([("system", translations)], {"bleu": BLEU()}, [references], test_type="bs")()
+    result: Any = scores["BLEU"][0]
     return round(float(result.ci) / 1.96, 4)
 
 
-def compared(systems: Mapping[str, Sequence[str]], references: Sequence[str]) -> dict[str, dict[str, float | None]]:
-    """BLEU of several systems, and the p of each against the first, by sacrebleu's paired bootstrap.
+def compare_systems(
+    systems: Mapping[str, Sequence[str]], references: Sequence[str]
+) -> dict[str, dict[str, float | None]]:
+    """Compare systems by BLEU, with sacrebleu's paired bootstrap.
 
     Args:
-        systems: translations of the same sentences by each system; the first is what others are compared with.
-        references: what the translations should be.
+        systems: The translations of each system; the first system is the baseline.
+        references: The references.
 
     Returns:
-        For each system `bleu`, its `mean` and `ci` (half the 95 % interval) over samples, and `p`, None for the first.
+        For each system `bleu`, its `mean` and `ci` (half the 95% interval) over samples, and the p-value `p` of the
+        difference to the baseline, None for the baseline.
 
     Example:
         >>> references = ["the cat sat on the mat", "a dog ran by"] * 20
-        >>> found = compared({"good": references, "bad": ["the cat sat on a mat", "dogs ran by"] * 20}, references)
-        >>> found["good"]["bleu"] > found["bad"]["bleu"], found["bad"]["p"] < 0.01
+        >>> systems = {"good": references, "bad": ["the cat sat on a mat", "dogs ran by"] * 20}
+        >>> results = compare_systems(systems, references)
+        >>> results["good"]["bleu"] > results["bad"]["bleu"], results["bad"]["p"] < 0.01
         (True, True)
     """
-    _, found = PairedTest(list(systems.items()), {"bleu": BLEU()}, [references], test_type="bs")()
-    results: list[Any] = found["BLEU"]
-    first = next(iter(systems.values()))
-    same = {
-        name for name, said in systems.items() if list(said) == list(first)
-    }  # whose p sacrebleu takes for the least
+    _, scores = PairedTest(list(systems.items()), {"bleu": BLEU()}, [references], test_type="bs")()
+    results: list[Any] = scores["BLEU"]
+    baseline = next(iter(systems.values()))
+    # sacrebleu returns the smallest possible p-value for equal translations.
+    equal = {name for name, translations in systems.items() if list(translations) == list(baseline)}
     return {
         str(name): {
-            "bleu": one.score,
-            "mean": float(one.mean),
-            "ci": float(one.ci),
-            "p": 1.0 if name in same and one.p_value is not None else one.p_value,
+            "bleu": result.score,
+            "mean": float(result.mean),
+            "ci": float(result.ci),
+            "p": 1.0 if name in equal and result.p_value is not None else result.p_value,
         }
-        for name, one in zip(found["System"], results, strict=True)
+        for name, result in zip(scores["System"], results, strict=True)
     }

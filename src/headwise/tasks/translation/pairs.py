@@ -1,4 +1,4 @@
-"""Pairs of sentences in two languages, from files or the hub: train, dev and any number of test sets."""
+"""Sentence pairs in two languages, from files or the hub: train, dev and any number of test sets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from datasets import Dataset
 
 from headwise.errors import UserError
 from headwise.tasks import find_splits, formats, hub, splitting
-from headwise.tasks.arrow_cache import Field, Rows, Source, store
+from headwise.tasks.arrow_cache import Field, Read, Rows, Source, load_rows
 from headwise.tasks.formats import Batch
 from headwise.tasks.translation import aligned
 
-#: The most pairs that are drawn for dev or test where there are none.
-DRAWN = 2000
+MAX_DRAWN_PAIRS = 2000  # of dev or test, if they are drawn from train
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs to learn from and to be judged by.
+    """Sentence pairs for training and evaluation.
 
     Args:
-        splits: train, dev, and test sets by their names; columns `source`, `target` and `row`, the number in the file.
-        recipe: where they come from and how they were split.
-        files: those of each split; of two line-aligned ones the source's.
+        splits: train, dev, and test sets by their names, with columns `source`, `target` and `row`, the index in the
+            file.
+        recipe: The origin of the pairs and how they were split.
+        files: The files of each split; for line-aligned files, those of the source.
     """
 
     splits: Mapping[str, Dataset]
@@ -37,144 +37,163 @@ class Pairs:
 
     @property
     def tests(self) -> list[str]:
-        return [name for name in self.splits if name not in ("train", "dev")]
+        """The names of the test sets."""
+        return list_test_sets(self.splits)
 
-    def place(self, split: str, index: int) -> str:
-        """File and line of a pair, for messages."""
+    def location(self, split: str, index: int) -> str:
+        """Return the file and line of a pair, for a message."""
         row = self.splits[split][index]
-        return formats.place(self.files[split][row["file"]], row["line"])
+        return formats.format_location(self.files[split][row["file"]], row["line"])
 
 
 def read_pairs(
     data: Path | str, source: str, target: str, *, seed: int = 0, cache: Path | None = None, test_only: bool = False
 ) -> Pairs:
-    """Pairs in two languages.
+    """Read sentence pairs.
+
+    Pairs with an empty side are dropped from train, as the recipe states.
 
     Args:
-        data: a folder with line-aligned files (`train.en` and `train.de`, dev or val, any number of tests; gzipped or
-            not) or with CSV, TSV, JSONL or Parquet files named so; one such file, or the source's of two line-aligned
-            ones; or `hub:NAME`. Tables have a column for each language, or one, `translation`, that holds both.
-        source, target: the languages: endings of files, names of columns.
-        seed: of splits that are drawn where there are none.
-        cache: the folder for what was read.
-        test_only: take what is there as a test set, and draw nothing.
+        data: A directory with line-aligned files (`train.en` and `train.de`, dev or val, any number of tests; gzipped
+            or not) or with CSV, TSV, JSONL or Parquet files of the same names; one such file, or the source of two
+            line-aligned files; or `hub:NAME`. Tables have a column for each language, or a column `translation` with
+            both.
+        source, target: The languages: extensions of files, names of columns.
+        seed: The seed of missing splits, which are drawn from train.
+        cache: The cache directory.
+        test_only: Use the data as test set, and draw nothing.
 
     Raises:
-        UserError: the data is not there or not sound: other languages, different numbers of lines, an empty line in dev
-            or test. In train, pairs with an empty side are left out, which the recipe tells.
+        UserError: The data does not exist, a language is missing, the numbers of lines differ, or a line of dev or test
+            is empty.
     """
-    found = from_hub(str(data), source, target) if is_hub(data) else from_disk(Path(data), source, target)
-    texts = {name: Field(name, pa.string(), text) for name in ("source", "target")}
-    rows = {split: store(one, texts, cache=cache) for split, one in found.items()}
+    sources = load_hub_sources(str(data), source, target) if is_hub(data) else find_sources(Path(data), source, target)
+    fields = {name: Field(name, pa.string(), parse_text) for name in ("source", "target")}
+    rows = {split: load_rows(split_source, fields, cache=cache) for split, split_source in sources.items()}
     if test_only:
-        kept = {name: full(part) for name, part in rows.items() if name not in ("train", "dev")} or {
-            name: full(part) for name, part in rows.items()
-        }
-        return Pairs(kept, f"{source} → {target} from {Path(data).name}.", {name: found[name].files for name in kept})
-    learnt = "train" if "train" in found else "all"
-    train, empty = without_empty(rows.pop(learnt))
-    others = {split: full(part) for split, part in rows.items()}
-    splits, how = divided({"train": train, **others}, seed)
-    counts = ", ".join(f"{split} {len(part):,}" for split, part in splits.items())
-    left_out = f" {empty}." if empty else ""
-    told = f"{source} → {target} from {Path(data).name}: {counts} pairs; {how}.{left_out}"
-    return Pairs(splits, told, {split: found.get(split, found[learnt]).files for split in splits})
+        names = list_test_sets(rows) or list(rows)
+        splits = {name: check_not_empty(rows[name]) for name in names}
+        recipe = f"{source} → {target} from {Path(data).name}."
+        return Pairs(splits, recipe, {name: sources[name].files for name in names})
+    train_name = "train" if "train" in sources else "all"
+    train, dropped = drop_empty(rows.pop(train_name))
+    others = {split: check_not_empty(split_rows) for split, split_rows in rows.items()}
+    splits, method = complete_splits({"train": train, **others}, seed)
+    counts = ", ".join(f"{split} {len(pairs):,}" for split, pairs in splits.items())
+    recipe = f"{source} → {target} from {Path(data).name}: {counts} pairs; {method}.{f' {dropped}.' if dropped else ''}"
+    return Pairs(splits, recipe, {split: sources.get(split, sources[train_name]).files for split in splits})
+
+
+def list_test_sets(splits: Mapping[str, Any]) -> list[str]:
+    """Return the names of the test sets."""
+    return [name for name in splits if name not in ("train", "dev")]
 
 
 def is_hub(data: Path | str) -> bool:
+    """Return whether the data is on the hub."""
     return str(data).startswith(hub.PREFIX)
 
 
-def from_disk(data: Path, source: str, target: str) -> dict[str, Source]:
+def find_sources(data: Path, source: str, target: str) -> dict[str, Source]:
+    """Find the source of each split on disk; a file without splits is "all"."""
     if data.is_file():
-        if formats.file_extension(data) in formats.EXTENSIONS:
-            return {"all": table((data,), source, target)}
-        return {"all": lines_of((data,), source, target)}
+        if find_splits.has_known_extension(data):
+            return {"all": table_source((data,), source, target)}
+        return {"all": aligned_source((data,), source, target)}
     if not data.is_dir():
-        raise UserError(f"{data}: no such file or folder; a data set of the Hugging Face hub is given as hub:NAME")
+        raise UserError(f"{data}: no such file or directory; to load from the Hugging Face hub, use hub:NAME")
     files = sorted(path for path in data.iterdir() if path.is_file())
-    own = [path for path in files if aligned.language_of(path) == source]
-    if own:
-        return {split: lines_of(tuple(paths), source, target) for split, paths in by_split(data, own).items()}
-    tables = [path for path in files if find_splits.known(path)]
+    source_files = [path for path in files if aligned.language_of(path) == source]
+    if source_files:
+        groups = group_by_split(data, source_files)
+        return {split: aligned_source(tuple(paths), source, target) for split, paths in groups.items()}
+    tables = [path for path in files if find_splits.has_known_extension(path)]
     if tables:
-        return {split: table(tuple(paths), source, target) for split, paths in by_split(data, tables).items()}
-    there = ", ".join(path.name for path in files[:6]) or "nothing"
+        groups = group_by_split(data, tables)
+        return {split: table_source(tuple(paths), source, target) for split, paths in groups.items()}
+    names = ", ".join(path.name for path in files[:6]) or "no files"
     raise UserError(
-        f"{data}: no files in {source} (train.{source}, train.{source}.gz, …), and no tables; there: {there}"
+        f"{data}: no files in {source} (train.{source}, train.{source}.gz, …) and no tables; the directory has {names}"
     )
 
 
-def by_split(folder: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Files by split: train, dev, and each test set by its own name; a single file as "all"."""
-    found: dict[str, list[Path]] = {}
+def group_by_split(directory: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
+    """Group files by split: train, dev, and each test set by its own name; a single file is "all"."""
+    groups: dict[str, list[Path]] = {}
     for path in files:
-        split = find_splits.split_in(path.name)
-        name = aligned.stem_of(path)
+        split = find_splits.split_from_name(path.name)
         if split is not None:
-            found.setdefault(name if split == "test" else split, []).append(path)
-    if not found and len(files) == 1:
+            groups.setdefault(aligned.stem_of(path) if split == "test" else split, []).append(path)
+    if not groups and len(files) == 1:
         return {"all": list(files)}
-    if found.keys() & {"train", "all"} or (found and "dev" not in found):
-        return found
+    if groups.keys() & {"train", "all"} or (groups and "dev" not in groups):
+        return groups
     names = ", ".join(path.name for path in files)
-    raise UserError(f"{folder}: which file is to be learnt from? Call files train, dev and test; there: {names}")
+    raise UserError(f"{directory}: no file for training; name files train, dev and test; the directory has {names}")
 
 
-def lines_of(files: tuple[Path, ...], source: str, target: str) -> Source:
-    """Line-aligned files."""
+def aligned_source(files: tuple[Path, ...], source: str, target: str) -> Source:
+    """Return line-aligned files as a source."""
     for path in files:
         if aligned.language_of(path) != source:
             raise UserError(
-                f"{path}: a file in {source} ends with .{source} (or .{source}.gz), beside it one in {target}"
+                f"{path}: expected the extension .{source} (or .{source}.gz), and a file with .{target} in the same "
+                "directory"
             )
-    others = [aligned.beside(path, target) for path in files]
-    way = repr([(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in others])
-    return Source(files, partial(aligned.batches, language=target), f"aligned {way}")
+    translations = [aligned.find_translation(path, target) for path in files]
+    state = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in translations]
+    return Source(files, partial(aligned.read_aligned, language=target), f"aligned {state!r}")
 
 
-def table(files: tuple[Path, ...], source: str, target: str) -> Source:
-    """Files with a column for each language."""
-    return Source(files, partial(columns, formats.read_batches, source, target), f"pairs {source} {target}")
+def table_source(files: tuple[Path, ...], source: str, target: str) -> Source:
+    """Return files with a column for each language as a source."""
+    return Source(files, partial(read_table, formats.read_batches, source, target), f"pairs {source} {target}")
 
 
-def columns(read: Any, source: str, target: str, path: Path, wanted: Sequence[str] | None = None) -> Iterator[Batch]:
-    """Rows with the languages' columns as `source` and `target`."""
-    for batch in read(path):
-        yield Batch(batch.path, batch.rows, batch.lines, in_two(batch, source, target))
+def read_table(
+    read: Read, source: str, target: str, path: Path, columns: Sequence[str] | None = None
+) -> Iterator[Batch]:
+    """Read rows, with the columns of the languages as `source` and `target`."""
+    for batch in read(path, None):
+        yield Batch(batch.path, batch.rows, batch.lines, select_languages(batch, source, target))
 
 
-def in_two(batch: Batch, source: str, target: str) -> dict[str, Sequence[Any]]:
-    """Both languages of a batch: of their own columns, or of one, `translation`."""
-    both = batch.columns.get("translation")
-    if both is not None and source not in batch.columns:
-        for index, pair in enumerate(both):
+def select_languages(batch: Batch, source: str, target: str) -> dict[str, Sequence[Any]]:
+    """Return both languages of a batch, from their own columns or from the column `translation`.
+
+    Raises:
+        UserError: A language is missing.
+    """
+    pairs = batch.columns.get("translation")
+    if pairs is not None and source not in batch.columns:
+        for index, pair in enumerate(pairs):
             if not isinstance(pair, dict) or not {source, target} <= pair.keys():
-                there = ", ".join(pair) if isinstance(pair, dict) else repr(pair)
+                content = ", ".join(pair) if isinstance(pair, dict) else repr(pair)
                 raise UserError(
-                    f"{batch.place(index)}: column 'translation' has no {source} and {target}; there: {there}"
+                    f"{batch.location(index)}: column 'translation' must have {source} and {target}, but has {content}"
                 )
-        return {"source": [pair[source] for pair in both], "target": [pair[target] for pair in both]}
+        return {"source": [pair[source] for pair in pairs], "target": [pair[target] for pair in pairs]}
     for name in (source, target):
         if name not in batch.columns:
             raise formats.missing_column(batch.path, name, batch.columns)
     return {"source": batch.columns[source], "target": batch.columns[target]}
 
 
-def from_hub(data: str, source: str, target: str) -> dict[str, Source]:
-    """A data set of the hub; `wmt14` and others like it have a configuration for each pair of languages."""
-    found = hub.sources(data.removeprefix(hub.PREFIX))
-    names = {"validation": "dev", "valid": "dev", "val": "dev"}
+def load_hub_sources(data: str, source: str, target: str) -> dict[str, Source]:
+    """Load a data set of the hub. Some, such as `wmt14`, have a configuration for each language pair."""
+    split_names = {"validation": "dev", "valid": "dev", "val": "dev"}
     return {
-        names.get(split, split): Source(
-            one.files, partial(columns, one.read, source, target), f"{one.way} {source} {target}"
+        split_names.get(split, split): Source(
+            hub_source.files,
+            partial(read_table, hub_source.read, source, target),
+            f"{hub_source.cache_key} {source} {target}",
         )
-        for split, one in found.items()
+        for split, hub_source in hub.load_sources(data.removeprefix(hub.PREFIX)).items()
     }
 
 
-def text(value: Any) -> str:
-    """A text, which may be empty."""
+def parse_text(value: Any) -> str:
+    """Return a text, which may be empty."""
     if value is None:
         return ""
     if isinstance(value, bool | list | dict):
@@ -182,51 +201,50 @@ def text(value: Any) -> str:
     return str(value)
 
 
-def without_empty(rows: Rows) -> tuple[Dataset, str]:
-    """The pairs with two texts, and in words how many have not."""
-    real = texts_there(rows)
-    lost = np.flatnonzero(~real)
-    if len(lost) == len(real):
+def drop_empty(rows: Rows) -> tuple[Dataset, str]:
+    """Drop pairs with an empty side; return the others, and a description of the dropped ones."""
+    has_texts = find_complete(rows)
+    empty = np.flatnonzero(~has_texts)
+    if len(empty) == len(has_texts):
         raise UserError(f"{rows.origin}: all lines are empty")
-    if not len(lost):
+    if not len(empty):
         return rows.data, ""
-    told = f"{len(lost):,} pairs with an empty side were left out, the first at {rows.place(lost[0])}"
-    return rows.data.select(np.flatnonzero(real)), told
+    description = f"{len(empty):,} pairs with an empty side were left out, the first at {rows.location(empty[0])}"
+    return rows.data.select(np.flatnonzero(has_texts)), description
 
 
-def full(rows: Rows) -> Dataset:
-    """The pairs, none of which may have an empty side: it would be judged by nothing.
+def check_not_empty(rows: Rows) -> Dataset:
+    """Return the pairs of dev or test.
 
     Raises:
-        UserError: one has.
+        UserError: A pair has an empty side, so that it cannot be evaluated.
     """
-    lost = np.flatnonzero(~texts_there(rows))
-    if len(lost):
-        row = rows.data[int(lost[0])]
+    empty = np.flatnonzero(~find_complete(rows))
+    if len(empty):
+        row = rows.data[int(empty[0])]
         side = "source" if not row["source"].strip() else "target"
-        raise UserError(f"{rows.place(lost[0])}: the {side} is empty")
+        raise UserError(f"{rows.location(empty[0])}: the {side} is empty")
     return rows.data
 
 
-def texts_there(rows: Rows) -> Any:
-    parts = [pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(rows.column(name))), 0) for name in ("source", "target")]
-    return pc.and_(*parts).to_numpy()
+def find_complete(rows: Rows) -> Any:
+    """Return whether each pair has two texts."""
+    sides = [pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(rows.column(name))), 0) for name in ("source", "target")]
+    return pc.and_(*sides).to_numpy()
 
 
-def divided(splits: Mapping[str, Dataset], seed: int) -> tuple[dict[str, Dataset], str]:
-    """Train, dev and tests; what is missing is drawn from train."""
-    tests = [name for name in splits if name not in ("train", "dev")]
+def complete_splits(splits: Mapping[str, Dataset], seed: int) -> tuple[dict[str, Dataset], str]:
+    """Draw missing splits from train; return train, dev and the test sets, and a description."""
+    tests = list_test_sets(splits)
     missing = [*([] if "dev" in splits else ["dev"]), *([] if tests else ["test"])]
     train = splits["train"]
     if not missing:
         return {name: splits[name] for name in ("train", "dev", *tests)}, "split as given"
-    size = min(DRAWN, max(1, round(splitting.DEV * len(train))))
+    size = min(MAX_DRAWN_PAIRS, max(1, round(splitting.DEV_FRACTION * len(train))))
     if size * len(missing) >= len(train):
         raise UserError(f"{len(train)} pairs are too few to draw {' and '.join(missing)} from")
-    drawn = splitting.split(np.zeros(len(train)), dict.fromkeys(missing, size), seed)
-    together = dict(splits)
-    together["train"] = train.select(drawn["rest"])
-    for name in missing:
-        together[name] = train.select(drawn[name])
-    order = {name: together[name] for name in ("train", "dev", *(tests or ["test"]))}
-    return order, f"{' and '.join(missing)} drawn from train by seed {seed}"
+    indices = splitting.stratified_split(np.zeros(len(train)), dict.fromkeys(missing, size), seed)
+    completed = {**splits, "train": train.select(indices["rest"])}
+    completed |= {name: train.select(indices[name]) for name in missing}
+    ordered = {name: completed[name] for name in ("train", "dev", *(tests or ["test"]))}
+    return ordered, f"{' and '.join(missing)} drawn from train by seed {seed}"

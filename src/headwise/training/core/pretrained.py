@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from torch import nn
 
 from headwise.errors import UserError
 from headwise.models.configuration import SCHEMES
+from headwise.tasks.hub import is_hub_reachable
 from headwise.training.core.callbacks import quiet_libraries
 
 #: The environment variable that allows the code of model directories, inherited by worker processes.
@@ -65,18 +64,7 @@ def is_scheme(model: str) -> bool:
 
 def is_available(model: str) -> bool:
     """Return whether a model is a local path or the hub can be reached to look for it."""
-    return Path(model).exists() or is_hub_reachable(model)
-
-
-def is_hub_reachable(model: str) -> bool:
-    """Return whether the hub answers. If it does not, its client would retry for half a minute."""
-    try:
-        HfApi().model_info(model, timeout=10)
-    except (HfHubHTTPError, HFValidationError):  # the hub answered
-        return True
-    except Exception:  # the client raises errors of several libraries if it has no connection
-        return False
-    return True
+    return Path(model).exists() or is_hub_reachable(model, "model")
 
 
 def unavailable_error(model: str, error: Exception, *, available: bool) -> UserError:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from headwise.errors import UserError
-from headwise.tasks.metrics.clicks import impression_metrics
+from headwise.tasks.metrics.clicks import sum_per_impression
 from headwise.tasks.mind import Split
 from headwise.training.core.batches import LengthGroupedSampler
 from headwise.training.recommendation.titles import Titles
@@ -50,7 +50,7 @@ def find_training_impressions(split: Split, num_news: int) -> TrainingImpression
     click_counts, is_seen = np.zeros(num_news, dtype=np.int64), np.zeros(num_news, dtype=bool)
     rows, history_lengths, start = [], [], 0
     for part in split.parts():
-        num_candidates, num_clicks = np.diff(part.offsets), impression_metrics(part.clicked, part.offsets)
+        num_candidates, num_clicks = np.diff(part.offsets), sum_per_impression(part.clicked, part.offsets)
         usable = np.flatnonzero((num_clicks > 0) & (num_clicks < num_candidates))
         rows.append((usable + start).astype(np.int32))
         history_lengths.append(np.diff(part.history_offsets)[usable].astype(np.int32))

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from headwise.errors import UserError
-from headwise.models import HeadwiseForRecommendation, initialise_by_name, read_vectors
+from headwise.models import HeadwiseForRecommendation, initialize_by_name, read_vectors
 from headwise.tasks import mind
 from headwise.tasks.metrics.clicks import PRIMARY
 from headwise.tasks.mind import Log
@@ -58,7 +58,7 @@ def evaluate(run: Path, data: Path | None = None) -> dict[str, Any]:
         metrics=mean_metrics(totals),
         standard_error=totals.standard_error(),
         baselines=baselines | read_oracle(directory, name),
-        counts=totals.kinds,
+        counts=totals.impression_counts,
     )
 
 
@@ -77,7 +77,7 @@ def initial_word_vectors(recommender: RecommendationModel) -> Tensor | None:
         return None
     if config.vectors is None:
         untrained = HeadwiseForRecommendation(recommender.model.config)
-        initialise_by_name(untrained, config.seed)
+        initialize_by_name(untrained, config.seed)
         embeddings: Any = untrained.get_input_embeddings()
         word_vectors: Tensor = embeddings.weight.detach()
     elif config.vectors.is_file():

@@ -14,7 +14,7 @@ from headwise.models import (
     RecommenderConfig,
     build_tokenizer,
     count_words,
-    initialise_by_name,
+    initialize_by_name,
     read_vectors,
 )
 from headwise.tasks.mind import News
@@ -73,7 +73,7 @@ def build_from_scratch(
         pad_token_id=tokenizer.pad_token_id,
     )
     model = HeadwiseForRecommendation(build_recommender_config(config, title_config))
-    initialise_by_name(model, config.seed)
+    initialize_by_name(model, config.seed)
     if vectors is not None:
         embeddings: Any = model.get_input_embeddings()
         embeddings.weight.data.copy_(vectors)
@@ -100,7 +100,7 @@ def build_from_encoder(config: RecommendationConfig) -> tuple[HeadwiseForRecomme
         encoder.config.pad_token_id = tokenizer.pad_token_id
     model = HeadwiseForRecommendation(build_recommender_config(config, encoder.config))
     new_names = [name for name, _ in model.named_parameters() if not name.startswith("titles.encoder.")]
-    initialise_by_name(model, config.seed, new_names)
+    initialize_by_name(model, config.seed, new_names)
     model.titles.encoder = encoder
     return model, tokenizer, [f"titles by {Path(config.model).name}", describe_model(model.config)]
 

@@ -136,7 +136,7 @@ class RecommendationPipeline(Pipeline[RecommendationConfig, RecommendationData, 
                 fingerprint=fingerprint(data.log, name),
                 baselines=baselines | read_oracle(Path(self.config.data[0]), name),
             )
-            counts[name] = totals.kinds
+            counts[name] = totals.impression_counts
         return Evaluation(results, {"counts": counts})
 
     def describe(self, data: RecommendationData, metrics: dict[str, Any]) -> Card:
@@ -157,7 +157,7 @@ def build_predictions(name: str, scored: ScoredImpressions, totals: ClickMetrics
     for part, scores in scored:
         totals.add(scores, part.clicked, part.offsets)
         count = len(part.offsets) - 1
-        values = clicks.each(scores, part.clicked, part.offsets)
+        values = clicks.compute_per_impression(scores, part.clicked, part.offsets)
         columns = {"split": [name] * count, "row": range(start, start + count), **values}
         tables.append(pa.table(columns, schema=schema))
         start += count

@@ -112,7 +112,7 @@ def sum_metrics(scored: ScoredImpressions) -> ClickMetrics:
 
 def mean_metrics(totals: ClickMetrics) -> dict[str, float]:
     """Return the metrics without the counts of impressions."""
-    return {name: value for name, value in totals.figures().items() if name in METRICS}
+    return {name: value for name, value in totals.compute().items() if name in METRICS}
 
 
 def compute_baselines(

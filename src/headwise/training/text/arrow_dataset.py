@@ -10,7 +10,7 @@ from datasets import Dataset
 from torch import Tensor
 from torch.utils import data
 
-from headwise.tasks.metrics.rows import column_array
+from headwise.tasks.metrics.labels import column_array
 
 #: Columns of `TextEncoder.encode` that are not inputs of the model.
 METADATA_COLUMNS = ("length", "word_indices", "truncated")

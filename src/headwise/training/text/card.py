@@ -66,8 +66,8 @@ def build_card(config: TextConfig, task: Task, labels: Sequence[str]) -> Card:
 
 
 def describe_model(config: TextConfig) -> str:
-    """Return a phrase on how the model was trained."""
-    parts = [f"`{short_name(config.model)}`"]
+    """Return a phrase on the model and how it was trained."""
+    parts = [f"A `{short_name(config.model)}` model"]
     parts.append("trained from scratch" if is_scheme(config.model) else "fine-tuned")
     if config.classifier == "first-token":
         parts.append("with a classifier on the first token, W · ReLU(h)")

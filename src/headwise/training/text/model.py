@@ -16,7 +16,7 @@ from transformers import (
 
 from headwise import integrations
 from headwise.errors import UserError
-from headwise.models import FirstToken, HeadwiseConfig, build_tokenizer, count_words, initialise_by_name, read_vectors
+from headwise.models import FirstToken, HeadwiseConfig, build_tokenizer, count_words, initialize_by_name, read_vectors
 from headwise.models.configuration import SCHEMES
 from headwise.tasks import Examples, Task
 from headwise.training.core.config import option_name
@@ -89,7 +89,7 @@ def build_from_scratch(config: TextConfig, task: Task, examples: Examples) -> Bu
     )
     notes.append(f"attention scheme {model_config.scheme}, input positions {model_config.positions}")
     model: Any = get_model_class(task.label_type).from_config(model_config)
-    initialise_by_name(model, config.seed)
+    initialize_by_name(model, config.seed)
     if vectors is not None:
         model.get_input_embeddings().weight.data.copy_(vectors)
     return model, TextEncoder(tokenizer, task.label_type, pair, max_length, hierarchy), notes
@@ -152,7 +152,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
         raise UserError(f"--max-length {config.max_length}: this model accepts at most {limit} tokens")
     max_length = config.max_length or min(task.fine_tuning.max_length, limit)
     new = set(info["missing_keys"]) | {name for name, *_ in info["mismatched_keys"]}
-    initialise_by_name(model, config.seed, new & dict(model.named_parameters()).keys())
+    initialize_by_name(model, config.seed, new & dict(model.named_parameters()).keys())
     notes = [f"{len(new)} newly initialized parameter tensors: {', '.join(sorted(new))}"] if new else []
     if config.retrofit is not None:
         try:

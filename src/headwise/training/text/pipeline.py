@@ -11,7 +11,7 @@ from headwise.guidance import GuidedTrainer
 from headwise.guides import Guide
 from headwise.tasks import Examples
 from headwise.tasks.baselines import compute_baselines
-from headwise.tasks.metrics.rows import column_array
+from headwise.tasks.metrics.labels import column_array
 from headwise.training.core.arguments import build_task_arguments, get_batch_size
 from headwise.training.core.batches import identity_collate
 from headwise.training.core.card import Card

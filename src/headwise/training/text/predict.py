@@ -68,7 +68,9 @@ def get_words(batch: Batch, name: str) -> list[tuple[list[str]]]:
     values = get_column(batch, name)
     for index, value in enumerate(values):
         if value is not None and not isinstance(value, list | tuple):
-            raise UserError(f"{batch.place(index)}: column {name!r}: expected a list of words, got {str(value)[:40]!r}")
+            raise UserError(
+                f"{batch.location(index)}: column {name!r}: expected a list of words, got {str(value)[:40]!r}"
+            )
     return [([str(word) for word in value or ()],) for value in values]
 
 
@@ -156,7 +158,7 @@ def read_sentences(data: Path) -> Iterator[list[Line]]:
     sentence: list[Line] = []
     for raw in read_lines(data):
         line = raw.rstrip("\r\n")
-        sentence.append((line, is_word(line, begun=any(is_word_line for _, is_word_line in sentence))))
+        sentence.append((line, is_word(line, in_sentence=any(is_word_line for _, is_word_line in sentence))))
         if not sentence[-1][1]:
             yield sentence
             sentence = []

@@ -8,7 +8,7 @@ import pyarrow as pa
 from datasets import Dataset
 
 from headwise.tasks import Task
-from headwise.tasks.metrics.rows import label_values
+from headwise.tasks.metrics.labels import label_values
 from headwise.training.text.encoding import IGNORED_LABEL
 
 

@@ -40,7 +40,7 @@ def evaluate(
     rows = pairs.splits[split]
     if data is None:
         check_unchanged(run, split, fingerprint(rows), config.data)
-    locations = [pairs.place(split, index) for index in range(len(rows))]
+    locations = [pairs.location(split, index) for index in range(len(rows))]
     translations = translator.translate(list(rows["source"]), locations, clip=clip or config.clip, show_progress=True)
     references = list(rows["target"])
     return build_evaluation(

@@ -5,7 +5,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from headwise.models import HeadwiseForTranslation, HeadwiseTranslatorConfig, build_subwords, initialise_by_name
+from headwise.models import HeadwiseForTranslation, HeadwiseTranslatorConfig, build_subwords, initialize_by_name
 from headwise.training.translation.config import TranslationConfig
 
 #: Maximum number of tokens of a translation beyond the length of its source, as in Vaswani et al. (2017).
@@ -46,7 +46,7 @@ def build_model(config: TranslationConfig, tokenizer: Any) -> HeadwiseForTransla
         **{name: size for name, size in sizes.items() if size is not None},
     )
     model = HeadwiseForTranslation(model_config)
-    initialise_by_name(model, config.seed)
+    initialize_by_name(model, config.seed)
     return model
 
 

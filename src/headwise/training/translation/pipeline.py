@@ -186,7 +186,7 @@ def write_tokens(config: TranslationConfig, pairs: Pairs, directory: Path) -> No
     tokenizer = train_tokenizer(config, pairs.splits["train"])
     tokenizer.save_pretrained(directory)
     for split, rows in pairs.splits.items():
-        location = partial(pairs.place, split)
+        location = partial(pairs.location, split)
         TokenizedPairs.write(
             directory, split, rows, tokenizer, max_length=config.max_length, clip=config.clip, location=location
         )

@@ -80,7 +80,7 @@ def translate_table(translator: TranslationModel, data: Path, out: Path, *, clip
             if "predicted" in batch.columns:
                 raise UserError(f"{data}: already has a column 'predicted', the name of the new column; rename it")
             texts = ["" if text is None else str(text) for text in batch.columns[column]]
-            locations = [batch.place(index) for index in range(len(texts))]
+            locations = [batch.location(index) for index in range(len(texts))]
             write(dict(batch.columns) | {"predicted": translator.translate(texts, locations, clip=clip)})
             num_empty += sum(not text.strip() for text in texts)
     return num_empty

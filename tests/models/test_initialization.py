@@ -8,13 +8,13 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from headwise.errors import UserError
-from headwise.models import HeadwiseForSequenceClassification, initialise_by_name
-from tests.models.small import CASES, KINDS, SCHEMES, classifier
+from headwise.models import HeadwiseForSequenceClassification, initialize_by_name
+from tests.models.tiny_models import CASES, KINDS, SCHEMES, classifier
 
 
 def drawn(scheme: str, seed: int, **options: object) -> dict[str, torch.Tensor]:
     model = classifier(scheme, **options)
-    initialise_by_name(model, seed)
+    initialize_by_name(model, seed)
     return dict(model.named_parameters())
 
 
@@ -47,7 +47,7 @@ def test_names_tell_layers_apart() -> None:
 def test_the_global_random_state_stays() -> None:
     model = classifier()
     before = torch.get_rng_state()
-    initialise_by_name(model, 1)
+    initialize_by_name(model, 1)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -69,7 +69,7 @@ def test_a_new_head_on_a_pretrained_model(tmp_path: Path) -> None:
     for _ in range(2):
         model, report = load(tmp_path, output_loading_info=True)
         assert sorted(report["missing_keys"]) == ["classifier.bias", "classifier.weight"]
-        initialise_by_name(model, 5, report["missing_keys"])
+        initialize_by_name(model, 5, report["missing_keys"])
         heads.append(model.classifier.weight)
         for name, values in bert.named_parameters():
             assert torch.equal(model.bert.get_parameter(name), values), name
@@ -81,17 +81,17 @@ def test_only_the_named_parameters_change() -> None:
     model = classifier()
     before = {name: values.clone() for name, values in model.named_parameters()}
     torch.nn.init.ones_(model.classifier.bias)
-    initialise_by_name(model, 1, ["classifier.weight"])
+    initialize_by_name(model, 1, ["classifier.weight"])
     assert (model.classifier.bias == 1).all()
     changed = [name for name, values in model.named_parameters() if not torch.equal(values, before[name])]
     assert changed == ["classifier.weight", "classifier.bias"]
 
 
-def test_mistakes() -> None:
+def test_user_errors() -> None:
     model = classifier()
     with pytest.raises(UserError, match="HeadwiseForSequenceClassification has no parameter 'head'"):
-        initialise_by_name(model, 1, ["head"])
+        initialize_by_name(model, 1, ["head"])
     with torch.device("meta"):
         elsewhere = HeadwiseForSequenceClassification(model.config)
-    with pytest.raises(UserError, match="before it moves"):
-        initialise_by_name(elsewhere, 1)
+    with pytest.raises(UserError, match="before moving it"):
+        initialize_by_name(elsewhere, 1)

@@ -1,4 +1,4 @@
-"""What a recommender is made of."""
+"""Configuration of the news recommender."""
 
 from typing import Any, Literal, get_args
 
@@ -11,29 +11,35 @@ UserPooling = Literal["additive", "recent", "last"]
 
 
 class RecommenderConfig(PretrainedConfig):
-    """Two levels: words make a title, clicked news make a user. The sizes by default are the distance-aware paper's.
+    """Configuration of a recommender that encodes titles from words, and users from the news they clicked.
+
+    The default sizes are those of the distance-aware paper (Wu et al. 2021).
 
     Args:
-        titles: of the encoder of titles: a `HeadwiseConfig`, with a scheme for words, or that of any Hugging Face
-            encoder; or either as a dictionary.
-        scheme, scheme_options, positions: how attention among clicked news knows where they stand in the history; see
-            `HeadwiseConfig`.
-        heads, head_dim, layers, feedforward, dropout: of the news level; heads · head_dim is also the width of the
-            vectors of news and users.
-        history: the most clicked news of a user.
-        causal: whether clicked news see only those before them.
-        pooling: how clicked news become a user: `additive` attention, which knows no order; `recent`, the same with a
-            learned preference for the latest; or the `last` one's state.
-        kwargs: as for every `PretrainedConfig`.
+        titles: Configuration of the title encoder: a `HeadwiseConfig`, the configuration of another Hugging Face
+            encoder, or a dictionary of either.
+        scheme: Scheme of the attention between clicked news; see `HeadwiseConfig`.
+        scheme_options: Arguments of the scheme.
+        positions: Position embeddings of the history.
+        heads: Number of attention heads of the user encoder; heads · head_dim is the width of news and user vectors.
+        head_dim: Width of a head.
+        layers: Number of layers of the user encoder.
+        feedforward: Inner width of its feed-forward networks.
+        dropout: Its dropout.
+        history: Maximum number of clicked news per user.
+        causal: Whether clicked news attend only to earlier ones.
+        pooling: How clicked news are pooled: `additive` attention, `recent` (additive attention with a learned
+            preference for the latest), or `last` (the state of the latest).
+        kwargs: Arguments of `PretrainedConfig`.
 
     Raises:
-        UserError: a value that is not possible, or two that do not go together; the message names them.
+        UserError: A value is invalid, or two values cannot be combined.
 
     Example:
         >>> from headwise.models import HeadwiseConfig, RecommenderConfig
         >>> words = HeadwiseConfig(vocab_size=1000, word_dim=100, scheme="distance-aware")
         >>> config = RecommenderConfig(titles=words, scheme="rpr", pooling="recent")
-        >>> config.dim, config.titles.scheme, config.level().scheme_options
+        >>> config.dim, config.titles.scheme, config.user_encoder_config().scheme_options
         (256, 'distance-aware', {'k': 16})
     """
 
@@ -67,16 +73,16 @@ class RecommenderConfig(PretrainedConfig):
         if pooling not in get_args(UserPooling):
             raise UserError(f"pooling must be one of {', '.join(get_args(UserPooling))}; got {pooling!r}")
         self.pooling = pooling
-        self.level()
+        self.user_encoder_config()
         super().__init__(**kwargs)
 
     @property
     def dim(self) -> int:
-        """The width of the vectors of news and users."""
+        """The width of news and user vectors."""
         return self.heads * self.head_dim
 
-    def level(self) -> HeadwiseConfig:
-        """What the layers of the news level are made of."""
+    def user_encoder_config(self) -> HeadwiseConfig:
+        """Return the configuration of the user encoder's layers."""
         return HeadwiseConfig(
             heads=self.heads,
             head_dim=self.head_dim,

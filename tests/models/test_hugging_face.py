@@ -25,7 +25,7 @@ from headwise.models import (
     HeadwiseModel,
     build_tokenizer,
 )
-from tests.models.small import CASES, KINDS, classifier, config, inputs, texts
+from tests.models.tiny_models import CASES, KINDS, classifier, config, inputs, texts
 
 TEXTS = ["a fine film", "a bad film", "fine, I liked it", "I didn't like it"]
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import AutoModel, BertConfig
 
 from headwise.errors import UserError
-from headwise.models import HeadwiseConfig, HeadwiseForRecommendation, RecommenderConfig, initialise_by_name
-from headwise.models.recommendation.pooling import RecentPooling
-from tests.models.small import SCHEMES, WORDS, config
+from headwise.models import HeadwiseConfig, HeadwiseForRecommendation, RecommenderConfig, initialize_by_name
+from headwise.models.recommender import RecentPooling
+from tests.models.tiny_models import SCHEMES, WORDS, config
 
 HISTORY = torch.tensor([[0, 1, 2, 3], [4, 5, -1, -1], [-1, -1, -1, -1]])
 CANDIDATES = torch.tensor([[2, 5], [0, 1], [3, -1], [1, 2]])
@@ -22,7 +22,7 @@ def recommender(titles: Any = None, **options: Any) -> Any:
     sizes = {"heads": 2, "head_dim": 4, "history": 4, "dropout": 0.0}
     titles = titles or config("distance-aware", dropout=0.0)
     model = HeadwiseForRecommendation(RecommenderConfig(titles=titles, **(sizes | options)))
-    initialise_by_name(model, 1)
+    initialize_by_name(model, 1)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
@@ -87,7 +87,7 @@ def test_levels_have_their_own_schemes_and_start_alike() -> None:
     one, other = recommender(scheme="rpr"), recommender(scheme="distance-aware")
     assert type(one.clicks.layers[0].attention.scheme) is not type(other.clicks.layers[0].attention.scheme)
     for model in (one, other):
-        initialise_by_name(model, 7)
+        initialize_by_name(model, 7)
     assert torch.equal(one.titles.encoder.embeddings.words.weight, other.titles.encoder.embeddings.words.weight)
     assert torch.equal(one.clicks.layers[0].attention.q_proj.weight, other.clicks.layers[0].attention.q_proj.weight)
 
