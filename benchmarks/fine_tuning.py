@@ -1,6 +1,6 @@
 """Benchmark of guides and position schemes in fine-tuning: methods × datasets × paired seeds.
 
-    python benchmarks/fine_tuning.py --model MODEL --data FOLDER --out FOLDER
+    python benchmarks/fine_tuning.py --model MODEL --data DIR --out DIR
 
 All methods of a seed have the same training rows, batches and initial head. Each run is a line of `runs.jsonl`.
 Existing runs are not repeated. The table is written to `fine_tuning.md`.

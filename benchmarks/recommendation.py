@@ -1,12 +1,12 @@
-"""What position schemes are worth to a recommender, on simulated click logs whose best reachable AUC is known.
+"""Benchmark of position schemes in news recommendation, on simulated click logs with a known best possible AUC.
 
-    python benchmarks/recommendation.py table --titles ag_news/test.csv --vectors glove.npz --out FOLDER --jobs 12
-    python benchmarks/recommendation.py scale --titles ag_news/test.csv --out FOLDER --sizes 10000 100000
+    python benchmarks/recommendation.py table --titles ag_news/test.csv --vectors glove.npz --out DIR --jobs 12
+    python benchmarks/recommendation.py scale --titles ag_news/test.csv --out DIR --sizes 10000 100000
 
-`table` trains every method of the distance-aware paper's table 5 on a log, schemes that do and do not see recency on
-one whose users drift, and distance-aware models of users who click in bursts and of those who do not. A run that is
-in the folder is not run again. It writes `recommendation.md` and `distances.png`, the paper's figure 7.
-`scale` measures reading, training and evaluation of logs of several sizes, and the metrics of 500,000 impressions.
+`table` trains the methods of table 5 of the distance-aware paper, schemes with and without recency on a log of users
+with drifting interests, and distance-aware models on logs with and without bursts. Existing runs are not repeated. It
+writes `recommendation.md` and `distances.png`, the paper's figure 7. `scale` measures reading, training and evaluation
+of logs of several sizes, and the metrics of 500,000 impressions.
 """
 
 import argparse
@@ -54,7 +54,7 @@ from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.recommendation.ranking import score_by_model, sum_metrics
 from headwise.training.recommendation.titles import tokenize_titles
 
-#: Of each log: what differs from the simulator's defaults.
+#: Options of the simulator for each log.
 LOGS: dict[str, dict[str, Any]] = {
     "default": {},
     "drift": {"drift": 2.0, "interest": 0.5, "bursts": 0.0},
@@ -62,311 +62,331 @@ LOGS: dict[str, dict[str, Any]] = {
     "long-term": {"drift": 0.0, "bursts": 0.0},
 }
 SCHEMES = ("none", "plain", "rpr", "transformer-xl", "tener", "distance-aware")
-DISTANCE: dict[str, Any] = {"model": "distance-aware"}
+DISTANCE_AWARE: dict[str, Any] = {"model": "distance-aware"}
 
-#: Of each log: its methods, and their settings.
+#: The methods of each log, with their options.
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "default": {scheme: {"model": scheme} for scheme in SCHEMES},
     "drift": {
         "none": {"model": "none"},
-        "distance-aware": DISTANCE,
+        "distance-aware": DISTANCE_AWARE,
         "rpr": {"model": "rpr"},
-        "distance-aware, causal": DISTANCE | {"causal": True},
-        "distance-aware, recent pooling": DISTANCE | {"pooling": "recent"},
-        "distance-aware, last click": DISTANCE | {"pooling": "last"},
+        "distance-aware, causal": DISTANCE_AWARE | {"causal": True},
+        "distance-aware, recent pooling": DISTANCE_AWARE | {"pooling": "recent"},
+        "distance-aware, last click": DISTANCE_AWARE | {"pooling": "last"},
     },
-    "bursts": {"distance-aware": DISTANCE},
-    "long-term": {"distance-aware": DISTANCE},
+    "bursts": {"distance-aware": DISTANCE_AWARE},
+    "long-term": {"distance-aware": DISTANCE_AWARE},
 }
-ABOUT = {
-    "default": "Table 5 of the paper: long-term interests, some drift, a quarter of the users in bursts.",
-    "drift": "Drift turned up: only the latest clicks tell what comes next.",
+DESCRIPTIONS = {
+    "default": "Table 5 of the paper: long-term interests, some drift, a quarter of the users with bursts.",
+    "drift": "Strong drift: only the latest clicks predict the next one.",
     "bursts": "All users click in bursts of one topic.",
     "long-term": "Long-term interests only.",
 }
+#: Steps that `scale` measures.
+SCALE_STEPS = ("simulate", "parse", "collate", "train", "evaluate")
+#: Training steps before the measurement starts.
+WARMUP_STEPS = 2
+MAX_HISTORY = 50
 
 
-def prepare(given: argparse.Namespace, name: str) -> None:
-    """A log, simulated and read once."""
-    folder = given.out / "logs" / name
-    if not folder.exists():
-        simulate(SimulationConfig(titles=given.titles, impressions=given.impressions, **LOGS[name]), folder)
-    mind.read(folder)
+def prepare_log(args: argparse.Namespace, name: str) -> None:
+    """Simulate a log, if it does not exist, and parse it into the cache."""
+    directory = args.out / "logs" / name
+    if not directory.exists():
+        simulate(SimulationConfig(titles=args.titles, impressions=args.impressions, **LOGS[name]), directory)
+    mind.read(directory)
 
 
-def run(given: argparse.Namespace, name: str, method: str, seed: int) -> None:
+def run(args: argparse.Namespace, name: str, method: str, seed: int) -> None:
+    """Train a method on a log. The output is written to a log file next to the run directory."""
     torch.set_num_threads(1)
-    folder = given.out / "runs" / name / method / str(seed)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    settings = RecommendationConfig(
+    run_dir = args.out / "runs" / name / method / str(seed)
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    config = RecommendationConfig(
         task="mind",
-        data=(str(given.out / "logs" / name),),
-        vectors=given.vectors,
-        heads=given.heads,
-        head_dim=given.head_dim,
-        epochs=given.epochs,
-        learning_rate=given.learning_rate,
-        batch_size=given.batch_size,
-        title_length=given.title_length,
+        data=(str(args.out / "logs" / name),),
+        vectors=args.vectors,
+        heads=args.heads,
+        head_dim=args.head_dim,
+        epochs=args.epochs,
+        learning_rate=args.learning_rate,
+        batch_size=args.batch_size,
+        title_length=args.title_length,
         seed=seed,
         **METHODS[name][method],
     )
-    with folder.with_suffix(".log").open("w") as log, redirect_stderr(log), redirect_stdout(log):
-        train(settings, folder, force=folder.exists())
+    with run_dir.with_suffix(".log").open("w") as log, redirect_stderr(log), redirect_stdout(log):
+        train(config, run_dir, force=run_dir.exists())
 
 
-def jobs(given: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
-    """What is left to run, the first seeds of all methods first."""
-    for seed in range(given.seeds):
-        for name in given.logs:
-            if name == "default" or seed < given.other_seeds:
-                for method in METHODS[name].keys() & given.methods if given.methods else METHODS[name]:
-                    if not (given.out / "runs" / name / method / str(seed) / "metrics.json").exists():
+def pending_jobs(args: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
+    """Yield log, method and seed of the runs that do not exist yet, seed by seed."""
+    for seed in range(args.seeds):
+        for name in args.logs:
+            if name == "default" or seed < args.other_seeds:
+                for method in METHODS[name].keys() & args.methods if args.methods else METHODS[name]:
+                    if not (args.out / "runs" / name / method / str(seed) / "metrics.json").exists():
                         yield name, method, seed
 
 
-def limited(latest: float, given: argparse.Namespace, *job: Any) -> bool:
-    """A run, unless it is too late to begin one."""
-    if time.time() > latest:
+def run_before(deadline: float, args: argparse.Namespace, *job: Any) -> bool:
+    """Start a run, or return False after the deadline."""
+    if time.time() > deadline:
         return False
-    run(given, *job)
+    run(args, *job)
     return True
 
 
-def table(given: argparse.Namespace) -> None:
-    given.out.mkdir(parents=True, exist_ok=True)
+def run_table(args: argparse.Namespace) -> None:
+    """Train all methods and write the report."""
+    args.out.mkdir(parents=True, exist_ok=True)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     start = time.perf_counter()
-    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-        list(pool.map(partial(prepare, given), given.logs))
-        print(f"logs are there after {time.perf_counter() - start:.0f} s", flush=True)
-        todo = list(jobs(given))
-        futures = {pool.submit(limited, time.time() + given.seconds, given, *job): job for job in todo}
+    with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
+        list(pool.map(partial(prepare_log, args), args.logs))
+        print(f"prepared the logs in {time.perf_counter() - start:.0f} s", flush=True)
+        jobs = list(pending_jobs(args))
+        futures = {pool.submit(run_before, time.time() + args.seconds, args, *job): job for job in jobs}
         for count, future in enumerate(as_completed(futures), start=1):
-            told = "done" if future.result() else "too late"
-            print(f"{count}/{len(todo)} {time.perf_counter() - start:.0f} s {futures[future]} {told}", flush=True)
-    text = "\n".join(section(given, name) for name in given.logs)
-    (given.out / "recommendation.md").write_text(text)
+            status = "finished" if future.result() else "not started"
+            print(f"{count}/{len(jobs)} {time.perf_counter() - start:.0f} s {futures[future]} {status}", flush=True)
+    text = "\n".join(build_section(args, name) for name in args.logs)
+    (args.out / "recommendation.md").write_text(text)
     print(text)
-    picture(given)
+    draw_learned_distances(args)
 
 
-def finished(given: argparse.Namespace, name: str, method: str) -> dict[int, dict[str, Any]]:
-    folder = given.out / "runs" / name / method
-    return {int(path.parent.name): json.loads(path.read_text()) for path in sorted(folder.glob("*/metrics.json"))}
+def load_metrics(args: argparse.Namespace, name: str, method: str) -> dict[int, dict[str, Any]]:
+    """Return the contents of `metrics.json` by seed."""
+    directory = args.out / "runs" / name / method
+    return {int(path.parent.name): json.loads(path.read_text()) for path in sorted(directory.glob("*/metrics.json"))}
 
 
-def section(given: argparse.Namespace, name: str) -> str:
-    """The table of a log: mean and standard deviation over seeds, and the share of the way from 0.5 to the oracle."""
-    runs = {method: finished(given, name, method) for method in METHODS[name]}
-    runs = {method: found for method, found in runs.items() if found}
+def build_section(args: argparse.Namespace, name: str) -> str:
+    """Return the table of a log: mean ± standard deviation over seeds, and the position between 0.5 and the oracle."""
+    runs = {method: load_metrics(args, name, method) for method in METHODS[name]}
+    runs = {method: seeds for method, seeds in runs.items() if seeds}
     if not runs:
         return ""
-    beside = next(iter(next(iter(runs.values())).values()))["baselines"]["test"]
-    best = beside["oracle"]["auc"]
+    baselines = next(iter(next(iter(runs.values())).values()))["baselines"]["test"]
+    oracle_auc = baselines["oracle"]["auc"]
     rows = [
-        f"## {name}\n\n{ABOUT[name]}\n",
-        "| | seeds | " + " | ".join(METRICS) + " | of the way to the oracle | AUC − none, p |",
+        f"## {name}\n\n{DESCRIPTIONS[name]}\n",
+        "| | seeds | " + " | ".join(METRICS) + " | share of the oracle's gain | AUC − none, p |",
     ]
     rows.append("|---|---|" + "---|" * (len(METRICS) + 2))
-    for rival, found in beside.items():
-        cells = [f"{found[metric]:.4f}" for metric in METRICS]
-        rows.append(f"| {rival} | | {' | '.join(cells)} | {share(found['auc'], best)} | |")
+    for baseline, baseline_metrics in baselines.items():
+        cells = [f"{baseline_metrics[metric]:.4f}" for metric in METRICS]
+        rows.append(f"| {baseline} | | {' | '.join(cells)} | {format_share(baseline_metrics['auc'], oracle_auc)} | |")
     for method, seeds in runs.items():
-        values = {metric: [one["figures"]["test"][metric] for one in seeds.values()] for metric in METRICS}
+        values = {metric: [result["metrics"]["test"][metric] for result in seeds.values()] for metric in METRICS}
         cells = [f"{np.mean(x):.4f} ± {np.std(x, ddof=1) if len(x) > 1 else 0:.4f}" for x in values.values()]
-        closed = share(float(np.mean(values["auc"])), best)
-        difference = paired(seeds, runs.get("none", {})) if method != "none" else ""
-        rows.append(f"| {method} | {len(seeds)} | {' | '.join(cells)} | {closed} | {difference} |")
-    seconds = [one["seconds"] for seeds in runs.values() for one in seeds.values()]
-    rows.append(f"\nA run took {np.mean(seconds):.0f} s, {given.jobs} at a time.")
+        share = format_share(float(np.mean(values["auc"])), oracle_auc)
+        difference = format_difference(seeds, runs.get("none", {})) if method != "none" else ""
+        rows.append(f"| {method} | {len(seeds)} | {' | '.join(cells)} | {share} | {difference} |")
+    seconds = [result["train_seconds"] for seeds in runs.values() for result in seeds.values()]
+    rows.append(f"\nMean training time: {np.mean(seconds):.0f} s, with {args.jobs} runs at a time.")
     if any("distance-aware" in method for method in runs):
-        rows.append(f"\n{learnt(given, name)}")
+        rows.append(f"\n{describe_learned_distances(args, name)}")
     return "\n".join(rows) + "\n"
 
 
-def share(auc: float, best: float) -> str:
-    return f"{100 * (auc - 0.5) / (best - 0.5):.0f} %"
+def format_share(auc: float, oracle_auc: float) -> str:
+    """Return the position of an AUC between 0.5 (0 %) and the oracle's (100 %)."""
+    return f"{100 * (auc - 0.5) / (oracle_auc - 0.5):.0f} %"
 
 
-def paired(mine: dict[int, Any], theirs: dict[int, Any]) -> str:
-    seeds = sorted(mine.keys() & theirs.keys())
+def format_difference(results: dict[int, Any], control: dict[int, Any]) -> str:
+    """Return the mean difference in AUC from the control, and the p-value of the paired t-test."""
+    seeds = sorted(results.keys() & control.keys())
     if len(seeds) < 2:
         return ""
-    difference = [mine[s]["metrics"]["test"]["auc"] - theirs[s]["metrics"]["test"]["auc"] for s in seeds]
-    return f"{np.mean(difference):+.4f}, {stats.ttest_1samp(difference, 0.0).pvalue:.3f}"
+    differences = [results[s]["metrics"]["test"]["auc"] - control[s]["metrics"]["test"]["auc"] for s in seeds]
+    return f"{np.mean(differences):+.4f}, {stats.ttest_1samp(differences, 0.0).pvalue:.3f}"
 
 
-def schemes(given: argparse.Namespace, name: str) -> list[tuple[DistanceAware, DistanceAware]]:
-    """The news level's scheme of each distance-aware model, as it began and as it ended."""
-    found = []
-    for seed in finished(given, name, "distance-aware"):
+def load_schemes(args: argparse.Namespace, name: str) -> list[tuple[DistanceAware, DistanceAware]]:
+    """Return the initial and the trained scheme over clicked news, for each distance-aware model."""
+    schemes = []
+    for seed in load_metrics(args, name, "distance-aware"):
         with quiet_libraries():
-            model: Any = HeadwiseForRecommendation.from_pretrained(
-                given.out / "runs" / name / "distance-aware" / str(seed)
+            trained: Any = HeadwiseForRecommendation.from_pretrained(
+                args.out / "runs" / name / "distance-aware" / str(seed)
             )
-        begun: Any = HeadwiseForRecommendation(model.config)
-        initialize_by_name(begun, seed)
-        found.append(tuple(one.clicks.layers[0].attention.scheme for one in (begun, model)))
-    return found
+        initial: Any = HeadwiseForRecommendation(trained.config)
+        initialize_by_name(initial, seed)
+        schemes.append(tuple(model.clicks.layers[0].attention.scheme for model in (initial, trained)))
+    return schemes
 
 
-def learnt(given: argparse.Namespace, name: str) -> str:
-    """What heads of the news level think of distance."""
-    found = [(ended.w.detach().numpy(), (ended.w - begun.w).detach().numpy()) for begun, ended in schemes(given, name)]
-    if not found:
+def describe_learned_distances(args: argparse.Namespace, name: str) -> str:
+    """Return a sentence on the learned w of the heads over clicked news."""
+    pairs = [
+        (trained.w.detach().numpy(), (trained.w - initial.w).detach().numpy())
+        for initial, trained in load_schemes(args, name)
+    ]
+    if not pairs:
         return ""
-    w, moved = (np.concatenate(x) for x in zip(*found, strict=True))
-    by_seed = ", ".join(f"{x.mean():+.3f}" for _, x in found)
-    below, down = (f"{100 * (x < 0).mean():.0f} % of heads" for x in (w, moved))
+    w, change = (np.concatenate(x) for x in zip(*pairs, strict=True))
+    change_by_seed = ", ".join(f"{x.mean():+.3f}" for _, x in pairs)
+    negative, decreased = (f"{100 * (x < 0).mean():.0f} % of heads" for x in (w, change))
     return (
-        f"News-level w of distance-aware: mean {w.mean():+.3f}, {below} below 0; training moved it by "
-        f"{moved.mean():+.3f} on average (by seed {by_seed}), {down} down."
+        f"w of distance-aware attention over clicked news: mean {w.mean():+.3f}, negative for {negative}. Training "
+        f"changed it by {change.mean():+.3f} on average (by seed {change_by_seed}) and decreased it for {decreased}."
     )
 
 
-def picture(given: argparse.Namespace) -> None:
-    """Figure 7: w and v of the news level's heads on each log, of the first seed, heads in order of w."""
-    named = {name: found[0][1] for name in given.logs if (found := schemes(given, name))}
-    for scheme in named.values():
+def draw_learned_distances(args: argparse.Namespace) -> None:
+    """Draw w and v of the heads over clicked news for each log (figure 7), first seed, sorted by w."""
+    schemes = {name: pairs[0][1] for name in args.logs if (pairs := load_schemes(args, name))}
+    for scheme in schemes.values():
         order = scheme.w.detach().argsort()
         assert scheme.v is not None
         scheme.w.data, scheme.v.data = scheme.w.data[order], scheme.v.data[order]
-    if named:
-        save_figure(draw_distances(list(named.values()), names=list(named), reach=50), given.out / "distances.png")
+    if schemes:
+        figure = draw_distances(list(schemes.values()), names=list(schemes), reach=MAX_HISTORY)
+        save_figure(figure, args.out / "distances.png")
 
 
-class Memory:
-    """The most memory of its own that this process has at a time, in MB, files that are mapped not counted."""
+class MemoryMonitor:
+    """Measures the peak of this process's own memory in MB, without memory-mapped files."""
 
     def __init__(self) -> None:
-        self.most, self.over = 0.0, threading.Event()
-        self.watch = threading.Thread(target=self.look, daemon=True)
-        self.watch.start()
+        self.peak_mb, self.stopped = 0.0, threading.Event()
+        self.thread = threading.Thread(target=self.poll, daemon=True)
+        self.thread.start()
 
-    def look(self) -> None:
-        while not self.over.wait(0.02):
+    def poll(self) -> None:
+        while not self.stopped.wait(0.02):
             lines = Path("/proc/self/status").read_text().splitlines()
-            own = next(line for line in lines if line.startswith("RssAnon"))
-            self.most = max(self.most, int(own.split()[1]) / 1024)
+            anonymous = next(line for line in lines if line.startswith("RssAnon"))
+            self.peak_mb = max(self.peak_mb, int(anonymous.split()[1]) / 1024)
 
     def stop(self) -> float:
-        self.over.set()
-        self.watch.join()
-        return self.most
+        self.stopped.set()
+        self.thread.join()
+        return self.peak_mb
 
 
-def measured(given: argparse.Namespace, size: int, what: str) -> dict[str, float]:
-    """One step for one log, in a process of its own: impressions a second and peak memory."""
-    torch.set_num_threads(given.threads)
-    folder, cache = given.out / "logs" / str(size), given.out / "cache" / str(size)
-    count, memory, start = size, Memory(), time.perf_counter()
-    if what == "simulate":
-        if not folder.exists():
-            simulate(SimulationConfig(titles=given.titles, impressions=size, users=max(size // 10, 1000)), folder)
-    elif what == "parse":
-        mind.read(folder, cache=cache)
+def measure_step(args: argparse.Namespace, size: int, step: str) -> dict[str, float]:
+    """Measure one step on one log, in a new process: impressions per second and peak memory."""
+    torch.set_num_threads(args.threads)
+    directory, cache = args.out / "logs" / str(size), args.out / "cache" / str(size)
+    num_impressions, monitor, start = size, MemoryMonitor(), time.perf_counter()
+    if step == "simulate":
+        if not directory.exists():
+            simulate(SimulationConfig(titles=args.titles, impressions=size, users=max(size // 10, 1000)), directory)
+    elif step == "parse":
+        mind.read(directory, cache=cache)
     else:
-        count, start = worked(given, mind.read(folder, cache=cache), what)
+        num_impressions, start = run_step(args, mind.read(directory, cache=cache), step)
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"a second": count / seconds, "own MB": memory.stop(), "with mapped files MB": peak}
+    return {"per second": num_impressions / seconds, "own MB": monitor.stop(), "with mapped files MB": peak}
 
 
-def worked(given: argparse.Namespace, log: mind.Log, what: str) -> tuple[int, float]:
-    """Train for some steps, or evaluate test: how many impressions, and when it began."""
+def run_step(args: argparse.Namespace, log: mind.Log, step: str) -> tuple[int, float]:
+    """Collate batches, train for some steps, or evaluate test. Return the number of impressions and the start time."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     split = log.splits["train"]
-    seen = find_training_impressions(split, len(log.news))
+    impressions = find_training_impressions(split, len(log.news))
     tokenizer = build_tokenizer(log.news.data["title"][:])
-    titles = tokenize_titles(tokenizer, log.news.data, given.title_length)
-    sizes: dict[str, Any] = {"heads": given.heads, "head_dim": given.head_dim}
-    words = HeadwiseConfig(vocab_size=len(tokenizer), word_dim=100, **sizes)
-    model: Any = HeadwiseForRecommendation(RecommenderConfig(titles=words, **sizes))
+    titles = tokenize_titles(tokenizer, log.news.data, args.title_length)
+    sizes: dict[str, Any] = {"heads": args.heads, "head_dim": args.head_dim}
+    title_config = HeadwiseConfig(vocab_size=len(tokenizer), word_dim=100, **sizes)
+    model: Any = HeadwiseForRecommendation(RecommenderConfig(titles=title_config, **sizes))
     model = model.to(device)
-    precision = partial(torch.autocast, device, torch.bfloat16, enabled=device == "cuda")
-    if what == "evaluate":
+    autocast = partial(torch.autocast, device, torch.bfloat16, enabled=device == "cuda")
+    if step == "evaluate":
         start = time.perf_counter()
-        sum_metrics(score_by_model(model, log.splits["test"], titles, history=50, precision=precision))
+        sum_metrics(score_by_model(model, log.splits["test"], titles, history=MAX_HISTORY, precision=autocast))
         return len(log.splits["test"]), start
-    clicks = ClickDataset(split, seen.rows, titles, history=50, negatives=4, seed=0)
-    batches: Any = EpochBatchSampler(np.minimum(seen.history_lengths, 50), given.batch_size, seed=0)
-    if what == "collate":
-        chosen = [next(iter(batch)) for _, batch in zip(range(given.steps), batches, strict=False)]
-        clicks[chosen[0]]  # maps the file
+    dataset = ClickDataset(split, impressions.rows, titles, history=MAX_HISTORY, negatives=4, seed=0)
+    sampler: Any = EpochBatchSampler(np.minimum(impressions.history_lengths, MAX_HISTORY), args.batch_size, seed=0)
+    if step == "collate":
+        batches = [next(iter(batch)) for _, batch in zip(range(args.steps), sampler, strict=False)]
+        dataset[batches[0]]  # maps the file
         start = time.perf_counter()
-        return sum(len(clicks[batch]["history"]) for batch in chosen), start
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        return sum(len(dataset[batch]["history"]) for batch in batches), start
     loader = EpochDataLoader(
-        clicks,
-        batch_sampler=batches,
+        dataset,
+        batch_sampler=sampler,
         collate_fn=unwrap_batch,
         num_workers=int(device == "cuda"),
         pin_memory=device == "cuda",
     )
-    count, start = 0, time.perf_counter()
+    return train_steps(model, loader, autocast, args.steps)
+
+
+def train_steps(model: Any, loader: Any, autocast: Any, num_steps: int) -> tuple[int, float]:
+    """Train for some steps. Return the number of impressions and the start time, both without the warm-up."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    device = model.device
+    num_impressions, start = 0, time.perf_counter()
     for step, batch in enumerate(loader):
-        if step == 2:  # by now everything is warm
-            count, start = 0, time.perf_counter()
-        if step == given.steps + 2:
+        if step == WARMUP_STEPS:
+            num_impressions, start = 0, time.perf_counter()
+        if step == num_steps + WARMUP_STEPS:
             break
-        with precision():
+        with autocast():
             loss = model(**{name: x.to(device, non_blocking=True) for name, x in batch.items()}).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        count += len(batch["history"])
-    if device == "cuda":
+        num_impressions += len(batch["history"])
+    if device.type == "cuda":
         torch.cuda.synchronize()
-    return count, start
+    return num_impressions, start
 
 
-def scale(given: argparse.Namespace) -> None:
-    steps = ("simulate", "parse", "collate", "train", "evaluate")
-    rows = ["| impressions | " + " | ".join(f"{step}, a second | own MB | with mapped files" for step in steps) + " |"]
-    rows.append("|---|" + "---|" * 3 * len(steps))
+def run_scale(args: argparse.Namespace) -> None:
+    """Measure all steps for logs of several sizes and write `scale.md`."""
+    headers = [f"{step}, per second | own MB | with mapped files" for step in SCALE_STEPS]
+    rows = ["| impressions | " + " | ".join(headers) + " |", "|---|" + "---|" * 3 * len(SCALE_STEPS)]
     context = get_context("spawn")
-    for size in given.sizes:
+    for size in args.sizes:
         cells = []
-        for step in steps:
+        for step in SCALE_STEPS:
             with ProcessPoolExecutor(1, mp_context=context) as pool:
-                found = pool.submit(measured, given, size, step).result()
-            cells.append(" | ".join(f"{value:,.0f}" for value in found.values()))
-            print(size, step, {name: round(value) for name, value in found.items()}, flush=True)
+                measurement = pool.submit(measure_step, args, size, step).result()
+            cells.append(" | ".join(f"{value:,.0f}" for value in measurement.values()))
+            print(size, step, {name: round(value) for name, value in measurement.items()}, flush=True)
         rows.append(f"| {size:,} | " + " | ".join(cells) + " |")
-    rows.append(f"\n{judged()}")
-    (given.out / "scale.md").write_text("\n".join(rows) + "\n")
+    rows.append(f"\n{measure_metrics()}")
+    (args.out / "scale.md").write_text("\n".join(rows) + "\n")
     print("\n".join(rows))
 
 
-def judged(impressions: int = 500_000, candidates: int = 30) -> str:
-    """How long metrics take."""
-    random = np.random.default_rng(0)
-    scores = random.random(impressions * candidates, dtype=np.float32)
-    clicked = random.random(len(scores)) < 0.1
-    offsets = np.arange(impressions + 1) * candidates
-    start, worked = time.perf_counter(), time.process_time()
+def measure_metrics(num_impressions: int = 500_000, num_candidates: int = 30) -> str:
+    """Return a sentence on the time to compute the metrics."""
+    rng = np.random.default_rng(0)
+    scores = rng.random(num_impressions * num_candidates, dtype=np.float32)
+    clicked = rng.random(len(scores)) < 0.1
+    offsets = np.arange(num_impressions + 1) * num_candidates
+    start, cpu_start = time.perf_counter(), time.process_time()
     compute(scores, clicked, offsets)
-    seconds, worked = time.perf_counter() - start, time.process_time() - worked
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     return (
-        f"Metrics of {impressions:,} impressions with {len(scores):,} candidates took {seconds:.1f} s, "
-        f"{worked:.1f} s of a core."
+        f"Metrics of {num_impressions:,} impressions with {len(scores):,} candidates took {seconds:.1f} s "
+        f"({cpu_seconds:.1f} s of CPU time)."
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["table", "scale"])
-    parser.add_argument("--titles", required=True, type=Path, help="titles with topics, for the simulator")
+    parser.add_argument("benchmark", choices=["table", "scale"])
+    parser.add_argument("--titles", required=True, type=Path, help="file of titles and topics, for the simulator")
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--vectors", type=Path, help="word vectors")
     parser.add_argument("--logs", nargs="+", default=list(LOGS), choices=list(LOGS))
-    parser.add_argument("--methods", nargs="+", help="only these of each log")
+    parser.add_argument("--methods", nargs="+", help="some of the methods of each log")
     parser.add_argument("--impressions", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--other-seeds", type=int, default=3, help="of the logs beside the default one")
-    parser.add_argument("--jobs", type=int, default=1, help="processes, which share the GPU")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no run after so long")
+    parser.add_argument("--other-seeds", type=int, default=3, help="number of seeds for all logs but the default one")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes, which share the GPU")
+    parser.add_argument("--seconds", type=float, default=1e9, help="time after which no run is started")
     parser.add_argument("--epochs", type=float, default=6)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--batch-size", type=int, default=512)
@@ -374,10 +394,10 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--head-dim", type=int, default=16)
     parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--steps", type=int, default=20, help="of training, that are measured")
+    parser.add_argument("--steps", type=int, default=20, help="number of measured training steps")
     parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
-    {"table": table, "scale": scale}[given.what](given)
+    args = parser.parse_args()
+    {"table": run_table, "scale": run_scale}[args.benchmark](args)
 
 
 if __name__ == "__main__":

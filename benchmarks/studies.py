@@ -54,7 +54,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--single-runs", type=int, default=0, help="run `headwise train` this often instead of a study")
     parser.add_argument("--mps", action="store_true")
-    parser.add_argument("--keep", type=Path, help="the study's folder, which is deleted otherwise")
+    parser.add_argument("--keep", type=Path, help="the study's directory, which is deleted otherwise")
     parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="training options; must come last")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
@@ -98,12 +98,12 @@ def print_rows(path: Path) -> None:
 
 @contextmanager
 def start_mps() -> Iterator[None]:
-    """Run NVIDIA's Multi-Process Service with temporary pipe and log folders."""
+    """Run NVIDIA's Multi-Process Service with temporary directories for pipes and logs."""
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:
         raise SystemExit("--mps: nvidia-cuda-mps-control is not on this machine")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": directory, "CUDA_MPS_LOG_DIRECTORY": directory}
         subprocess.run([control, "-d"], check=True)
         try:
             yield

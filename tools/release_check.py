@@ -1,9 +1,8 @@
-"""Is this ready to be released? Builds wheel and sdist, and lives with the wheel as a user would.
+"""Check a release: build wheel and sdist, install the wheel in an empty environment and run the demo from it.
 
     make release-check
 
-The wheel is installed with its extra `demo` into an empty virtual environment, and the demo runs from there in its
-short form. Nothing is uploaded.
+The wheel is installed with its extra `demo`, and the demo runs with --short. Nothing is uploaded.
 """
 
 import argparse
@@ -21,62 +20,65 @@ ROOT = Path(__file__).parents[1]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder for wheel and sdist, emptied first")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="directory for wheel and sdist; it is emptied")
     parser.add_argument("--no-install", action="store_true", help="build and check only")
-    options = parser.parse_args()
+    arguments = parser.parse_args()
 
-    shutil.rmtree(options.out, ignore_errors=True)
-    run(sys.executable, "-m", "build", "--outdir", options.out, ROOT)
-    wheel, sdist = only(options.out, "*.whl"), only(options.out, "*.tar.gz")
+    shutil.rmtree(arguments.out, ignore_errors=True)
+    run(sys.executable, "-m", "build", "--outdir", arguments.out, ROOT)
+    wheel, sdist = only_match(arguments.out, "*.whl"), only_match(arguments.out, "*.tar.gz")
     run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
 
     version = wheel.name.split("-")[1]
-    heading = told(version, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    heading = find_heading(version, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     if heading is None:
         print(f"CHANGELOG.md has no entry for {version}", file=sys.stderr)
         return 1
     print(f"CHANGELOG.md has {heading}")
 
-    if not options.no_install:
-        with tempfile.TemporaryDirectory() as folder:
-            live_with(wheel, Path(folder))
+    if not arguments.no_install:
+        with tempfile.TemporaryDirectory() as directory:
+            run_installed(wheel, Path(directory))
     print(f"{version} is ready: {wheel.name}, {sdist.name}")
     return 0
 
 
-def told(version: str, changelog: str) -> str | None:
-    """The changelog's heading for a version; what is between two releases is unreleased.
+def find_heading(version: str, changelog: str) -> str | None:
+    """Return the changelog's heading for a version, or None. Development versions belong to [Unreleased].
 
-    >>> told("0.2.0", "## [Unreleased]\\n## [0.2.0] - 2027-01-01"), told("0.2.1.dev3+g12ab", "## [Unreleased]\\n")
+    >>> changelog = "## [Unreleased]\\n## [0.2.0] - 2027-01-01"
+    >>> find_heading("0.2.0", changelog), find_heading("0.2.1.dev3+g12ab", changelog)
     ('[0.2.0]', '[Unreleased]')
-    >>> told("0.3.0", "## [Unreleased]\\n## [0.2.0] - 2027-01-01") is None
+    >>> find_heading("0.3.0", changelog) is None
     True
     """
-    wanted = "[Unreleased]" if re.search(r"dev|\\+", version) else f"[{version}]"
-    return wanted if re.search(rf"^## {re.escape(wanted)}", changelog, re.M) else None
+    heading = "[Unreleased]" if re.search(r"dev|\+", version) else f"[{version}]"
+    return heading if re.search(rf"^## {re.escape(heading)}", changelog, re.M) else None
 
 
-def live_with(wheel: Path, folder: Path) -> None:
-    """Install the wheel where nothing else is, and run the demo from there, away from the sources."""
-    venv.create(folder / "venv", with_pip=True)
-    python = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+def run_installed(wheel: Path, directory: Path) -> None:
+    """Install the wheel in a new virtual environment and run the demo and an inspection, without the sources."""
+    venv.create(directory / "venv", with_pip=True)
+    python = directory / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
     run(python, "-m", "pip", "install", "--quiet", f"{wheel}[demo]")
-    shutil.copy(ROOT / "examples" / "demo.py", folder)
-    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
-    run(python, "-m", "headwise", "--version", cwd=folder, env=alone)
-    run(python, "demo.py", "--short", "--out", "demo", cwd=folder, env=alone)
-    assert (folder / "demo" / "report.html").is_file()
-    inspect = ["inspect", "demo/runs/as-it-is-0", "--text", "A fine film.", "--out", "page.html"]
-    run(python, "-m", "headwise", *inspect, cwd=folder, env=alone)
-    assert (folder / "page.html").is_file()
+    shutil.copy(ROOT / "examples" / "demo.py", directory)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
+    run(python, "-m", "headwise", "--version", cwd=directory, env=env)
+    run(python, "demo.py", "--short", "--out", "demo", cwd=directory, env=env)
+    assert (directory / "demo" / "report.html").is_file()
+    inspect = ["inspect", "demo/runs/unchanged-0", "--text", "A fine film.", "--out", "page.html"]
+    run(python, "-m", "headwise", *inspect, cwd=directory, env=env)
+    assert (directory / "page.html").is_file()
 
 
-def only(folder: Path, pattern: str) -> Path:
-    (found,) = folder.glob(pattern)
-    return found
+def only_match(directory: Path, pattern: str) -> Path:
+    """Return the only file that matches a pattern."""
+    (path,) = directory.glob(pattern)
+    return path
 
 
 def run(*command: object, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
+    """Print a command and run it."""
     print("$", *command, flush=True)
     subprocess.run([str(word) for word in command], cwd=cwd, env=env, check=True)
 

@@ -1,4 +1,4 @@
-"""The architecture page shows the rooms and doors that tests.test_layering.py keeps."""
+"""The architecture page and its diagram show the dependencies that tests/test_layering.py checks."""
 
 import re
 from xml.etree import ElementTree
@@ -7,20 +7,20 @@ from tests.docs.pages import ROOT
 from tests.test_layering import DEPENDENCIES
 
 PAGE = ROOT / "docs" / "architecture.md"
-PICTURE = ROOT / "docs" / "architecture" / "rooms.svg"
+DIAGRAM = ROOT / "docs" / "architecture" / "packages.svg"
 
 
-def test_the_table_is_true() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|$", PAGE.read_text(), re.M)
-    told = {room: set() if doors == "nothing" else set(doors.split(", ")) for room, doors in rows}
-    assert told == DEPENDENCIES
+def test_table_lists_dependencies() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|$", PAGE.read_text(encoding="utf-8"), re.M)
+    table = {package: set() if imports == "none" else set(imports.split(", ")) for package, imports in rows}
+    assert table == DEPENDENCIES
 
 
-def test_what_arrows_lead_to_is_what_may_be_imported() -> None:
-    arrows = {(arrow.get("data-from"), arrow.get("data-to")) for arrow in ElementTree.parse(PICTURE).iter()}
+def test_packages_reached_by_arrows_are_dependencies() -> None:
+    arrows = [(arrow.get("data-from"), arrow.get("data-to")) for arrow in ElementTree.parse(DIAGRAM).iter()]
 
-    def reached(room: str) -> set[str]:
-        ahead = {str(to) for here, to in arrows if here == room}
-        return ahead.union(*map(reached, ahead))
+    def reachable(package: str) -> set[str]:
+        targets = {str(target) for source, target in arrows if source == package}
+        return targets.union(*map(reachable, targets))
 
-    assert {room: reached(room) for room in DEPENDENCIES} == DEPENDENCIES
+    assert {package: reachable(package) for package in DEPENDENCIES} == DEPENDENCIES
