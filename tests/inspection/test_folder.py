@@ -4,96 +4,23 @@ import csv
 import json
 import xml.etree.ElementTree
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from matplotlib.figure import Figure
 
-import headwise as hw
 from headwise.inspection import (
     build_viewer,
     compute_head_statistics,
-    draw_averages,
-    draw_coefficients,
-    draw_components,
     draw_measures,
     draw_received,
-    draw_sigmoids,
     draw_similarity,
-    draw_sorted,
 )
 from headwise.inspection.attention_maps import read
 from headwise.inspection.inspected_model import InspectedModel
 from headwise.inspection.output_dir import find_schemes, plot_learned_parameters, telling_heads, write_inspection
 from headwise.models import HeadwiseConfig, HeadwiseForRecommendation, RecommenderConfig
 from tests.inspection.small import TEXT, bert
-
-
-def layers(seed: int = 0, **options: Any) -> list[hw.DistanceAware]:
-    torch.manual_seed(seed)
-    return [hw.DistanceAware(heads=3, **{"w_spread": 0.5, "v_spread": 1.0} | options) for _ in range(2)]
-
-
-def test_the_sigmoids_are_equation_5() -> None:
-    own = layers()
-    lines = draw_sigmoids(own, reach=4).axes[0].get_lines()[2:]  # two are the axes' crosses
-    learned = np.sort(torch.cat([layer.v for layer in own if layer.v is not None]).detach().numpy())
-    for line, v in zip(lines, learned, strict=True):
-        x, y = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
-        np.testing.assert_allclose(y, (1 + np.exp(v)) / (1 + np.exp(v - x)), rtol=1e-5)
-
-
-def test_layers_without_v_have_no_sigmoid() -> None:
-    with pytest.raises(ValueError, match="v"):
-        draw_sigmoids(layers(mapping="linear"))
-
-
-def test_coefficients_go_from_the_lowest_w_to_the_highest() -> None:
-    own = layers()
-    figure = draw_coefficients(own, tokens=5, most=2)
-    shown = [axes.get_images()[0] for axes in figure.axes if axes.get_images()][:2]
-    w = torch.cat([layer.w for layer in own]).detach()
-    for image, at in zip(shown, (int(w.argmin()), int(w.argmax())), strict=True):
-        f = own[at // 3].coefficients(5)[at % 3].detach().numpy()
-        expected = [[f[abs(i - j)] for j in range(5)] for i in range(5)]
-        np.testing.assert_allclose(np.asarray(image.get_array()), expected, rtol=1e-6)
-
-
-def test_sorted_values_are_means_over_runs() -> None:
-    runs = [layers(seed=seed) for seed in range(4)]
-    axes = draw_sorted({"DA": runs}).axes[0]
-    bars: list[Any] = axes.containers[0].patches if hasattr(axes.containers[0], "patches") else list(axes.patches)
-    expected = np.mean([np.sort(torch.cat([own.w for own in run]).detach().numpy()) for run in runs], axis=0)
-    np.testing.assert_allclose([bar.get_height() for bar in bars], expected, rtol=1e-5)
-
-
-def test_several_models_share_the_axes_of_sorted_values() -> None:
-    axes = draw_sorted({"a": [layers()], "b": [layers(seed=1)]}).axes[0]
-    legend = axes.get_legend()
-    assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
-
-
-def test_averaged_maps_and_what_differs() -> None:
-    one, other = np.random.default_rng(0).random((2, 6, 20, 20))
-    figure = draw_averages({"plain": one, "guided": other}, [f"t{i}" for i in range(20)], most=15)
-    images = [np.asarray(axes.get_images()[0].get_array()) for axes in figure.axes if axes.get_images()][:3]
-    mean, guided = one.mean(axis=0)[:15, :15], other.mean(axis=0)[:15, :15]
-    for image, expected in zip(images, (mean, guided, guided - mean), strict=True):
-        np.testing.assert_allclose(image, expected)
-
-
-def test_components_are_shared_by_all_models() -> None:
-    one, other = np.random.default_rng(0).random((2, 6, 5, 5))
-    panels = draw_components({"plain": one, "guided": other}, layers=2).axes[:2]
-    points = np.concatenate([np.asarray(axes.collections[0].get_offsets()) for axes in panels])
-    whole = np.concatenate([one, other]).reshape(12, -1)
-    centred = whole - whole.mean(axis=0)
-    _, scale, _ = np.linalg.svd(centred, full_matrices=False)
-    np.testing.assert_allclose(np.linalg.norm(points, axis=0), scale[:2])
-    assert panels[0].get_xlim() == panels[1].get_xlim()
 
 
 @pytest.mark.parametrize("count", [1, 3])

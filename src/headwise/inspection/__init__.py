@@ -3,22 +3,17 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headwise.inspection.boxes import draw_boxes
-from headwise.inspection.curves import draw_curves
-from headwise.inspection.differences import draw_differences
-from headwise.inspection.distances import draw_distances
-from headwise.inspection.learned import draw_coefficients, draw_sigmoids, draw_sorted
-from headwise.inspection.maps import draw_maps
 from headwise.inspection.page import Page
-from headwise.inspection.ranks import draw_ranks
+from headwise.inspection.run_plots import draw_boxes, draw_curves, draw_differences, draw_ranks
+from headwise.inspection.scheme_plots import draw_coefficients, draw_distances, draw_sigmoids, draw_sorted
 
 if TYPE_CHECKING:
     from headwise.inspection.attention_maps import attention_maps
     from headwise.inspection.capture import watch
-    from headwise.inspection.comparison import draw_averages, draw_components
     from headwise.inspection.head_statistics import HeadStatistics, compute_head_statistics
-    from headwise.inspection.heads import draw_measures, draw_received, draw_similarity
     from headwise.inspection.inspected_model import InspectedModel
+    from headwise.inspection.map_plots import draw_averages, draw_components, draw_maps
+    from headwise.inspection.statistics_plots import draw_measures, draw_received, draw_similarity
     from headwise.inspection.viewer import Viewer, build_viewer
 
 #: What takes seconds to import, and where it is.
@@ -27,11 +22,12 @@ LATER = {
     "InspectedModel": "inspected_model",
     "Viewer": "viewer",
     "attention_maps": "attention_maps",
-    "draw_averages": "comparison",
-    "draw_components": "comparison",
-    "draw_measures": "heads",
-    "draw_received": "heads",
-    "draw_similarity": "heads",
+    "draw_averages": "map_plots",
+    "draw_components": "map_plots",
+    "draw_maps": "map_plots",
+    "draw_measures": "statistics_plots",
+    "draw_received": "statistics_plots",
+    "draw_similarity": "statistics_plots",
     "build_viewer": "viewer",
     "compute_head_statistics": "head_statistics",
     "watch": "capture",

@@ -21,7 +21,7 @@ from headwise.errors import UserError
 from headwise.inspection.attention_maps import Passages
 from headwise.inspection.capture import watch
 from headwise.inspection.inspected_model import Encoded, InspectedModel, Texts
-from headwise.inspection.measures import distances, entropies, row_blocks
+from headwise.inspection.measures import distances, entropies, row_blocks, to_numpy
 from headwise.integrations import AttentionRows
 
 #: What is measured of each head, and what it means.
@@ -160,8 +160,8 @@ class Collector:
             received=torch.stack([sums.received / sums.places.clamp(min=1) for sums in layers]).numpy(),
             similarity=similarity,
             clusters=clustered(similarity),
-            w=np.stack([numbers(sums.scheme.w) for sums in layers]) if distance_aware else None,
-            v=np.stack([numbers(sums.scheme.v) for sums in layers])
+            w=np.stack([to_numpy(sums.scheme.w) for sums in layers]) if distance_aware else None,
+            v=np.stack([to_numpy(sums.scheme.v) for sums in layers])
             if distance_aware and all(sums.scheme.v is not None for sums in layers)
             else None,
         )
@@ -291,7 +291,3 @@ def count(encoded: Encoded) -> int:
     return int(encoded.inputs["attention_mask"].sum()) + int(
         encoded.inputs.get("pair_attention_mask", torch.tensor(0)).sum()
     )
-
-
-def numbers(x: Tensor) -> NDArray[np.float64]:
-    return np.asarray(x.detach().cpu(), dtype=np.float64)

@@ -5,7 +5,9 @@ B sequences, H heads, R rows (queries from `start` on), N keys. Rows of padding 
 
 from math import log
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -42,3 +44,8 @@ def row_blocks(length: int, sequences: int, heads: int, *, most: int = 2**24) ->
     """
     step = max(1, most // max(1, sequences * heads * length))
     return [(start, min(start + step, length)) for start in range(0, length, step)]
+
+
+def to_numpy(x: Tensor) -> NDArray[np.float64]:
+    """Return a tensor as a float64 array."""
+    return np.asarray(x.detach().cpu(), dtype=np.float64)

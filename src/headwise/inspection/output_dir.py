@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from headwise.attention import DistanceAware
 from headwise.inspection import style
 from headwise.inspection.attention_maps import Reading
-from headwise.inspection.comparison import draw_averages, draw_components
 from headwise.inspection.head_statistics import MEASURES, HeadStatistics
-from headwise.inspection.heads import draw_measures, draw_received, draw_similarity
 from headwise.inspection.inspected_model import InspectedModel
-from headwise.inspection.learned import draw_coefficients, draw_sigmoids, draw_sorted, signed
-from headwise.inspection.maps import draw_maps
+from headwise.inspection.map_plots import draw_averages, draw_components, draw_maps
 from headwise.inspection.quantize import group_size
+from headwise.inspection.scheme_plots import draw_coefficients, draw_sigmoids, draw_sorted, format_signed
+from headwise.inspection.statistics_plots import draw_measures, draw_received, draw_similarity
 from headwise.inspection.viewer import Example, Viewer
 
 PAGE, FIGURES = "page.html", "figures"
@@ -122,7 +121,7 @@ def of_heads(names: Sequence[str], example: Example) -> Figure:
 
 def titled(reading: Reading, layer: int, head: int) -> str:
     w = reading.layers[layer].w
-    told = "" if w is None else f", w = {signed(float(w[head]))}"
+    told = "" if w is None else f", w = {format_signed(float(w[head]))}"
     return f"layer {layer}, head {head}{told}"
 
 
