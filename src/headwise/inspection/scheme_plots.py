@@ -13,7 +13,9 @@ from headwise.inspection import style
 from headwise.inspection.measures import to_numpy
 
 
-def draw_distances(layers: Sequence[DistanceAware], *, reach: int = 30, names: Sequence[str] | None = None) -> Figure:
+def draw_distances(
+    layers: Sequence[DistanceAware], *, reach: int = 30, names: Sequence[str] | None = None
+) -> Figure:
     """Draw w and v of all heads of all layers, and their distance coefficients f.
 
     Args:
