@@ -233,7 +233,9 @@ def picture(given: argparse.Namespace) -> None:
         assert scheme.v is not None
         scheme.w.data, scheme.v.data = scheme.w.data[order], scheme.v.data[order]
     if named:
-        save_figure(draw_distances(list(named.values()), names=list(named), reach=50), given.out / "distances.png")
+        save_figure(
+            draw_distances(list(named.values()), names=list(named), max_distance=50), given.out / "distances.png"
+        )
 
 
 class Memory:

@@ -17,7 +17,7 @@ def build_layers(seed: int = 0, **options: Any) -> list[hw.DistanceAware]:
 
 def test_distances_show_w_v_and_the_coefficients_of_all_heads() -> None:
     layers = build_layers()
-    w, v, curves, *_ = draw_distances(layers, reach=5).axes
+    w, v, curves, *_ = draw_distances(layers, max_distance=5).axes
     for axes, name in ((w, "w"), (v, "v")):
         expected = torch.stack([getattr(layer, name) for layer in layers]).detach()
         np.testing.assert_allclose(np.asarray(axes.get_images()[0].get_array()), expected)

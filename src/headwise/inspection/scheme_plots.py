@@ -14,20 +14,20 @@ from headwise.inspection.measures import to_numpy
 
 
 def draw_distances(
-    layers: Sequence[DistanceAware], *, reach: int = 30, names: Sequence[str] | None = None
+    layers: Sequence[DistanceAware], *, max_distance: int = 30, names: Sequence[str] | None = None
 ) -> Figure:
     """Draw w and v of all heads of all layers, and their distance coefficients f.
 
     Args:
         layers: the schemes of a model's layers, in order.
-        reach: the largest distance shown.
+        max_distance: the largest distance shown.
         names: the labels of the rows, if these are not the layers of one model but, for example, the levels of a
             recommender (figure 7) or several models.
 
     Example:
         >>> import headwise as hw
         >>> figure = draw_distances([hw.DistanceAware(heads=4), hw.DistanceAware(heads=4)])
-        >>> figure = draw_distances([hw.DistanceAware(heads=4)] * 2, names=["words", "clicked news"], reach=50)
+        >>> figure = draw_distances([hw.DistanceAware(heads=4)] * 2, names=["words", "clicked news"], max_distance=50)
     """
     parameters = {
         "w: below 0 near tokens, above 0 far tokens": [to_numpy(layer.w) for layer in layers],
@@ -48,7 +48,7 @@ def draw_distances(
                 axes.set_ylabel("layer")
             figure.colorbar(image, ax=axes, location="bottom", shrink=0.8, aspect=30)
         for layer in layers:
-            for w, f in zip(to_numpy(layer.w), to_numpy(layer.coefficients(reach + 1)), strict=True):
+            for w, f in zip(to_numpy(layer.w), to_numpy(layer.coefficients(max_distance + 1)), strict=True):
                 curves.plot(f, color=style.PALETTE[3 if w > 0 else 0], linewidth=0.8, alpha=0.6)
         curves.set_title("f: distance coefficient")
         curves.set_xlabel("distance |i−j|")
