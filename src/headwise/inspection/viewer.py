@@ -152,7 +152,7 @@ def build_viewer(
         >>> viewer.html().startswith("<!doctype html>")
         True
     """
-    check_examples([model.name for model in models])
+    check_model_names([model.name for model in models])
     rows = [(text,) if isinstance(text, str) else text for text in texts]
     if not rows:
         raise UserError("there are no texts to show")
@@ -170,7 +170,7 @@ def build_viewer(
     return Viewer(", ".join(names), names, tuple(examples), tuple(statistics))
 
 
-def check_examples(names: Sequence[str]) -> None:
+def check_model_names(names: Sequence[str]) -> None:
     """Check the number of models and that their names are distinct.
 
     Raises:
