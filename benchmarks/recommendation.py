@@ -246,7 +246,7 @@ def draw_learned_distances(args: argparse.Namespace) -> None:
         assert scheme.v is not None
         scheme.w.data, scheme.v.data = scheme.w.data[order], scheme.v.data[order]
     if schemes:
-        figure = draw_distances(list(schemes.values()), names=list(schemes), reach=MAX_HISTORY)
+        figure = draw_distances(list(schemes.values()), names=list(schemes), max_distance=MAX_HISTORY)
         save_figure(figure, args.out / "distances.png")
 
 

@@ -27,8 +27,7 @@ from rich.table import Table
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
 from headwise.attention import DistanceAware
-from headwise.inspection import Page, draw_curves, draw_differences, draw_distances, draw_maps
-from headwise.inspection.attention_maps import attention_maps
+from headwise.inspection import Page, attention_maps, draw_curves, draw_differences, draw_distances, draw_maps
 from headwise.integrations import from_pretrained, scheme_modules
 from headwise.training import RunResult, TextConfig, train
 from headwise.training.core.callbacks import quiet_libraries

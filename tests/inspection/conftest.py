@@ -1,4 +1,4 @@
-"""A real browser, where there is one, and a place for what it saw."""
+"""Fixtures for tests in a browser."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-#: Quiet, and without asking the network for anything.
-ARGUMENTS = [
+#: Disables background requests.
+BROWSER_ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -21,45 +21,46 @@ ARGUMENTS = [
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="no browser tests: playwright is not installed")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("no browser tests: there is no Chromium on this system (Debian: apt-get install chromium)")
+    """Return the system's Chromium, or skip the test."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="browser tests require playwright")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("browser tests require Chromium (Debian: apt-get install chromium)")
     with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
-        yield running
-        running.close()
+        chromium = playwright.chromium.launch(executable_path=path, args=BROWSER_ARGUMENTS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
 def artefacts(request: pytest.FixtureRequest) -> Path:
-    """Where screenshots stay after the tests."""
-    folder = request.config.rootpath / "artefacts"
-    folder.mkdir(exist_ok=True)
-    return folder
+    """Return the directory for screenshots, which are kept after the tests."""
+    directory = request.config.rootpath / "artefacts"
+    directory.mkdir(exist_ok=True)
+    return directory
 
 
-Opened = Callable[..., Any]
+OpenPage = Callable[..., Any]
 
 
 @pytest.fixture
-def opened(browser: Any) -> Iterator[Opened]:
-    """Opens a page from disk; whatever the console says, or that goes wrong, fails the test in the end."""
-    complaints: list[str] = []
+def open_page(browser: Any) -> Iterator[OpenPage]:
+    """Open pages from disk. Console messages, errors and requests fail the test at its end."""
+    problems: list[str] = []
     contexts: list[Any] = []
 
-    def open_page(path: Path, link: str = "", **options: Any) -> Any:
+    def open_file(path: Path, fragment: str = "", **options: Any) -> Any:
         context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda asked: None if asked.url.startswith("file:") else complaints.append(asked.url))
-        page.goto(path.as_uri() + link)
+        page.on("console", lambda message: problems.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: None if request.url.startswith("file:") else problems.append(request.url))
+        page.goto(path.as_uri() + fragment)
         page.evaluate("headwise.ready")
         return page
 
-    yield open_page
+    yield open_file
     for context in contexts:
         context.close()
-    assert not complaints
+    assert not problems

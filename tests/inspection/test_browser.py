@@ -1,4 +1,4 @@
-"""The page in a real browser: no errors, right numbers, and it does what keys, clicks and pointers ask for."""
+"""Tests of the interactive page in a browser: no errors, correct numbers, and working controls."""
 
 from pathlib import Path
 from typing import Any
@@ -8,33 +8,32 @@ import pytest
 
 from headwise.inspection import InspectedModel, Viewer, build_viewer, compute_head_statistics
 from headwise.inspection.viewer import Example
-from tests.inspection.conftest import Opened
-from tests.inspection.pages import made_up, page_of
-from tests.inspection.small import TEXT, bert
-from tests.inspection.test_viewer import HOSTILE
+from tests.inspection.conftest import OpenPage
+from tests.inspection.random_viewers import make_viewer, random_passage
+from tests.inspection.test_viewer import HTML_TEXT
+from tests.inspection.tiny_models import TEXT, build_bert
 
-TEXTS = [TEXT, "a fine film", HOSTILE]
+TEXTS = [TEXT, "a fine film", HTML_TEXT]
 PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
 
 
 @pytest.fixture(scope="module")
-def two() -> Viewer:
-    """Two models, one with distance, three texts, and statistics."""
-    models = [bert("as it is"), bert("with distance", seed=1, distance=True)]
+def viewer() -> Viewer:
+    """Two models, the second one distance-aware, three texts, and statistics."""
+    models = [build_bert("plain"), build_bert("distance-aware", seed=1, is_distance_aware=True)]
     rows = [(TEXT,), ("a fine film .",), ("dull actors !",)]
-    return build_viewer(
-        models, TEXTS, labels=["praise", None, HOSTILE], statistics=[compute_head_statistics(x, rows) for x in models]
-    )
+    statistics = [compute_head_statistics(model, rows) for model in models]
+    return build_viewer(models, TEXTS, labels=["positive", None, HTML_TEXT], statistics=statistics)
 
 
 @pytest.fixture(scope="module")
-def path(two: Viewer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("page") / "two.html"
-    two.write(file)
+def path(viewer: Viewer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("page") / "page.html"
+    viewer.write(file)
     return file
 
 
-#: When the browser painted something, and all heads were there, in milliseconds.
+#: The time in milliseconds after which something was painted and all heads were drawn.
 FIRST_PAINT = """() => {
     const [painted] = performance.getEntriesByName('first-contentful-paint');
     const [heads] = performance.getEntriesByName('headwise:heads');
@@ -43,70 +42,71 @@ FIRST_PAINT = """() => {
 
 
 def first_paint(page: Any) -> float:
-    """Milliseconds; asked for again and again, as a browser may forget a promise that nobody else holds."""
-    while (found := page.evaluate(FIRST_PAINT)) is None:
+    """Poll for the time of the first paint in milliseconds. A pending promise could be garbage-collected."""
+    while (milliseconds := page.evaluate(FIRST_PAINT)) is None:
         page.wait_for_timeout(20)
-    return float(found)
+    return float(milliseconds)
 
 
-def state(page: Any) -> dict[str, Any]:
-    found: dict[str, Any] = page.evaluate("({...headwise.state})")
-    return found
+def get_state(page: Any) -> dict[str, Any]:
+    state: dict[str, Any] = page.evaluate("({...headwise.state})")
+    return state
 
 
-def test_every_number_is_the_readings(two: Viewer, path: Path, opened: Opened) -> None:
-    page = opened(path)
-    for text, example in enumerate(two.examples[:2]):
-        for model, reading in enumerate(example.readings):
-            for layer, own in enumerate(reading.layers):
+def test_cells_have_the_captured_weights(viewer: Viewer, path: Path, open_page: OpenPage) -> None:
+    page = open_page(path)
+    for text, example in enumerate(viewer.examples[:2]):
+        for model, passage in enumerate(example.passages):
+            for number, layer in enumerate(passage.layers):
                 for head in range(4):
-                    shape = own.cells.shape[1]
-                    found = page.evaluate(
+                    n = layer.cells.shape[1]
+                    weights = page.evaluate(
                         """async ([text, model, layer, head, n]) => {
-                            const row = [];
+                            const weights = [];
                             for (let i = 0; i < n; i++) for (let j = 0; j < n; j++)
-                                row.push(await headwise.cell(text, model, layer, head, i, j));
-                            return row;
+                                weights.push(await headwise.cellWeight(text, model, layer, head, i, j));
+                            return weights;
                         }""",
-                        [text, model, layer, head, shape],
+                        [text, model, number, head, n],
                     )
-                    np.testing.assert_allclose(np.reshape(found, (shape, shape)), own.map(head), rtol=1e-3, atol=1e-6)
+                    expected = layer.dequantize(head)
+                    np.testing.assert_allclose(np.reshape(weights, (n, n)), expected, rtol=1e-3, atol=1e-6)
 
 
-def test_hovering_over_a_cell_tells_its_weight_in_both_models(two: Viewer, path: Path, opened: Opened) -> None:
-    page = opened(path, "#layer=1&head=2")
-    place = page.evaluate("document.querySelector('.heatmap').place")
+def test_hovering_over_a_cell_shows_its_weight_in_both_models(viewer: Viewer, path: Path, open_page: OpenPage) -> None:
+    page = open_page(path, "#layer=1&head=2")
+    geometry = page.evaluate("document.querySelector('.heatmap').geometry")
     i, j = 4, 6
-    x, y = (place["margin"] + (at + 0.5) * place["cell"] for at in (j, i))
+    x, y = (geometry["margin"] + (group + 0.5) * geometry["cell"] for group in (j, i))
     page.locator(".heatmap").first.hover(position={"x": x, "y": y})
-    tokens = two.examples[0].readings[0].tokens
-    told = page.locator("#readout").inner_text()
-    assert told.startswith(f"{tokens[i]} → {tokens[j]}: as it is: ")
-    weights = [float(part.split(": ")[-1]) for part in told.split(", ")[-2:]]
-    expected = [reading.layers[1].map(2)[i, j] for reading in two.examples[0].readings]
+    tokens = viewer.examples[0].passages[0].tokens
+    readout = page.locator("#readout").inner_text()
+    assert readout.startswith(f"{tokens[i]} → {tokens[j]}: plain: ")
+    weights = [float(part.split(": ")[-1]) for part in readout.split(", ")[-2:]]
+    expected = [passage.layers[1].dequantize(2)[i, j] for passage in viewer.examples[0].passages]
     np.testing.assert_allclose(weights, expected, atol=6e-4)
-    assert page.locator("#tip").is_visible()
+    assert page.locator("#tooltip").is_visible()
     page.mouse.move(5, 5)
-    assert not page.locator("#tip").is_visible()
+    assert not page.locator("#tooltip").is_visible()
 
 
-def test_a_click_opens_a_head_and_the_address_leads_there(path: Path, opened: Opened) -> None:
-    page = opened(path)
+def test_a_click_selects_a_head_and_updates_the_url(path: Path, open_page: OpenPage) -> None:
+    page = open_page(path)
     page.locator("#grids .head[data-layer='1'][data-head='3']").first.click()
     page.wait_for_function("() => document.getElementById('head-title').textContent === 'Layer 1, head 3'")
     assert "layer=1&head=3" in page.url
-    again = opened(path, page.url.partition(".html")[2])
-    assert again.locator("#head-title").inner_text() == "Layer 1, head 3"
-    assert again.locator("#grids .head.chosen").count() == 2  # one in each model
+    reopened = open_page(path, page.url.partition(".html")[2])
+    assert reopened.locator("#head-title").inner_text() == "Layer 1, head 3"
+    assert reopened.locator("#grids .head.selected").count() == 2  # one for each model
 
 
-@pytest.mark.parametrize("link", ["#layer=99&head=-1&token=x&sort=nonsense&text=77&threshold=2", "#", "#%%%"])
-def test_an_address_that_leads_nowhere_leads_to_the_start(link: str, path: Path, opened: Opened) -> None:
-    assert opened(path, link).locator("#head-title").inner_text() == "Layer 0, head 0"
+@pytest.mark.parametrize("fragment", ["#layer=99&head=-1&token=x&sort=nonsense&text=77&threshold=2", "#", "#%%%"])
+def test_invalid_urls_show_the_default_view(fragment: str, path: Path, open_page: OpenPage) -> None:
+    assert open_page(path, fragment).locator("#head-title").inner_text() == "Layer 0, head 0"
 
 
-def test_keys(path: Path, opened: Opened) -> None:
-    page = opened(path)
+def test_keyboard_shortcuts(path: Path, open_page: OpenPage) -> None:
+    page = open_page(path)
     for key, expected in (
         ("ArrowRight", {"head": 1}),
         ("ArrowDown", {"layer": 1, "head": 1}),
@@ -124,184 +124,189 @@ def test_keys(path: Path, opened: Opened) -> None:
         ("t", {"theme": "dark"}),
     ):
         page.keyboard.press(key)
-        found = state(page)
-        assert {name: found[name] for name in expected} == expected, key
+        state = get_state(page)
+        assert {name: state[name] for name in expected} == expected, key
     page.keyboard.press("?")
     assert page.locator("dialog").is_visible()
     page.keyboard.press("Escape")
     assert not page.locator("dialog").is_visible()
 
 
-def test_a_chosen_token_tells_what_it_looks_at(two: Viewer, path: Path, opened: Opened) -> None:
-    page = opened(path, "#layer=0&head=1")
+def test_a_selected_token_shows_its_strongest_keys(viewer: Viewer, path: Path, open_page: OpenPage) -> None:
+    page = open_page(path, "#layer=0&head=1")
     page.locator("#tokens span").nth(3).click()
-    weights = two.examples[0].readings[0].layers[0].map(1)[3]
-    best = two.examples[0].readings[0].tokens[int(weights.argmax())]
-    page.wait_for_function("() => document.getElementById('readout').textContent.includes('looks at')")
-    told = page.locator("#readout").inner_text()
-    assert told.startswith("and (3) looks at as it is: ")
-    assert f"{best} {weights.max():.3f}" in told
+    passage = viewer.examples[0].passages[0]
+    weights = passage.layers[0].dequantize(1)[3]
+    page.wait_for_function("() => document.getElementById('readout').textContent.includes('attends to')")
+    readout = page.locator("#readout").inner_text()
+    assert readout.startswith("and (3) attends to plain: ")
+    assert f"{passage.tokens[int(weights.argmax())]} {weights.max():.3f}" in readout
     assert "token=3" in page.url
 
 
-def test_heads_are_sorted(two: Viewer, path: Path, opened: Opened) -> None:
-    page = opened(path)
-    reading = two.examples[0].readings
+def test_heads_are_sorted(viewer: Viewer, path: Path, open_page: OpenPage) -> None:
+    page = open_page(path)
+    plain, distance_aware = viewer.examples[0].passages
     for name, values in (
-        ("distance", np.stack([layer.distance for layer in reading[0].layers])),
-        ("entropy", np.stack([layer.entropy for layer in reading[0].layers])),
-        ("w", np.stack([layer.w for layer in reading[1].layers if layer.w is not None])),
+        ("distance", np.stack([layer.distance for layer in plain.layers])),
+        ("entropy", np.stack([layer.entropy for layer in plain.layers])),
+        ("w", np.stack([layer.w for layer in distance_aware.layers if layer.w is not None])),
     ):
         page.locator("#sort").select_option(name)
         page.wait_for_function("() => document.querySelectorAll('.grid.sorted .head').length === 16")
         heads = page.eval_on_selector(
             ".grid.sorted", "g => [...g.children].map(b => [+b.dataset.layer, +b.dataset.head])"
         )
-        found = [values[layer, head] for layer, head in heads]
-        assert found == sorted(found), name
+        order = [values[layer, head] for layer, head in heads]
+        assert order == sorted(order), name
 
 
-def test_one_layer_can_be_chosen(path: Path, opened: Opened) -> None:
-    page = opened(path)
-    page.locator("#only").select_option("1")
+def test_the_layer_filter(path: Path, open_page: OpenPage) -> None:
+    page = open_page(path)
+    page.locator("#layer-filter").select_option("1")
     page.wait_for_function("() => document.querySelectorAll('.head').length === 8")
-    assert state(page)["layer"] == 1
+    assert get_state(page)["layer"] == 1
+    assert "layerFilter=1" in page.url
 
 
-def test_weights_below_the_threshold_are_hidden(two: Viewer, path: Path, opened: Opened) -> None:
-    page = opened(path, "#threshold=0.2")
-    lightest = page.evaluate(
+def test_weights_below_the_threshold_are_hidden(viewer: Viewer, path: Path, open_page: OpenPage) -> None:
+    page = open_page(path, "#threshold=0.2")
+    is_hidden = page.evaluate(
         """() => {
-            const canvas = document.querySelector('.heatmap'), {margin, cell, side} = canvas.place;
-            const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height), found = [];
-            const middle = (at) => Math.floor(margin + (at + .5) * cell);
-            for (let i = 0; i < side; i++) for (let j = 0; j < side; j++) {
-                const at = 4 * (middle(i) * canvas.width + middle(j));
-                found.push([...data.slice(at, at + 3)].join() === '253,253,252');
+            const canvas = document.querySelector('.heatmap'), {margin, cell, numGroups} = canvas.geometry;
+            const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height), isHidden = [];
+            const center = (group) => Math.floor(margin + (group + .5) * cell);
+            for (let i = 0; i < numGroups; i++) for (let j = 0; j < numGroups; j++) {
+                const index = 4 * (center(i) * canvas.width + center(j));
+                isHidden.push([...data.slice(index, index + 3)].join() === '253,253,252');
             }
-            return found;
+            return isHidden;
         }"""
     )
-    weights = two.examples[0].readings[0].layers[0].map(0)
-    clear = np.abs(weights - 0.2) > 1e-3
-    np.testing.assert_array_equal(np.reshape(lightest, weights.shape)[clear], (weights < 0.2)[clear])
+    weights = viewer.examples[0].passages[0].layers[0].dequantize(0)
+    is_clear = np.abs(weights - 0.2) > 1e-3
+    np.testing.assert_array_equal(np.reshape(is_hidden, weights.shape)[is_clear], (weights < 0.2)[is_clear])
 
 
-def test_two_models_and_their_difference(two: Viewer, path: Path, opened: Opened, artefacts: Path) -> None:
-    page = opened(path, "#view=difference&layer=1&head=1&a=1&b=0")
+def test_the_difference_of_two_models(viewer: Viewer, path: Path, open_page: OpenPage, artefacts: Path) -> None:
+    page = open_page(path, "#view=difference&layer=1&head=1&a=1&b=0")
     assert page.locator(".heatmap").count() == 3
-    place = page.evaluate("document.querySelectorAll('.heatmap')[2].place")
-    page.locator(".heatmap").nth(2).hover(position={"x": place["margin"] + 3, "y": place["margin"] + 3})
-    told = page.locator("#readout").inner_text()
-    one, other = (two.examples[0].readings[model].layers[1].map(1)[0, 0] for model in (1, 0))
-    shown = float(told.split("difference: ")[1].replace("−", "-"))
-    assert shown == pytest.approx(one - other, abs=6e-4)
+    geometry = page.evaluate("document.querySelectorAll('.heatmap')[2].geometry")
+    page.locator(".heatmap").nth(2).hover(position={"x": geometry["margin"] + 3, "y": geometry["margin"] + 3})
+    readout = page.locator("#readout").inner_text()
+    a, b = (viewer.examples[0].passages[model].layers[1].dequantize(1)[0, 0] for model in (1, 0))
+    assert float(readout.split("difference: ")[1].replace("−", "-")) == pytest.approx(a - b, abs=6e-4)
     page.screenshot(path=artefacts / "difference.png", full_page=True)
 
 
-def test_predictions_stand_beside_the_text(two: Viewer, path: Path, opened: Opened) -> None:
-    told = opened(path).locator("#answers").inner_text()
-    for reading in two.examples[0].readings:
-        assert reading.prediction is not None
-        for label, share in reading.prediction.labels:
-            assert label in told
-            assert f"{100 * share:.{1 if share < 0.1 else 0}f}%" in told
+def test_predictions_are_shown(viewer: Viewer, path: Path, open_page: OpenPage) -> None:
+    predictions = open_page(path).locator("#predictions").inner_text()
+    for passage in viewer.examples[0].passages:
+        assert passage.prediction is not None
+        for label, probability in passage.prediction.labels:
+            assert label in predictions
+            assert f"{100 * probability:.{1 if probability < 0.1 else 0}f}%" in predictions
 
 
-def test_a_hostile_text_is_shown_and_never_run(path: Path, opened: Opened) -> None:
-    page = opened(path, "#text=2")
+def test_html_in_texts_and_labels_is_escaped(path: Path, open_page: OpenPage) -> None:
+    page = open_page(path, "#text=2")
     assert page.evaluate("window.hacked") is None
     assert "script" in page.locator("#tokens").inner_text()
-    assert page.locator("#about").inner_text().endswith(f"its label: {HOSTILE}")
+    assert page.locator("#text-info").inner_text().endswith(f"label: {HTML_TEXT}")
     assert page.locator("main img, main script").count() == 0
 
 
-def test_statistics_lead_to_heads(two: Viewer, path: Path, opened: Opened) -> None:
-    page = opened(path)
+def test_statistics_are_shown_and_select_heads(viewer: Viewer, path: Path, open_page: OpenPage) -> None:
+    page = open_page(path)
     page.locator("#measure").select_option("entropy")
-    page.wait_for_function("() => document.getElementById('measure-about').textContent.includes('bits')")
-    page.wait_for_function("() => document.querySelectorAll('.numbers button').length === 16")
-    button = page.locator(".numbers button[data-layer='1'][data-head='2']").first
-    assert float(button.inner_text()) == pytest.approx(two.statistics[0].measures["entropy"][1, 2], abs=0.006)
+    page.wait_for_function("() => document.getElementById('measure-info').textContent.includes('bits')")
+    page.wait_for_function("() => document.querySelectorAll('.measure-grid button').length === 16")
+    button = page.locator(".measure-grid button[data-layer='1'][data-head='2']").first
+    assert float(button.inner_text()) == pytest.approx(viewer.statistics[0].measures["entropy"][1, 2], abs=0.006)
     button.click()
     page.wait_for_function("() => document.getElementById('head-title').textContent === 'Layer 1, head 2'")
-    assert page.locator("svg.profile polyline").count() == 2
+    assert page.locator("svg.received polyline").count() == 2
     page.locator(".matrix").first.hover(position={"x": 2, "y": 2})
-    assert "1.00" in page.locator("#alike").inner_text()
+    assert "1.00" in page.locator("#similarity-readout").inner_text()
 
 
 @pytest.mark.parametrize(
     ("name", "options"),
     [("light", {}), ("dark", {"color_scheme": "dark"}), ("phone", PHONE), ("print", {"color_scheme": "dark"})],
 )
-def test_how_it_looks(name: str, options: dict[str, Any], path: Path, opened: Opened, artefacts: Path) -> None:
-    page = opened(path, "#layer=1&head=1&token=4", **options)
+def test_themes_and_sizes(name: str, options: dict[str, Any], path: Path, open_page: OpenPage, artefacts: Path) -> None:
+    page = open_page(path, "#layer=1&head=1&token=4", **options)
     if name == "print":
         page.emulate_media(media="print")
     page.wait_for_timeout(300)
     page.screenshot(path=artefacts / f"{name}.png", full_page=True)
-    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert paper == {"dark": "rgb(21, 24, 28)", "print": "rgb(255, 255, 255)"}.get(name, "rgb(253, 253, 252)")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == {"dark": "rgb(21, 24, 28)", "print": "rgb(255, 255, 255)"}.get(name, "rgb(253, 253, 252)")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page scrolls horizontally"
     if name == "print":
         assert not page.locator("nav.controls").is_visible()
     elif name != "phone":
         page.locator("#theme").click()
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != paper
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != background
 
 
-def test_four_models(opened: Opened, artefacts: Path, tmp_path: Path) -> None:
+def test_four_models(open_page: OpenPage, artefacts: Path, tmp_path: Path) -> None:
     names = ("unguided", "MDG", "PDG", "both")
-    viewer = build_viewer([bert(name, seed=seed) for seed, name in enumerate(names)], [TEXT])
+    viewer = build_viewer([build_bert(name, seed=seed) for seed, name in enumerate(names)], [TEXT])
     viewer.write(tmp_path / "four.html")
-    page = opened(tmp_path / "four.html", "#layer=1&head=0")
+    page = open_page(tmp_path / "four.html", "#layer=1&head=0")
     assert page.locator(".heatmap").count() == 4
     assert page.locator(".grid").count() == 4
     page.screenshot(path=artefacts / "four.png", full_page=True)
 
 
-def test_4096_tokens_of_144_heads(opened: Opened, artefacts: Path, tmp_path: Path) -> None:
-    reading = made_up(4096, layers=12, heads=12)
+def test_4096_tokens_and_144_heads(open_page: OpenPage, artefacts: Path, tmp_path: Path) -> None:
+    passage = random_passage(4096, layers=12, heads=12)
     file = tmp_path / "long.html"
-    page_of(reading).write(file)
+    make_viewer(passage).write(file)
     assert file.stat().st_size <= 40 * 2**20
-    for _ in range(3):  # the machine may be busy with something else
-        page = opened(file, "#layer=7&head=3")
+    for _ in range(3):  # the machine may be busy
+        page = open_page(file, "#layer=7&head=3")
         milliseconds = first_paint(page)
         if milliseconds < 2000:
             break
     assert milliseconds < 2000
     page.screenshot(path=artefacts / "long.png", full_page=True)
-    layer = reading.layers[7]
-    assert layer.keys is not None
-    assert layer.weights is not None
-    assert layer.strongest is not None
-    assert page.evaluate("headwise.cell(0, 0, 7, 3, 100, 200)") == pytest.approx(layer.map(3)[100, 200], rel=1e-3)
-    found = page.evaluate("headwise.looks(0, 0, 7, 3, 4000)")
-    weights = np.square(layer.weights[3, 4000] / 255.0) * layer.strongest[3]
-    np.testing.assert_allclose([weight for _, weight in found], weights[weights > 0], rtol=1e-3)
-    assert sorted(key for key, _ in found) == sorted(layer.keys[3, 4000][weights > 0].tolist())
+    layer = passage.layers[7]
+    assert layer.top_keys is not None
+    assert layer.top_weights is not None
+    assert layer.top_weight_max is not None
+    weight = page.evaluate("headwise.cellWeight(0, 0, 7, 3, 100, 200)")
+    assert weight == pytest.approx(layer.dequantize(3)[100, 200], rel=1e-3)
+    entries = page.evaluate("headwise.attendedKeys(0, 0, 7, 3, 4000)")
+    weights = np.square(layer.top_weights[3, 4000] / 255.0) * layer.top_weight_max[3]
+    np.testing.assert_allclose([weight for _, weight in entries], weights[weights > 0], rtol=1e-3)
+    assert sorted(key for key, _ in entries) == sorted(layer.top_keys[3, 4000][weights > 0].tolist())
 
 
-def test_in_a_notebook(two: Viewer, browser: Any, tmp_path: Path) -> None:
+def test_the_page_works_in_a_notebook(viewer: Viewer, browser: Any, tmp_path: Path) -> None:
     file = tmp_path / "notebook.html"
-    file.write_text(f"<!doctype html><body>{two._repr_html_()}</body>", encoding="utf-8")
+    file.write_text(f"<!doctype html><body>{viewer._repr_html_()}</body>", encoding="utf-8")
     page = browser.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(file.as_uri())
-    inside = page.frame_locator("iframe")
-    inside.locator("#grids .head[data-layer='1'][data-head='1']").first.click()
-    inside.locator("#head-title", has_text="Layer 1, head 1").wait_for()
+    frame = page.frame_locator("iframe")
+    frame.locator("#grids .head[data-layer='1'][data-head='1']").first.click()
+    frame.locator("#head-title", has_text="Layer 1, head 1").wait_for()
     page.close()
     assert not errors
 
 
-def test_a_model_without_answers_and_a_single_token(opened: Opened, tmp_path: Path) -> None:
-    subject = bert()
-    bare = InspectedModel(name="bare", model=subject.model.base_model, tokenizer=subject.tokenizer)  # type: ignore[arg-type]
-    build_viewer([bare], ["film"]).write(tmp_path / "bare.html")
-    assert opened(tmp_path / "bare.html").locator("#answers").inner_text() == ""
-    reading = made_up(1, layers=1, heads=1)
-    Viewer("one", ("one",), (Example("one", None, (reading,)),)).write(tmp_path / "one.html")
-    assert opened(tmp_path / "one.html").locator(".heatmap").count() == 1
+def test_a_model_without_classifier_and_a_text_of_one_token(open_page: OpenPage, tmp_path: Path) -> None:
+    classifier = build_bert()
+    encoder = InspectedModel(
+        name="encoder",
+        model=classifier.model.base_model,  # type: ignore[arg-type]
+        tokenizer=classifier.tokenizer,
+    )
+    build_viewer([encoder], ["film"]).write(tmp_path / "encoder.html")
+    assert open_page(tmp_path / "encoder.html").locator("#predictions").inner_text() == ""
+    passage = random_passage(1, layers=1, heads=1)
+    Viewer("one", ("one",), (Example("one", None, (passage,)),)).write(tmp_path / "one.html")
+    assert open_page(tmp_path / "one.html").locator(".heatmap").count() == 1

@@ -1,4 +1,4 @@
-"""A page is one file: nothing is fetched, text is text, figures are inside."""
+"""Tests of reports: text is escaped, figures are embedded, nothing is requested."""
 
 import base64
 from html.parser import HTMLParser
@@ -7,58 +7,58 @@ from pathlib import Path
 from headwise.inspection import Page, draw_differences
 
 
-class Found(HTMLParser):
-    """The tags of a page, and its text."""
+class ParsedPage(HTMLParser):
+    """The tags and the text of a page."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, html: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.told = ""
-        self.feed(page)
+        self.text = ""
+        self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        self.told += data
+        self.text += data
 
 
-HOSTILE = "<script>alert('a & b')</script> \"quoted\" <img src=x>"
+HTML_TEXT = "<script>alert('a & b')</script> \"quoted\" <img src=x>"
 
 
-def test_text_is_shown_as_it_is_wherever_it_stands() -> None:
-    page = Page(HOSTILE)
-    page.section(HOSTILE)
-    page.text(HOSTILE)
-    page.code(HOSTILE)
-    page.table([HOSTILE, "b"], [["1", HOSTILE]])
-    page.figure(draw_differences({"a": [1.0]}, x="points"), HOSTILE)
-    found = Found(page.html())
-    assert found.told.count(HOSTILE) == 8  # the title stands twice
-    assert [tag for tag, _ in found.tags].count("script") == 0
-    (image,) = (attributes for tag, attributes in found.tags if tag == "img")
-    assert image["alt"] == HOSTILE
+def test_text_is_escaped_everywhere() -> None:
+    page = Page(HTML_TEXT)
+    page.section(HTML_TEXT)
+    page.text(HTML_TEXT)
+    page.code(HTML_TEXT)
+    page.table([HTML_TEXT, "b"], [["1", HTML_TEXT]])
+    page.figure(draw_differences({"a": [1.0]}, x="points"), HTML_TEXT)
+    parsed = ParsedPage(page.html())
+    assert parsed.text.count(HTML_TEXT) == 8  # the title occurs twice
+    assert [tag for tag, _ in parsed.tags].count("script") == 0
+    (image,) = (attributes for tag, attributes in parsed.tags if tag == "img")
+    assert image["alt"] == HTML_TEXT
 
 
-def test_the_file_needs_no_other(tmp_path: Path) -> None:
+def test_the_file_is_self_contained(tmp_path: Path) -> None:
     page = Page("Report")
     page.figure(draw_differences({"a": [1.0, -1.0]}, x="points"), "Differences.")
     page.write(tmp_path / "report.html")
-    written = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "://" not in written
-    assert "@import" not in written
-    found = Found(written)
-    assert not [tag for tag, _ in found.tags if tag in ("link", "script", "iframe")]
-    sources = [attributes["src"] for _, attributes in found.tags if "src" in attributes]
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "://" not in html
+    assert "@import" not in html
+    parsed = ParsedPage(html)
+    assert not [tag for tag, _ in parsed.tags if tag in ("link", "script", "iframe")]
+    sources = [attributes["src"] for _, attributes in parsed.tags if "src" in attributes]
     assert len(sources) == 1
     assert sources[0] is not None
-    kind, _, data = sources[0].partition(",")
-    assert kind == "data:image/png;base64"
+    media_type, _, data = sources[0].partition(",")
+    assert media_type == "data:image/png;base64"
     assert base64.b64decode(data).startswith(b"\x89PNG")
 
 
-def test_a_table_has_its_header_and_its_rows() -> None:
+def test_a_table_has_a_header_and_rows() -> None:
     page = Page("Report")
     page.table(["model", "accuracy"], [["plain", "90.1"], ["guided", "90.3"]])
-    tags = [tag for tag, _ in Found(page.html()).tags]
+    tags = [tag for tag, _ in ParsedPage(page.html()).tags]
     assert (tags.count("th"), tags.count("tr"), tags.count("td")) == (2, 3, 4)

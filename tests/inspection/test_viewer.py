@@ -1,4 +1,4 @@
-"""The page as a file: all of it inside, small, escaped, and its bytes are the maps."""
+"""Tests of the interactive page as a file: self-contained, small, escaped, and its bytes are the maps."""
 
 import base64
 import hashlib
@@ -14,57 +14,57 @@ import pytest
 
 from headwise.errors import UserError
 from headwise.inspection import InspectedModel, build_viewer, compute_head_statistics
-from headwise.inspection.viewer import THUMB, thumbs
-from tests.inspection.pages import made_up, page_of
-from tests.inspection.small import TEXT, bert, ours
+from headwise.inspection.viewer import MAX_THUMBNAIL_SIZE, make_thumbnails
+from tests.inspection.random_viewers import make_viewer, random_passage
+from tests.inspection.tiny_models import TEXT, build_bert, build_headwise
 
-HOSTILE = "</script><script>window.hacked = 1</script> \"a\" 'b' & <img src=x onerror=window.hacked=1> \u2028 <!--"
-
-
-def about(html: str) -> Any:
-    (found,) = re.findall(r'<script type="application/json" id="about-data">(.*?)</script>', html, re.DOTALL)
-    return json.loads(found)
+HTML_TEXT = "</script><script>window.hacked = 1</script> \"a\" 'b' & <img src=x onerror=window.hacked=1> \u2028 <!--"
 
 
-def unpacked(html: str, name: str) -> bytes:
-    (found,) = re.findall(rf'id="{name}">([A-Za-z0-9+/=]*)</script>', html)
-    return zlib.decompress(base64.b64decode(found))
+def get_metadata(html: str) -> Any:
+    (content,) = re.findall(r'<script type="application/json" id="metadata">(.*?)</script>', html, re.DOTALL)
+    return json.loads(content)
 
 
-def test_maps_in_the_page_are_the_readings() -> None:
-    viewer = build_viewer([bert(), bert("other", seed=1)], [TEXT, "a fine film"])
+def decode_chunk(html: str, name: str) -> bytes:
+    (content,) = re.findall(rf'id="{name}">([A-Za-z0-9+/=]*)</script>', html)
+    return zlib.decompress(base64.b64decode(content))
+
+
+def test_the_page_contains_the_captured_maps() -> None:
+    viewer = build_viewer([build_bert(), build_bert("other", seed=1)], [TEXT, "a fine film"])
     html = viewer.html()
     for text, example in enumerate(viewer.examples):
-        told = about(html)["texts"][text]
-        assert told["tokens"] == list(example.readings[0].tokens)
-        for model, reading in enumerate(example.readings):
-            for number, layer in enumerate(reading.layers):
-                cells = np.frombuffer(unpacked(html, f"cells-{text}-{model}-{number}"), np.uint8)
+        metadata = get_metadata(html)["texts"][text]
+        assert metadata["tokens"] == list(example.passages[0].tokens)
+        for model, passage in enumerate(example.passages):
+            for number, layer in enumerate(passage.layers):
+                cells = np.frombuffer(decode_chunk(html, f"cells-{text}-{model}-{number}"), np.uint8)
                 np.testing.assert_array_equal(cells.reshape(layer.cells.shape), layer.cells)
-                np.testing.assert_allclose(told["models"][model]["largest"][number], layer.largest, rtol=1e-4)
-                np.testing.assert_allclose(told["models"][model]["distance"][number], layer.distance, rtol=1e-4)
+                for name, expected in (("cell_max", layer.cell_max), ("distance", layer.distance)):
+                    np.testing.assert_allclose(metadata["models"][model][name][number], expected, rtol=1e-4)
 
 
-def test_long_texts_bring_their_strongest_keys() -> None:
-    reading = made_up(600, layers=1, heads=2)
-    html = page_of(reading).html()
-    layer = reading.layers[0]
-    assert layer.keys is not None
-    assert about(html)["texts"][0]["size"] == 3
-    keys = np.frombuffer(unpacked(html, "keys-0-0-0"), "<u2")
-    np.testing.assert_array_equal(keys.reshape(layer.keys.shape), layer.keys)
+def test_the_page_contains_the_top_keys_of_long_texts() -> None:
+    passage = random_passage(600, layers=1, heads=2)
+    html = make_viewer(passage).html()
+    layer = passage.layers[0]
+    assert layer.top_keys is not None
+    assert get_metadata(html)["texts"][0]["group_size"] == 3
+    keys = np.frombuffer(decode_chunk(html, "keys-0-0-0"), "<u2")
+    np.testing.assert_array_equal(keys.reshape(layer.top_keys.shape), layer.top_keys)
 
 
-def test_it_is_small(tmp_path: Path) -> None:
-    page_of(made_up(128, layers=12, heads=12)).write(tmp_path / "short.html")
-    assert (tmp_path / "short.html").stat().st_size < 5 * 2**20
+def test_the_page_is_small(tmp_path: Path) -> None:
+    make_viewer(random_passage(128, layers=12, heads=12)).write(tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 5 * 2**20
 
 
-def test_it_needs_nothing_else_and_only_its_own_script_may_run() -> None:
-    html = build_viewer([bert()], [TEXT]).html()
+def test_the_page_is_self_contained_and_allows_only_its_own_script() -> None:
+    html = build_viewer([build_bert()], [TEXT]).html()
     assert not re.search(r"<(link|iframe|img)\b", html)
-    assert not re.search(r"""(src|href)\s*=""", html.split('id="about-data"')[0])
-    assert set(re.findall(r"https?://[^\s\"']+", html)) <= {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert not re.search(r"""(src|href)\s*=""", html.split('id="metadata"')[0])
+    assert set(re.findall(r"https?://[^\s\"']+", html)) <= {"http://www.w3.org/2000/svg"}  # a namespace
     scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     assert len(scripts) == 1
     digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
@@ -72,57 +72,57 @@ def test_it_needs_nothing_else_and_only_its_own_script_may_run() -> None:
     assert "default-src 'none'" in html
 
 
-def test_what_looks_like_html_is_text() -> None:
-    subject = bert()
-    hostile = InspectedModel(name=HOSTILE, model=subject.model, tokenizer=subject.tokenizer)
-    html = build_viewer([hostile], [HOSTILE], labels=[HOSTILE]).html()
+def test_html_in_names_texts_and_labels_is_escaped() -> None:
+    model = build_bert()
+    html_model = InspectedModel(name=HTML_TEXT, model=model.model, tokenizer=model.tokenizer)
+    html = build_viewer([html_model], [HTML_TEXT], labels=[HTML_TEXT]).html()
     assert "<script>window" not in html
     assert "<img" not in html
-    told = about(html)
-    assert told["models"][0]["name"] == HOSTILE
-    assert told["texts"][0]["label"] == HOSTILE
+    metadata = get_metadata(html)
+    assert metadata["models"][0]["name"] == HTML_TEXT
+    assert metadata["texts"][0]["label"] == HTML_TEXT
 
 
-def test_in_a_notebook_it_displays_itself_in_a_frame_of_its_own() -> None:
-    viewer = build_viewer([bert()], [TEXT])
+def test_a_notebook_displays_the_page_in_a_sandboxed_frame() -> None:
+    viewer = build_viewer([build_bert()], [TEXT])
     frame = viewer._repr_html_()
-    (inside,) = re.findall(r'srcdoc="([^"]*)"', frame)
-    assert unescape(inside) == viewer.html()
+    (content,) = re.findall(r'srcdoc="([^"]*)"', frame)
+    assert unescape(content) == viewer.html()
     assert 'sandbox="allow-scripts"' in frame
 
 
-def test_statistics_are_on_the_page() -> None:
-    subject = bert()
-    found = compute_head_statistics(subject, [(TEXT,), ("a fine film",)])
-    html = build_viewer([subject], [TEXT], statistics=[found]).html()
-    told = about(html)["statistics"][0]
-    np.testing.assert_allclose(told["measures"]["entropy"], found.measures["entropy"], rtol=1e-4)
-    alike = np.frombuffer(unpacked(html, "similarity-0"), np.uint8).reshape(8, 8) / 127 - 1
-    np.testing.assert_allclose(alike, found.similarity, atol=0.005)
+def test_the_page_contains_the_statistics() -> None:
+    model = build_bert()
+    statistics = compute_head_statistics(model, [(TEXT,), ("a fine film",)])
+    html = build_viewer([model], [TEXT], statistics=[statistics]).html()
+    entropy = get_metadata(html)["statistics"][0]["measures"]["entropy"]
+    np.testing.assert_allclose(entropy, statistics.measures["entropy"], rtol=1e-4)
+    similarity = np.frombuffer(decode_chunk(html, "similarity-0"), np.uint8).reshape(8, 8) / 127 - 1
+    np.testing.assert_allclose(similarity, statistics.similarity, atol=0.005)
 
 
-def test_small_pictures_show_the_strongest() -> None:
+def test_thumbnails_are_max_pooled() -> None:
     cells = np.zeros((1, 100, 100), dtype=np.uint8)
     cells[0, 57, 3] = 200
-    small = thumbs(cells)
-    assert small.shape == (1, THUMB, THUMB)
-    assert small.max() == 200
-    assert (small > 0).sum() == 1
+    thumbnails = make_thumbnails(cells)
+    assert thumbnails.shape == (1, MAX_THUMBNAIL_SIZE, MAX_THUMBNAIL_SIZE)
+    assert thumbnails.max() == 200
+    assert (thumbnails > 0).sum() == 1
 
 
 @pytest.mark.parametrize(
-    ("subjects", "texts", "told"),
+    ("models", "texts", "message"),
     [
-        ([], [TEXT], "up to 4 models"),
-        ([bert(str(number)) for number in range(5)], [TEXT], "up to 4 models can be looked at side by side, got 5"),
-        ([bert(), bert()], [TEXT], "two models have the same name"),
-        ([bert()], [], "no text was given"),
-        ([bert()], [""], "an empty text"),
-        ([bert(), ours()], [TEXT], "different tokens"),
-        ([bert(), bert("larger", layers=3)], [TEXT], "different numbers of layers or heads"),
+        ([], [TEXT], "between 1 and 4 models can be shown together, got 0"),
+        ([build_bert(str(number)) for number in range(5)], [TEXT], "between 1 and 4 models .* got 5"),
+        ([build_bert(), build_bert()], [TEXT], "two models have the same name"),
+        ([build_bert()], [], "there are no texts"),
+        ([build_bert()], [""], "a text is empty"),
+        ([build_bert(), build_headwise()], [TEXT], "different tokens"),
+        ([build_bert(), build_bert("larger", layers=3)], [TEXT], "different numbers of layers or heads"),
     ],
-    ids=["none", "five", "twins", "nothing", "empty", "tokens", "layers"],
+    ids=["no model", "five models", "same name", "no text", "empty text", "tokens", "layers"],
 )
-def test_what_cannot_be_shown_is_told(subjects: list[InspectedModel], texts: list[str], told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        build_viewer(subjects, texts)
+def test_invalid_arguments_are_errors(models: list[InspectedModel], texts: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build_viewer(models, texts)

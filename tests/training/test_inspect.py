@@ -43,7 +43,7 @@ def plain(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page_data(page: Path) -> Any:
     """Return the data in a page."""
     html = page.read_text(encoding="utf-8")
-    (data,) = re.findall(r'id="about-data">(.*?)</script>', html, re.DOTALL)
+    (data,) = re.findall(r'id="metadata">(.*?)</script>', html, re.DOTALL)
     return json.loads(data)
 
 
@@ -93,7 +93,7 @@ def test_default_rows_and_the_count_of_empty_rows(run: Path, headwise: Headwise,
 def test_texts_are_truncated_to_the_max_length_of_the_run(run: Path, headwise: Headwise, tmp_path: Path) -> None:
     assert headwise("inspect", run, "--text", "good film " * 20, "--out", tmp_path / "page.html")[0] == 0
     (text,) = page_data(tmp_path / "page.html")["texts"]
-    assert (len(text["tokens"]), text["cut"]) == (12, True)
+    assert (len(text["tokens"]), text["truncated"]) == (12, True)
 
 
 def test_force_replaces_output(plain: Path, headwise: Headwise, tmp_path: Path) -> None:

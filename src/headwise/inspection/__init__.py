@@ -1,40 +1,38 @@
-"""Pictures, and pages of them. What needs transformers is imported when it is asked for first."""
+"""Inspection of attention heads: attention maps, head statistics, plots and HTML pages.
+
+Names that require transformers or scikit-learn are imported on first use.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headwise.inspection.boxes import draw_boxes
-from headwise.inspection.curves import draw_curves
-from headwise.inspection.differences import draw_differences
-from headwise.inspection.distances import draw_distances
-from headwise.inspection.learned import draw_coefficients, draw_sigmoids, draw_sorted
-from headwise.inspection.maps import draw_maps
 from headwise.inspection.page import Page
-from headwise.inspection.ranks import draw_ranks
+from headwise.inspection.run_plots import draw_boxes, draw_curves, draw_differences, draw_ranks
+from headwise.inspection.scheme_plots import draw_coefficients, draw_distances, draw_sigmoids, draw_sorted
 
 if TYPE_CHECKING:
-    from headwise.inspection.attention_maps import attention_maps
-    from headwise.inspection.capture import watch
-    from headwise.inspection.comparison import draw_averages, draw_components
+    from headwise.inspection.capture import attention_maps, capture_attention
     from headwise.inspection.head_statistics import HeadStatistics, compute_head_statistics
-    from headwise.inspection.heads import draw_measures, draw_received, draw_similarity
     from headwise.inspection.inspected_model import InspectedModel
+    from headwise.inspection.map_plots import draw_averages, draw_components, draw_maps
+    from headwise.inspection.statistics_plots import draw_measures, draw_received, draw_similarity
     from headwise.inspection.viewer import Viewer, build_viewer
 
-#: What takes seconds to import, and where it is.
-LATER = {
+#: The modules of the names that are imported on first use.
+LAZY_IMPORTS = {
     "HeadStatistics": "head_statistics",
     "InspectedModel": "inspected_model",
     "Viewer": "viewer",
-    "attention_maps": "attention_maps",
-    "draw_averages": "comparison",
-    "draw_components": "comparison",
-    "draw_measures": "heads",
-    "draw_received": "heads",
-    "draw_similarity": "heads",
+    "attention_maps": "capture",
     "build_viewer": "viewer",
+    "capture_attention": "capture",
     "compute_head_statistics": "head_statistics",
-    "watch": "capture",
+    "draw_averages": "map_plots",
+    "draw_components": "map_plots",
+    "draw_maps": "map_plots",
+    "draw_measures": "statistics_plots",
+    "draw_received": "statistics_plots",
+    "draw_similarity": "statistics_plots",
 }
 
 __all__ = [
@@ -44,6 +42,7 @@ __all__ = [
     "Viewer",
     "attention_maps",
     "build_viewer",
+    "capture_attention",
     "compute_head_statistics",
     "draw_averages",
     "draw_boxes",
@@ -59,11 +58,10 @@ __all__ = [
     "draw_sigmoids",
     "draw_similarity",
     "draw_sorted",
-    "watch",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in LATER:
-        return getattr(import_module(f"headwise.inspection.{LATER[name]}"), name)
+    if name in LAZY_IMPORTS:
+        return getattr(import_module(f"headwise.inspection.{LAZY_IMPORTS[name]}"), name)
     raise AttributeError(f"module 'headwise.inspection' has no attribute {name!r}")

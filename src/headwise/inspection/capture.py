@@ -1,4 +1,4 @@
-"""Looking at a model's attention while it runs, layer by layer; what the model computes stays as it is."""
+"""Capture of a model's attention while it runs. The model's outputs do not change."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -16,123 +16,166 @@ from headwise.integrations import (
     AttentionRows,
     LayerRecord,
     RecordField,
+    UnsupportedAttentionError,
     eval_mode,
     observing,
+    recording,
     recording_output_attentions,
     unwrap_model,
     use_headwise_attention,
 )
 
-#: A model that does not ask transformers' interface gives the maps of all its layers at once: no longer texts for it.
-LONGEST_OWN_MAPS = 1024
+#: Limit for models that return the maps of all layers at once (`output_attentions`).
+MAX_OUTPUT_ATTENTIONS_LENGTH = 1024
 
 
-def watch(model: nn.Module, inputs: Mapping[str, Tensor], watcher: AttentionObserver) -> Any:
-    """Run a model, without dropout and gradients, and show its layers' maps to a watcher as they come.
+def capture_attention(model: nn.Module, inputs: Mapping[str, Tensor], observer: AttentionObserver) -> Any:
+    """Run a model without dropout and gradients, and call an observer with the attention of each layer.
 
     Args:
-        model: one of ours, or any Hugging Face model that asks transformers' `AttentionInterface`, or that returns its
-            maps; of an encoder and decoder, the encoder.
-        inputs: a batch of it.
-        watcher: called with each self-attention layer, in the order in which they run.
+        model: a headwise model, or a Hugging Face model that uses transformers' `AttentionInterface` or supports
+            `output_attentions`. Only the encoder of an encoder-decoder model is run.
+        inputs: a batch for the model.
+        observer: called with each self-attention layer, in the order in which the layers run.
 
     Returns:
-        The model's output, as it would be unwatched.
+        The model's output.
 
     Raises:
-        UserError: its attention cannot be seen.
+        UserError: the model's attention is not accessible.
 
     Example:
         >>> import torch
         >>> from transformers import BertConfig, BertModel
         >>> model = BertModel(BertConfig(vocab_size=30, hidden_size=8, num_hidden_layers=3, num_attention_heads=2))
-        >>> inputs, seen = {"input_ids": torch.tensor([[5, 6, 7]])}, []
-        >>> output = watch(model, inputs, lambda layer, rows: seen.append(rows.weights(0, 3)))
-        >>> len(seen), seen[0].shape
+        >>> inputs, maps = {"input_ids": torch.tensor([[5, 6, 7]])}, []
+        >>> output = capture_attention(model, inputs, lambda layer, rows: maps.append(rows.weights(0, 3)))
+        >>> len(maps), maps[0].shape
         (3, torch.Size([1, 2, 3, 3]))
     """
-    ours = [module for module in model.modules() if isinstance(module, MultiheadAttention)]
-    if ours:
-        with hooked(ours, watcher), eval_mode(model):
+    headwise_layers = [module for module in model.modules() if isinstance(module, MultiheadAttention)]
+    if headwise_layers:
+        with observing_layers(headwise_layers, observer), eval_mode(model):
             return model(**inputs)
     inner = unwrap_model(model)
-    run: Any = inner.get_encoder() if inner.config.is_encoder_decoder else inner
-    seen = 0
+    encoder: Any = inner.get_encoder() if inner.config.is_encoder_decoder else inner
+    num_calls = 0
 
-    def counting(layer: nn.Module, rows: AttentionRows) -> None:
-        nonlocal seen
-        seen += 1
-        watcher(layer, rows)
+    def count_calls(layer: nn.Module, rows: AttentionRows) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        observer(layer, rows)
 
-    with use_headwise_attention(inner), observing(inner, counting), eval_mode(inner):
-        output = run(**inputs)
-    return output if seen else by_own_maps(inner, run, inputs, watcher)
+    with use_headwise_attention(inner), observing(inner, count_calls), eval_mode(inner):
+        output = encoder(**inputs)
+    return output if num_calls else _capture_output_attentions(inner, encoder, inputs, observer)
 
 
 @contextmanager
-def hooked(layers: list[MultiheadAttention], watcher: AttentionObserver) -> Iterator[None]:
-    """Our own layers, watched after they ran; those that look at another sequence are passed over."""
+def observing_layers(layers: list[MultiheadAttention], observer: AttentionObserver) -> Iterator[None]:
+    """Attach an observer to headwise's own layers. Cross-attention is skipped."""
 
-    def ran(layer: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        given = inspect.signature(layer.forward).bind(*args, **kwargs).arguments
-        query, key = given["query"], given["key"]
+    def hook(layer: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        arguments = inspect.signature(layer.forward).bind(*args, **kwargs).arguments
+        query, key = arguments["query"], arguments["key"]
         if query is key and query.dim() == 3:
-            padding = given.get("key_padding_mask")
+            padding = arguments.get("key_padding_mask")
             real = torch.ones(query.shape[:2], dtype=torch.bool, device=query.device) if padding is None else ~padding
-            watcher(layer, AttentionRows(layer.heads, real, layer.scheme, rows_of(layer, given)))
+            observer(layer, AttentionRows(layer.heads, real, layer.scheme, row_weights(layer, arguments)))
 
     with ExitStack() as stack:
         for layer in layers:
-            stack.callback(layer.register_forward_hook(ran, with_kwargs=True).remove)
+            stack.callback(layer.register_forward_hook(hook, with_kwargs=True).remove)
         yield
 
 
-def rows_of(layer: MultiheadAttention, given: Mapping[str, Any]) -> Callable[[int, int], Tensor]:
-    """What gives a layer's weights for some queries, by calling it again for these."""
-    weighty = {"need_weights": True, "average_attn_weights": False, "need_received": False}
+def row_weights(layer: MultiheadAttention, arguments: Mapping[str, Any]) -> Callable[[int, int], Tensor]:
+    """Return the function that computes the weights of a range of queries by calling the layer again."""
+    weight_options = {"need_weights": True, "average_attn_weights": False, "need_received": False}
 
-    def weights(start: int, stop: int) -> Tensor:
-        few = {"query": given["query"][:, start:stop], "offset": given.get("offset", 0) + start}
-        if given.get("query_padding_mask") is not None:
-            few["query_padding_mask"] = given["query_padding_mask"][:, start:stop]
+    def compute(start: int, stop: int) -> Tensor:
+        row_arguments = {"query": arguments["query"][:, start:stop], "offset": arguments.get("offset", 0) + start}
+        if arguments.get("query_padding_mask") is not None:
+            row_arguments["query_padding_mask"] = arguments["query_padding_mask"][:, start:stop]
         for name in ("attn_mask", "position_bias"):
-            if given.get(name) is not None and given[name].shape[-2] > 1:
-                few[name] = given[name][..., start:stop, :]
-        found = layer.forward(**{**given, **weighty, **few})[1]
-        assert found is not None
-        return found
+            if arguments.get(name) is not None and arguments[name].shape[-2] > 1:
+                row_arguments[name] = arguments[name][..., start:stop, :]
+        weights = layer.forward(**{**arguments, **weight_options, **row_arguments})[1]
+        assert weights is not None
+        return weights
 
-    return weights
+    return compute
 
 
-class _Ears:
-    """Hears the maps that a model returns itself."""
+class _MapForwarder:
+    """A recorder that passes the maps a model returns on to an observer."""
 
     is_recording, required_fields = True, frozenset[RecordField]({"weights"})
 
-    def __init__(self, watcher: AttentionObserver) -> None:
-        self.watcher = watcher
+    def __init__(self, observer: AttentionObserver) -> None:
+        self.observer = observer
 
-    def record(self, layer: nn.Module, heard: LayerRecord) -> None:
-        whole = heard.weights
-        assert whole is not None
-        self.watcher(
-            layer, AttentionRows(whole.shape[1], heard.real, None, lambda start, stop: whole[:, :, start:stop])
+    def record(self, layer: nn.Module, record: LayerRecord) -> None:
+        weights = record.weights
+        assert weights is not None
+        self.observer(
+            layer, AttentionRows(weights.shape[1], record.real, None, lambda start, stop: weights[:, :, start:stop])
         )
 
 
-def by_own_maps(model: PreTrainedModel, run: Any, inputs: Mapping[str, Tensor], watcher: AttentionObserver) -> Any:
+def _capture_output_attentions(
+    model: PreTrainedModel, encoder: Any, inputs: Mapping[str, Tensor], observer: AttentionObserver
+) -> Any:
+    """Run a model that does not use transformers' `AttentionInterface`, and pass on the maps that it returns."""
     name, length = type(model).__name__, inputs["input_ids"].shape[-1]
-    if length > LONGEST_OWN_MAPS:
+    if length > MAX_OUTPUT_ATTENTIONS_LENGTH:
         raise UserError(
-            f"{name} does not ask transformers' AttentionInterface, so that all its maps come at once: at most "
-            f"{LONGEST_OWN_MAPS} tokens, got {length}"
+            f"{name} does not use transformers' AttentionInterface, so the maps of all layers are held at once: at "
+            f"most {MAX_OUTPUT_ATTENTIONS_LENGTH} tokens are supported, got {length}"
         )
     try:
-        with recording_output_attentions(model, _Ears(watcher)), eval_mode(model):
-            return run(**inputs)
+        with recording_output_attentions(model, _MapForwarder(observer)), eval_mode(model):
+            return encoder(**inputs)
     except ValueError as error:
         raise UserError(
-            f"{name}: its attention cannot be seen; it neither asks transformers' AttentionInterface nor returns its "
-            f"maps ({error})"
+            f"{name}: its attention is not accessible; it neither uses transformers' AttentionInterface nor returns "
+            f"its maps ({error})"
         ) from None
+
+
+class _MapRecorder:
+    """A recorder that stores the maps of the layers, in the order in which they run."""
+
+    is_recording, required_fields = True, frozenset[RecordField]({"weights"})
+
+    def __init__(self) -> None:
+        self.maps: list[Tensor] = []
+
+    def record(self, layer: nn.Module, record: LayerRecord) -> None:
+        assert record.weights is not None
+        self.maps.append(record.weights)
+
+
+def attention_maps(model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
+    """Return the attention weights of all heads, (layers, B, heads, N, N), with the model's scheme if it has one.
+
+    Args:
+        model: a Hugging Face model that uses transformers' `AttentionInterface`. It is not changed.
+        inputs: a batch for the model.
+
+    Raises:
+        UnsupportedAttentionError: the model does not use the interface.
+
+    Example:
+        >>> import torch
+        >>> from transformers import BertConfig, BertModel
+        >>> model = BertModel(BertConfig(vocab_size=30, hidden_size=8, num_hidden_layers=3, num_attention_heads=2))
+        >>> attention_maps(model, {"input_ids": torch.tensor([[5, 6, 7, 8]])}).shape
+        torch.Size([3, 1, 2, 4, 4])
+    """
+    inner, recorder = unwrap_model(model), _MapRecorder()
+    with use_headwise_attention(inner), recording(inner, recorder), eval_mode(inner):
+        inner(**inputs)
+    if not recorder.maps:
+        raise UnsupportedAttentionError(inner)
+    return torch.stack(recorder.maps)

@@ -1,14 +1,14 @@
-"""What heads do over a whole data set, in one pass: sums are kept, texts and maps are not.
+"""Statistics of attention heads over a dataset, in one pass. Only sums are stored, neither texts nor maps.
 
-L layers of H heads. All numbers are averages over the real tokens of all texts; how alike two heads are is an average
-over texts.
+All measures are means over the tokens of all texts without padding; correlations of heads are means over texts.
+
+L layers, H heads per layer, B sequences, R rows (queries), N keys, P position bins.
 """
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,43 +16,50 @@ from numpy.typing import NDArray
 from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor, nn
 
-from headwise.attention import DistanceAware
+from headwise.attention import DistanceAware, Scheme
 from headwise.errors import UserError
-from headwise.inspection.attention_maps import Passages
-from headwise.inspection.capture import watch
-from headwise.inspection.inspected_model import Encoded, InspectedModel, Texts
-from headwise.inspection.measures import distances, entropies, row_blocks
+from headwise.inspection.capture import capture_attention
+from headwise.inspection.inspected_model import EncodedBatch, InspectedModel, Texts, pad
+from headwise.inspection.measures import compute_distances, compute_entropies, row_blocks, to_numpy
+from headwise.inspection.passages import PassageTracker
 from headwise.integrations import AttentionRows
 
-#: What is measured of each head, and what it means.
+#: The measures of a head and their descriptions.
 MEASURES = {
-    "distance": "how far it looks (tokens)",
-    "entropy": "how widely it looks (bits)",
-    "first": "share that goes to [CLS]",
-    "separators": "share that goes to [SEP]",
-    "punctuation": "share that goes to punctuation",
-    "next": "share that goes to the next token",
-    "previous": "share that goes to the previous token",
+    "distance": "mean attention distance (tokens)",
+    "entropy": "entropy of attention weights (bits)",
+    "first": "share of attention to [CLS]",
+    "separators": "share of attention to [SEP]",
+    "punctuation": "share of attention to punctuation",
+    "next": "share of attention to the next token",
+    "previous": "share of attention to the previous token",
 }
-PLACES = 20  # of a text, from its beginning to its end, in the profile of what tokens receive
-SAMPLED = 2**14  # weights of a head and text, by which it is compared with others
-ALIKE = 0.5  # heads are of one cluster as long as their maps correlate so much on average
-CHUNK, MOST_ROWS, MOST_TOKENS = 256, 32, 8192  # rows read ahead; rows and tokens that a batch holds
+#: Token classes with a measure of the attention that they receive.
+TOKEN_CLASSES = ("first", "separators", "punctuation")
+#: Number of bins of relative positions in a text, for received attention.
+NUM_POSITION_BINS = 20
+#: Largest number of weights per head and text that heads are compared by.
+MAX_COMPARED_WEIGHTS = 2**14
+#: Heads whose maps correlate more than this on average form a cluster.
+MIN_CLUSTER_CORRELATION = 0.5
+#: Number of rows that are read ahead and sorted by length.
+READ_AHEAD_ROWS = 256
+MAX_BATCH_ROWS, MAX_BATCH_TOKENS = 32, 8192
 
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """A model's heads over a data set.
+    """Statistics of a model's heads over a dataset.
 
     Args:
-        name: the model's.
-        texts, tokens: how many there were.
-        empty: rows that were left out, as they have no text.
-        measures: by their names in `MEASURES`, (L, H).
-        received: what a token receives, on average 1, by its place in the text (L, H, PLACES).
-        similarity: the correlation of two heads' maps (L · H, L · H); NaN for heads that never see the same tokens.
-        clusters: of each head the number of its cluster (L · H,), the largest first.
-        w, v: what distance-aware heads learned (L, H).
+        name: the name of the model.
+        texts, tokens: the number of texts and tokens.
+        empty: the number of rows without text, which are skipped.
+        measures: arrays (L, H) by the names in `MEASURES`.
+        received: the received attention of tokens by their relative position in the text, (L, H, P); 1 on average.
+        similarity: the correlations of the maps of all heads, (L · H, L · H); NaN for heads of different passages.
+        clusters: the cluster of each head, (L · H,); cluster 0 is the largest.
+        w, v: the learned parameters of distance-aware heads, (L, H); None for other schemes.
     """
 
     name: str
@@ -68,230 +75,239 @@ class HeadStatistics:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """The number of layers and of heads per layer."""
         layers, heads = self.measures["distance"].shape
         return layers, heads
 
 
-class _Sums:
-    """One layer's sums."""
+class _LayerSums:
+    """The sums of one layer."""
 
-    def __init__(self, heads: int, scheme: Any) -> None:
-        self.queries = 0
+    def __init__(self, heads: int, scheme: Scheme | None) -> None:
+        self.num_queries = 0
         self.measures = {name: torch.zeros(heads, dtype=torch.float64) for name in MEASURES}
-        self.received = torch.zeros(heads, PLACES, dtype=torch.float64)
-        self.places = torch.zeros(PLACES, dtype=torch.float64)
+        self.received = torch.zeros(heads, NUM_POSITION_BINS, dtype=torch.float64)
+        self.bin_sizes = torch.zeros(NUM_POSITION_BINS, dtype=torch.float64)
         self.scheme = scheme
 
 
-class Collector:
-    """Sums over batches of texts; its size depends on the model alone."""
+class HeadStatisticsAccumulator:
+    """Accumulates head statistics over batches of texts. Its memory depends only on the model."""
 
-    def __init__(self, subject: InspectedModel) -> None:
-        self.subject = subject
-        self.layers: dict[nn.Module, _Sums] = {}
-        self.alike: Tensor | None = None
-        self.compared: Tensor | None = None
-        self.texts = self.tokens = 0
-        self._kinds: dict[str, str] = {}
+    def __init__(self, model: InspectedModel) -> None:
+        self.model = model
+        self.layers: dict[nn.Module, _LayerSums] = {}
+        self.correlation_sums: Tensor | None = None
+        self.correlation_counts: Tensor | None = None
+        self.num_texts = self.num_tokens = 0
+        self._token_classes: dict[str, str] = {}
 
     def add(self, rows: Sequence[Texts]) -> None:
-        """Take in a batch of texts."""
-        encoded = self.subject.encode(rows)
-        marks = [{kind: self.marked(passage.sequences, kind) for kind in KINDS} for passage in encoded.passages]
-        passages, samples = Passages(encoded), [dict[nn.Module, Tensor]() for _ in encoded.passages]
+        """Add a batch of texts."""
+        batch = self.model.encode(rows)
+        class_masks = [
+            {name: self._class_mask(passage.sequences, name) for name in TOKEN_CLASSES} for passage in batch.passages
+        ]
+        tracker, samples = PassageTracker(batch), [dict[nn.Module, Tensor]() for _ in batch.passages]
 
-        def see(layer: nn.Module, seen: AttentionRows) -> None:
-            at = passages.of(layer, seen)
-            sums = self.layers.setdefault(layer, _Sums(seen.heads, seen.scheme))
-            samples[at][layer] = measured(sums, seen, marks[at])
+        def add_layer(layer: nn.Module, attention: AttentionRows) -> None:
+            index = tracker.find(layer, attention)
+            sums = self.layers.setdefault(layer, _LayerSums(attention.heads, attention.scheme))
+            samples[index][layer] = accumulate(sums, attention, class_masks[index])
 
-        watch(self.subject.model, encoded.inputs, see)
-        for sampled, passage in zip(samples, encoded.passages, strict=True):
-            self.compare(sampled, [len(sequence) for sequence in passage.sequences])
-        self.texts += len(rows)
-        self.tokens += count(encoded)
+        capture_attention(self.model.model, batch.inputs, add_layer)
+        for passage_samples, passage in zip(samples, batch.passages, strict=True):
+            self._add_correlations(passage_samples, [len(sequence) for sequence in passage.sequences])
+        self.num_texts += len(rows)
+        self.num_tokens += count_tokens(batch)
 
-    def marked(self, sequences: Sequence[Sequence[str]], kind: str) -> Tensor:
-        """Which tokens are of a kind, (B, N)."""
-        longest = max(map(len, sequences))
-        rows = [[self.kind(token) == kind for token in sequence] for sequence in sequences]
-        return torch.tensor([row + [False] * (longest - len(row)) for row in rows])
+    def _class_mask(self, sequences: Sequence[Sequence[str]], token_class: str) -> Tensor:
+        """Return 1 for tokens of a class and 0 for others, (B, N)."""
+        return pad([[self._classify(token) == token_class for token in sequence] for sequence in sequences])
 
-    def kind(self, token: str) -> str:
-        if token not in self._kinds:
-            self._kinds[token] = kind_of(token, self.subject)
-        return self._kinds[token]
+    def _classify(self, token: str) -> str:
+        if token not in self._token_classes:
+            self._token_classes[token] = classify_token(token, self.model)
+        return self._token_classes[token]
 
-    def compare(self, sampled: dict[nn.Module, Tensor], lengths: Sequence[int]) -> None:
-        """Add how alike all heads that saw one passage are."""
+    def _add_correlations(self, samples: dict[nn.Module, Tensor], lengths: Sequence[int]) -> None:
+        """Add the correlations of all heads that processed a passage."""
         heads = next(iter(self.layers.values())).received.shape[0]
         size = len(self.layers) * heads
-        if self.alike is None or self.compared is None:
-            self.alike, self.compared = (torch.zeros(size, size, dtype=torch.float64) for _ in range(2))
-        if not sampled:
+        if self.correlation_sums is None or self.correlation_counts is None:
+            self.correlation_sums, self.correlation_counts = (
+                torch.zeros(size, size, dtype=torch.float64) for _ in range(2)
+            )
+        if not samples:
             return
-        order = list(self.layers)
-        x = torch.cat(list(sampled.values()), dim=1)  # (B, heads of all these layers, rows, N)
+        layers = list(self.layers)
+        x = torch.cat(list(samples.values()), dim=1)  # (B, heads of these layers, R, N)
         real = torch.arange(x.shape[-1], device=x.device) < torch.tensor(lengths, device=x.device)[:, None]
-        rows = sampled_rows(x.shape[-1]).to(x.device)
-        cells = real[:, rows, None] & real[:, None, :]
-        correlation, known = correlations(x, cells)
-        places = torch.tensor([order.index(layer) * heads + head for layer in sampled for head in range(heads)])
-        self.alike[places[:, None], places] += correlation.double().cpu()
-        self.compared[places[:, None], places] += known
+        queries = sample_queries(x.shape[-1]).to(x.device)
+        mask = real[:, queries, None] & real[:, None, :]
+        correlations, count = sum_correlations(x, mask)
+        indices = torch.tensor([layers.index(layer) * heads + head for layer in samples for head in range(heads)])
+        self.correlation_sums[indices[:, None], indices] += correlations.double().cpu()
+        self.correlation_counts[indices[:, None], indices] += count
 
-    def statistics(self, empty: int = 0) -> HeadStatistics:
-        if not self.texts:
-            raise UserError("there is no text to look at")
+    def compute(self, empty: int = 0) -> HeadStatistics:
+        """Return the statistics of all texts so far.
+
+        Raises:
+            UserError: there were no texts.
+        """
+        if not self.num_texts:
+            raise UserError("there are no texts")
         layers = list(self.layers.values())
-        assert self.alike is not None
-        assert self.compared is not None
-        similarity = torch.where(self.compared > 0, self.alike / self.compared.clamp(min=1), torch.nan).numpy()
-        distance_aware = all(isinstance(sums.scheme, DistanceAware) for sums in layers)
+        assert self.correlation_sums is not None
+        assert self.correlation_counts is not None
+        mean = self.correlation_sums / self.correlation_counts.clamp(min=1)
+        similarity = torch.where(self.correlation_counts > 0, mean, torch.nan).numpy()
+        schemes = [sums.scheme for sums in layers if isinstance(sums.scheme, DistanceAware)]
+        is_distance_aware = len(schemes) == len(layers)
+        v = [to_numpy(scheme.v) for scheme in schemes if scheme.v is not None]
         return HeadStatistics(
-            name=self.subject.name,
-            texts=self.texts,
-            tokens=self.tokens,
+            name=self.model.name,
+            texts=self.num_texts,
+            tokens=self.num_tokens,
             empty=empty,
             measures={
-                name: torch.stack([sums.measures[name] / max(1, sums.queries) for sums in layers]).numpy()
+                name: torch.stack([sums.measures[name] / max(1, sums.num_queries) for sums in layers]).numpy()
                 for name in MEASURES
             },
-            received=torch.stack([sums.received / sums.places.clamp(min=1) for sums in layers]).numpy(),
+            received=torch.stack([sums.received / sums.bin_sizes.clamp(min=1) for sums in layers]).numpy(),
             similarity=similarity,
-            clusters=clustered(similarity),
-            w=np.stack([numbers(sums.scheme.w) for sums in layers]) if distance_aware else None,
-            v=np.stack([numbers(sums.scheme.v) for sums in layers])
-            if distance_aware and all(sums.scheme.v is not None for sums in layers)
-            else None,
+            clusters=cluster_heads(similarity),
+            w=np.stack([to_numpy(scheme.w) for scheme in schemes]) if is_distance_aware else None,
+            v=np.stack(v) if len(v) == len(layers) else None,
         )
 
 
-def compute_head_statistics(subject: InspectedModel, rows: Iterable[Texts]) -> HeadStatistics:
-    """What a model's heads do over many texts, which are drawn as they are needed.
+def compute_head_statistics(model: InspectedModel, rows: Iterable[Texts]) -> HeadStatistics:
+    """Compute statistics of a model's heads over many texts. The rows may be a generator.
 
     Args:
-        subject: the model.
-        rows: texts, or pairs; empty ones are left out.
+        model: the model.
+        rows: texts or pairs. Rows with an empty text are skipped.
 
     Raises:
-        UserError: no text at all, or the model's attention cannot be seen.
+        UserError: there are no texts, or the model's attention is not accessible.
 
     Example:
         >>> from transformers import BertConfig, BertModel
         >>> from headwise.models import build_tokenizer
         >>> tokenizer = build_tokenizer(["a fine film ."], framed=True)
         >>> bert = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2))
-        >>> found = statistics(Subject(name="tiny", model=bert, tokenizer=tokenizer), [("a fine film.",), ("a film",)])
-        >>> found.texts, found.measures["entropy"].shape
+        >>> model = InspectedModel(name="tiny", model=bert, tokenizer=tokenizer)
+        >>> statistics = compute_head_statistics(model, [("a fine film.",), ("a film",)])
+        >>> statistics.texts, statistics.measures["entropy"].shape
         (2, (2, 2))
     """
-    collector, empty, rows = Collector(subject), 0, iter(rows)
-    while chunk := list(islice(rows, CHUNK)):
-        real = [texts for texts in chunk if all(text.strip() for text in texts)]
-        empty += len(chunk) - len(real)
-        for batch in batches(real):
-            collector.add(batch)
-    return collector.statistics(empty)
+    accumulator, num_empty, rows = HeadStatisticsAccumulator(model), 0, iter(rows)
+    while chunk := list(islice(rows, READ_AHEAD_ROWS)):
+        non_empty = [texts for texts in chunk if all(text.strip() for text in texts)]
+        num_empty += len(chunk) - len(non_empty)
+        for batch in make_batches(non_empty):
+            accumulator.add(batch)
+    return accumulator.compute(num_empty)
 
 
-def batches(rows: Sequence[Texts]) -> Iterator[list[Texts]]:
-    """Rows of a length together, few enough of them for their maps to be small."""
-    found: list[Texts] = []
+def make_batches(rows: Sequence[Texts]) -> Iterator[list[Texts]]:
+    """Yield batches of rows of similar length, limited in rows and tokens."""
+    batch: list[Texts] = []
     for texts in sorted(rows, key=lambda texts: sum(map(len, texts))):
-        tokens = sum(map(len, texts)) // 2  # hardly more
-        if found and (len(found) == MOST_ROWS or tokens * (len(found) + 1) > MOST_TOKENS):
-            yield found
-            found = []
-        found.append(texts)
-    if found:
-        yield found
+        num_tokens = sum(map(len, texts)) // 2  # an upper estimate: two characters per token
+        if batch and (len(batch) == MAX_BATCH_ROWS or num_tokens * (len(batch) + 1) > MAX_BATCH_TOKENS):
+            yield batch
+            batch = []
+        batch.append(texts)
+    if batch:
+        yield batch
 
 
-#: Kinds of tokens that shares are counted for.
-KINDS = ("first", "separators", "punctuation")
-
-
-def kind_of(token: str, subject: InspectedModel) -> str:
-    if token == subject.first_token:
+def classify_token(token: str, model: InspectedModel) -> str:
+    """Return the class of a token: one of `TOKEN_CLASSES` or "word"."""
+    if token == model.start_token:
         return "first"
-    if token == subject.last_token:
+    if token == model.end_token:
         return "separators"
-    bare = token.removeprefix("##").strip()
-    if bare and all(unicodedata.category(character).startswith(("P", "S")) for character in bare):
+    text = token.removeprefix("##").strip()
+    if text and all(unicodedata.category(character).startswith(("P", "S")) for character in text):
         return "punctuation"
     return "word"
 
 
-def measured(sums: _Sums, seen: AttentionRows, marks: dict[str, Tensor]) -> Tensor:
-    """Add a layer's numbers, and return the rows by which its heads are compared with others, (B, H, rows, N)."""
-    real, length, heads = seen.real, seen.real.shape[1], seen.heads
+def accumulate(sums: _LayerSums, attention: AttentionRows, class_masks: dict[str, Tensor]) -> Tensor:
+    """Add the measures of a layer to its sums, and return the rows that its heads are compared by, (B, H, R, N)."""
+    real, length, heads = attention.real, attention.real.shape[1], attention.heads
     lengths = real.sum(dim=1)
     received = torch.zeros(real.shape[0], heads, length, device=real.device)
-    chosen, sample = sampled_rows(length), []
-    on_device = {kind: mark.to(real.device, torch.float32) for kind, mark in marks.items()}
+    sampled_queries, sample = sample_queries(length), []
+    masks = {name: mask.to(real.device, torch.float32) for name, mask in class_masks.items()}
     for start, stop in row_blocks(length, real.shape[0], heads):
-        weights = seen.weights(start, stop).float()
-        found = {"distance": distances(weights, start), "entropy": entropies(weights)}
-        found |= {kind: torch.einsum("bhrn,bn->bhr", weights, mark) for kind, mark in on_device.items()}
-        found |= {"next": weights.diagonal(start + 1, 2, 3), "previous": below(weights, start)}
-        for name, x in found.items():
+        weights = attention.weights(start, stop).float()
+        measures = {
+            "distance": compute_distances(weights, start),
+            "entropy": compute_entropies(weights),
+            **{name: torch.einsum("bhrn,bn->bhr", weights, mask) for name, mask in masks.items()},
+            "next": weights.diagonal(start + 1, 2, 3),
+            "previous": previous_token_weights(weights, start),
+        }
+        for name, x in measures.items():
             sums.measures[name] += x.sum(dim=(0, 2)).double().cpu()
         received += weights.sum(dim=2)
-        sample.append(weights[:, :, chosen[(chosen >= start) & (chosen < stop)] - start])
-    sums.queries += int(lengths.sum())
-    place = (torch.arange(length, device=real.device) * PLACES // lengths.clamp(min=1)[:, None]).clamp(max=PLACES - 1)
-    one_hot = torch.nn.functional.one_hot(place, PLACES).float() * real[..., None]
+        in_block = (sampled_queries >= start) & (sampled_queries < stop)
+        sample.append(weights[:, :, sampled_queries[in_block] - start])
+    sums.num_queries += int(lengths.sum())
+    bins = torch.arange(length, device=real.device) * NUM_POSITION_BINS // lengths.clamp(min=1)[:, None]
+    bins = bins.clamp(max=NUM_POSITION_BINS - 1)
+    one_hot = torch.nn.functional.one_hot(bins, NUM_POSITION_BINS).float() * real[..., None]
     sums.received += torch.einsum("bhn,bnp->hp", received, one_hot).double().cpu()
-    sums.places += one_hot.sum(dim=(0, 1)).double().cpu()
+    sums.bin_sizes += one_hot.sum(dim=(0, 1)).double().cpu()
     return torch.cat(sample, dim=2)
 
 
-def below(weights: Tensor, start: int) -> Tensor:
-    """What each query gives to the token before it; the rows begin with query `start`."""
+def previous_token_weights(weights: Tensor, start: int) -> Tensor:
+    """Return the weight of each query to the token before it. The rows begin with query `start`."""
     return weights[:, :, 1:].diagonal(0, 2, 3) if start == 0 else weights.diagonal(start - 1, 2, 3)
 
 
-def sampled_rows(length: int) -> Tensor:
-    """The queries by which heads are compared: all of a short text, of a long one some, spread evenly."""
-    count = max(1, min(length, SAMPLED // max(1, length)))
+def sample_queries(length: int) -> Tensor:
+    """Return the queries that heads are compared by: all of a short text, evenly spaced ones of a long text."""
+    count = max(1, min(length, MAX_COMPARED_WEIGHTS // max(1, length)))
     return torch.linspace(0, length - 1, count).round().long()
 
 
-def correlations(x: Tensor, cells: Tensor) -> tuple[Tensor, int]:
-    """The sum over texts of the correlations of all heads' maps, and how many texts these are.
+def sum_correlations(x: Tensor, mask: Tensor) -> tuple[Tensor, int]:
+    """Return the correlations of all heads' maps, summed over texts, and the number of these texts.
 
     Args:
-        x: (B, heads, rows, N).
-        cells: which of them are real, (B, rows, N).
+        x: weights, (B, heads, R, N).
+        mask: True for weights between tokens that are not padding, (B, R, N).
     """
-    flat, kept = x.flatten(2), cells.flatten(1).to(x.dtype)
-    amount = kept.sum(dim=1)
-    told = amount > 1
-    mean = (flat * kept[:, None]).sum(dim=-1, keepdim=True) / amount.clamp(min=1)[:, None, None]
-    centred = torch.nn.functional.normalize((flat - mean) * kept[:, None], dim=-1)
-    return torch.einsum("bic,bjc->ij", centred[told], centred[told]), int(told.sum())
+    weights, unmasked = x.flatten(2), mask.flatten(1).to(x.dtype)
+    count = unmasked.sum(dim=1)
+    is_defined = count > 1
+    mean = (weights * unmasked[:, None]).sum(dim=-1, keepdim=True) / count.clamp(min=1)[:, None, None]
+    centered = torch.nn.functional.normalize((weights - mean) * unmasked[:, None], dim=-1)
+    return torch.einsum("bic,bjc->ij", centered[is_defined], centered[is_defined]), int(is_defined.sum())
 
 
-def clustered(similarity: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Heads whose maps are alike, by average linkage; numbers from 0, the largest cluster first."""
+def cluster_heads(similarity: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Cluster heads by the correlation of their maps, with average linkage. Cluster 0 is the largest."""
     if len(similarity) < 2:
         return np.zeros(len(similarity), dtype=np.int64)
-    apart = np.where(np.isnan(similarity), 2.0, 1.0 - similarity)
-    np.fill_diagonal(apart, 0.0)
-    grouping = AgglomerativeClustering(
-        n_clusters=None, distance_threshold=1.0 - ALIKE, metric="precomputed", linkage="average"
+    distances = np.where(np.isnan(similarity), 2.0, 1.0 - similarity)
+    np.fill_diagonal(distances, 0.0)
+    clustering = AgglomerativeClustering(
+        n_clusters=None, distance_threshold=1.0 - MIN_CLUSTER_CORRELATION, metric="precomputed", linkage="average"
     )
-    labels = grouping.fit_predict(apart)
+    labels = clustering.fit_predict(distances)
     by_size = sorted(set(labels), key=lambda label: (-(labels == label).sum(), np.flatnonzero(labels == label)[0]))
     return np.array([by_size.index(label) for label in labels], dtype=np.int64)
 
 
-def count(encoded: Encoded) -> int:
-    return int(encoded.inputs["attention_mask"].sum()) + int(
-        encoded.inputs.get("pair_attention_mask", torch.tensor(0)).sum()
-    )
-
-
-def numbers(x: Tensor) -> NDArray[np.float64]:
-    return np.asarray(x.detach().cpu(), dtype=np.float64)
+def count_tokens(batch: EncodedBatch) -> int:
+    """Return the number of tokens in a batch, without padding."""
+    pair_mask = batch.inputs.get("pair_attention_mask", torch.tensor(0))
+    return int(batch.inputs["attention_mask"].sum()) + int(pair_mask.sum())

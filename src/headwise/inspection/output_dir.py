@@ -1,4 +1,4 @@
-"""A folder of what there is to see: the page, figures as PNG and SVG, tables as CSV and JSON."""
+"""The output directory of an inspection: the page, figures as PNG and SVG, tables as CSV and JSON."""
 
 import csv
 import json
@@ -12,54 +12,54 @@ from numpy.typing import NDArray
 
 from headwise.attention import DistanceAware
 from headwise.inspection import style
-from headwise.inspection.attention_maps import Reading
-from headwise.inspection.comparison import draw_averages, draw_components
 from headwise.inspection.head_statistics import MEASURES, HeadStatistics
-from headwise.inspection.heads import draw_measures, draw_received, draw_similarity
 from headwise.inspection.inspected_model import InspectedModel
-from headwise.inspection.learned import draw_coefficients, draw_sigmoids, draw_sorted, signed
-from headwise.inspection.maps import draw_maps
+from headwise.inspection.map_plots import draw_averages, draw_components, draw_maps
+from headwise.inspection.passages import PassageAttention
 from headwise.inspection.quantize import group_size
+from headwise.inspection.scheme_plots import draw_coefficients, draw_sigmoids, draw_sorted, format_signed
+from headwise.inspection.statistics_plots import draw_measures, draw_received, draw_similarity
 from headwise.inspection.viewer import Example, Viewer
 
 PAGE, FIGURES = "page.html", "figures"
-MOST_TOKENS = 30  # of a text in a figure of maps
-HEADS_SHOWN = 4
+MAX_FIGURE_TOKENS = 30
+MAX_FIGURE_HEADS = 4
 
 
-def write_inspection(viewer: Viewer, subjects: Sequence[InspectedModel], folder: Path) -> None:
-    """The page, its figures and its tables.
+def write_inspection(viewer: Viewer, models: Sequence[InspectedModel], out_dir: Path) -> None:
+    """Write the page, its figures and its tables.
 
     Args:
-        viewer: the page.
-        subjects: its models.
-        folder: where to write; it is made if it is not there.
+        viewer: the contents of the page.
+        models: the models of the page.
+        out_dir: the output directory; it is created if necessary.
     """
-    write_figures(figures(viewer, subjects), folder)
-    viewer.write(folder / PAGE)
+    write_figures(plot_all(viewer, models), out_dir)
+    viewer.write(out_dir / PAGE)
     if viewer.statistics:
-        write_tables(viewer.statistics, folder)
+        write_tables(viewer.statistics, out_dir)
 
 
-def write_figures(drawn: Iterable[tuple[str, Figure]], folder: Path) -> None:
-    """Figures by their names, as PNG and SVG."""
-    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
-    for name, figure in drawn:
-        style.save_figure(figure, folder / FIGURES / f"{name}.png")
-        figure.set_layout_engine("none")  # it is laid out by now
-        style.save_figure(figure, folder / FIGURES / f"{name}.svg")
+def write_figures(figures: Iterable[tuple[str, Figure]], out_dir: Path) -> None:
+    """Write named figures as PNG and SVG."""
+    (out_dir / FIGURES).mkdir(parents=True, exist_ok=True)
+    for name, figure in figures:
+        style.save_figure(figure, out_dir / FIGURES / f"{name}.png")
+        figure.set_layout_engine("none")  # the layout was computed for the PNG
+        style.save_figure(figure, out_dir / FIGURES / f"{name}.svg")
 
 
-def figures(viewer: Viewer, subjects: Sequence[InspectedModel]) -> Iterator[tuple[str, Figure]]:
-    """Every figure that there is something to draw for, and its name."""
-    yield from plot_learned_parameters({subject.name: [subject] for subject in subjects})
+def plot_all(viewer: Viewer, models: Sequence[InspectedModel]) -> Iterator[tuple[str, Figure]]:
+    """Yield all figures for a page, with their names."""
+    yield from plot_learned_parameters({model.name: [model] for model in models})
     for number, example in enumerate(viewer.examples, 1):
-        which = f"-{number}" if len(viewer.examples) > 1 else ""
-        yield f"maps{which}", of_heads(viewer.names, example)
-        maps = {name: all_maps(reading) for name, reading in zip(viewer.names, example.readings, strict=True)}
-        yield f"average{which}", draw_averages(maps, labels(example.readings[0]))
-        if sum(map(len, maps.values())) > 2 and len(example.readings[0].tokens) > 1:
-            yield f"components{which}", draw_components(maps, len(example.readings[0].layers))
+        suffix = f"-{number}" if len(viewer.examples) > 1 else ""
+        yield f"maps{suffix}", plot_selected_heads(viewer.names, example)
+        passages = example.passages
+        maps = {name: stack_maps(passage) for name, passage in zip(viewer.names, passages, strict=True)}
+        yield f"average{suffix}", draw_averages(maps, cell_labels(passages[0]))
+        if sum(map(len, maps.values())) > 2 and len(passages[0].tokens) > 1:
+            yield f"components{suffix}", draw_components(maps, len(passages[0].layers))
     if viewer.statistics:
         yield "measures", draw_measures(viewer.statistics)
         yield "received", draw_received(viewer.statistics)
@@ -67,129 +67,134 @@ def figures(viewer: Viewer, subjects: Sequence[InspectedModel]) -> Iterator[tupl
 
 
 def plot_learned_parameters(models: Mapping[str, Sequence[InspectedModel]]) -> Iterator[tuple[str, Figure]]:
-    """Figures of what distance-aware heads have learned, which need no text; none of models without such heads.
+    """Yield figures of the learned parameters of distance-aware heads; none for models without such heads.
 
     Args:
-        models: one or more runs of each, such as one for each seed; sorted values are means over them.
+        models: one or more runs of each model, such as one for each seed. Sorted values are means over the runs.
     """
-    learned: dict[str, list[list[DistanceAware]]] = {}
+    schemes: dict[str, list[list[DistanceAware]]] = {}
     for name, runs in models.items():
-        for subject in runs:
-            for part, layers in find_schemes(subject).items():
-                learned.setdefault(f"{name}, {part}" if part else name, []).append(layers)
-    single = [layers for runs in learned.values() for layers in runs]
-    for number, layers in enumerate(single, 1):
-        which = f"-{number}" if len(single) > 1 else ""
+        for run in runs:
+            for part, layers in find_schemes(run).items():
+                schemes.setdefault(f"{name}, {part}" if part else name, []).append(layers)
+    single_runs = [layers for runs in schemes.values() for layers in runs]
+    for number, layers in enumerate(single_runs, 1):
+        suffix = f"-{number}" if len(single_runs) > 1 else ""
         if all(layer.v is not None for layer in layers):
-            yield f"sigmoids{which}", draw_sigmoids(layers)
-        yield f"coefficients{which}", draw_coefficients(layers)
-    if learned:
-        yield "sorted", draw_sorted(learned)
+            yield f"sigmoids{suffix}", draw_sigmoids(layers)
+        yield f"coefficients{suffix}", draw_coefficients(layers)
+    if schemes:
+        yield "sorted", draw_sorted(schemes)
 
 
-def find_schemes(subject: InspectedModel) -> dict[str, list[DistanceAware]]:
-    """A model's distance-aware layers by the part that they are in, such as a translator's encoder; "" is all of it."""
-    found: dict[str, list[DistanceAware]] = {}
-    for place, module in (subject.part_of or subject.model).named_modules():
+def find_schemes(model: InspectedModel) -> dict[str, list[DistanceAware]]:
+    """Return a model's distance-aware layers by submodule, such as a translator's encoder; "" if there is only one."""
+    parts: dict[str, list[DistanceAware]] = {}
+    for name, module in (model.part_of or model.model).named_modules():
         if isinstance(module, DistanceAware):
-            found.setdefault(place.partition(".")[0], []).append(module)
-    return {"": next(iter(found.values()))} if len(found) == 1 else found
+            parts.setdefault(name.partition(".")[0], []).append(module)
+    return {"": next(iter(parts.values()))} if len(parts) == 1 else parts
 
 
-def all_maps(reading: Reading) -> NDArray[np.float32]:
-    """The maps of all heads, layer after layer, (L · H, cells, cells)."""
-    return np.stack([layer.map(head) for layer in reading.layers for head in range(len(layer.cells))])
+def stack_maps(passage: PassageAttention) -> NDArray[np.float32]:
+    """Return the maps of all heads, layer by layer, (L · H, groups, groups)."""
+    return np.stack([layer.dequantize(head) for layer in passage.layers for head in range(len(layer.cells))])
 
 
-def labels(reading: Reading) -> list[str]:
-    """A label for each cell: its token, or the first of its group."""
-    size = group_size(len(reading.tokens))
-    return list(reading.tokens) if size == 1 else [f"{token} …" for token in reading.tokens[::size]]
+def cell_labels(passage: PassageAttention) -> list[str]:
+    """Return the label of each cell: its token, or the first token of its group."""
+    size = group_size(len(passage.tokens))
+    return list(passage.tokens) if size == 1 else [f"{token} …" for token in passage.tokens[::size]]
 
 
-def of_heads(names: Sequence[str], example: Example) -> Figure:
-    """Maps of some heads with their tokens, the same heads of every model (figure 8 of Wu et al.)."""
-    few = labels(example.readings[0])[:MOST_TOKENS]
-    learned = (reading for reading in example.readings if reading.layers[0].w is not None)
-    chosen = telling_heads(next(learned, example.readings[0]))
+def plot_selected_heads(names: Sequence[str], example: Example) -> Figure:
+    """Plot the maps of some heads with their tokens, the same heads for each model (figure 8 of Wu et al. 2021)."""
+    tokens = cell_labels(example.passages[0])[:MAX_FIGURE_TOKENS]
+    distance_aware = (passage for passage in example.passages if passage.layers[0].w is not None)
+    heads = select_heads(next(distance_aware, example.passages[0]))
     maps = [
-        np.stack([reading.layers[layer].map(head)[: len(few), : len(few)] for layer, head in chosen])
-        for reading in example.readings
+        np.stack([passage.layers[layer].dequantize(head)[: len(tokens), : len(tokens)] for layer, head in heads])
+        for passage in example.passages
     ]
-    titles = [[titled(reading, layer, head) for layer, head in chosen] for reading in example.readings]
-    return draw_maps(maps, few, list(names), heads=titles)
+    titles = [[head_title(passage, layer, head) for layer, head in heads] for passage in example.passages]
+    return draw_maps(maps, tokens, list(names), heads=titles)
 
 
-def titled(reading: Reading, layer: int, head: int) -> str:
-    w = reading.layers[layer].w
-    told = "" if w is None else f", w = {signed(float(w[head]))}"
-    return f"layer {layer}, head {head}{told}"
+def head_title(passage: PassageAttention, layer: int, head: int) -> str:
+    """Return the layer, the number and the learned w of a head."""
+    w = passage.layers[layer].w
+    w_label = "" if w is None else f", w = {format_signed(float(w[head]))}"
+    return f"layer {layer}, head {head}{w_label}"
 
 
-def telling_heads(reading: Reading) -> list[tuple[int, int]]:
-    """Some heads that differ: from the lowest to the highest w, or from those that look near to those that look far."""
-    by_w = all(layer.w is not None for layer in reading.layers)
-    values = np.stack([layer.w if by_w and layer.w is not None else layer.distance for layer in reading.layers])
+def select_heads(passage: PassageAttention) -> list[tuple[int, int]]:
+    """Return some heads (layer, head), evenly spaced by w, or by mean distance if there is no w."""
+    has_w = all(layer.w is not None for layer in passage.layers)
+    values = np.stack([layer.w if has_w and layer.w is not None else layer.distance for layer in passage.layers])
     order = np.argsort(values, axis=None)
-    places = np.unique(np.linspace(0, len(order) - 1, min(HEADS_SHOWN, len(order))).round().astype(int))
-    return [(int(at) // values.shape[1], int(at) % values.shape[1]) for at in order[places]]
+    ranks = np.unique(np.linspace(0, len(order) - 1, min(MAX_FIGURE_HEADS, len(order))).round().astype(int))
+    return [(int(index) // values.shape[1], int(index) % values.shape[1]) for index in order[ranks]]
 
 
-def write_tables(models: Sequence[HeadStatistics], folder: Path) -> None:
-    """heads.csv, a row for each head; received.csv; a similarity matrix for each model; all of it as JSON."""
-    write_csv(folder / "heads.csv", [row for found in models for row in rows_of(found)])
+def write_tables(models: Sequence[HeadStatistics], out_dir: Path) -> None:
+    """Write `heads.csv` and `received.csv`, a similarity matrix for each model, and all of it as `statistics.json`."""
+    write_csv(out_dir / "heads.csv", [row for statistics in models for row in head_rows(statistics)])
     write_csv(
-        folder / "received.csv",
+        out_dir / "received.csv",
         [
-            {"model": found.name, "layer": layer, "head": head}
-            | {f"place_{place + 1}": f"{value:.6g}" for place, value in enumerate(values)}
-            for found in models
-            for layer, own in enumerate(found.received)
-            for head, values in enumerate(own)
+            {"model": statistics.name, "layer": layer, "head": head}
+            | {f"bin_{number}": f"{value:.6g}" for number, value in enumerate(values, 1)}
+            for statistics in models
+            for layer, heads in enumerate(statistics.received)
+            for head, values in enumerate(heads)
         ],
     )
-    for number, found in enumerate(models, 1):
-        heads = found.shape[1]
-        names = [f"{at // heads}.{at % heads}" for at in range(len(found.clusters))]
+    for number, statistics in enumerate(models, 1):
+        num_heads = statistics.shape[1]
+        names = [f"{index // num_heads}.{index % num_heads}" for index in range(len(statistics.clusters))]
         rows = [
-            {"head": name} | dict(zip(names, (f"{value:.6g}" for value in line), strict=True))
-            for name, line in zip(names, found.similarity, strict=True)
+            {"head": name} | dict(zip(names, (f"{value:.6g}" for value in values), strict=True))
+            for name, values in zip(names, statistics.similarity, strict=True)
         ]
-        write_csv(folder / (f"similarity-{number}.csv" if len(models) > 1 else "similarity.csv"), rows)
-    told = json.dumps([as_dict(found) for found in models], indent=2, ensure_ascii=False)
-    (folder / "statistics.json").write_text(told + "\n", encoding="utf-8")
+        write_csv(out_dir / (f"similarity-{number}.csv" if len(models) > 1 else "similarity.csv"), rows)
+    content = json.dumps([to_json(statistics) for statistics in models], indent=2, ensure_ascii=False)
+    (out_dir / "statistics.json").write_text(content + "\n", encoding="utf-8")
 
 
-def rows_of(found: HeadStatistics) -> Iterator[dict[str, Any]]:
-    layers, heads = found.shape
-    for layer in range(layers):
-        for head in range(heads):
-            row: dict[str, Any] = {"model": found.name, "layer": layer, "head": head}
-            row |= {name: f"{found.measures[name][layer, head]:.6g}" for name in MEASURES}
-            row["cluster"] = int(found.clusters[layer * heads + head])
-            for name, learned in (("w", found.w), ("v", found.v)):
-                row[name] = "" if learned is None else f"{learned[layer, head]:.6g}"
+def head_rows(statistics: HeadStatistics) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `heads.csv`, one for each head."""
+    num_layers, num_heads = statistics.shape
+    for layer in range(num_layers):
+        for head in range(num_heads):
+            row: dict[str, Any] = {"model": statistics.name, "layer": layer, "head": head}
+            row |= {name: f"{statistics.measures[name][layer, head]:.6g}" for name in MEASURES}
+            row["cluster"] = int(statistics.clusters[layer * num_heads + head])
+            for name, values in (("w", statistics.w), ("v", statistics.v)):
+                row[name] = "" if values is None else f"{values[layer, head]:.6g}"
             yield row
 
 
-def as_dict(found: HeadStatistics) -> dict[str, Any]:
+def to_json(statistics: HeadStatistics) -> dict[str, Any]:
+    """Return the entry of a model in `statistics.json`."""
     return {
-        "model": found.name,
-        "texts": found.texts,
-        "tokens": found.tokens,
-        "rows_without_text": found.empty,
+        "model": statistics.name,
+        "texts": statistics.texts,
+        "tokens": statistics.tokens,
+        "rows_without_text": statistics.empty,
         "measures": {
-            name: {"about": MEASURES[name], "values": x.round(6).tolist()} for name, x in found.measures.items()
+            name: {"description": MEASURES[name], "values": x.round(6).tolist()}
+            for name, x in statistics.measures.items()
         },
-        "received": found.received.round(6).tolist(),
-        "similarity": [[None if np.isnan(x) else round(float(x), 6) for x in row] for row in found.similarity],
-        "clusters": found.clusters.tolist(),
-        "w": None if found.w is None else found.w.round(6).tolist(),
-        "v": None if found.v is None else found.v.round(6).tolist(),
+        "received": statistics.received.round(6).tolist(),
+        "similarity": [[None if np.isnan(x) else round(float(x), 6) for x in row] for row in statistics.similarity],
+        "clusters": statistics.clusters.tolist(),
+        "w": None if statistics.w is None else statistics.w.round(6).tolist(),
+        "v": None if statistics.v is None else statistics.v.round(6).tolist(),
     }
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a CSV file with a header."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

@@ -1,7 +1,8 @@
-"""A report as one HTML file: no script, nothing fetched, figures inside; it opens from disk, in light and dark."""
+"""Reports as a single HTML file: no scripts, no requests, embedded figures, light and dark."""
 
 import base64
 from collections.abc import Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
 from io import BytesIO
@@ -11,15 +12,18 @@ from matplotlib.figure import Figure
 
 from headwise.inspection import style
 
-#: What every page of headwise shares.
-LOOK = (files("headwise.inspection") / "assets" / "look.css").read_text(encoding="utf-8")
+#: The browser blocks scripts and requests.
+CONTENT_SECURITY_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
-#: The browser itself sees to it that nothing is fetched.
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+@cache
+def load_asset(name: str) -> str:
+    """Return the contents of a file in `assets`."""
+    return (files("headwise.inspection") / "assets" / name).read_text(encoding="utf-8")
 
 
 class Page:
-    """A page that is filled from top to bottom. All text is taken as text: what looks like HTML is shown, not obeyed.
+    """A report that is built from top to bottom. All text is escaped.
 
     Example:
         >>> page = Page("Two models")
@@ -34,15 +38,19 @@ class Page:
         self.parts: list[str] = []
 
     def section(self, heading: str) -> None:
+        """Add a heading."""
         self.parts.append(f"<h2>{escape(heading)}</h2>")
 
     def text(self, paragraph: str) -> None:
+        """Add a paragraph."""
         self.parts.append(f"<p>{escape(paragraph)}</p>")
 
     def code(self, lines: str) -> None:
+        """Add a code block."""
         self.parts.append(f"<pre><code>{escape(lines)}</code></pre>")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Add a table."""
         head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
         self.parts.append(
@@ -50,24 +58,26 @@ class Page:
         )
 
     def figure(self, figure: Figure, caption: str) -> None:
-        """A picture, which becomes part of the page."""
+        """Add a figure, embedded as PNG."""
         file = BytesIO()
         style.save_figure(figure, file)
-        picture = base64.b64encode(file.getvalue()).decode("ascii")
-        width = round(96 * figure.get_figwidth())  # as large as it was drawn, with sharp pixels
+        png = base64.b64encode(file.getvalue()).decode("ascii")
+        width = round(96 * figure.get_figwidth())  # CSS pixels: the figure's own size, at a higher resolution
         self.parts.append(
-            f'<figure><img width="{width}" alt="{escape(caption)}" src="data:image/png;base64,{picture}">'
+            f'<figure><img width="{width}" alt="{escape(caption)}" src="data:image/png;base64,{png}">'
             f"<figcaption>{escape(caption)}</figcaption></figure>"
         )
 
     def html(self) -> str:
+        """Return the report as HTML."""
         head = (
-            f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+            f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{escape(self.title)}</title>\n<style>{LOOK}</style>"
+            f"<title>{escape(self.title)}</title>\n<style>{load_asset('theme.css')}</style>"
         )
         body = "\n".join([f"<h1>{escape(self.title)}</h1>", *self.parts])
         return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n'
 
     def write(self, path: Path) -> None:
+        """Write the report to a file."""
         path.write_text(self.html(), encoding="utf-8")

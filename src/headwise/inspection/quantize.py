@@ -1,10 +1,12 @@
-"""Maps in little room: a byte a weight, and of long texts groups of tokens and each query's strongest keys.
+"""Quantization of attention maps to one byte per cell.
 
-The rule. A text of N tokens has groups of s = ⌈N / 256⌉ tokens. A cell is what the queries of one group give to the
-keys of another, on average over these queries; with s = 1 it is the weight itself. A cell x is kept as
-round(255 · √(x / largest of its head)), so that it is true to ± √(x · largest) / 255: weak cells more closely than
-strong ones. With s > 1 each query's 8 strongest keys are kept as well, in the same way. Weights below 0, which late
-adjustments can give, count as 0.
+A text of N tokens is split into groups of ⌈N / 256⌉ tokens. A cell is the weight that the queries of one group give
+to the keys of another, averaged over the queries; with groups of one token it is the attention weight. A cell x is
+stored as round(255 · √(x / m)), where m is the largest cell of the head, so the error is at most √(x · m) / 255. For
+groups of several tokens, the 8 largest weights of each query are stored in the same way, with their keys. Negative
+weights, which some schemes can produce, are stored as 0.
+
+H heads, G groups, N tokens, K top keys.
 """
 
 from collections.abc import Sequence
@@ -18,99 +20,102 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headwise.attention import DistanceAware
-from headwise.inspection.measures import distances, entropies, row_blocks
+from headwise.inspection.measures import compute_distances, compute_entropies, row_blocks
 from headwise.integrations import AttentionRows
 
-CELLS = 256  # along a map's side, at most
-STRONGEST = 8  # keys of each query
+#: Largest number of groups.
+MAX_GROUPS = 256
+#: Number of keys stored for each query of a long text.
+NUM_TOP_KEYS = 8
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One layer's heads on one passage.
+class QuantizedLayer:
+    """The heads of one layer on one passage.
 
     Args:
-        cells: (H, cells, cells).
-        largest: what 255 stands for, of each head (H,).
-        keys, weights: of each query its strongest keys and their weights (H, N, 8), strongest first; None if each cell
-            is one weight.
-        strongest: what 255 stands for in `weights`, (H,).
-        distance, entropy: each head's, on average over queries (H,).
-        w: what distance-aware heads learned (H,); None for others.
+        cells: the quantized maps, (H, G, G).
+        cell_max: the value of byte 255 in `cells`, (H,).
+        distance, entropy: the means over queries, (H,).
+        w: the learned w of distance-aware heads, (H,); None for other schemes.
+        top_keys, top_weights: the keys with the largest weights of each query, in descending order, (H, N, K); None
+            if groups have one token.
+        top_weight_max: the value of byte 255 in `top_weights`, (H,).
     """
 
     cells: NDArray[np.uint8]
-    largest: NDArray[np.float32]
+    cell_max: NDArray[np.float32]
     distance: NDArray[np.float32]
     entropy: NDArray[np.float32]
     w: NDArray[np.float32] | None = None
-    keys: NDArray[np.uint16] | None = None
-    weights: NDArray[np.uint8] | None = None
-    strongest: NDArray[np.float32] | None = None
+    top_keys: NDArray[np.uint16] | None = None
+    top_weights: NDArray[np.uint8] | None = None
+    top_weight_max: NDArray[np.float32] | None = None
 
-    def map(self, head: int) -> NDArray[np.float32]:
-        """A head's cells as numbers."""
-        found: NDArray[np.float32] = np.square(self.cells[head].astype(np.float32) / 255) * self.largest[head]
-        return found
+    def dequantize(self, head: int) -> NDArray[np.float32]:
+        """Return the cells of a head as floats, (G, G)."""
+        cells: NDArray[np.float32] = np.square(self.cells[head].astype(np.float32) / 255) * self.cell_max[head]
+        return cells
 
 
-def group_size(tokens: int) -> int:
-    """How many tokens make a group.
+def group_size(num_tokens: int) -> int:
+    """Return the number of tokens in a group.
 
     Example:
         >>> group_size(128), group_size(300), group_size(4096)
         (1, 2, 16)
     """
-    return max(1, -(-tokens // CELLS))
+    return max(1, -(-num_tokens // MAX_GROUPS))
 
 
-def compact(rows: AttentionRows, lengths: Sequence[int]) -> Layer:
-    """A layer's maps in little room. Several sequences, the sentences of a document, stand along the diagonal.
+def quantize_layer(rows: AttentionRows, lengths: Sequence[int]) -> QuantizedLayer:
+    """Quantize the maps of a layer. The maps of several sequences are placed along the diagonal.
 
     Args:
-        rows: the layer's.
-        lengths: how many tokens each sequence has; padding comes behind them.
+        rows: the layer's attention.
+        lengths: the number of tokens of each sequence; they are padded on the right.
     """
-    device, heads, total = rows.real.device, rows.heads, sum(lengths)
-    size = group_size(total)
-    side = -(-total // size)
-    cells = torch.zeros(heads, side, side, device=device)
-    measured = torch.zeros(2, heads, device=device, dtype=torch.float64)
-    keys: list[Tensor] = []
-    weights: list[Tensor] = []
+    device, heads, num_tokens = rows.real.device, rows.heads, sum(lengths)
+    size = group_size(num_tokens)
+    num_groups = -(-num_tokens // size)
+    cells = torch.zeros(heads, num_groups, num_groups, device=device)
+    measure_sums = torch.zeros(2, heads, device=device, dtype=torch.float64)
+    top_keys: list[Tensor] = []
+    top_weights: list[Tensor] = []
     blocks = row_blocks(rows.real.shape[1], len(lengths), heads)
-    for sequence, (first, length) in enumerate(zip(np.cumsum([0, *lengths]), lengths, strict=False)):
+    offsets = [int(offset) for offset in np.cumsum([0, *lengths[:-1]])]
+    for sequence, (offset, length) in enumerate(zip(offsets, lengths, strict=True)):
         for start, stop in blocks:
             if start >= length:
                 break
-            found = (
-                rows.weights(start, stop)[sequence : sequence + 1, :, : length - start, :length].float().clamp(min=0)
-            )
-            around = (int(first), side * size - int(first) - length)
-            gathered = F.pad(found[0], around).unflatten(-1, (side, size)).sum(dim=-1)
-            groups = (int(first) + torch.arange(start, start + found.shape[2], device=device)) // size
-            cells.index_add_(1, groups, gathered)
-            measured += torch.stack([x[0].sum(dim=-1).double() for x in (distances(found, start), entropies(found))])
+            block = rows.weights(start, stop)[sequence : sequence + 1, :, : length - start, :length]
+            weights = block.float().clamp(min=0)
+            padding = (offset, num_groups * size - offset - length)
+            group_weights = F.pad(weights[0], padding).unflatten(-1, (num_groups, size)).sum(dim=-1)
+            query_groups = (offset + torch.arange(start, start + weights.shape[2], device=device)) // size
+            cells.index_add_(1, query_groups, group_weights)
+            measures = (compute_distances(weights, start), compute_entropies(weights))
+            measure_sums += torch.stack([x[0].sum(dim=-1).double() for x in measures])
             if size > 1:
-                best = found[0].topk(min(STRONGEST, length), dim=-1)
-                missing = (0, STRONGEST - best.values.shape[-1])
-                keys.append(F.pad(best.indices + int(first), missing).cpu())
-                weights.append(F.pad(best.values, missing).cpu())
-    queries = torch.full((side,), size, device=device)
-    queries[-1] = total - size * (side - 1)
-    distance, entropy = (measured / total).cpu().numpy().astype(np.float32)
-    learned = rows.scheme.w.detach().float().cpu().numpy() if isinstance(rows.scheme, DistanceAware) else None
-    of_cells, largest = quantised((cells / queries[:, None]).cpu())
-    found_strongest: dict[str, Any] = {}
+                top = weights[0].topk(min(NUM_TOP_KEYS, length), dim=-1)
+                padding = (0, NUM_TOP_KEYS - top.values.shape[-1])
+                top_keys.append(F.pad(top.indices + offset, padding).cpu())
+                top_weights.append(F.pad(top.values, padding).cpu())
+    group_sizes = torch.full((num_groups,), size, device=device)
+    group_sizes[-1] = num_tokens - size * (num_groups - 1)
+    distance, entropy = (measure_sums / num_tokens).cpu().numpy().astype(np.float32)
+    w = rows.scheme.w.detach().float().cpu().numpy() if isinstance(rows.scheme, DistanceAware) else None
+    cell_bytes, cell_max = quantize((cells / group_sizes[:, None]).cpu())
+    top_arrays: dict[str, Any] = {}
     if size > 1:
-        of_weights, strongest = quantised(torch.cat(weights, dim=1))
-        places = torch.cat(keys, dim=1).numpy().astype(np.uint16)
-        found_strongest = {"keys": places, "weights": of_weights, "strongest": strongest}
-    return Layer(of_cells, largest, distance, entropy, learned, **found_strongest)
+        weight_bytes, weight_max = quantize(torch.cat(top_weights, dim=1))
+        keys = torch.cat(top_keys, dim=1).numpy().astype(np.uint16)
+        top_arrays = {"top_keys": keys, "top_weights": weight_bytes, "top_weight_max": weight_max}
+    return QuantizedLayer(cell_bytes, cell_max, distance, entropy, w, **top_arrays)
 
 
-def quantised(x: Tensor) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Numbers of each head (H, …) as bytes, and what 255 stands for."""
-    largest = x.flatten(1).amax(dim=1).clamp(min=1e-12)
-    bytes_ = (255 * (x / largest.view(-1, *[1] * (x.dim() - 1))).sqrt()).round().to(torch.uint8)
-    return bytes_.numpy(), largest.numpy().astype(np.float32)
+def quantize(x: Tensor) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Return the values of each head (H, …) as bytes, and the values of byte 255 (H,)."""
+    maxima = x.flatten(1).amax(dim=1).clamp(min=1e-12)
+    quantized = (255 * (x / maxima.view(-1, *[1] * (x.dim() - 1))).sqrt()).round().to(torch.uint8)
+    return quantized.numpy(), maxima.numpy().astype(np.float32)

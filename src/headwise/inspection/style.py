@@ -1,6 +1,6 @@
-"""How every figure looks: one palette, one set of sizes, no global state.
+"""The style of all figures: palette, markers, colormaps and sizes.
 
-Figures are plain `Figure` objects: no window, no pyplot, so they can be drawn on a server and in a thread.
+Figures are plain `Figure` objects and do not use pyplot, so they can be drawn on a server and in threads.
 """
 
 from collections.abc import Iterator
@@ -11,14 +11,16 @@ from typing import Any, BinaryIO
 import matplotlib
 from matplotlib.figure import Figure
 
-#: Okabe and Ito 2008: told apart with any kind of colour vision. Markers tell lines apart without colour.
+#: The color-blind safe palette of Okabe and Ito (2008). Markers distinguish lines without color.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#999999")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 
-#: Grows evenly in lightness, so that it can be read in grey as well.
-MAP_COLOURS = "Blues"
+#: Sequential, with monotonic lightness: also readable in grayscale.
+MAP_COLORMAP = "Blues"
+#: Diverging: blue below the center, white at it, red above it.
+DIVERGING_COLORMAP = "RdBu_r"
 
-SIZES: dict[Any, Any] = {
+RC_PARAMS: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.labelsize": 9,
@@ -41,11 +43,12 @@ SIZES: dict[Any, Any] = {
 
 @contextmanager
 def plot_style(width: float, height: float) -> Iterator[Figure]:
-    """A figure of this many inches, in our style for as long as it is drawn."""
-    with matplotlib.rc_context(SIZES):
+    """Yield a new figure of this size in inches. Our style applies inside the context."""
+    with matplotlib.rc_context(RC_PARAMS):
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(figure: Figure, to: Path | BinaryIO) -> None:
-    with matplotlib.rc_context(SIZES):
-        figure.savefig(to)
+def save_figure(figure: Figure, file: Path | BinaryIO) -> None:
+    """Save a figure in our style. The format follows from the file name; PNG by default."""
+    with matplotlib.rc_context(RC_PARAMS):
+        figure.savefig(file)

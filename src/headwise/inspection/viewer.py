@@ -1,8 +1,8 @@
-"""The interactive page: what heads look at, of up to four models, in one HTML file that needs nothing else.
+"""The interactive page: the attention of up to four models, in one self-contained HTML file.
 
-Texts and numbers stand in it as JSON, maps as compressed bytes in base64, a chunk for each layer, which the page
-unpacks when they are looked at. Its script is the files in `assets`, one after another; the browser runs that script
-and, by the page's own policy, no other.
+Texts and numbers are stored as JSON. Maps are stored as compressed bytes in base64, one chunk per layer, which the
+page decompresses on demand. The script is the concatenation of the files in `assets`; the content security policy
+allows only this script.
 """
 
 import base64
@@ -11,9 +11,7 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,49 +19,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwise.errors import UserError
-from headwise.inspection.attention_maps import Reading, read, same_tokens
 from headwise.inspection.head_statistics import MEASURES, HeadStatistics
 from headwise.inspection.inspected_model import InspectedModel, Prediction, Texts
-from headwise.inspection.page import LOOK
+from headwise.inspection.page import load_asset
+from headwise.inspection.passages import PassageAttention, capture_passages, check_same_tokens
 from headwise.inspection.quantize import group_size
 
-MOST_MODELS = 4
-THUMB = 32  # cells along a small picture's side, at most
-SCRIPTS = ("data", "state", "colours", "text", "grid", "heatmap", "arcs", "head", "statistics", "main")
-
-
-@cache
-def asset(name: str) -> str:
-    return (files("headwise.inspection") / "assets" / name).read_text(encoding="utf-8")
+MAX_MODELS = 4
+#: Largest width and height of a thumbnail in cells.
+MAX_THUMBNAIL_SIZE = 32
+SCRIPTS = ("data", "state", "colors", "text", "grid", "heatmap", "arcs", "head", "statistics", "main")
 
 
 @dataclass(frozen=True)
 class Example:
-    """One passage of a text, as each model reads it.
+    """One passage of a text, with the attention of each model.
 
     Args:
-        title: what it is called.
-        label: what it should be labelled, if that is known.
-        readings: one for each model.
+        title: the title of the passage.
+        label: the true label of the text, if it is known.
+        passages: the attention of each model.
     """
 
     title: str
     label: str | None
-    readings: tuple[Reading, ...]
+    passages: tuple[PassageAttention, ...]
 
 
 @dataclass(frozen=True)
 class Viewer:
-    """A page to look into models with; in a notebook it displays itself.
+    """The contents of an interactive page. In a notebook it displays itself.
 
     Args:
-        title: the page's, in a few words.
-        names: the models'.
+        title: the title of the page.
+        names: the names of the models.
         examples: the texts.
-        statistics: of each model over a data set, if there is one.
+        statistics: the head statistics of each model over a dataset; empty without a dataset.
 
     Example:
-        viewer = look([Subject(name="BERT", model=model, tokenizer=tokenizer)], ["A fine film."])
+        viewer = build_viewer([InspectedModel(name="BERT", model=model, tokenizer=tokenizer)], ["A fine film."])
         viewer.write(Path("page.html"))
     """
 
@@ -72,198 +66,206 @@ class Viewer:
     examples: tuple[Example, ...]
     statistics: tuple[HeadStatistics, ...] = ()
 
-    def parts(self) -> Iterator[str]:
-        """The page, piece by piece; what is seen first comes first."""
-        script = '"use strict";\n(() => {\n' + "\n".join(asset(f"{name}.js") for name in SCRIPTS) + "})();\n"
-        allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        policy = f"default-src 'none'; script-src 'sha256-{allowed}'; style-src 'unsafe-inline'; img-src data:"
+    def iter_html(self) -> Iterator[str]:
+        """Yield the page in parts. Thumbnails come before the script, so the browser can draw them first."""
+        script = '"use strict";\n(() => {\n' + "\n".join(load_asset(f"{name}.js") for name in SCRIPTS) + "})();\n"
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
         yield (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{escape(self.title)}: what heads look at</title>\n"
-            f"<style>{LOOK}{asset('viewer.css')}</style>\n</head>\n<body>\n"
+            f"<title>{escape(self.title)}: attention heads</title>\n"
+            f"<style>{load_asset('theme.css')}{load_asset('viewer.css')}</style>\n</head>\n<body>\n"
         )
-        yield asset("viewer.html")
-        yield f'<script type="application/json" id="about-data">{as_json(self.about())}</script>\n'
+        yield load_asset("viewer.html")
+        yield f'<script type="application/json" id="metadata">{to_script_json(self.metadata())}</script>\n'
         for text, example in enumerate(self.examples):
-            for model, reading in enumerate(example.readings):
-                yield chunk(f"thumbs-{text}-{model}", np.stack([thumbs(layer.cells) for layer in reading.layers]))
+            for model, passage in enumerate(example.passages):
+                thumbnails = np.stack([make_thumbnails(layer.cells) for layer in passage.layers])
+                yield encode_chunk(f"thumbnails-{text}-{model}", thumbnails)
         yield f"<script>{script}</script>\n"
-        for model, found in enumerate(self.statistics):
-            alike = np.where(np.isnan(found.similarity), 255, np.round((found.similarity + 1) * 127))
-            yield chunk(f"similarity-{model}", alike.astype(np.uint8))
+        for model, statistics in enumerate(self.statistics):
+            correlation = statistics.similarity
+            quantized = np.where(np.isnan(correlation), 255, np.round((correlation + 1) * 127))
+            yield encode_chunk(f"similarity-{model}", quantized.astype(np.uint8))
         for text, example in enumerate(self.examples):
-            for model, reading in enumerate(example.readings):
-                for number, layer in enumerate(reading.layers):
-                    yield chunk(f"cells-{text}-{model}-{number}", layer.cells)
-                    if layer.keys is not None and layer.weights is not None:
-                        yield chunk(f"keys-{text}-{model}-{number}", layer.keys.astype("<u2"))
-                        yield chunk(f"weights-{text}-{model}-{number}", layer.weights)
+            for model, passage in enumerate(example.passages):
+                for number, layer in enumerate(passage.layers):
+                    yield encode_chunk(f"cells-{text}-{model}-{number}", layer.cells)
+                    if layer.top_keys is not None and layer.top_weights is not None:
+                        yield encode_chunk(f"keys-{text}-{model}-{number}", layer.top_keys.astype("<u2"))
+                        yield encode_chunk(f"weights-{text}-{model}-{number}", layer.top_weights)
         yield "</body>\n</html>\n"
 
-    def about(self) -> dict[str, Any]:
-        """All but the maps."""
+    def metadata(self) -> dict[str, Any]:
+        """Return the contents of the page except for the maps."""
         return {
             "title": self.title,
             "models": [{"name": name} for name in self.names],
             "measures": MEASURES,
-            "texts": [about_text(example) for example in self.examples],
-            "statistics": [about_statistics(found) for found in self.statistics],
+            "texts": [example_metadata(example) for example in self.examples],
+            "statistics": [statistics_metadata(statistics) for statistics in self.statistics],
         }
 
     def html(self) -> str:
-        return "".join(self.parts())
+        """Return the page as HTML."""
+        return "".join(self.iter_html())
 
     def write(self, path: Path) -> None:
+        """Write the page to a file."""
         with path.open("w", encoding="utf-8") as file:
-            file.writelines(self.parts())
+            file.writelines(self.iter_html())
 
     def _repr_html_(self) -> str:
-        frame = "width: 100%; height: 760px; border: 0"
-        return f'<iframe sandbox="allow-scripts" style="{frame}" srcdoc="{escape(self.html())}"></iframe>'
+        css = "width: 100%; height: 760px; border: 0"
+        return f'<iframe sandbox="allow-scripts" style="{css}" srcdoc="{escape(self.html())}"></iframe>'
 
 
 def build_viewer(
-    subjects: Sequence[InspectedModel],
+    models: Sequence[InspectedModel],
     texts: Sequence[str | Texts],
     *,
     titles: Sequence[str] | None = None,
     labels: Sequence[str | None] | None = None,
     statistics: Sequence[HeadStatistics] = (),
 ) -> Viewer:
-    """Look at texts through the heads of up to four models.
+    """Run up to four models on texts and return the page that shows their attention.
 
     Args:
-        subjects: the models, with their tokenizers and names.
-        texts: each a text, or a pair of texts.
-        titles: what the texts are called; by default their beginnings.
-        labels: what the texts should be labelled.
-        statistics: of each model over a data set (`headwise.inspection.statistics`), to be shown on the page too.
+        models: the models.
+        texts: texts or pairs of texts.
+        titles: the titles of the texts; by default their first words.
+        labels: the true labels of the texts.
+        statistics: the head statistics of each model over a dataset (`compute_head_statistics`), shown on the page.
 
     Raises:
-        UserError: no model, more than four, two of one name, no text, an empty one, a model whose attention cannot be
-            seen, or models that cut a text into different tokens.
+        UserError: there is no model or more than four, two models have the same name, there is no text, a text is
+            empty, a model's attention is not accessible, or the models' tokens, layers or heads differ.
 
     Example:
         >>> from transformers import BertConfig, BertModel
         >>> from headwise.models import build_tokenizer
         >>> tokenizer = build_tokenizer(["a fine film"], framed=True)
         >>> bert = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2))
-        >>> viewer = look([Subject(name="tiny", model=bert, tokenizer=tokenizer)], ["a fine film"])
+        >>> viewer = build_viewer([InspectedModel(name="tiny", model=bert, tokenizer=tokenizer)], ["a fine film"])
         >>> viewer.html().startswith("<!doctype html>")
         True
     """
-    check_examples([subject.name for subject in subjects])
+    check_model_names([model.name for model in models])
     rows = [(text,) if isinstance(text, str) else text for text in texts]
     if not rows:
-        raise UserError("no text was given: there is nothing to look at")
-    names = tuple(subject.name for subject in subjects)
+        raise UserError("there are no texts to show")
+    names = tuple(model.name for model in models)
     examples = []
     for number, row in enumerate(rows):
-        found = [read(subject, row) for subject in subjects]
-        same_tokens(names, found)
+        model_passages = [capture_passages(model, row) for model in models]
+        check_same_tokens(names, model_passages)
         title = titles[number] if titles else truncate_label(" / ".join(row))
-        for passages in zip(*found, strict=True):
-            if len({(len(reading.layers), len(reading.layers[0].cells)) for reading in passages}) > 1:
-                raise UserError(f"{', '.join(names)} have different numbers of layers or heads: show them one by one")
-            of = f": {passages[0].title}" if passages[0].title else ""
-            examples.append(Example(title + of, labels[number] if labels else None, passages))
+        for passages in zip(*model_passages, strict=True):
+            if len({(len(passage.layers), len(passage.layers[0].cells)) for passage in passages}) > 1:
+                raise UserError(f"{', '.join(names)} have different numbers of layers or heads: show them separately")
+            suffix = f": {passages[0].title}" if passages[0].title else ""
+            examples.append(Example(title + suffix, labels[number] if labels else None, passages))
     return Viewer(", ".join(names), names, tuple(examples), tuple(statistics))
 
 
-def check_examples(names: Sequence[str]) -> None:
-    """So many models of different names can be shown side by side.
+def check_model_names(names: Sequence[str]) -> None:
+    """Check the number of models and that their names are distinct.
 
     Raises:
-        UserError: they cannot.
+        UserError: the models cannot be shown together.
     """
-    if not 1 <= len(names) <= MOST_MODELS:
-        raise UserError(f"up to {MOST_MODELS} models can be looked at side by side, got {len(names)}")
+    if not 1 <= len(names) <= MAX_MODELS:
+        raise UserError(f"between 1 and {MAX_MODELS} models can be shown together, got {len(names)}")
     if len(set(names)) < len(names):
         raise UserError(f"two models have the same name: {', '.join(names)}")
 
 
-def truncate_label(text: str, most: int = 60) -> str:
-    """
-    >>> beginning("a long story", most=8)
+def truncate_label(text: str, max_length: int = 60) -> str:
+    """Return a text on one line, truncated to a maximum length.
+
+    >>> truncate_label("a long story", max_length=8)
     'a long…'
     """
-    words = " ".join(text.split())
-    return words if len(words) <= most else words[: most - 1].rstrip() + "…"
+    line = " ".join(text.split())
+    return line if len(line) <= max_length else line[: max_length - 1].rstrip() + "…"
 
 
-def about_text(example: Example) -> dict[str, Any]:
-    first = example.readings[0]
+def example_metadata(example: Example) -> dict[str, Any]:
+    passage = example.passages[0]
     return {
         "title": example.title,
         "label": example.label,
-        "tokens": first.tokens,
-        "size": group_size(len(first.tokens)),
-        "side": first.layers[0].cells.shape[1],
-        "thumb": thumbs(first.layers[0].cells[:1]).shape[1],
-        "cut": any(reading.cut for reading in example.readings),
-        "models": [about_reading(reading) for reading in example.readings],
+        "tokens": passage.tokens,
+        "group_size": group_size(len(passage.tokens)),
+        "num_groups": passage.layers[0].cells.shape[1],
+        "thumbnail_size": make_thumbnails(passage.layers[0].cells[:1]).shape[1],
+        "truncated": any(passage.truncated for passage in example.passages),
+        "models": [passage_metadata(passage) for passage in example.passages],
     }
 
 
-def about_reading(reading: Reading) -> dict[str, Any]:
-    layers = reading.layers
+def passage_metadata(passage: PassageAttention) -> dict[str, Any]:
+    layers = passage.layers
     return {
-        "prediction": about_prediction(reading.prediction),
-        "largest": [rounded(layer.largest) for layer in layers],
-        "strongest": [None if layer.strongest is None else rounded(layer.strongest) for layer in layers],
-        "distance": [rounded(layer.distance) for layer in layers],
-        "entropy": [rounded(layer.entropy) for layer in layers],
-        "w": [rounded(layer.w) for layer in layers if layer.w is not None] or None,
+        "prediction": prediction_metadata(passage.prediction),
+        "cell_max": [round_values(layer.cell_max) for layer in layers],
+        "top_weight_max": [
+            None if layer.top_weight_max is None else round_values(layer.top_weight_max) for layer in layers
+        ],
+        "distance": [round_values(layer.distance) for layer in layers],
+        "entropy": [round_values(layer.entropy) for layer in layers],
+        "w": [round_values(layer.w) for layer in layers if layer.w is not None] or None,
     }
 
 
-def about_prediction(prediction: Prediction | None) -> dict[str, Any] | None:
+def prediction_metadata(prediction: Prediction | None) -> dict[str, Any] | None:
     if prediction is None:
         return None
-    if prediction.rating is not None:
-        return {"rating": prediction.rating}
-    if prediction.of_tokens:
-        return {"tokens": prediction.of_tokens}
-    return {"labels": [[label, round(share, 4)] for label, share in prediction.labels]}
+    if prediction.value is not None:
+        return {"value": prediction.value}
+    if prediction.token_labels:
+        return {"token_labels": prediction.token_labels}
+    return {"labels": [[label, round(probability, 4)] for label, probability in prediction.labels]}
 
 
-def about_statistics(found: HeadStatistics) -> dict[str, Any]:
+def statistics_metadata(statistics: HeadStatistics) -> dict[str, Any]:
     return {
-        "name": found.name,
-        "texts": found.texts,
-        "tokens": found.tokens,
-        "empty": found.empty,
-        "measures": {name: [rounded(row) for row in values] for name, values in found.measures.items()},
-        "received": [[rounded(head) for head in layer] for layer in found.received],
-        "clusters": found.clusters.tolist(),
+        "name": statistics.name,
+        "texts": statistics.texts,
+        "tokens": statistics.tokens,
+        "empty": statistics.empty,
+        "measures": {name: [round_values(row) for row in values] for name, values in statistics.measures.items()},
+        "received": [[round_values(head) for head in layer] for layer in statistics.received],
+        "clusters": statistics.clusters.tolist(),
     }
 
 
-def rounded(x: NDArray[np.floating[Any]]) -> list[float]:
+def round_values(x: NDArray[np.floating[Any]]) -> list[float]:
+    """Round to five significant digits."""
     return [float(f"{value:.5g}") for value in x]
 
 
-def thumbs(cells: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Maps (H, n, n) as small pictures: where several cells fall on one, the strongest is seen."""
-    side = cells.shape[1]
-    if side <= THUMB:
+def make_thumbnails(cells: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Reduce maps (H, n, n) to thumbnails by max pooling."""
+    size = cells.shape[1]
+    if size <= MAX_THUMBNAIL_SIZE:
         return cells
-    edges = np.linspace(0, side, THUMB + 1).astype(int)[:-1]
-    found: NDArray[np.uint8] = np.maximum.reduceat(np.maximum.reduceat(cells, edges, axis=1), edges, axis=2)
-    return found
+    edges = np.linspace(0, size, MAX_THUMBNAIL_SIZE + 1).astype(int)[:-1]
+    pooled: NDArray[np.uint8] = np.maximum.reduceat(np.maximum.reduceat(cells, edges, axis=1), edges, axis=2)
+    return pooled
 
 
-def chunk(name: str, data: NDArray[Any]) -> str:
-    """Bytes that the page unpacks: deflated, in base64, in an element that no browser runs."""
-    packed = base64.b64encode(zlib.compress(np.ascontiguousarray(data).tobytes(), 6)).decode("ascii")
-    return f'<script type="application/octet-stream" id="{name}">{packed}</script>\n'
+def encode_chunk(name: str, data: NDArray[Any]) -> str:
+    """Return an element with an array's bytes, compressed and in base64. Browsers do not execute it."""
+    encoded = base64.b64encode(zlib.compress(np.ascontiguousarray(data).tobytes(), 6)).decode("ascii")
+    return f'<script type="application/octet-stream" id="{name}">{encoded}</script>\n'
 
 
-def as_json(value: Any) -> str:
-    """JSON that cannot end the element it stands in."""
-    told = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return (
-        told.replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    )
+def to_script_json(value: Any) -> str:
+    """Return JSON that cannot close the script element that contains it."""
+    content = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>\u2028\u2029":
+        content = content.replace(character, f"\\u{ord(character):04x}")
+    return content

@@ -28,7 +28,7 @@ from headwise.inspection.output_dir import (
     write_figures,
     write_inspection,
 )
-from headwise.inspection.viewer import Viewer, build_viewer, check_examples, truncate_label
+from headwise.inspection.viewer import Viewer, build_viewer, check_model_names, truncate_label
 from headwise.integrations import from_pretrained
 from headwise.locks import LOCK_FILE, lock_output
 from headwise.models import FirstToken
@@ -98,7 +98,7 @@ def inspect(
     names, row_numbers = short_names(models), parse_rows(rows)
     check_output(out, force)
     if texts or data is not None:
-        check_examples(names)
+        check_model_names(names)
     with lock_output(out, is_directory=out.suffix != ".html"), remote_code(trust_remote_code):
         return write_output(models, names, out, texts, data, columns, row_numbers)
 

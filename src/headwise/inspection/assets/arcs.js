@@ -1,66 +1,69 @@
-// Tokens from top to bottom, and arcs from each to what it looks at: the wider an arc, the farther.
+// Tokens from top to bottom, with arcs from queries to the keys that they attend to. Distant keys have wider arcs.
 
-const ROW = 19, TOKENS = 132, MOST_ARCS = 3000, MOST_KEYS = 24;
+const ROW_HEIGHT = 19, TOKEN_WIDTH = 132, MAX_ARCS = 3000, MAX_KEYS_PER_QUERY = 24;
 
-function makeArcs() {
-  const canvas = document.createElement("canvas"), room = element("div");
-  const panel = element("div", { class: "arcs", tabindex: -1, role: "img", "aria-label": "arcs from tokens to what they look at" }, canvas, room);
+function createArcsPanel() {
+  const canvas = document.createElement("canvas"), spacer = createElement("div");
+  const panel = createElement("div", { class: "arcs", tabindex: -1, role: "img", "aria-label": "arcs from queries to keys" }, canvas, spacer);
   panel.addEventListener("scroll", () => panel.redraw?.());
   return panel;
 }
 
-function drawArcs(panel, map, tokens, hovered = null) {
-  panel.style.height = `${tokens.length * ROW + 10}px`;
-  const canvas = panel.firstChild, width = panel.clientWidth, height = Math.min(panel.clientHeight, tokens.length * ROW + 8);
-  panel.lastChild.style.height = `${Math.max(0, tokens.length * ROW + 8 - height)}px`;
-  panel.redraw = () => drawArcs(panel, map, tokens, hovered);
-  const context = sized(canvas, Math.max(50, width), Math.max(20, height)), top = panel.scrollTop - 4;
-  const y = (token) => token * ROW - top + ROW / 2;
-  const from = Math.max(0, Math.floor(top / ROW)), to = Math.min(tokens.length, Math.ceil((top + height) / ROW) + 1);
-  const chosen = hovered ?? state.token, most = map.size > 1 ? map.strongest : map.largest;
+function drawArcs(panel, map, tokens, hoveredToken = null) {
+  panel.style.height = `${tokens.length * ROW_HEIGHT + 10}px`;
+  const [canvas, spacer] = panel.children;
+  const width = panel.clientWidth, height = Math.min(panel.clientHeight, tokens.length * ROW_HEIGHT + 8);
+  spacer.style.height = `${Math.max(0, tokens.length * ROW_HEIGHT + 8 - height)}px`;
+  panel.redraw = () => drawArcs(panel, map, tokens, hoveredToken);
+  const context = resizeCanvas(canvas, Math.max(50, width), Math.max(20, height)), top = panel.scrollTop - 4;
+  const y = (token) => token * ROW_HEIGHT - top + ROW_HEIGHT / 2;
+  const firstVisible = Math.max(0, Math.floor(top / ROW_HEIGHT));
+  const endVisible = Math.min(tokens.length, Math.ceil((top + height) / ROW_HEIGHT) + 1);
+  const selected = hoveredToken ?? state.token, maxWeight = map.groupSize > 1 ? map.topWeightMax : map.cellMax;
   let arcs = [];
-  const queries = chosen !== null ? [chosen, chosen + 1] : map.size > 1 ? [from, to] : [0, tokens.length];
-  for (let query = queries[0]; query < queries[1]; query++) {
-    const found = looks(map, query, Math.max(state.threshold, chosen === null ? most * 0.02 : 0));
-    for (const [key, value] of found.slice(0, MOST_KEYS)) arcs.push([query, key, value]);
+  const [start, stop] = selected !== null ? [selected, selected + 1] : map.groupSize > 1 ? [firstVisible, endVisible] : [0, tokens.length];
+  for (let query = start; query < stop; query++) {
+    const entries = attendedKeys(map, query, Math.max(state.threshold, selected === null ? maxWeight * 0.02 : 0));
+    for (const [key, weight] of entries.slice(0, MAX_KEYS_PER_QUERY)) arcs.push([query, key, weight]);
   }
-  arcs = arcs.sort((a, b) => a[2] - b[2]).slice(-MOST_ARCS);
-  const furthest = arcs.reduce((most, [query, key]) => Math.max(most, Math.abs(query - key)), 1);
-  const stretch = Math.min(ROW * 0.8, (width - TOKENS - 90) / furthest * 1.3);
-  const light = theme() === "light";
-  for (const [query, key, value] of arcs) {
-    const wide = 16 + stretch * Math.abs(query - key);
-    context.globalAlpha = Math.max(0.05, Math.sqrt(value / most));
-    context.strokeStyle = key < query ? (light ? "#0072b2" : "#56b4e9") : key > query ? (light ? "#c65a00" : "#f0a050") : variable("--faint");
-    context.lineWidth = Math.max(0.75, 4 * Math.sqrt(value / most));
+  arcs = arcs.sort((a, b) => a[2] - b[2]).slice(-MAX_ARCS);
+  const maxDistance = arcs.reduce((largest, [query, key]) => Math.max(largest, Math.abs(query - key)), 1);
+  const widthPerToken = Math.min(ROW_HEIGHT * 0.8, (width - TOKEN_WIDTH - 90) / maxDistance * 1.3);
+  const isLight = theme() === "light";
+  const colors = { backward: isLight ? "#0072b2" : "#56b4e9", forward: isLight ? "#c65a00" : "#f0a050", self: cssVariable("--muted") };
+  for (const [query, key, weight] of arcs) {
+    const arcWidth = 16 + widthPerToken * Math.abs(query - key), intensity = Math.sqrt(weight / maxWeight);
+    context.globalAlpha = Math.max(0.05, intensity);
+    context.strokeStyle = key < query ? colors.backward : key > query ? colors.forward : colors.self;
+    context.lineWidth = Math.max(0.75, 4 * intensity);
     context.beginPath();
-    context.moveTo(TOKENS + 6, y(query));
-    if (key === query) context.arc(TOKENS + 11, y(query), 5, Math.PI, 3 * Math.PI);
-    else context.bezierCurveTo(TOKENS + wide, y(query), TOKENS + wide, y(key), TOKENS + 6, y(key));
+    context.moveTo(TOKEN_WIDTH + 6, y(query));
+    if (key === query) context.arc(TOKEN_WIDTH + 11, y(query), 5, Math.PI, 3 * Math.PI);
+    else context.bezierCurveTo(TOKEN_WIDTH + arcWidth, y(query), TOKEN_WIDTH + arcWidth, y(key), TOKEN_WIDTH + 6, y(key));
     context.stroke();
   }
   context.globalAlpha = 1;
-  const given = new Map(chosen === null ? [] : arcs.map(([, key, value]) => [key, value]));
+  const weights = new Map(selected === null ? [] : arcs.map(([, key, weight]) => [key, weight]));
   context.textBaseline = "middle";
-  for (let token = from; token < to; token++) {
-    const value = given.get(token);
-    context.font = `${token === chosen ? "600 " : ""}13px system-ui, sans-serif`;
-    context.fillStyle = token === chosen ? variable("--accent") : chosen !== null && value === undefined ? variable("--faint") : variable("--ink");
+  for (let token = firstVisible; token < endVisible; token++) {
+    const weight = weights.get(token), isMuted = selected !== null && weight === undefined;
+    context.font = `${token === selected ? "600 " : ""}13px system-ui, sans-serif`;
+    context.fillStyle = cssVariable(token === selected ? "--accent" : isMuted ? "--muted" : "--text");
     context.textAlign = "right";
-    context.fillText(clipped(context, tokens[token], TOKENS - 8), TOKENS, y(token));
-    if (value !== undefined) {
+    context.fillText(truncateText(context, tokens[token], TOKEN_WIDTH - 8), TOKEN_WIDTH, y(token));
+    if (weight !== undefined) {
       context.font = "11px system-ui, sans-serif";
-      context.fillStyle = variable("--faint");
-      context.fillText(weight(value), width - 6, y(token));
+      context.fillStyle = cssVariable("--muted");
+      context.fillText(formatWeight(weight), width - 6, y(token));
     }
   }
-  panel.at = (event) => {
-    const token = Math.floor((event.clientY - canvas.getBoundingClientRect().top + top) / ROW);
+  panel.tokenAtPointer = (event) => {
+    const token = Math.floor((event.clientY - canvas.getBoundingClientRect().top + top) / ROW_HEIGHT);
     return token >= 0 && token < tokens.length ? token : null;
   };
 }
 
-function reveal(panel, token) {
-  const place = token * ROW;
-  if (place < panel.scrollTop || place > panel.scrollTop + panel.clientHeight - 2 * ROW) panel.scrollTop = place - panel.clientHeight / 2;
+function scrollToToken(panel, token) {
+  const position = token * ROW_HEIGHT;
+  if (position < panel.scrollTop || position > panel.scrollTop + panel.clientHeight - 2 * ROW_HEIGHT) panel.scrollTop = position - panel.clientHeight / 2;
 }

@@ -1,57 +1,59 @@
-// What the page knows. Maps lie in the file as compressed bytes, a chunk for each layer, unpacked when they are looked at.
+// The page's data. Maps are stored as compressed chunks, one per layer, which are decompressed on demand.
 
-const about = JSON.parse(document.getElementById("about-data").textContent);
-const unpacked = new Map();
-const whole = new Promise((resolve) => {
+const NUM_TOP_KEYS = 8;
+const metadata = JSON.parse(document.getElementById("metadata").textContent);
+const chunks = new Map();
+const pageLoaded = new Promise((resolve) => {
   if (document.readyState !== "loading") resolve();
   else document.addEventListener("DOMContentLoaded", resolve);
 });
 
-async function unpack(name) {
-  if (!document.getElementById(name)) await whole; // it is further down in the file
+async function decodeChunk(name) {
+  if (!document.getElementById(name)) await pageLoaded; // the chunk is further down in the file
   const text = atob(document.getElementById(name).textContent.trim());
-  const packed = new Uint8Array(text.length);
-  for (let at = 0; at < text.length; at++) packed[at] = text.charCodeAt(at);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const compressed = new Uint8Array(text.length);
+  for (let index = 0; index < text.length; index++) compressed[index] = text.charCodeAt(index);
+  const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-function bytes(name) {
-  if (!unpacked.has(name)) unpacked.set(name, unpack(name));
-  return unpacked.get(name);
+function loadChunk(name) {
+  if (!chunks.has(name)) chunks.set(name, decodeChunk(name));
+  return chunks.get(name);
 }
 
-// A head's cells: bytes[i · side + j]; a byte b stands for (b / 255)² · largest.
-async function headOf(text, model, layer, head) {
-  const { side, size, tokens, models } = about.texts[text];
-  const own = models[model];
-  const cells = await bytes(`cells-${text}-${model}-${layer}`);
-  const found = {
-    side, size, count: tokens.length,
-    cells: cells.subarray(head * side * side, (head + 1) * side * side),
-    largest: own.largest[layer][head],
+// The map of a head. Cell (i, j) is cells[i · numGroups + j]; byte b has the value (b / 255)² · cellMax.
+async function loadMap(text, model, layer, head) {
+  const { num_groups: numGroups, group_size: groupSize, tokens, models } = metadata.texts[text];
+  const cells = await loadChunk(`cells-${text}-${model}-${layer}`);
+  const map = {
+    numGroups, groupSize,
+    cells: cells.subarray(head * numGroups ** 2, (head + 1) * numGroups ** 2),
+    cellMax: models[model].cell_max[layer][head],
   };
-  if (size > 1) {
+  if (groupSize > 1) {
     const [keys, weights] = await Promise.all([
-      bytes(`keys-${text}-${model}-${layer}`), bytes(`weights-${text}-${model}-${layer}`)]);
-    const length = tokens.length * 8;
-    found.keys = new Uint16Array(keys.buffer, keys.byteOffset + 2 * head * length, length);
-    found.weights = weights.subarray(head * length, (head + 1) * length);
-    found.strongest = own.strongest[layer][head];
+      loadChunk(`keys-${text}-${model}-${layer}`), loadChunk(`weights-${text}-${model}-${layer}`)]);
+    const length = tokens.length * NUM_TOP_KEYS;
+    map.topKeys = new Uint16Array(keys.buffer, keys.byteOffset + 2 * head * length, length);
+    map.topWeights = weights.subarray(head * length, (head + 1) * length);
+    map.topWeightMax = models[model].top_weight_max[layer][head];
   }
-  return found;
+  return map;
 }
 
-const number = (byte, largest) => (byte / 255) ** 2 * largest;
-const cellOf = (map, i, j) => number(map.cells[i * map.side + j], map.largest);
+const dequantize = (byte, maximum) => (byte / 255) ** 2 * maximum;
+const cellWeight = (map, i, j) => dequantize(map.cells[i * map.numGroups + j], map.cellMax);
 
-// What a query looks at: [key, weight], strongest first; of a long text its strongest keys.
-function looks(map, query, threshold) {
-  const found = [];
-  if (map.size > 1) {
-    for (let at = query * 8; at < query * 8 + 8; at++) found.push([map.keys[at], number(map.weights[at], map.strongest)]);
+// The keys that a query attends to, [key, weight], in descending order; for long texts only the top keys.
+function attendedKeys(map, query, threshold) {
+  const entries = [];
+  if (map.groupSize > 1) {
+    for (let index = query * NUM_TOP_KEYS; index < (query + 1) * NUM_TOP_KEYS; index++) {
+      entries.push([map.topKeys[index], dequantize(map.topWeights[index], map.topWeightMax)]);
+    }
   } else {
-    for (let key = 0; key < map.side; key++) found.push([key, cellOf(map, query, key)]);
+    for (let key = 0; key < map.numGroups; key++) entries.push([key, cellWeight(map, query, key)]);
   }
-  return found.filter(([, weight]) => weight > 0 && weight >= threshold).sort((a, b) => b[1] - a[1]);
+  return entries.filter(([, weight]) => weight > 0 && weight >= threshold).sort((a, b) => b[1] - a[1]);
 }

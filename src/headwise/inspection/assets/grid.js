@@ -1,64 +1,60 @@
-// All heads as small pictures: a row for each layer, or in the order of a measure.
+// Thumbnails of all heads: a row for each layer, or sorted by a measure.
 
-let thumbs = []; // of each model the bytes of all its heads
+let thumbnails = []; // for each model, the bytes of all its heads
 
 async function drawGrids() {
-  const { models, thumb: side } = about.texts[state.text], wanted = state.text;
-  const found = await Promise.all(models.map((_, model) => bytes(`thumbs-${state.text}-${model}`)));
-  if (wanted !== state.text) return;
-  thumbs = found;
-  const difference = state.view === "difference";
-  const grids = difference ? [null] : shown();
-  const { heads: count } = shape(), sorted = state.sort !== "layer";
-  const many = difference ? 1 : grids.length;
-  by("grids").style.setProperty("--columns", many > 2 ? 2 : many);
-  by("grids").replaceChildren(...grids.map((model) => {
-    const grid = element("div", { class: sorted ? "grid sorted" : "grid", role: "group" });
-    grid.style.setProperty("--heads", count);
-    if (!sorted) grid.append(element("span", { class: "name" }), ...Array.from({ length: count }, (_, head) => element("span", { class: "name" }, `${head}`)));
+  const text = state.text, { models, thumbnail_size: size } = metadata.texts[text];
+  const loaded = await Promise.all(models.map((_, model) => loadChunk(`thumbnails-${text}-${model}`)));
+  if (text !== state.text) return;
+  thumbnails = loaded;
+  const isDifference = state.view === "difference", isSorted = state.sort !== "layer";
+  const grids = isDifference ? [null] : visibleModels();
+  const { numHeads } = shape();
+  byId("grids").style.setProperty("--columns", Math.min(grids.length, 2));
+  byId("grids").replaceChildren(...grids.map((model) => {
+    const grid = createElement("div", { class: isSorted ? "grid sorted" : "grid", role: "group" });
+    grid.style.setProperty("--heads", numHeads);
+    if (!isSorted) grid.append(createElement("span", { class: "label" }), ...Array.from({ length: numHeads }, (_, head) => createElement("span", { class: "label" }, `${head}`)));
     let row = null;
-    for (const [layer, head] of heads()) {
-      if (!sorted && layer !== row) grid.append(element("span", { class: "name" }, `${row = layer}`));
-      grid.append(headButton(model, layer, head, side, sorted));
+    for (const [layer, head] of orderedHeads()) {
+      if (!isSorted && layer !== row) grid.append(createElement("span", { class: "label" }, `${row = layer}`));
+      grid.append(createHeadButton(model, layer, head, size, isSorted));
     }
-    const names = about.models.map((own) => own.name);
-    const title = difference ? titled(`${names[state.a]} − ${names[state.b]}`, -1) : titled(names[model], model);
-    return element("div", { class: "model" }, title, grid);
+    const names = metadata.models.map(({ name }) => name);
+    const title = isDifference ? `${names[state.a]} − ${names[state.b]}` : names[model];
+    return createElement("div", { class: "model" }, createTitle(title, model), grid);
   }));
-  const order = sorted ? `In the order of ${SORTS[state.sort]}, lowest first. ` : "A row for each layer, a column for each head. ";
-  by("grid-about").textContent = order + (difference
-    ? "Orange: more attention than in the other model; blue: less."
-    : "Queries from top to bottom, keys from left to right; each picture has its own scale.");
-  mark();
+  const order = isSorted ? `Sorted by ${SORT_KEYS[state.sort]}, lowest first. ` : "Rows are layers, columns are heads. ";
+  byId("grid-info").textContent = order + (isDifference
+    ? "Orange: more attention than in the second model; blue: less."
+    : "In each map, rows are queries and columns are keys. Each map has its own color scale.");
+  markSelectedHead();
   performance.mark("headwise:heads");
 }
 
-function headButton(model, layer, head, side, sorted) {
-  const at = (layer * shape().heads + head) * side * side;
+function createHeadButton(model, layer, head, size, isSorted) {
+  const offset = (layer * shape().numHeads + head) * size * size;
   const canvas = document.createElement("canvas");
   if (model === null) {
-    const [a, b] = [state.a, state.b].map((one) => thumbs[one].subarray(at, at + side * side));
-    const [m, n] = [state.a, state.b].map((one) => about.texts[state.text].models[one].largest[layer][head]);
-    const most = Math.max(m, n), colours = table("signed");
-    picture(canvas, side, (i) => {
-      const apart = (number(a[i], m) - number(b[i], n)) / most;
-      return colours[Math.round(127.5 + 127.5 * Math.sign(apart) * Math.sqrt(Math.abs(apart)))];
-    });
+    const [a, b] = [state.a, state.b].map((index) => thumbnails[index].subarray(offset, offset + size * size));
+    const [aMax, bMax] = [state.a, state.b].map((index) => metadata.texts[state.text].models[index].cell_max[layer][head]);
+    const limit = Math.max(aMax, bMax), colors = colorTable("diverging");
+    drawPixels(canvas, size, (i) => divergingColor(colors, (dequantize(a[i], aMax) - dequantize(b[i], bMax)) / limit));
   } else {
-    const colours = table("weights");
-    picture(canvas, side, (i) => colours[thumbs[model][at + i]]);
+    const colors = colorTable("sequential");
+    drawPixels(canvas, size, (i) => colors[thumbnails[model][offset + i]]);
   }
-  const value = sorted ? measured([layer, head], model) ?? measured([layer, head]) : null;
-  const told = `layer ${layer}, head ${head}${value === null ? "" : `, ${SORTS[state.sort]} ${short(value)}`}`;
-  const button = element("button", { class: "head", "data-layer": layer, "data-head": head, title: told, "aria-label": told, tabindex: -1 }, canvas);
-  if (sorted) button.append(`${layer}·${head}`, element("br"), value === null ? "" : short(value));
+  const value = isSorted ? sortValue([layer, head], model) ?? sortValue([layer, head]) : null;
+  const label = `layer ${layer}, head ${head}${value === null ? "" : `, ${SORT_KEYS[state.sort]} ${formatNumber(value)}`}`;
+  const button = createElement("button", { class: "head", "data-layer": layer, "data-head": head, title: label, "aria-label": label, tabindex: -1 }, canvas);
+  if (isSorted) button.append(`${layer}·${head}`, createElement("br"), value === null ? "" : formatNumber(value));
   return button;
 }
 
-function mark() {
-  for (const button of document.querySelectorAll(".head, .numbers button")) {
-    const chosen = Number(button.dataset.layer) === state.layer && Number(button.dataset.head) === state.head;
-    button.classList.toggle("chosen", chosen);
-    button.tabIndex = chosen ? 0 : -1;
+function markSelectedHead() {
+  for (const button of document.querySelectorAll(".head, .measure-grid button")) {
+    const isSelected = Number(button.dataset.layer) === state.layer && Number(button.dataset.head) === state.head;
+    button.classList.toggle("selected", isSelected);
+    button.tabIndex = isSelected ? 0 : -1;
   }
 }

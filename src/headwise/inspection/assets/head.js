@@ -1,118 +1,111 @@
-// One head, of each model: its map and its arcs, and the difference of two.
+// One head of each model: its map and arcs, and the difference of two models.
 
-let maps = []; // of the models that are shown
-let asked = 0;
+let maps = []; // of the visible models
+let latestRequest = 0;
 
 async function drawHead() {
-  const now = ++asked, models = shown();
+  const request = ++latestRequest, models = visibleModels();
   const { layer, head, text } = state;
-  const found = await Promise.all(models.map((model) => headOf(text, model, layer, head)));
-  if (now !== asked) return; // another head was asked for meanwhile
-  maps = found;
-  const { tokens, models: own } = about.texts[text];
-  by("head-title").textContent = `Layer ${layer}, head ${head}`;
-  const difference = state.view === "difference";
-  const cards = models.map((model, at) => card(titled(about.models[model].name, model), facts(own[model]), at));
-  if (difference) cards.push(card(titled("the difference", -1), "orange: the first gives more; blue: it gives less", null));
-  const columns = cards.length;
-  by("cards").className = columns === 1 ? "models one" : columns > 2 ? "models many" : "models";
-  by("cards").style.setProperty("--columns", columns);
-  by("cards").replaceChildren(...cards.map((one) => one.card));
-  const most = Math.max(...maps.map((map) => map.largest));
-  cards.forEach((one, at) => {
-    one.canvas.dataset.map = at;
-    if (at < maps.length) {
-      const colours = table("weights"), scale = Math.sqrt(maps[at].largest / most);
-      one.draw = () => drawHeatmap(one.canvas, maps[at], tokens, { most, colourAt: (i) => {
-        const byte = maps[at].cells[i];
-        return number(byte, maps[at].largest) < state.threshold ? colours[0] : colours[Math.round(byte * scale)];
-      } });
-      one.scale.replaceChildren(scaleOf(most, "weights"));
+  const loaded = await Promise.all(models.map((model) => loadMap(text, model, layer, head)));
+  if (request !== latestRequest) return; // another head was selected in the meantime
+  maps = loaded;
+  const { tokens, models: textModels } = metadata.texts[text];
+  byId("head-title").textContent = `Layer ${layer}, head ${head}`;
+  const cards = models.map((model, index) => createCard(createTitle(metadata.models[model].name, model), headSummary(textModels[model]), index));
+  if (state.view === "difference") cards.push(createCard(createTitle("difference", null), "orange: larger in the first model; blue: smaller", null));
+  byId("cards").className = cards.length === 1 ? "models single" : cards.length > 2 ? "models many" : "models";
+  byId("cards").style.setProperty("--columns", cards.length);
+  byId("cards").replaceChildren(...cards.map(({ node }) => node));
+  const maxWeight = Math.max(...maps.map((map) => map.cellMax));
+  cards.forEach(({ canvas, colorbar, arcsPanel }, index) => {
+    if (index < maps.length) {
+      const map = maps[index], colors = colorTable("sequential"), scale = Math.sqrt(map.cellMax / maxWeight);
+      drawHeatmap(canvas, map, tokens, (i) => {
+        const byte = map.cells[i];
+        return dequantize(byte, map.cellMax) < state.threshold ? colors[0] : colors[Math.round(byte * scale)];
+      });
+      colorbar.replaceChildren(createColorbar(maxWeight, "sequential"));
+      drawArcs(arcsPanel, map, tokens);
+      if (state.token !== null) scrollToToken(arcsPanel, state.token);
     } else {
-      const apart = differences(maps[0], maps[1]), widest = apart.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9);
-      const colours = table("signed");
-      one.draw = () => drawHeatmap(one.canvas, maps[0], tokens, { most: widest, colourAt: (i) => {
-        const x = Math.abs(apart[i]) < state.threshold ? 0 : apart[i] / widest;
-        return colours[Math.round(127.5 + 127.5 * Math.sign(x) * Math.sqrt(Math.abs(x)))];
-      } });
-      one.scale.replaceChildren(scaleOf(widest, "signed"));
-    }
-    one.draw();
-    if (one.panel) {
-      drawArcs(one.panel, maps[at], tokens);
-      if (state.token !== null) reveal(one.panel, state.token);
+      const differences = subtractMaps(maps[0], maps[1]), colors = colorTable("diverging");
+      const limit = differences.reduce((largest, x) => Math.max(largest, Math.abs(x)), 1e-9);
+      drawHeatmap(canvas, maps[0], tokens, (i) => divergingColor(colors, Math.abs(differences[i]) < state.threshold ? 0 : differences[i] / limit));
+      colorbar.replaceChildren(createColorbar(limit, "diverging"));
     }
   });
-  tint(maps[0]);
-  mark();
-  tell();
-  toAddress();
+  tintTokens(maps[0]);
+  markSelectedHead();
+  updateReadout();
+  writeUrl();
   performance.mark("headwise:head");
 }
 
-function card(title, told, at) {
-  const canvas = element("canvas", { class: "heatmap", role: "img", "aria-label": "the head's map" });
-  const scale = element("div"), map = element("div", {}, canvas, scale);
-  const panel = at === null ? null : makeArcs();
-  const pictures = element("div", { class: "pictures" }, map, ...(panel ? [panel] : []));
-  const made = element("div", { class: "card" }, title, element("p", { class: "faint" }, told), pictures);
-  canvas.addEventListener("pointermove", (event) => point(event, under(canvas, event)));
-  canvas.addEventListener("pointerleave", unpoint);
+// A card with the map and the arcs of a model; the card of the difference has no model index and no arcs.
+function createCard(title, summary, index) {
+  const canvas = createElement("canvas", { class: "heatmap", role: "img", "aria-label": "attention map" });
+  const colorbar = createElement("div"), map = createElement("div", {}, canvas, colorbar);
+  const arcsPanel = index === null ? null : createArcsPanel();
+  const views = createElement("div", { class: "views" }, map, ...(arcsPanel ? [arcsPanel] : []));
+  const node = createElement("div", { class: "card" }, title, createElement("p", { class: "muted" }, summary), views);
+  canvas.addEventListener("pointermove", (event) => showTooltip(event, cellAtPointer(canvas, event)));
+  canvas.addEventListener("pointerleave", hideTooltip);
   canvas.addEventListener("click", (event) => {
-    const place = under(canvas, event);
-    if (place) choose({ token: place[0] * maps[0].size });
+    const cell = cellAtPointer(canvas, event);
+    if (cell) setState({ token: cell[0] * maps[0].groupSize });
   });
-  if (panel) {
-    panel.addEventListener("pointermove", (event) => {
-      const token = panel.at(event);
-      if (token !== null) { drawArcs(panel, maps[at], about.texts[state.text].tokens, token); tellToken(token); }
+  if (arcsPanel) {
+    const draw = (token) => drawArcs(arcsPanel, maps[index], metadata.texts[state.text].tokens, token);
+    arcsPanel.addEventListener("pointermove", (event) => {
+      const token = arcsPanel.tokenAtPointer(event);
+      if (token !== null) { draw(token); describeToken(token); }
     });
-    panel.addEventListener("pointerleave", () => { drawArcs(panel, maps[at], about.texts[state.text].tokens); tell(); });
-    panel.addEventListener("click", (event) => choose({ token: panel.at(event) }));
+    arcsPanel.addEventListener("pointerleave", () => { draw(null); updateReadout(); });
+    arcsPanel.addEventListener("click", (event) => setState({ token: arcsPanel.tokenAtPointer(event) }));
   }
-  return { card: made, canvas, scale, panel };
+  return { node, canvas, colorbar, arcsPanel };
 }
 
-function facts(own) {
+function headSummary({ distance, entropy, w }) {
   const { layer, head } = state;
-  const told = [`distance ${short(own.distance[layer][head])} tokens`, `entropy ${short(own.entropy[layer][head])} bits`];
-  if (own.w) told.push(`learned w ${short(own.w[layer][head])}`);
-  return told.join(" · ");
+  const parts = [`distance ${formatNumber(distance[layer][head])} tokens`, `entropy ${formatNumber(entropy[layer][head])} bits`];
+  if (w) parts.push(`learned w ${formatNumber(w[layer][head])}`);
+  return parts.join(" · ");
 }
 
-const differences = (a, b) => Float32Array.from(a.cells, (byte, at) => number(byte, a.largest) - number(b.cells[at], b.largest));
+const subtractMaps = (a, b) => Float32Array.from(a.cells, (byte, index) => dequantize(byte, a.cellMax) - dequantize(b.cells[index], b.cellMax));
 
-// What the pointer is at, in every model that is shown.
-function point(event, place) {
-  if (!place) return unpoint();
-  const { tokens, size } = about.texts[state.text], [i, j] = place;
-  const lines = shown().map((model, at) => `${about.models.length > 1 ? `${about.models[model].name}: ` : ""}${weight(cellOf(maps[at], i, j))}`);
-  if (state.view === "difference") lines.push(`difference: ${weight(cellOf(maps[0], i, j) - cellOf(maps[1], i, j))}`);
-  const pair = `${groupName(tokens, i, size)} → ${groupName(tokens, j, size)}`;
-  const tip = by("tip");
-  tip.replaceChildren(element("b", {}, pair), ...lines.flatMap((line) => [element("br"), line]));
-  tip.hidden = false;
-  const { width, height } = tip.getBoundingClientRect();
-  tip.style.left = `${Math.min(event.clientX + 14, innerWidth - width - 8)}px`;
-  tip.style.top = `${event.clientY + 16 + height > innerHeight ? event.clientY - height - 10 : event.clientY + 16}px`;
-  by("readout").textContent = `${pair}: ${lines.join(", ")}`;
+// Show the weights of a cell in all visible models.
+function showTooltip(event, cell) {
+  if (!cell) return hideTooltip();
+  const { tokens, group_size: groupSize } = metadata.texts[state.text], [i, j] = cell;
+  const lines = visibleModels().map((model, index) => `${metadata.models.length > 1 ? `${metadata.models[model].name}: ` : ""}${formatWeight(cellWeight(maps[index], i, j))}`);
+  if (state.view === "difference") lines.push(`difference: ${formatWeight(cellWeight(maps[0], i, j) - cellWeight(maps[1], i, j))}`);
+  const title = `${groupLabel(tokens, i, groupSize)} → ${groupLabel(tokens, j, groupSize)}`;
+  const tooltip = byId("tooltip");
+  tooltip.replaceChildren(createElement("b", {}, title), ...lines.flatMap((line) => [createElement("br"), line]));
+  tooltip.hidden = false;
+  const { width, height } = tooltip.getBoundingClientRect();
+  tooltip.style.left = `${Math.min(event.clientX + 14, innerWidth - width - 8)}px`;
+  tooltip.style.top = `${event.clientY + 16 + height > innerHeight ? event.clientY - height - 10 : event.clientY + 16}px`;
+  byId("readout").textContent = `${title}: ${lines.join(", ")}`;
 }
 
-function unpoint() {
-  by("tip").hidden = true;
-  tell();
+function hideTooltip() {
+  byId("tooltip").hidden = true;
+  updateReadout();
 }
 
-function tellToken(token) {
-  const { tokens } = about.texts[state.text];
-  const told = maps.map((map, at) => {
-    const best = looks(map, token, state.threshold).slice(0, 3).map(([key, value]) => `${tokens[key]} ${weight(value)}`);
-    return `${maps.length > 1 ? `${about.models[shown()[at]].name}: ` : ""}${best.join(", ") || "nothing above the threshold"}`;
+function describeToken(token) {
+  const { tokens } = metadata.texts[state.text];
+  const descriptions = maps.map((map, index) => {
+    const keys = attendedKeys(map, token, state.threshold).slice(0, 3).map(([key, weight]) => `${tokens[key]} ${formatWeight(weight)}`);
+    return `${maps.length > 1 ? `${metadata.models[visibleModels()[index]].name}: ` : ""}${keys.join(", ") || "no weight above the threshold"}`;
   });
-  by("readout").textContent = `${tokens[token]} (${token}) looks at ${told.join("; ")}`;
+  byId("readout").textContent = `${tokens[token]} (${token}) attends to ${descriptions.join("; ")}`;
 }
 
-function tell() {
-  if (state.token !== null) tellToken(state.token);
-  else by("readout").textContent = "Point at a cell or a token; click a token to keep it.";
+function updateReadout() {
+  if (state.token !== null) describeToken(state.token);
+  else byId("readout").textContent = "Hover over a cell or a token for its weights; click a token to select it.";
 }

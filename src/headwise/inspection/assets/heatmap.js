@@ -1,70 +1,71 @@
-// One head's map, with tokens along its sides where there is room for them.
+// The map of one head, with token labels if there is enough space.
 
-function drawHeatmap(canvas, map, tokens, { colourAt, most }) {
+function drawHeatmap(canvas, map, tokens, colorAt) {
+  const { numGroups, groupSize } = map;
   const width = Math.min(620, canvas.parentElement.clientWidth || 560);
   const font = (size) => `${size}px system-ui, sans-serif`;
   const context = canvas.getContext("2d");
   context.font = font(12);
-  const widest = map.size > 1 ? 0 : tokens.reduce((most, token) => Math.max(most, context.measureText(token).width), 0);
-  const labels = Math.min(widest + 10, 110, width * 0.24), legible = map.size === 1 && (width - labels) / map.side >= 9;
-  const margin = legible ? labels : 36;
-  const cell = Math.min(40, (width - margin - 2) / map.side), size = cell * map.side;
-  sized(canvas, margin + size + 2, margin + size + 2);
-  const image = picture(document.createElement("canvas"), map.side, colourAt);
+  const labelWidth = groupSize > 1 ? 0 : tokens.reduce((widest, token) => Math.max(widest, context.measureText(token).width), 0);
+  const labelMargin = Math.min(labelWidth + 10, 110, width * 0.24);
+  const hasLabels = groupSize === 1 && (width - labelMargin) / numGroups >= 9;
+  const margin = hasLabels ? labelMargin : 36;
+  const cell = Math.min(40, (width - margin - 2) / numGroups), size = cell * numGroups;
+  resizeCanvas(canvas, margin + size + 2, margin + size + 2);
+  const image = drawPixels(document.createElement("canvas"), numGroups, colorAt);
   context.imageSmoothingEnabled = false;
   context.drawImage(image, margin, margin, size, size);
-  context.strokeStyle = variable("--line");
+  context.strokeStyle = cssVariable("--border");
   context.strokeRect(margin - 0.5, margin - 0.5, size + 1, size + 1);
-  context.fillStyle = variable("--faint");
-  context.font = font(legible ? Math.min(12, cell * 0.95) : 10);
+  context.fillStyle = cssVariable("--muted");
+  context.font = font(hasLabels ? Math.min(12, cell * 0.95) : 10);
   context.textBaseline = "middle";
-  const step = legible ? 1 : Math.max(1, Math.ceil(map.side / 8));
-  for (let at = 0; at < map.side; at += step) {
-    const told = legible ? clipped(context, tokens[at * map.size], margin - 8) : `${at * map.size}`;
-    const middle = margin + (at + 0.5) * cell;
+  const step = hasLabels ? 1 : Math.max(1, Math.ceil(numGroups / 8));
+  for (let group = 0; group < numGroups; group += step) {
+    const label = hasLabels ? truncateText(context, tokens[group], margin - 8) : `${group * groupSize}`;
+    const center = margin + (group + 0.5) * cell;
     context.textAlign = "right";
-    context.fillText(told, margin - 5, middle);
+    context.fillText(label, margin - 5, center);
     context.save();
-    context.translate(middle, margin - 5);
-    if (legible) { context.rotate(-Math.PI / 2); context.textAlign = "left"; } else context.textAlign = "center";
-    context.fillText(told, 0, legible ? 0 : -4);
+    context.translate(center, margin - 5);
+    if (hasLabels) { context.rotate(-Math.PI / 2); context.textAlign = "left"; } else context.textAlign = "center";
+    context.fillText(label, 0, hasLabels ? 0 : -4);
     context.restore();
   }
   if (state.token !== null) {
-    context.strokeStyle = variable("--accent");
+    context.strokeStyle = cssVariable("--accent");
     context.lineWidth = 2;
-    context.strokeRect(margin, margin + Math.floor(state.token / map.size) * cell, size, Math.max(2, cell));
+    context.strokeRect(margin, margin + Math.floor(state.token / groupSize) * cell, size, Math.max(2, cell));
   }
-  canvas.place = { margin, cell, side: map.side };
-  canvas.most = most;
+  canvas.geometry = { margin, cell, numGroups };
 }
 
-function clipped(context, text, room) {
-  if (context.measureText(text).width <= room) return text;
+function truncateText(context, text, maxWidth) {
+  if (context.measureText(text).width <= maxWidth) return text;
   let end = text.length;
-  while (end > 1 && context.measureText(`${text.slice(0, end)}…`).width > room) end--;
+  while (end > 1 && context.measureText(`${text.slice(0, end)}…`).width > maxWidth) end--;
   return `${text.slice(0, end)}…`;
 }
 
-// The cell under the pointer, [query group, key group], or null.
-function under(canvas, event) {
-  const box = canvas.getBoundingClientRect(), { margin, cell, side } = canvas.place;
-  const at = (x) => Math.floor((x - margin) / cell);
-  const [i, j] = [at(event.clientY - box.top), at(event.clientX - box.left)];
-  return i >= 0 && j >= 0 && i < side && j < side ? [i, j] : null;
+// The cell at the pointer, [query group, key group], or null.
+function cellAtPointer(canvas, event) {
+  const box = canvas.getBoundingClientRect(), { margin, cell, numGroups } = canvas.geometry;
+  const toGroup = (x) => Math.floor((x - margin) / cell);
+  const [i, j] = [toGroup(event.clientY - box.top), toGroup(event.clientX - box.left)];
+  return i >= 0 && j >= 0 && i < numGroups && j < numGroups ? [i, j] : null;
 }
 
-function scaleOf(most, kind) {
+function createColorbar(limit, scale) {
   const canvas = document.createElement("canvas");
   canvas.width = 256;
   canvas.height = 1;
   const context = canvas.getContext("2d");
-  table(kind).forEach((colour, at) => { context.fillStyle = css(colour); context.fillRect(at, 0, 1, 1); });
-  const told = (text) => element("span", {}, text);
-  return element("div", { class: "scale" }, told(kind === "signed" ? weight(-most) : "0"), canvas, told(weight(most)), told("colours grow with the square root"));
+  colorTable(scale).forEach((color, index) => { context.fillStyle = toCss(color); context.fillRect(index, 0, 1, 1); });
+  const label = (text) => createElement("span", {}, text);
+  return createElement("div", { class: "scale" }, label(scale === "diverging" ? formatWeight(-limit) : "0"), canvas, label(formatWeight(limit)), label("square root scale"));
 }
 
-const groupName = (tokens, group, size) => {
-  const start = group * size, end = Math.min(start + size, tokens.length);
-  return size === 1 ? tokens[start] : `“${tokens[start]} … ${tokens[end - 1]}” (${start}–${end - 1})`;
+const groupLabel = (tokens, group, groupSize) => {
+  const start = group * groupSize, end = Math.min(start + groupSize, tokens.length);
+  return groupSize === 1 ? tokens[start] : `“${tokens[start]} … ${tokens[end - 1]}” (${start}–${end - 1})`;
 };

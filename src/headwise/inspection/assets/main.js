@@ -1,109 +1,112 @@
-// Controls, keys, and what is drawn again when something was chosen.
+// Controls, keyboard shortcuts and redrawing.
 
-const options = (select, pairs, chosen) => {
-  select.replaceChildren(...pairs.map(([value, text]) => element("option", { value }, text)));
-  select.value = String(chosen);
+const fillSelect = (select, options, selected) => {
+  select.replaceChildren(...options.map(([value, text]) => createElement("option", { value }, text)));
+  select.value = String(selected);
 };
 
-function controls() {
-  const { layers } = shape(), several = about.models.length > 1;
-  const names = about.models.map((model, at) => [at, model.name]);
-  by("title").textContent = about.title;
-  by("texts-label").hidden = about.texts.length < 2;
-  options(by("text"), about.texts.map((text, at) => [at, text.title]), state.text);
-  options(by("only"), [["", "all"], ...Array.from({ length: layers }, (_, layer) => [layer, `layer ${layer}`])], state.only ?? "");
-  options(by("sort"), sorts().map((name) => [name, SORTS[name]]), state.sort);
-  by("view-label").hidden = !several;
-  options(by("view"), [["all", "side by side"], ["difference", "two and their difference"]], state.view);
-  by("pair-label").hidden = !several || state.view !== "difference";
-  options(by("a"), names, state.a);
-  options(by("b"), names, state.b);
-  options(by("measure"), Object.entries(about.measures), state.measure);
-  by("threshold").value = Math.round(100 * Math.sqrt(state.threshold));
-  by("threshold-shown").textContent = state.threshold ? weight(state.threshold) : "–";
+function updateControls() {
+  const { numLayers } = shape(), hasSeveralModels = metadata.models.length > 1;
+  const names = metadata.models.map(({ name }, model) => [model, name]);
+  byId("title").textContent = metadata.title;
+  byId("texts-label").hidden = metadata.texts.length < 2;
+  fillSelect(byId("text"), metadata.texts.map(({ title }, text) => [text, title]), state.text);
+  fillSelect(byId("layer-filter"), [["", "all"], ...Array.from({ length: numLayers }, (_, layer) => [layer, `layer ${layer}`])], state.layerFilter ?? "");
+  fillSelect(byId("sort"), availableSortKeys().map((name) => [name, SORT_KEYS[name]]), state.sort);
+  byId("view-label").hidden = !hasSeveralModels;
+  fillSelect(byId("view"), [["all", "side by side"], ["difference", "difference of two"]], state.view);
+  byId("pair-label").hidden = !hasSeveralModels || state.view !== "difference";
+  fillSelect(byId("a"), names, state.a);
+  fillSelect(byId("b"), names, state.b);
+  fillSelect(byId("measure"), Object.entries(metadata.measures), state.measure);
+  byId("threshold").value = Math.round(100 * Math.sqrt(state.threshold));
+  byId("threshold-value").textContent = state.threshold ? formatWeight(state.threshold) : "–";
 }
 
-// Change what is looked at, and draw what depends on it.
-function choose(changes) {
-  const before = { ...state };
+// Change the state and redraw the parts of the page that depend on the changes.
+function setState(changes) {
+  const previous = { ...state };
   Object.assign(state, changes);
-  const { layers, heads: count, tokens } = shape();
-  if (state.text !== before.text) state.token = null;
-  state.layer = Math.min(state.layer, layers - 1);
-  state.head = Math.min(state.head, count - 1);
-  if (state.only !== null && state.only >= layers) state.only = null;
-  if (state.token !== null && state.token >= tokens) state.token = null;
-  const changed = (...names) => names.some((name) => state[name] !== before[name]);
-  if (changed("theme")) document.documentElement.dataset.theme = state.theme;
-  controls();
-  if (changed("text", "theme")) drawText();
-  if (changed("text", "only", "sort", "view", "a", "b", "theme")) drawGrids();
-  if (changed("theme", "measure")) drawStatistics();
-  else if (changed("layer", "head") && about.statistics.length) drawProfile();
+  const { numLayers, numHeads, numTokens } = shape();
+  if (state.text !== previous.text) state.token = null;
+  state.layer = Math.min(state.layer, numLayers - 1);
+  state.head = Math.min(state.head, numHeads - 1);
+  if (state.layerFilter !== null && state.layerFilter >= numLayers) state.layerFilter = null;
+  if (state.token !== null && state.token >= numTokens) state.token = null;
+  const hasChanged = (...names) => names.some((name) => state[name] !== previous[name]);
+  if (hasChanged("theme")) document.documentElement.dataset.theme = state.theme;
+  updateControls();
+  if (hasChanged("text", "theme")) drawText();
+  if (hasChanged("text", "layerFilter", "sort", "view", "a", "b", "theme")) drawGrids();
+  if (hasChanged("theme", "measure")) drawStatistics();
+  else if (hasChanged("layer", "head") && metadata.statistics.length) drawReceived();
   return drawHead();
 }
 
-function move(layers, others) {
-  const order = heads(), { heads: count } = shape();
-  const at = Math.max(0, order.findIndex(([layer, head]) => layer === state.layer && head === state.head));
-  const step = others + layers * (state.sort === "layer" ? count : 1);
-  const [layer, head] = order[Math.min(order.length - 1, Math.max(0, at + step))];
-  choose({ layer, head });
+function moveHead(layerStep, headStep) {
+  const heads = orderedHeads(), { numHeads } = shape();
+  const index = Math.max(0, heads.findIndex(([layer, head]) => layer === state.layer && head === state.head));
+  const step = headStep + layerStep * (state.sort === "layer" ? numHeads : 1);
+  const [layer, head] = heads[Math.min(heads.length - 1, Math.max(0, index + step))];
+  setState({ layer, head });
 }
 
-const next = (value, values) => values[(values.indexOf(value) + 1) % values.length];
-const KEYS = {
-  ArrowLeft: () => move(0, -1),
-  ArrowRight: () => move(0, 1),
-  ArrowUp: () => move(-1, 0),
-  ArrowDown: () => move(1, 0),
-  j: () => choose({ token: Math.min(shape().tokens - 1, (state.token ?? -1) + 1) }),
-  k: () => choose({ token: Math.max(0, (state.token ?? 1) - 1) }),
-  Escape: () => choose({ token: null }),
-  "[": () => choose({ text: Math.max(0, state.text - 1) }),
-  "]": () => choose({ text: Math.min(about.texts.length - 1, state.text + 1) }),
-  s: () => choose({ sort: next(state.sort, sorts()) }),
-  d: () => about.models.length > 1 && choose({ view: next(state.view, ["all", "difference"]) }),
-  t: () => choose({ theme: theme() === "dark" ? "light" : "dark" }),
-  "?": () => by("keys").showModal(),
+const nextValue = (value, values) => values[(values.indexOf(value) + 1) % values.length];
+const SHORTCUTS = {
+  ArrowLeft: () => moveHead(0, -1),
+  ArrowRight: () => moveHead(0, 1),
+  ArrowUp: () => moveHead(-1, 0),
+  ArrowDown: () => moveHead(1, 0),
+  j: () => setState({ token: Math.min(shape().numTokens - 1, (state.token ?? -1) + 1) }),
+  k: () => setState({ token: Math.max(0, (state.token ?? 1) - 1) }),
+  Escape: () => setState({ token: null }),
+  "[": () => setState({ text: Math.max(0, state.text - 1) }),
+  "]": () => setState({ text: Math.min(metadata.texts.length - 1, state.text + 1) }),
+  s: () => setState({ sort: nextValue(state.sort, availableSortKeys()) }),
+  d: () => metadata.models.length > 1 && setState({ view: nextValue(state.view, ["all", "difference"]) }),
+  t: () => setState({ theme: theme() === "dark" ? "light" : "dark" }),
+  "?": () => byId("shortcuts").showModal(),
 };
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, input") || by("keys").open) return;
-  if (event.key in KEYS) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, input") || byId("shortcuts").open) return;
+  if (event.key in SHORTCUTS) {
     event.preventDefault();
-    KEYS[event.key]();
+    SHORTCUTS[event.key]();
   }
 });
 document.addEventListener("click", (event) => {
   const head = event.target.closest("[data-layer]"), token = event.target.closest("[data-token]");
-  if (head) choose({ layer: Number(head.dataset.layer), head: Number(head.dataset.head) });
-  if (token) choose({ token: Number(token.dataset.token) === state.token ? null : Number(token.dataset.token) });
+  if (head) setState({ layer: Number(head.dataset.layer), head: Number(head.dataset.head) });
+  if (token) setState({ token: Number(token.dataset.token) === state.token ? null : Number(token.dataset.token) });
 });
-by("theme").addEventListener("click", KEYS.t);
-by("help").addEventListener("click", KEYS["?"]);
-for (const name of ["text", "a", "b"]) by(name).addEventListener("change", (event) => choose({ [name]: Number(event.target.value) }));
-for (const name of ["sort", "view", "measure"]) by(name).addEventListener("change", (event) => choose({ [name]: event.target.value }));
-by("only").addEventListener("change", (event) => {
-  const only = event.target.value === "" ? null : Number(event.target.value);
-  choose({ only, layer: only ?? state.layer });
+byId("theme").addEventListener("click", SHORTCUTS.t);
+byId("help").addEventListener("click", SHORTCUTS["?"]);
+for (const name of ["text", "a", "b"]) byId(name).addEventListener("change", (event) => setState({ [name]: Number(event.target.value) }));
+for (const name of ["sort", "view", "measure"]) byId(name).addEventListener("change", (event) => setState({ [name]: event.target.value }));
+byId("layer-filter").addEventListener("change", (event) => {
+  const layerFilter = event.target.value === "" ? null : Number(event.target.value);
+  setState({ layerFilter, layer: layerFilter ?? state.layer });
 });
-by("threshold").addEventListener("input", (event) => choose({ threshold: Math.round((event.target.value / 100) ** 2 * 1e4) / 1e4 }));
+byId("threshold").addEventListener("input", (event) => setState({ threshold: Math.round((event.target.value / 100) ** 2 * 1e4) / 1e4 }));
 
 function drawAll() {
   if (state.theme) document.documentElement.dataset.theme = state.theme;
-  controls();
+  updateControls();
   drawText();
-  const drawn = drawGrids().then(drawHead);
-  drawn.then(drawStatistics);
-  return drawn;
+  const headDrawn = drawGrids().then(drawHead);
+  headDrawn.then(drawStatistics);
+  return headDrawn;
 }
 
-let waiting = null;
-addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(drawHead, 120); });
-addEventListener("hashchange", () => { fromAddress(); drawAll(); });
-for (const medium of [systemDark, printing]) medium.addEventListener("change", drawAll);
-fromAddress();
-// For the console, and for tests: what is shown, and the number in any cell.
-globalThis.headwise = { about, state, choose, ready: drawAll(), cell: async (text, model, layer, head, i, j) => cellOf(await headOf(text, model, layer, head), i, j),
-  looks: async (text, model, layer, head, query) => looks(await headOf(text, model, layer, head), query, 0) };
+let resizeTimer = null;
+addEventListener("resize", () => { clearTimeout(resizeTimer); resizeTimer = setTimeout(drawHead, 120); });
+addEventListener("hashchange", () => { readUrl(); drawAll(); });
+for (const media of [darkMedia, printMedia]) media.addEventListener("change", drawAll);
+readUrl();
+// For the console and for tests.
+globalThis.headwise = {
+  metadata, state, setState, ready: drawAll(),
+  cellWeight: async (text, model, layer, head, i, j) => cellWeight(await loadMap(text, model, layer, head), i, j),
+  attendedKeys: async (text, model, layer, head, query) => attendedKeys(await loadMap(text, model, layer, head), query, 0),
+};

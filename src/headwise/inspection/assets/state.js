@@ -1,68 +1,67 @@
-// What is looked at. It stands in the address, so that a link leads to the same view: #layer=3&head=5
+// The state of the page. It is stored in the URL, so links lead to the same view: #layer=3&head=5
 
-const SORTS = { layer: "layer", distance: "distance", entropy: "entropy", w: "learned w" };
-const state = { text: 0, layer: 0, head: 0, token: null, only: null, sort: "layer", view: "all", a: 0, b: 1, threshold: 0,
-  theme: null, measure: "distance" };
-const first = { ...state };
+const SORT_KEYS = { layer: "layer", distance: "distance", entropy: "entropy", w: "learned w" };
+const DEFAULTS = { text: 0, layer: 0, head: 0, token: null, layerFilter: null, sort: "layer", view: "all", a: 0,
+  b: Math.min(1, metadata.models.length - 1), threshold: 0, theme: null, measure: "distance" };
+const state = { ...DEFAULTS };
 
-const wholeNumber = (value, below) => {
-  const found = /^\d+$/.test(value ?? "") ? Number(value) : NaN;
-  return found < below ? found : null;
+const parseIndex = (value, length) => {
+  const index = /^\d+$/.test(value ?? "") ? Number(value) : NaN;
+  return index < length ? index : null;
 };
 
-function fromAddress() {
-  const given = new URLSearchParams(location.hash.slice(1));
-  Object.assign(state, first);
-  const models = about.models.length;
-  first.b = Math.min(1, models - 1);
-  state.text = wholeNumber(given.get("text"), about.texts.length) ?? 0;
-  const { layers, heads, tokens } = shape();
-  state.layer = wholeNumber(given.get("layer"), layers) ?? 0;
-  state.head = wholeNumber(given.get("head"), heads) ?? 0;
-  state.token = wholeNumber(given.get("token"), tokens);
-  state.only = wholeNumber(given.get("only"), layers);
-  state.a = wholeNumber(given.get("a"), models) ?? 0;
-  state.b = wholeNumber(given.get("b"), models) ?? first.b;
-  if (sorts().includes(given.get("sort"))) state.sort = given.get("sort");
-  if (given.get("view") === "difference" && models > 1) state.view = "difference";
-  const threshold = Number(given.get("threshold"));
+function readUrl() {
+  const parameters = new URLSearchParams(location.hash.slice(1));
+  Object.assign(state, DEFAULTS);
+  const numModels = metadata.models.length;
+  state.text = parseIndex(parameters.get("text"), metadata.texts.length) ?? DEFAULTS.text;
+  const { numLayers, numHeads, numTokens } = shape();
+  state.layer = parseIndex(parameters.get("layer"), numLayers) ?? DEFAULTS.layer;
+  state.head = parseIndex(parameters.get("head"), numHeads) ?? DEFAULTS.head;
+  state.token = parseIndex(parameters.get("token"), numTokens);
+  state.layerFilter = parseIndex(parameters.get("layerFilter"), numLayers);
+  state.a = parseIndex(parameters.get("a"), numModels) ?? DEFAULTS.a;
+  state.b = parseIndex(parameters.get("b"), numModels) ?? DEFAULTS.b;
+  if (availableSortKeys().includes(parameters.get("sort"))) state.sort = parameters.get("sort");
+  if (parameters.get("view") === "difference" && numModels > 1) state.view = "difference";
+  const threshold = Number(parameters.get("threshold"));
   if (threshold > 0 && threshold <= 1) state.threshold = threshold;
-  if (["light", "dark"].includes(given.get("theme"))) state.theme = given.get("theme");
-  if (given.get("measure") in about.measures) state.measure = given.get("measure");
+  if (["light", "dark"].includes(parameters.get("theme"))) state.theme = parameters.get("theme");
+  if (parameters.get("measure") in metadata.measures) state.measure = parameters.get("measure");
 }
 
-function toAddress() {
-  const told = new URLSearchParams();
+function writeUrl() {
+  const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(state)) {
-    if (value !== null && (value !== first[name] || name === "layer" || name === "head")) told.set(name, value);
+    if (value !== null && (value !== DEFAULTS[name] || name === "layer" || name === "head")) parameters.set(name, value);
   }
-  try { history.replaceState(null, "", `#${told}`); } catch { /* a page inside a notebook has no address */ }
+  try { history.replaceState(null, "", `#${parameters}`); } catch { /* the frame of a notebook has no URL */ }
 }
 
 function shape() {
-  const { models, tokens } = about.texts[state.text];
-  return { layers: models[0].largest.length, heads: models[0].largest[0].length, tokens: tokens.length };
+  const { models, tokens } = metadata.texts[state.text];
+  return { numLayers: models[0].cell_max.length, numHeads: models[0].cell_max[0].length, numTokens: tokens.length };
 }
 
-const sorts = () => Object.keys(SORTS).filter((name) => name !== "w" || about.texts.some((text) => text.models.some((own) => own.w)));
+const availableSortKeys = () => Object.keys(SORT_KEYS).filter((name) => name !== "w" || metadata.texts.some((text) => text.models.some((model) => model.w)));
 
-// Models that are shown: all, or two and their difference.
-const shown = () => (state.view === "difference" ? [state.a, state.b] : about.models.map((_, at) => at));
+// The indices of the models that are shown: all, or the two of the difference.
+const visibleModels = () => (state.view === "difference" ? [state.a, state.b] : metadata.models.map((_, model) => model));
 
-// Which heads, in which order. Models side by side share it: the first that has the measure says.
-function heads() {
-  const { layers, heads: count } = shape();
-  const found = [];
-  for (let layer = 0; layer < layers; layer++) {
-    if (state.only !== null && layer !== state.only) continue;
-    for (let head = 0; head < count; head++) found.push([layer, head]);
+// The heads that are shown, in order. All models share the order of the first one that has the sort key.
+function orderedHeads() {
+  const { numLayers, numHeads } = shape();
+  const heads = [];
+  for (let layer = 0; layer < numLayers; layer++) {
+    if (state.layerFilter !== null && layer !== state.layerFilter) continue;
+    for (let head = 0; head < numHeads; head++) heads.push([layer, head]);
   }
-  if (state.sort === "layer") return found;
-  return found.sort((a, b) => (measured(a) ?? 0) - (measured(b) ?? 0));
+  if (state.sort === "layer") return heads;
+  return heads.sort((a, b) => (sortValue(a) ?? 0) - (sortValue(b) ?? 0));
 }
 
-function measured([layer, head], model = null) {
-  const { models } = about.texts[state.text];
-  const own = model === null ? shown().map((at) => models[at]).find((one) => one[state.sort]) : models[model];
-  return own?.[state.sort]?.[layer][head] ?? null;
+function sortValue([layer, head], model = null) {
+  const { models } = metadata.texts[state.text];
+  const source = model === null ? visibleModels().map((index) => models[index]).find((candidate) => candidate[state.sort]) : models[model];
+  return source?.[state.sort]?.[layer][head] ?? null;
 }

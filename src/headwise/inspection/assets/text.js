@@ -1,65 +1,67 @@
-// The text, its tokens tinted by what the chosen one looks at, and what models say about it.
+// The text, with tokens tinted by the weights of the selected token, and the predictions.
 
-function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+function createElement(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name === "class") made.className = value;
-    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else made.setAttribute(name, value);
+    if (name === "class") node.className = value;
+    else node.setAttribute(name, value);
   }
-  made.append(...children); // strings become text, never HTML
-  return made;
+  node.append(...children); // strings become text, never HTML
+  return node;
 }
-const by = (id) => document.getElementById(id);
-const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`;
-const signed = (text) => (Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−"));
-const short = (x) => signed(x.toFixed(Math.abs(x) >= 100 ? 0 : Math.abs(x) >= 10 ? 1 : 2));
-const weight = (x) => signed(x.toFixed(x !== 0 && Math.abs(x) < 0.01 ? 4 : 3));
+const byId = (id) => document.getElementById(id);
+const formatCount = (count) => count.toLocaleString("en");
+const formatPercent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`;
+const withMinusSign = (text) => (Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−"));
+const formatNumber = (x) => withMinusSign(x.toFixed(Math.abs(x) >= 100 ? 0 : Math.abs(x) >= 10 ? 1 : 2));
+const formatWeight = (x) => withMinusSign(x.toFixed(x !== 0 && Math.abs(x) < 0.01 ? 4 : 3));
 
 function drawText() {
-  const text = about.texts[state.text];
-  const told = [`${text.tokens.length.toLocaleString("en")} tokens`];
-  if (text.label !== null) told.push(`its label: ${text.label}`);
-  if (text.size > 1) told.push(`maps show groups of ${text.size} tokens, arcs the 8 strongest keys of each`);
-  if (text.cut) told.push("cut: it is longer than the model reads");
-  by("about").textContent = told.join(" · ");
-  const tags = text.models.find((own) => own.prediction?.tokens)?.prediction.tokens;
-  by("tokens").replaceChildren(...text.tokens.flatMap((token, at) => {
-    const made = element("span", { "data-token": at, tabindex: -1 }, token);
-    if (tags && tags[at] !== "O") made.append(element("sub", {}, tags[at]));
-    return [made, " "];
+  const text = metadata.texts[state.text];
+  const info = [`${formatCount(text.tokens.length)} tokens`];
+  if (text.label !== null) info.push(`label: ${text.label}`);
+  if (text.group_size > 1) info.push(`maps show groups of ${text.group_size} tokens, arcs the ${NUM_TOP_KEYS} largest weights of each token`);
+  if (text.truncated) info.push("truncated to the model's maximum length");
+  byId("text-info").textContent = info.join(" · ");
+  const tags = text.models.find((model) => model.prediction?.token_labels)?.prediction.token_labels;
+  byId("tokens").replaceChildren(...text.tokens.flatMap((token, index) => {
+    const span = createElement("span", { "data-token": index, tabindex: -1 }, token);
+    if (tags && tags[index] !== "O") span.append(createElement("sub", {}, tags[index]));
+    return [span, " "];
   }));
-  const answers = about.models.map((model, at) => answer(model.name, text.models[at].prediction, at));
-  by("answers").replaceChildren(...(text.models.some((own) => own.prediction) || about.models.length > 1 ? answers : []));
+  const predictions = metadata.models.map(({ name }, model) => createPrediction(name, text.models[model].prediction, model));
+  const isShown = text.models.some((model) => model.prediction) || metadata.models.length > 1;
+  byId("predictions").replaceChildren(...(isShown ? predictions : []));
 }
 
-function answer(name, prediction, at) {
-  const made = element("div", { class: "answer" }, titled(name, at));
-  for (const [label, share] of prediction?.labels ?? []) {
-    const bar = element("b");
-    bar.style.width = percent(share);
-    bar.style.background = PALETTE[at];
-    made.append(element("div", { class: "bar" }, element("span", { title: label }, label), element("i", {}, bar), element("span", {}, percent(share))));
+function createPrediction(name, prediction, model) {
+  const node = createElement("div", { class: "prediction" }, createTitle(name, model));
+  for (const [label, probability] of prediction?.labels ?? []) {
+    const bar = createElement("b");
+    bar.style.width = formatPercent(probability);
+    bar.style.background = PALETTE[model];
+    node.append(createElement("div", { class: "bar" }, createElement("span", { title: label }, label), createElement("i", {}, bar), createElement("span", {}, formatPercent(probability))));
   }
-  if (prediction?.rating !== undefined) made.append(element("div", {}, `says ${short(prediction.rating)}`));
-  return made;
+  if (prediction?.value !== undefined) node.append(createElement("div", {}, `predicted value: ${formatNumber(prediction.value)}`));
+  return node;
 }
 
-function titled(name, at) {
-  const dot = element("i", { class: "dot" });
-  dot.style.background = PALETTE[at] ?? "linear-gradient(90deg, #0072b2, #be4b00)";
-  return element("h3", {}, dot, name);
+// A title with the color of a model; null stands for the difference of two models.
+function createTitle(name, model) {
+  const dot = createElement("i", { class: "dot" });
+  dot.style.background = model === null ? "linear-gradient(90deg, #0072b2, #be4b00)" : PALETTE[model];
+  return createElement("h3", {}, dot, name);
 }
 
-function tint(map) {
-  const colours = table("weights");
-  const found = state.token === null ? [] : looks(map, state.token, state.threshold);
-  const given = new Map(found), most = found.length ? found[0][1] : 1;
-  for (const span of by("tokens").children) {
-    const at = Number(span.dataset.token), share = given.has(at) ? Math.sqrt(given.get(at) / most) : 0;
-    const colour = colours[Math.round(255 * share)];
-    span.style.background = share > 0 ? css(colour) : "";
-    span.style.color = share > 0 ? readable(colour) : "";
-    span.classList.toggle("chosen", at === state.token);
+function tintTokens(map) {
+  const colors = colorTable("sequential");
+  const entries = state.token === null ? [] : attendedKeys(map, state.token, state.threshold);
+  const weights = new Map(entries), largest = entries.length ? entries[0][1] : 1;
+  for (const span of byId("tokens").children) {
+    const token = Number(span.dataset.token), intensity = weights.has(token) ? Math.sqrt(weights.get(token) / largest) : 0;
+    const color = colors[Math.round(255 * intensity)];
+    span.style.background = intensity > 0 ? toCss(color) : "";
+    span.style.color = intensity > 0 ? contrastingText(color) : "";
+    span.classList.toggle("selected", token === state.token);
   }
 }

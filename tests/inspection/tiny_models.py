@@ -1,4 +1,4 @@
-"""Small models with tokenizers, for pictures and pages."""
+"""Small models with tokenizers for the tests of inspection."""
 
 from typing import Any
 
@@ -14,7 +14,9 @@ WORDS = "a fine warm and funny film with dull actors , though the plot is thin .
 TEXT = "a warm and funny film , though the plot is thin ."
 
 
-def bert(name: str = "tiny", *, seed: int = 0, distance: bool = False, layers: int = 2) -> InspectedModel:
+def build_bert(
+    name: str = "tiny", *, seed: int = 0, is_distance_aware: bool = False, layers: int = 2
+) -> InspectedModel:
     torch.manual_seed(seed)
     tokenizer = build_tokenizer([WORDS], framed=True)
     config = BertConfig(
@@ -25,18 +27,18 @@ def bert(name: str = "tiny", *, seed: int = 0, distance: bool = False, layers: i
         intermediate_size=16,
         initializer_range=0.5,
         pad_token_id=tokenizer.pad_token_id,
-        id2label={0: "blame", 1: "praise"},
-        label2id={"blame": 0, "praise": 1},
+        id2label={0: "negative", 1: "positive"},
+        label2id={"negative": 0, "positive": 1},
     )
     model = BertForSequenceClassification(config).eval()
-    if distance:
+    if is_distance_aware:
         hw.retrofit(model, hw.DistanceAware)
         for parameter in hw.scheme_parameters(model):
             nn.init.normal_(parameter, std=0.5)
     return InspectedModel(name=name, model=model, tokenizer=tokenizer)
 
 
-def ours(name: str = "ours", **options: Any) -> InspectedModel:
+def build_headwise(name: str = "headwise", **options: Any) -> InspectedModel:
     torch.manual_seed(0)
     tokenizer = build_tokenizer([WORDS])
     sizes: dict[str, Any] = {"word_dim": 8, "heads": 2, "head_dim": 4, "layers": 2, "num_labels": 2}

@@ -1,4 +1,4 @@
-"""Watching a model changes nothing, and what is seen are the maps that it computes."""
+"""Tests of captured attention: the model's outputs do not change, and the maps are those that it computes."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +11,7 @@ from transformers import BertConfig, BertModel, DebertaV2Config, DebertaV2Model,
 
 import headwise as hw
 from headwise.errors import UserError
-from headwise.inspection import watch
+from headwise.inspection import capture_attention
 from headwise.integrations import AttentionRows
 from headwise.integrations.observing import OBSERVER
 from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification
@@ -21,54 +21,55 @@ INPUTS = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
 TINY: dict[str, Any] = {"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2}
 
 
-def bert() -> PreTrainedModel:
+def build_bert() -> PreTrainedModel:
     return BertModel(BertConfig(**TINY, initializer_range=1.0))
 
 
-def retrofitted() -> PreTrainedModel:
-    model = bert()
+def build_retrofitted() -> PreTrainedModel:
+    model = build_bert()
     hw.retrofit(model, hw.DistanceAware)
     for parameter in hw.scheme_parameters(model):
         nn.init.normal_(parameter)
     return model
 
 
-def gpt2() -> PreTrainedModel:
+def build_gpt2() -> PreTrainedModel:
     config = GPT2Config(vocab_size=30, n_embd=8, n_layer=3, n_head=2, bos_token_id=1, eos_token_id=1)
     return GPT2Model(config)
 
 
-def ours(scheme: str) -> PreTrainedModel:
+def build_headwise(scheme: str) -> PreTrainedModel:
     sizes: dict[str, Any] = {"vocab_size": 30, "word_dim": 8, "heads": 2, "head_dim": 4, "layers": 3, "num_labels": 2}
     return HeadwiseForSequenceClassification(HeadwiseConfig(scheme=scheme, **sizes))  # type: ignore[arg-type]
 
 
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
-    "bert": bert,
-    "retrofitted": retrofitted,
-    "gpt2": gpt2,
+    "bert": build_bert,
+    "retrofitted": build_retrofitted,
+    "gpt2": build_gpt2,
     "deberta": lambda: DebertaV2Model(DebertaV2Config(**TINY, intermediate_size=8)),
-    **{name: partial(ours, name) for name in ("none", "rpr", "transformer-xl", "tener", "distance-aware")},
+    **{name: partial(build_headwise, name) for name in ("none", "rpr", "transformer-xl", "tener", "distance-aware")},
 }
 
 
-def seen(model: nn.Module, step: int) -> tuple[Any, list[Tensor]]:
-    found: list[Tensor] = []
+def capture(model: nn.Module, step: int, inputs: dict[str, Tensor] = INPUTS) -> tuple[Any, list[Tensor]]:
+    """Return the model's output and its maps, computed `step` rows at a time."""
+    maps: list[Tensor] = []
 
-    def see(_: nn.Module, rows: AttentionRows) -> None:
+    def observer(_: nn.Module, rows: AttentionRows) -> None:
         n = rows.real.shape[1]
         blocks = [rows.weights(start, min(start + step, n)) for start in range(0, n, step)]
-        found.append(torch.cat(blocks, dim=2))
+        maps.append(torch.cat(blocks, dim=2))
 
-    return watch(model, INPUTS, see), found
+    return capture_attention(model, inputs, observer), maps
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_outputs_are_bit_for_bit_those_of_the_unwatched_model(name: str) -> None:
+def test_outputs_do_not_change(name: str) -> None:
     model = MODELS[name]().eval()
     with torch.no_grad():
         expected = model(**INPUTS)[0]
-    output, maps = seen(model, step=2)
+    output, maps = capture(model, step=2)
     assert torch.equal(output[0], expected)
     assert len(maps) == 3
     with torch.no_grad():
@@ -77,56 +78,51 @@ def test_outputs_are_bit_for_bit_those_of_the_unwatched_model(name: str) -> None
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_rows_in_blocks_are_the_rows_of_the_maps(name: str) -> None:
+def test_maps_do_not_depend_on_the_block_size(name: str) -> None:
     model = MODELS[name]().eval()
-    whole, blocks = seen(model, step=7)[1], seen(model, step=3)[1]
-    for a, b in zip(whole, blocks, strict=True):
-        torch.testing.assert_close(a, b)
-        sums = a.sum(dim=-1)
+    one_block, blocks = capture(model, step=7)[1], capture(model, step=3)[1]
+    for maps, expected in zip(blocks, one_block, strict=True):
+        torch.testing.assert_close(maps, expected)
+        sums = maps.sum(dim=-1)
         torch.testing.assert_close(sums[0], torch.ones_like(sums[0]))
-        assert not a[1, :, :, 4:].any()  # nobody looks at padding
+        assert not maps[1, :, :, 4:].any()  # padding keys have no weight
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "none", "distance-aware"])
-def test_maps_are_those_that_the_model_returns_itself(name: str) -> None:
+def test_maps_equal_output_attentions(name: str) -> None:
     model = MODELS[name]().eval()
-    found = seen(model, step=3)[1]
+    captured = capture(model, step=3)[1]
     if name in ("bert", "gpt2"):
         model.set_attn_implementation("eager")
     with torch.no_grad():
-        expected = model(**INPUTS, output_attentions=True).attentions
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a[0], b[0])
-        torch.testing.assert_close(a[1, :, :4], b[1, :, :4])
+        attentions = model(**INPUTS, output_attentions=True).attentions
+    for maps, expected in zip(captured, attentions, strict=True):
+        torch.testing.assert_close(maps[0], expected[0])
+        torch.testing.assert_close(maps[1, :, :4], expected[1, :, :4])
 
 
-def test_causal_models_without_a_mask() -> None:
-    model, found = gpt2().eval(), []
-
-    def see(_: nn.Module, rows: AttentionRows) -> None:
-        found.append(torch.cat([rows.weights(start, start + 1) for start in range(7)], dim=2))
-
-    inputs = {"input_ids": IDS[:1]}
-    watch(model, inputs, see)
+def test_causal_models_without_attention_mask() -> None:
+    model, inputs = build_gpt2().eval(), {"input_ids": IDS[:1]}
+    captured = capture(model, step=1, inputs=inputs)[1]
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        expected = model(**inputs, output_attentions=True).attentions
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b)
+        attentions = model(**inputs, output_attentions=True).attentions
+    for maps, expected in zip(captured, attentions, strict=True):
+        torch.testing.assert_close(maps, expected)
 
 
-def test_it_runs_without_dropout_and_gradients_and_leaves_the_mode_as_it_was() -> None:
-    model = bert().train()
-    first, second = (seen(model, step=7)[0][0] for _ in range(2))
+def test_dropout_and_gradients_are_disabled_and_the_training_mode_is_restored() -> None:
+    model = build_bert().train()
+    first, second = (capture(model, step=7)[0][0] for _ in range(2))
     assert torch.equal(first, second)
     assert not first.requires_grad
     assert model.training
 
 
-def test_a_model_that_cannot_be_seen_is_told() -> None:
-    class Blind(BertModel):
+def test_models_without_accessible_attention_are_errors() -> None:
+    class NoAttention(BertModel):
         def forward(self, input_ids: Tensor, **_: Any) -> Any:
             return self.embeddings(input_ids)
 
-    with pytest.raises(UserError, match=r"Blind: its attention cannot be seen"):
-        watch(Blind(BertConfig(**TINY)), {"input_ids": IDS}, lambda *_: None)
+    with pytest.raises(UserError, match=r"NoAttention: its attention is not accessible"):
+        capture_attention(NoAttention(BertConfig(**TINY)), {"input_ids": IDS}, lambda *_: None)
