@@ -73,8 +73,7 @@ def multi_layer_lse_kernel(
                 s = compute_scores(x, scale * LOG2E, i, j, n, m, 0, mods, REGION, OPT)
                 new_max = tl.maximum(row_max, tl.max(s, axis=1))
                 finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
-                p = tl.exp2(s - finite_max[:, None])
-                row_sum = row_sum * tl.exp2(row_max - finite_max) + tl.sum(p, axis=1)
+                row_sum = row_sum * tl.exp2(row_max - finite_max) + tl.sum(tl.exp2(s - finite_max[:, None]), axis=1)
                 row_max = new_max
     is_valid = (row_max != float("-inf")) & (offs_n < n)
     if OPT.key_padding:
@@ -144,10 +143,10 @@ def multi_layer_bwd_dq_kernel(
                 lo, hi = key_block_range(block_start, n, m, 0, 0, 0, 0, REGION, OPT)
                 for step in range(lo, hi):
                     offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
-                    j = offs_m[None, :]
                     k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
                     d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
                     x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
+                    j = offs_m[None, :]
                     p = attention_weights(x, lse, i, j, n, m, scale, key_padding_ptr + b * m, REGION, OPT)
                     if PASS == 0:
                         delta += tl.sum(p * d_received[None, :], axis=1)
