@@ -10,34 +10,19 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from headwise.cli.arguments import add_trust_option
+from headwise.cli.model_options import add_pipeline_options, add_run_argument, pipeline_options
 from headwise.locks import lock_output
-
-#: Options that are passed on to the model's pipeline, which refuses those that it does not have.
-COLUMNS = {
-    "text": "column of the text; by default the run's, or found by its name",
-    "pair": "column of the second text",
-    "label": "column of the label",
-    "source": "language to translate from; checked against the model's",
-    "target": "language to translate to; checked against the model's",
-}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="directory of a finished run")
+    add_run_argument(parser)
     parser.add_argument(
         "--data",
         type=Path,
         metavar="FILE",
         help="file with labels, or sentence pairs for a translator; by default the run's own test split",
     )
-    for name, text in COLUMNS.items():
-        parser.add_argument(f"--{name}", metavar="NAME", help=text)
-    parser.add_argument(
-        "--clip",
-        action="store_true",
-        default=None,
-        help="truncate sentences that are too long for a translator, instead of stopping with an error",
-    )
+    add_pipeline_options(parser, ("text", "pair", "label", "source", "target"))
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the metrics to this JSON file, too")
     add_trust_option(parser)
 
@@ -47,9 +32,8 @@ def run(arguments: Namespace) -> int:
     from headwise.training.core.printing import print_evaluation
     from headwise.training.core.run_dir import atomic_write, to_json
 
-    options = {name: getattr(arguments, name) for name in (*COLUMNS, "clip")}
     with nullcontext() if arguments.out is None else lock_output(arguments.out, is_directory=False):
-        evaluation = evaluate(arguments.run, arguments.data, **options)
+        evaluation = evaluate(arguments.run, arguments.data, **pipeline_options(arguments))
         print_evaluation(evaluation)
         if arguments.out is not None:
             atomic_write(arguments.out, to_json(evaluation))

@@ -12,20 +12,13 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from headwise.cli.arguments import add_trust_option
+from headwise.cli.model_options import add_pipeline_options, add_run_argument, pipeline_options
 
 logger = logging.getLogger(__name__)
 
-#: Options that are passed on to the model's pipeline, which refuses those that it does not have.
-COLUMNS = {
-    "text": "column of the text; by default the run's",
-    "pair": "column of the second text",
-    "source": "language to translate from; checked against the model's",
-    "target": "language to translate to; checked against the model's",
-}
-
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="directory of a finished run")
+    add_run_argument(parser)
     parser.add_argument(
         "data",
         type=Path,
@@ -39,22 +32,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="file to write; its extension selects the format. A translator writes to standard output with -",
     )
-    for name, text in COLUMNS.items():
-        parser.add_argument(f"--{name}", metavar="NAME", help=text)
-    parser.add_argument(
-        "--clip",
-        action="store_true",
-        default=None,
-        help="truncate sentences that are too long for a translator, instead of stopping with an error",
-    )
+    add_pipeline_options(parser, ("text", "pair", "source", "target"))
     add_trust_option(parser)
 
 
 def run(arguments: Namespace) -> int:
     from headwise.training import predict
 
-    options = {name: getattr(arguments, name) for name in (*COLUMNS, "clip")}
-    num_empty = predict(arguments.run, arguments.data, arguments.out, **options)
+    num_empty = predict(arguments.run, arguments.data, arguments.out, **pipeline_options(arguments))
     if num_empty:
         logger.warning("%s rows have no text and got no answer", f"{num_empty:,}")
     if str(arguments.out) != "-":
