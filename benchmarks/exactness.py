@@ -209,16 +209,17 @@ def format_page(errors: dict[str, BackendErrors], command: str, device: str) -> 
     results_limit, gradients_limit = (f"{MAX_ERRORS[name]:.0e}" for name in ("results", "gradients"))
     return f"""# Numerical accuracy of float32
 
-This page compares all backends in float32 with the equations in float64, on random inputs: schemes with random
-parameters, up to 40 queries and keys, widths from 2 to 32, grouped heads, padding, masks, biases, offsets, and scores
-from almost 0 to ±50. The comparison includes all results of a backend, and the gradients of a random weighted sum of
-them with respect to queries, keys, values, biases and the scheme's parameters. An error is the largest difference,
-divided by the largest value if that is above 1. The limits are {results_limit} for results and
-{gradients_limit} for gradients.
+This page compares all backends in float32 with the equations in float64 on random inputs. The inputs have schemes with
+random parameters, up to 40 queries and keys, widths from 2 to 32, grouped heads, padding, masks, biases, offsets, and
+scores from almost 0 to ±50. The comparison includes all results of a backend, and the gradients of a random weighted
+sum of the results with respect to queries, keys, values, biases and the scheme's parameters. The error of a result is
+its largest absolute difference, divided by its largest absolute value if that value is above 1. The limits are
+{results_limit} for results and {gradients_limit} for gradients.
 
-Scores and distance weights are in the range of trained models. This range was narrowed after a trial of 400 cases with
-scores in the hundreds, which had errors of gradients of up to 1.9e-03 (`blockwise`, exponent mapping, late add). The
-limit for gradients was 2e-04 at first; the 10,000 cases exceeded it, again with the exponent mapping (3.5e-04).
+Scores and the parameters w of distance-aware attention are in the range of trained models. A first test of 400 cases
+with scores in the hundreds had gradient errors of up to 1.9e-03 (`blockwise`, `exponent` mapping, `late-add`), after
+which the range was narrowed. The limit for gradients was first 2e-04. The 10,000 cases exceeded it, again with the
+`exponent` mapping (3.5e-04), and it was raised.
 
 Largest errors:
 
@@ -228,10 +229,10 @@ Median errors:
 
 {medians}
 
-`sdpa` supports only plain attention and TENER, without the extra results. {where}
+`sdpa` supports only plain attention and TENER, and returns only the output. {where}
 ({platform.machine()}, torch {torch.__version__}).
 
-`{command}` writes this page, and fails if an error exceeds its limit.
+`{command}` writes this page and fails if an error exceeds its limit.
 """
 
 

@@ -86,7 +86,7 @@ def attend(
 
     Args:
         q: queries (B, H, N, d).
-        k: keys (B, G, M, d); H is a multiple of G, and each key head serves H/G query heads.
+        k: keys (B, G, M, d); H is a multiple of G, and each key head is shared by H/G query heads.
         v: values (B, G, M, any width).
         scheme: position scheme: `Plain()`, `DistanceAware(…)`, `RelativePositions(…)`, `TransformerXL(…)` or
             `Tener(…)`.
@@ -103,7 +103,7 @@ def attend(
         scale: factor of the scores, above 0. The default is the scheme's: 1 for `Tener`, 1/√d for the others.
         cu_seqlens: cumulative lengths of sequences that are concatenated without padding in a batch of one, from 0 to
             N = M. Tokens attend only within their sequence. Can be combined with `causal`, `dropout`, and all
-            `return_…` but `return_weights`. Tensors on a GPU are not validated.
+            `return_…` except `return_weights`. Tensors on a GPU are not validated.
         return_received: also return the attention that each key receives from all real queries, before dropout,
             (B, H, M).
         return_weight_norms: also return the sum of squares of each query's weights, before dropout, (B, H, N).

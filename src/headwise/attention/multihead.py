@@ -27,7 +27,7 @@ class MultiheadAttention(nn.Module):
         heads: number of query heads.
         scheme: position scheme, which becomes a submodule of this layer; by default `Plain()`.
         head_dim: width of a head, by default dim / heads.
-        key_heads: number of key and value heads; divides heads, which is the default.
+        key_heads: number of key and value heads, by default `heads`, which it must divide.
         kdim: width of the keys' input, by default dim.
         vdim: width of the values' input, by default dim.
         dropout: dropout probability of the attention weights in training.
@@ -36,7 +36,7 @@ class MultiheadAttention(nn.Module):
 
     Raises:
         TypeError: scheme is not a `Scheme`, or a size is not an int.
-        ValueError: sizes are invalid or do not match, or an unknown backend.
+        ValueError: sizes are invalid or do not match, or the backend is unknown.
     """
 
     #: Attributes that `nn.TransformerEncoderLayer` reads; with these values it does not use its fused fast path.

@@ -163,7 +163,7 @@ def guiding(
     the backward pass must be inside the context too.
 
     In an encoder-decoder model, the encoder is guided. If the model runs several times before `guided.loss(…)`, the
-    last forward pass counts.
+    last forward pass is used.
 
     Args:
         model: a `PreTrainedModel`, also wrapped by PEFT, DDP, `torch.compile` or sentence-transformers.
@@ -171,7 +171,7 @@ def guiding(
         example: a batch to test the model with on entry; transformers' dummy inputs by default.
         check: whether to compare the outputs with those of the model's own attention on entry.
         output_attentions: read the attention weights that the model returns, for models that do not use transformers'
-            `AttentionInterface`, such as MPNet and DeBERTa. These are taken after dropout, and take N × N memory per
+            `AttentionInterface`, such as MPNet and DeBERTa. These weights include dropout, and need N × N memory per
             head.
 
     Yields:

@@ -24,12 +24,12 @@ class GuidedTrainer(Trainer):
     """A `transformers.Trainer` that adds guides to the loss, and logs each of them by name.
 
     Args:
-        guides: the guides to add; without any, training is that of `Trainer`.
+        guides: the guides to add; without guides, the class behaves like `Trainer`.
         scheme_learning_rate: the learning rate of the parameters that `headwise.retrofit` added; by default 100 times
             that of the model, because these parameters are not pretrained. It is not applied to an optimizer passed in
             `optimizers`.
         example: see `headwise.guiding`.
-        others: as in `transformers.Trainer`.
+        others: the arguments of `transformers.Trainer`.
 
     Example:
         ```python

@@ -1,4 +1,4 @@
-"""Guides along the arcs of a dependency parse."""
+"""Guides towards words that are connected in a dependency parse."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ WORDS, WORD_HEADS = "words", "word_heads"
 
 
 class Dependency(PatternGuide):
-    """Guide heads along the arcs of a dependency parse, in both directions.
+    """Guide heads to words that are connected by an arc of a dependency parse, in either direction.
 
     The target T is 1 for pairs of word pieces whose words are connected by an arc, with rows divided by their sum. The
     term is `L = (P − T)²`, as a mean over pairs. Rows without an arc are excluded.

@@ -27,7 +27,7 @@ class Disagreement(Guide):
         component: `output`, `position` or `subspace`.
 
     Advice:
-        `position` reads the attention maps: N × N memory per head. The other two cost almost nothing.
+        `position` reads the attention maps: N × N memory per head. The other two add almost no cost.
 
     Example:
         >>> import headwise as hw

@@ -73,11 +73,11 @@ class Guide:
     Args:
         weight: the factor of the term, 0 or more. `"auto"` sets it during training so that the norm of the guide's
             gradient at the queries is `share` times that of the task.
-        share: the share for `weight="auto"`. Several automatic guides divide it among them.
+        share: the share for `weight="auto"`. Several guides with automatic weights divide it equally.
         layers: the layers to guide, numbered from 0; negative numbers count from the last. All by default.
-        heads: the heads of these layers to guide, likewise.
-        schedule: the weight over training: `constant`; `linear`, which decreases to 0 at the end; `warm-up`, which
-            increases from 0 over the first tenth of training.
+        heads: the heads of these layers to guide, numbered in the same way. All by default.
+        schedule: how the weight changes during training: `constant`; `linear`, which decreases to 0 at the end;
+            `warm-up`, which increases from 0 over the first tenth of training.
         name: the name in logs; the class name by default.
     """
 

@@ -18,7 +18,7 @@ class MapDiscrimination(Guide):
 
     Reference:
         Wang et al. 2022, Paying More Attention to Self-attention, section 3.2, eq. 10 and 11. As printed, the formula
-        sums over the other axis, which gives a constant; this is the formula that the text describes.
+        sums over the other axis, which gives a constant. This class implements what the text of the paper describes.
 
     Args:
         weight, share, layers, heads, schedule, name: see `Guide`.

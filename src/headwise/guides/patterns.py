@@ -4,8 +4,9 @@ All of them minimize, as a mean over guided heads and pairs of real tokens,
 
     L = (P − T)²
 
-where P are the attention weights and T is the target, of zeros and ones, or, if it comes from other knowledge, with
-rows that sum to 1. Rows of T without a target (all zeros) are excluded. Most targets need no attention map, because
+where P are the attention weights and T is the target. T consists of zeros and ones; in the guides `Dependency`,
+`MutualInformation` and `WordSimilarity`, its rows sum to 1. Rows of T without a target (all zeros) are excluded. Most
+targets need no attention map, because
 
     Σ (P − T)² = Σ P² − 2 Σ P∘T + Σ T²
 
@@ -103,7 +104,7 @@ class First(TokenGuide):
         weight, share, layers, heads, schedule, name: see `Guide`.
 
     Advice:
-        Guide some heads only, with `heads`, so that the others remain free.
+        Guide only some heads, with `heads`, so that the other heads are not constrained.
 
     Example:
         >>> import headwise as hw
@@ -129,7 +130,7 @@ class Next(NeighborGuide):
         weight, share, layers, heads, schedule, name: see `Guide`.
 
     Advice:
-        In a causal model no next token is visible, so that the term is 0. Layers with a position scheme or a bias need
+        In a causal model no next token is visible, so the term is 0. Layers with a position scheme or a bias need
         the attention maps: N × N memory per head.
 
     Example:
@@ -205,7 +206,7 @@ class Period(Delimiter):
 
     Args:
         weight: see `Guide`.
-        tokens: the ids of the period, such as `[tokenizer.convert_tokens_to_ids(".")]`.
+        tokens: the ids of period tokens, such as `[tokenizer.convert_tokens_to_ids(".")]`.
         share, layers, heads, schedule, name: see `Guide`.
 
     Advice:

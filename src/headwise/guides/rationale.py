@@ -13,7 +13,7 @@ class Rationale(Guide):
 
         L = KL( t ‖ r )
 
-    as a mean over guided heads, where t is the target and r the received attention, both scaled to sum 1 over real
+    as a mean over guided heads, where t is the target and r the received attention, both scaled to sum to 1 over real
     tokens. Texts whose target is all zeros are excluded.
 
     Args:

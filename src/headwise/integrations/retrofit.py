@@ -45,11 +45,10 @@ def retrofit(
 ) -> nn.Module:
     """Add a position scheme to the self-attention of a pretrained Hugging Face model.
 
-    Every self-attention layer (in an encoder-decoder model, every one of the encoder) gets a scheme of its own. Its
+    Every self-attention layer gets its own scheme; in an encoder-decoder model, only those of the encoder. The scheme's
     parameters belong to the model: any trainer trains them, `save_pretrained` saves them, and
-        `headwise.from_pretrained`
-    loads them. With their default options, `DistanceAware` and `RelativePositions` leave the model's outputs unchanged
-    until they are trained.
+    `headwise.from_pretrained` loads them. With their default options, `DistanceAware` and `RelativePositions` leave the
+    model's outputs unchanged until they are trained.
 
     Args:
         model: a `PreTrainedModel`, or a module that contains one. It is changed in place.
@@ -125,7 +124,7 @@ def scheme_modules(model: nn.Module) -> Iterator[Scheme]:
 
 
 def scheme_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that `retrofit` added, for an optimizer group of their own."""
+    """Return the parameters that `retrofit` added, for a separate optimizer group."""
     return [parameter for scheme in scheme_modules(model) for parameter in scheme.parameters()]
 
 

@@ -26,11 +26,11 @@ class HeadwiseConfig(PretrainedConfig):
         word_dim: Width of word vectors. They are projected to the width of the model, heads · head_dim, if it differs.
         heads: Number of attention heads.
         head_dim: Width of a head.
-        layers: Number of layers; in a hierarchy, of the word level and of the sentence level each.
+        layers: Number of layers; in a hierarchical model, at the word level and again at the sentence level.
         feedforward: Inner width of the feed-forward networks (default: 4 · heads · head_dim).
         scheme: Scheme of the attention: `plain` (positions are added to the input), `rpr`, `transformer-xl`, `tener`,
             `distance-aware`, or `none` (plain, without positions).
-        scheme_options: Arguments of the scheme, such as `{"k": 16}` for `rpr` (its default here) or
+        scheme_options: Arguments of the scheme, such as `{"k": 16}` for `rpr` (the default) or
             `{"rectify": False}` for `distance-aware`.
         positions: Position embeddings of the input: `sinusoidal`, `learned` or `none` (default: `sinusoidal` for
             `plain`, else `none`).

@@ -1,7 +1,7 @@
 """Initial values that depend only on a parameter's name and a seed.
 
-Two models that differ in one part, such as their scheme, start with the same values in all other parts. Their
-difference is then due to that part and not to the random draw.
+Two models that differ in one part, such as their scheme, start with the same values in all other parts. Differences
+in their results are then not caused by the initialization.
 """
 
 import hashlib
@@ -14,9 +14,9 @@ from headwise.errors import UserError
 
 
 def initialize_by_name(model: PreTrainedModel, seed: int, names: Collection[str] | None = None) -> None:
-    """Initialize the parameters of a model, each module from its name and the seed, with the model's own rule.
+    """Initialize the parameters of a model with random numbers that depend only on the seed and the modules' names.
 
-    The global random state is not changed.
+    Each module is initialized by the model's `_init_weights`. The global random state is not changed.
 
     Args:
         model: A headwise model or another Hugging Face model, on the CPU.

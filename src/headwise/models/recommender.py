@@ -3,9 +3,9 @@
 The model of Wu, Wu and Huang (2021, DA-Transformer, section 4.1) for MIND is NRMS (Wu et al. 2019, EMNLP) with
 Transformers: the words of a title attend to each other and are pooled, and so are the clicked news of a user.
 
-Additive pooling ignores the order of the news. `recent` pooling adds a preference for the latest:
+Additive pooling ignores the order of the news. `recent` pooling adds a preference for the latest clicks:
 
-    α = softmax_i(qᵀ tanh(W h_i + b) − s · age_i),   where the age of the latest is 0 and s is learned
+    α = softmax_i(qᵀ tanh(W h_i + b) − s · age_i),   where the age of the latest click is 0 and s is learned
 """
 
 import math
@@ -44,7 +44,7 @@ class TitleEncoder(nn.Module):
 
 
 class RecentPooling(AdditivePooling):
-    """Additive pooling with a learned preference for the latest, initially none."""
+    """Additive pooling with a learned preference for the latest clicks, initially 0."""
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
@@ -56,7 +56,7 @@ class RecentPooling(AdditivePooling):
 
 
 class LastPooling(nn.Module):
-    """The state of the latest; 0 for an empty history."""
+    """The state of the latest click; 0 for an empty history."""
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
         last = (mask.sum(dim=-1) - 1).clamp(min=0)

@@ -24,12 +24,12 @@ class RecommenderConfig(PretrainedConfig):
         heads: Number of attention heads of the user encoder; heads · head_dim is the width of news and user vectors.
         head_dim: Width of a head.
         layers: Number of layers of the user encoder.
-        feedforward: Inner width of its feed-forward networks.
-        dropout: Its dropout.
+        feedforward: Inner width of the feed-forward networks of the user encoder.
+        dropout: Dropout of the user encoder.
         history: Maximum number of clicked news per user.
         causal: Whether clicked news attend only to earlier ones.
         pooling: How clicked news are pooled: `additive` attention, `recent` (additive attention with a learned
-            preference for the latest), or `last` (the state of the latest).
+            preference for the latest clicks), or `last` (the state of the latest click).
         kwargs: Arguments of `PretrainedConfig`.
 
     Raises:

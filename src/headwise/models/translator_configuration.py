@@ -39,7 +39,7 @@ class HeadwiseTranslatorConfig(PretrainedConfig):
 
     Args:
         vocab_size: Number of subwords, shared by source and target.
-        layers: Number of layers of the encoder and of the decoder each.
+        layers: Number of encoder layers, and of decoder layers.
         heads: Number of attention heads.
         head_dim: Width of a head; the width of the model is heads · head_dim.
         feedforward: Inner width of the feed-forward networks (default: 4 · heads · head_dim; `base`: 1024).

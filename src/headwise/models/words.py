@@ -1,8 +1,8 @@
 """The word tokenizer of models that use word vectors.
 
-Texts are normalized to Unicode NFC with plain apostrophes and, by default, lower-cased. They are split into runs of
-letters and digits, the English endings n't 's 're 've 'll 'd 'm (as in GloVe), and single other characters; white space
-separates. The vocabulary is built from the training texts; other words become [UNK].
+Texts are normalized to Unicode NFC with straight apostrophes and, by default, lower-cased. They are split into
+sequences of letters and digits, the English endings n't 's 're 've 'll 'd 'm (as in GloVe), and other single
+characters. White space is dropped. The vocabulary is built from the training texts; other words become [UNK].
 """
 
 from collections import Counter
@@ -46,7 +46,7 @@ def build_tokenizer(
     """Build a tokenizer whose vocabulary is the words of texts, the most frequent first.
 
     A pair of texts is encoded as [CLS] a [SEP] b [SEP]. A single text gets no special tokens, because additive pooling
-    needs none and they would change distances; with `framed` it is encoded as [CLS] a [SEP], for `cls` pooling.
+    does not need them and they would change distances; with `framed` it is encoded as [CLS] a [SEP], for `cls` pooling.
 
     Args:
         texts: Training texts, or word counts (`count_words`).

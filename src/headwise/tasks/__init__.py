@@ -1,4 +1,4 @@
-"""Tasks: where their data comes from, how it becomes examples, and their metrics."""
+"""Tasks: where their data comes from, how it is converted to examples, and their metrics."""
 
 from headwise.tasks.benchmarks import get_task, list_tasks
 from headwise.tasks.load_files import load_files

@@ -1,4 +1,4 @@
-"""A cache of parsed files: Arrow files that are memory-mapped, so that data sets may exceed the memory.
+"""A cache of parsed files: Arrow files that are memory-mapped, so that data sets can be larger than memory.
 
 Files that were parsed before and have not changed are not parsed again.
 """

@@ -26,7 +26,7 @@ class Examples:
         splits: The rows of train, dev and test; splits may be missing, as the recipe states.
         labels: The class names, in the order of their indices; empty for regression.
         recipe: The origin of the rows and how they were split; printed with every result.
-        ordered_by: The method that ordered each query's candidates in dev and test, best first; None without an order.
+        ordered_by: The method that ordered each query's candidates in dev and test, best first; None without order.
     """
 
     splits: Mapping[str, Dataset]
@@ -96,7 +96,7 @@ class Task:
 
         Args:
             data: A directory or file with the layout that `source` describes; None loads from the hub.
-            seed: The seed of random splits and of negative examples.
+            seed: The seed of random splits and of sampled negative examples.
             cache: The cache directory; by default a subdirectory of the cache of Hugging Face's datasets.
 
         Raises:

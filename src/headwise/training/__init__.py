@@ -1,4 +1,4 @@
-"""Training pipelines: from a configuration to a run directory with a trained model, its metrics and its card."""
+"""Training pipelines: from a configuration to a run directory with a trained model, its metrics and its model card."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -72,8 +72,8 @@ def predict(run: Path, data: Path, out: Path, *, trust_remote_code: bool = False
 
     Args:
         run: the directory of a finished run.
-        data: the input.
-        out: the output. If an error occurs, no output is left.
+        data: the input file.
+        out: the output file. It is not written if an error occurs.
         trust_remote_code: run the Python code of the run's directory, if it has some.
         options: options of the pipeline; for texts the columns `text` and `pair` of the file.
 

@@ -29,7 +29,7 @@ class DistanceAware(Scheme):
         adjust: where f is applied (section 4.4). `early-multiply` (eq. 6) multiplies the scores, `early-add` adds to
             the scores, `late-multiply` and `late-add` adjust the softmax, without renormalization as in the paper.
         rectify: apply the ReLU of eq. 6. Without it, w = 0 is exactly plain attention, which is used to retrofit
-            trained models. Only `early-multiply` has a ReLU; the other adjustments ignore this argument.
+            trained models. Only `early-multiply` has a ReLU. The other adjustments ignore this argument.
         w_init: mean of the initial w.
         w_std: standard deviation of the initial w. The paper gives no initialization; with the default some heads
             start with a weak preference for near keys and some for distant keys.

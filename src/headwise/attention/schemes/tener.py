@@ -21,11 +21,11 @@ from headwise.attention.types import SchemeTerms, compute_dtype
 
 
 class Tener(Scheme):
-    """Direction- and distance-aware sinusoidal embeddings, with unscaled attention.
+    """TENER: sinusoidal embeddings of the signed difference i − j, with unscaled scores.
 
     Args:
         heads: number of query heads.
-        head_dim: width of a head, even.
+        head_dim: width of a head, an even number.
         released: use the score of the authors' later release instead of the paper's.
 
     Example:

@@ -17,13 +17,13 @@ from headwise.attention.types import SchemeTerms, compute_dtype
 
 
 class TransformerXL(Scheme):
-    """Content and position biases, and projected sinusoidal embeddings of the difference i − j.
+    """Transformer-XL: biases for content and position, and projected sinusoidal embeddings of the difference i − j.
 
     Args:
         heads: number of query heads.
         head_dim: width of a head.
-        dim: width of the sinusoidal embeddings, even. The default is heads · head_dim, the model's width, as in the
-            paper.
+        dim: width of the sinusoidal embeddings, an even number; by default heads · head_dim, the model's width, as in
+            the paper.
 
     Example:
         >>> import torch, headwise as hw

@@ -1,4 +1,4 @@
-"""Impressions of a click log: the clicks of a user before, the candidates, and the clicks on them."""
+"""Impressions of a click log: the user's earlier clicks, the candidates, and the clicks on them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

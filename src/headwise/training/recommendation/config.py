@@ -20,24 +20,24 @@ class RecommendationConfig(RunConfig):
     """The click log: a directory with train, dev and test, or MINDsmall_train and so on, each with news.tsv and
     behaviors.tsv."""
     model: str = "distance-aware"
-    """The title encoder: a Hugging Face encoder, by name or directory, or word vectors with one of our schemes: none,
+    """The title encoder: a Hugging Face encoder (name or directory), or a scheme for an encoder on word vectors: none,
     plain, rpr, transformer-xl, tener, distance-aware."""
     news_scheme: Literal["none", "plain", "rpr", "transformer-xl", "tener", "distance-aware"] | None = None
     """Position scheme of the attention over clicked news; by default the same as --model, or distance-aware with a
     Hugging Face encoder."""
     pooling: Literal["additive", "recent", "last"] = "additive"
-    """How clicked news are pooled to a user vector: additive ignores their order, recent learns a preference for the
-    latest, last takes the latest only."""
+    """How clicked news are pooled to a user vector: additive ignores their order, recent adds a learned preference
+    for the latest ones, last uses only the latest one."""
     causal: bool = False
     """Let clicked news attend to earlier ones only."""
     vectors: Path | None = None
     """Word vectors for titles: GloVe or word2vec text, optionally gzipped, or .npz."""
     heads: int = 16
-    """Number of attention heads, at both levels."""
+    """Number of attention heads of the title encoder and of the user encoder."""
     head_dim: int = 16
     """Dimension of each head."""
     layers: int = 1
-    """Number of layers, at both levels."""
+    """Number of layers of the title encoder and of the user encoder."""
     word_dim: int = 300
     """Dimension of word vectors that are trained from scratch."""
     dropout: float = 0.2

@@ -57,12 +57,12 @@ class TextConfig(RunConfig):
     """Train on a random subset: a number of rows, or a fraction below 1."""
 
     retrofit: Literal["distance-aware", "rpr"] | None = None
-    """Add a position scheme to a Hugging Face model. It starts neutral and is learned."""
+    """Add a position scheme to a Hugging Face model, initialized so that the model's outputs do not change."""
     classifier: Literal["own", "first-token"] | None = None
     """Classification head of a Hugging Face model: its own (default), or W · ReLU(h) of the first token as in the
     attention-guiding paper."""
     guides: tuple[str, ...] = ()
-    """Guides for attention heads, as NAME, NAME=WEIGHT or NAME@LAYERS=WEIGHT; without a weight it is set
+    """Guides for attention heads, as NAME, NAME=WEIGHT or NAME@LAYERS=WEIGHT; without a weight, it is set
     automatically. Names: mdg, pdg, first, next, previous, delimiter, period, disagreement, pmi, word-similarity.
     Example: mdg@6=0.01 guides layer 6; layers count from 0."""
     vectors: Path | None = None

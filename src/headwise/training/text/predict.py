@@ -22,7 +22,7 @@ Line = tuple[str, bool]
 def predict(run: Path, data: Path, out: Path, *, text: str | None = None, pair: str | None = None) -> int:
     """Write the rows of a file, in their order, with the model's label and probabilities as new columns.
 
-    One batch of rows is in memory at a time. Rows without a text get no label. If an error occurs, no output is left.
+    One batch of rows is in memory at a time. Rows without a text get no label. No output is written if an error occurs.
 
     Args:
         run: the directory of a finished run.

@@ -39,7 +39,7 @@ class TranslationConfig(RunConfig):
     max_length: int = 256
     """Maximum number of tokens in a sentence."""
     clip: bool = False
-    """Cut longer sentences and report their number; otherwise they are an error."""
+    """Truncate longer sentences and report their number. Without this option, they cause an error."""
 
     model: Literal["small", "base", "big"] = "base"
     """Model size: base and big of Shaw et al. (2018), or small, for tens of thousands of pairs."""
@@ -50,10 +50,10 @@ class TranslationConfig(RunConfig):
     positions: Literal["sinusoidal", "learned", "none"] | None = None
     """Position embeddings added to the input. By default sinusoidal for plain, none for all other schemes."""
     k: int | None = None
-    """Clipping distance of rpr; by default that of the model size: 16, big 8."""
+    """Clipping distance of rpr; by default 16, or 8 for the model size big."""
     tables: Literal["heads", "layers"] | None = None
-    """Whether rpr has one table of vectors per head or per layer; by default that of the model size: heads, big
-    layers."""
+    """Whether rpr has one table of vectors per head or per layer; by default per head, or per
+    layer for the model size big."""
     relative: Literal["both", "keys", "values"] = "both"
     """Whether rpr adds its vectors to keys, values or both."""
     layers: int | None = None
@@ -79,11 +79,11 @@ class TranslationConfig(RunConfig):
     """Number of training steps, instead of --epochs; dev is evaluated twenty times."""
     batch_size: int | None = None
     """Number of tokens per step, on the source and on the target side each, including padding, over all processes; by
-    default 25,000, small 8,192."""
+    default 25,000, or 8,192 for the model size small."""
     learning_rate: float | None = None
     """Peak learning rate, after the warm-up; by default that of Vaswani et al. (2017), 1/√(width · warm-up steps)."""
     warmup: int | None = None
-    """Number of warm-up steps; after them the learning rate decays as 1/√step. By default 4,000, small 400."""
+    """Number of warm-up steps; after them the learning rate decays as 1/√step. By default 4,000, or 400 for small."""
     smoothing: float = 0.1
     """Label smoothing."""
     patience: int = 5
