@@ -304,7 +304,10 @@ class Plan:
 
     @cached_property
     def sum_far_keys(self) -> bool:
-        """Whether far keys with score 0 are summed by prefix sums. Masks, biases and dropout prevent it."""
+        """Whether far keys with score 0 are summed by prefix sums.
+
+        This is not possible with masks, biases, dropout, packed sequences or received attention.
+        """
         modifiers = (self.mask, self.bias, self.seq_starts, self.seed)
         is_long = self.n > 128 or self.m > 64
         return self.w is not None and is_long and all(x is None for x in modifiers) and not self.want_received
