@@ -32,11 +32,11 @@ BACKENDS = {
     "triton": triton_backend.attend,
 }
 
-#: Functions that return why a backend cannot compute inputs, or None. The other backends can compute all inputs.
+#: Functions that return why a backend does not support some inputs, or None. The other backends support all inputs.
 WHY_UNSUPPORTED = {"sdpa": sdpa.why_unsupported, "triton": triton_backend.why_unsupported}
 
-#: `auto` uses `reference` below these numbers of pairs. A float32 map of that size takes 64 MiB on a CPU and 1 GiB on
-#: other devices, and attention holds several maps.
+#: `auto` uses `reference` for fewer than this number of pairs (B · H · N · M), on a CPU and on other devices. A float32
+#: map of this size takes 64 MiB and 1 GiB, and `reference` stores several maps.
 MAX_REFERENCE_PAIRS_CPU, MAX_REFERENCE_PAIRS = 2**24, 2**28
 
 
@@ -100,19 +100,19 @@ def attend(
         offset: position of the first query. Keys have the positions 0 … M−1. When decoding with a cache, this is the
             number of cached keys.
         dropout: dropout probability of the attention weights; pass 0 in evaluation.
-        scale: factor of the scores, above 0. The default is the scheme's: 1 for `Tener`, 1/√d for the others.
+        scale: factor of the scores, above 0. The default depends on the scheme: 1 for `Tener`, 1/√d for the others.
         cu_seqlens: cumulative lengths of sequences that are concatenated without padding in a batch of one, from 0 to
             N = M. Tokens attend only within their sequence. Can be combined with `causal`, `dropout`, and all
-            `return_…` except `return_weights`. Tensors on a GPU are not validated.
+            `return_…` options except `return_weights`. The values of a tensor on a GPU are not checked.
         return_received: also return the attention that each key receives from all real queries, before dropout,
             (B, H, M).
         return_weight_norms: also return the sum of squares of each query's weights, before dropout, (B, H, N).
         return_lse: also return the log-sum-exp of each query's scores, (B, H, N), so that the softmax of a pair is
             exp(score − lse). It is −∞, without gradient, for queries without any key.
         return_weights: also return the weights, before dropout, (B, H, N, M). Needs N × M memory.
-        backend: `reference` (whole maps), `blockwise` (no N × M memory), `sdpa` (torch's kernels, without position
-            terms), `triton` (fused GPU kernels), or `auto`, which chooses one; see `explain`. An explicit backend that
-            does not support the arguments raises an error.
+        backend: `reference` (whole maps), `blockwise` (no N × M memory), `sdpa` (torch's kernels, for schemes
+            without tables and coefficients, such as `Plain` and `Tener`), `triton` (fused GPU kernels), or `auto`,
+            which chooses one; see `explain`. An explicit backend that does not support the arguments raises an error.
 
     Returns:
         The output (B, H, N, width of v) in q's dtype, or a tuple of (output, received, weight_norms, lse, weights) with
@@ -224,7 +224,7 @@ def choose_backend(inputs: AttentionInputs, backend: Backend) -> BackendChoice:
         if longest is not inputs:
             choice = choose_backend(longest, backend)
             return BackendChoice(choice.backend, f"sequence by sequence; for the longest: {choice.reason}")
-    same_width = inputs.terms.q.shape[3] == inputs.v.shape[3]  # otherwise SDPA computes whole maps
+    same_width = inputs.terms.q.shape[3] == inputs.v.shape[3]  # SDPA stores whole maps if widths differ
     if same_width and sdpa.why_unsupported(inputs) is None:
         return BackendChoice("sdpa", "torch has fused kernels for attention without position terms")
     if _can_use_triton(inputs):
@@ -249,7 +249,7 @@ def _run(inputs: AttentionInputs, backend: str) -> AttentionOutput:
 
 
 def _describe_maps(inputs: AttentionInputs) -> str:
-    """Describe the maps. No sizes in compiled code: it would be compiled again for each of them."""
+    """Describe the size of the maps. Compiled code omits it, because every size would cause a recompilation."""
     if torch.compiler.is_compiling():
         return "maps"
     batch, heads, n, m = inputs.shape

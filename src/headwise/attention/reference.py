@@ -1,7 +1,7 @@
 """Reference backend: the equations of `types.py` in plain differentiable PyTorch.
 
-It stores whole N × M maps. All other backends are tested against it, and it is tested against loops over the papers'
-equations.
+It stores whole N × M maps. All other backends are tested against it. It is tested against implementations of the
+papers' equations as loops over pairs.
 
 Axes: B batch, H query heads, G key heads, N queries, M keys, E width of q and k, D width of v, R table rows,
 L = N+M diagonals.
@@ -87,7 +87,7 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
 
 
 def distance_coefficients(inputs: AttentionInputs, positions_L: Tensor) -> Tensor | None:
-    """Compute f of the distance of each pair, (H or 1, N, M), or None for schemes without f."""
+    """Compute the distance coefficient f of each pair, (H or 1, N, M). Return None for schemes without f."""
     coefficients = inputs.distance_coefficients()
     if coefficients is None:
         return None
@@ -96,5 +96,5 @@ def distance_coefficients(inputs: AttentionInputs, positions_L: Tensor) -> Tenso
 
 
 def repeat_key_heads(x: Tensor, heads: int) -> Tensor:
-    """Repeat (B, G, …) to (B, H, …): each key head serves H/G query heads, as in grouped-query attention."""
+    """Repeat (B, G, …) to (B, H, …): each key head is shared by H/G query heads (grouped-query attention)."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)

@@ -10,6 +10,8 @@ and r = j − (offset + i) is their relative position:
     o_i  = Σ_j dropout(W_ij) · (v_j + value_table[c(r)])
     received_j = Σ_i W_ij,   weight_norms_i = Σ_j W_ij²,   lse_i = log Σ_j exp(s_ij + bias_ij)
 
+f are distance coefficients, and b₀ and b₁ are the biases u and v of Transformer-XL.
+
 Axes: B batch, H query heads, G key heads, N queries, M keys, E width of q and k, D width of v, R table rows.
 """
 
@@ -28,17 +30,17 @@ Adjust = Literal["early-multiply", "early-add", "late-multiply", "late-add"]
 class SchemeTerms:
     """Terms that a position scheme contributes to the equations."""
 
-    q: Tensor  # (B, H, N, E); E may exceed the head width
+    q: Tensor  # (B, H, N, E); E is a multiple of the head width for TENER
     k: Tensor  # (B, G, M, E)
     key_table: Tensor | None = None  # (H or 1, R, E)
     biases: Tensor | None = None  # (2, H, E): b₀ and b₁ of each head; None means 0
     value_table: Tensor | None = None  # (H or 1, R, D)
     table_start: int = 0  # relative position of the tables' row 0
-    is_full_table: bool = False  # the tables have a row for every relative position, so that none is clipped
+    is_full_table: bool = False  # the tables have a row for every relative position, so no position is clipped
     coefficients: Callable[[int], Tensor] | None = None  # length → f of the distances 0 … length−1, (H or 1, length)
     sigmoid: tuple[Tensor, Tensor] | None = None  # w and v, (H,) each, if f is the learnable sigmoid of w · distance
     adjust: Adjust = "early-multiply"
-    rectify: bool = False
+    rectify: bool = False  # apply a ReLU to x before it is multiplied by f
 
     @property
     def content_q(self) -> Tensor:
@@ -63,7 +65,7 @@ class AttentionInputs:
     key_padding: Tensor | None = None  # (B, M), True for real keys
     query_padding: Tensor | None = None  # (B, N), True for real queries
     mask: Tensor | None = None  # broadcastable to (B, H, N, M), True where attention is allowed
-    bias: Tensor | None = None  # broadcastable to (B, H, N, M)
+    bias: Tensor | None = None  # `position_bias` of `attend`, broadcastable to (B, H, N, M)
     dropout: float = 0.0
     want_received: bool = False
     want_weight_norms: bool = False
@@ -90,7 +92,7 @@ class AttentionInputs:
 
     @property
     def may_have_empty_rows(self) -> bool:
-        """Whether a query can be left without any key."""
+        """Whether some query may have no key to attend to."""
         masks = (self.key_padding, self.query_padding, self.mask, self.bias)
         return self.causal or any(mask is not None for mask in masks)
 

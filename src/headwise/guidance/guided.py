@@ -25,10 +25,10 @@ from headwise.integrations.model_utils import check_same_outputs, run_example
 
 
 class Guided:
-    """A guided model: records forward passes in training mode, and computes the guides' losses from the last one.
+    """The recorder of a guided model. It records forward passes and computes the guides' losses from the last one.
 
     Attributes:
-        terms: the last term of each guide by name, unweighted and detached, for logging.
+        terms: the term of each guide in the last call of `loss` or `losses`, by name, unweighted and detached.
     """
 
     def __init__(self, model: nn.Module, guides: Sequence[Guide]) -> None:
@@ -48,12 +48,12 @@ class Guided:
         self._deferred = DeferredBatch()
         self._inputs: dict[str, Any] = {}
         self._in_forward = False  # between the start of a forward pass and its loss
-        self._in_outer_model = False  # between the start of the model and that of its base model
+        self._in_outer_model = False  # the model's forward has started, but not that of its base model
         self._records_in_eval = False
         self._auto_weight = AutoWeight()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Guided":
-        """Return a closed recorder, for a copy of the model, which is not guided."""
+        """Return a closed recorder. A copy of a guided model is not guided."""
         copied = copy.copy(self)
         copied.model, copied._layers, copied._deferred, copied._inputs = nn.Identity(), [], DeferredBatch(), {}
         copied.is_closed = True
@@ -61,16 +61,18 @@ class Guided:
 
     @property
     def is_recording(self) -> bool:
-        """Whether forward passes are recorded: in training mode only."""
+        """Whether layers are recorded now: in training mode, and during the check on entry."""
         return not self.is_closed and (self._records_in_eval or self.model.training)
 
     def start_forward(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """Start a new record; the forward pre-hook of the model and of its base model, which may be called alone.
+        """Start to record a forward pass.
+
+        This is a forward pre-hook of the model and of its base model, because the base model may be called directly.
 
         Returns:
-            The arguments without the inputs that only guides read.
+            The arguments of the model, without inputs that are only for guides.
         """
         if not self.is_closed and (module is self.model or not self._in_outer_model):
             self._clear()
@@ -106,7 +108,7 @@ class Guided:
                 guide.weight = state["weights"][guide.name]
 
     def loss(self, task_loss: Tensor | None = None, *, progress: float = 0.0) -> Tensor:
-        """Compute the sum of all weighted terms of the last forward pass, to add to the task's loss. See `losses`."""
+        """Compute the guides' loss of the last forward pass, the sum of `losses`. Add it to the task's loss."""
         total, *others = self.losses(task_loss, progress=progress).values()
         return sum(others, start=total)
 
@@ -118,7 +120,7 @@ class Guided:
             progress: the fraction of training that is complete, 0 to 1, for guides with a schedule.
 
         Raises:
-            ValueError: a guide has an automatic weight, and the task's loss is missing or has no graph.
+            ValueError: a guide has an automatic weight, and the task's loss is missing or does not require a gradient.
             RuntimeError: there was no forward pass in training mode since the last call, or it has no gradient.
         """
         if not self._layers:
@@ -162,23 +164,23 @@ def guiding(
     tokens, which may be zeros in training. On exit, the model's own attention is restored. With gradient checkpointing,
     the backward pass must be inside the context too.
 
-    In an encoder-decoder model, the encoder is guided. If the model runs several times before `guided.loss(…)`, the
-    last forward pass is used.
+    In an encoder-decoder model, the encoder is guided. If the model runs several times before `guided.loss(…)`, only
+    the last forward pass is used.
 
     Args:
-        model: a `PreTrainedModel`, also wrapped by PEFT, DDP, `torch.compile` or sentence-transformers.
+        model: a `PreTrainedModel`. It may be wrapped by PEFT, DDP, `torch.compile` or sentence-transformers.
         guides: the guides to apply.
-        example: a batch to test the model with on entry; transformers' dummy inputs by default.
-        check: whether to compare the outputs with those of the model's own attention on entry.
+        example: a batch for the check on entry; transformers' dummy inputs by default.
+        check: whether to run the model on entry with its own and with headwise's attention, and compare the outputs.
         output_attentions: read the attention weights that the model returns, for models that do not use transformers'
-            `AttentionInterface`, such as MPNet and DeBERTa. These weights include dropout, and need N × N memory per
-            head.
+            `AttentionInterface`, such as MPNet and DeBERTa. These weights include dropout and take N × N memory
+            per head.
 
     Yields:
         The guided model; its `loss` computes the guides' loss.
 
     Raises:
-        UnsupportedAttentionError: the model's attention does not go through transformers' `AttentionInterface`.
+        UnsupportedAttentionError: the model's attention does not use transformers' `AttentionInterface`.
 
     Example:
         >>> import headwise as hw

@@ -66,7 +66,7 @@ def headwise_attention_forward(
     if attention_mask is not None:
         key, value, position_bias = trim_keys(key, value, position_bias, attention_mask.shape[-1])
     scheme, recorder, observer = get_attachments(module)
-    if query.shape[2] != key.shape[2]:  # with a cache, neither recorded nor observed
+    if query.shape[2] != key.shape[2]:  # layers with a cache are neither recorded nor observed
         recorder = observer = None
     elif recorder is not None and not recorder.is_recording:
         recorder = None
@@ -99,14 +99,14 @@ def headwise_attention_forward(
 
 
 def get_attachments(module: nn.Module) -> tuple[Any, Recorder | None, AttentionObserver | None]:
-    """Return a layer's scheme, recorder and observer. `getattr` would be slow for missing attributes of a module."""
+    """Return a layer's scheme, recorder and observer. `getattr` is slow for attributes that a module does not have."""
     attributes = module.__dict__
     return module._modules.get(SCHEME), attributes.get(RECORDER), attributes.get(OBSERVER)
 
 
 @dataclass(eq=False)
 class AttentionCall:
-    """One call of a layer's attention, in the terms of `attend`.
+    """One call of a layer's attention, as arguments of `attend`.
 
     Attributes:
         q: (B, H, N, D).
@@ -123,7 +123,7 @@ class AttentionCall:
 
     @property
     def padding(self) -> Tensor | None:
-        """True for real tokens, (B, N); None if all are."""
+        """True for real tokens, (B, N); None if there is no padding."""
         return real_tokens(self.options["key_padding"], self.options["mask"], self.q.shape[0])
 
     @property
@@ -145,7 +145,7 @@ def prepare_call(
     is_causal: bool | None,
     options: Mapping[str, Any],
 ) -> AttentionCall:
-    """Translate the arguments of transformers to those of `attend`.
+    """Convert the arguments of transformers to those of `attend`.
 
     Raises:
         ValueError: the layer uses an option that `attend` does not support.
@@ -176,7 +176,7 @@ def prepare_call(
 
 
 def attention_rows(call: AttentionCall, scheme: Scheme | None) -> AttentionRows:
-    """Return a layer's weights for an observer."""
+    """Return the `AttentionRows` of a layer, which compute its weights for an observer on request."""
     real = call.padding
     if real is None:
         real = torch.ones(call.q.shape[0], call.q.shape[2], dtype=torch.bool, device=call.q.device)
@@ -184,7 +184,7 @@ def attention_rows(call: AttentionCall, scheme: Scheme | None) -> AttentionRows:
 
 
 def record_layer(call: AttentionCall, required_fields: frozenset[RecordField], *, has_scheme: bool) -> LayerRecord:
-    """Run a layer and record it, with deferred received attention if possible."""
+    """Run a layer and record it. Defer the computation of received attention if possible."""
     is_masked_or_biased = call.options["mask"] is not None or call.options["position_bias"] is not None
     if (
         not has_scheme
@@ -233,7 +233,7 @@ def record_deferred(call: AttentionCall) -> LayerRecord:
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
-    dtype = output.dtype  # autocast's, if enabled
+    dtype = output.dtype  # the autocast dtype, if autocast is enabled
     layer = LayerQK(
         q if q.dtype == dtype else q.to(dtype), k if k.dtype == dtype else k.to(dtype), scale, causal, padding
     )
@@ -252,7 +252,7 @@ def record_deferred(call: AttentionCall) -> LayerRecord:
 def attend_outputs(required_fields: frozenset[RecordField], *, scores_are_products: bool) -> list[str]:
     """Return the additional outputs to request from `attend`, in its order.
 
-    Neighbor weights follow from the log-sum-exp if all scores are scale · q·k, and need all weights otherwise.
+    Neighbor weights are computed from the log-sum-exp if all scores are scale · q·k, and from all weights otherwise.
     """
     neighbors = "neighbor_weights" in required_fields
     outputs = {
@@ -269,7 +269,7 @@ def use_headwise_attention(model: PreTrainedModel) -> Iterator[None]:
     """Run a model with headwise's attention, and restore its own implementation on exit."""
     with restoring_attn_implementation(model) as modules:
         model.set_attn_implementation(ATTN_IMPLEMENTATION)
-        for module in modules:  # some hold a copy of the configuration, which older versions of transformers skip
+        for module in modules:  # older transformers do not update copies of the config in submodules
             module.config._attn_implementation_internal = ATTN_IMPLEMENTATION
         yield
 

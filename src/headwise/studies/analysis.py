@@ -16,17 +16,17 @@ from headwise.tasks import Task
 
 __all__ = ["Analysis", "Comparison", "MethodRuns", "Metric", "Result", "TaskComparison", "analyze"]
 
-#: Units of metrics that are shown as they are. All other metrics are fractions and shown in percent.
+#: Units of metrics that are shown unscaled. All other metrics are fractions and are shown in percent.
 UNITS = {"rmse": "rmse", "mae": "mae", "bleu": "BLEU", "chrf": "chrF"}
 
 
 @dataclass(frozen=True)
 class Metric:
-    """The metric that methods are compared by.
+    """The metric by which methods are compared.
 
     Args:
         name: its name in metrics.json.
-        higher_is_better: its direction.
+        higher_is_better: whether a higher value is better.
         split: the split it is computed on.
     """
 
@@ -53,7 +53,7 @@ class Metric:
         """Return the primary metric of a run on its first test split, or on dev if there is no other split.
 
         Args:
-            metrics: the content of metrics.json.
+            metrics: the contents of metrics.json.
         """
         task = Task(name=metrics["task"], label_type=metrics["label_type"], about="")
         split = next((split for split in metrics["metrics"] if split != "dev"), "dev")
@@ -87,7 +87,7 @@ class MethodRuns:
 
     @property
     def peak_memory(self) -> tuple[float, str] | None:
-        """The peak in MiB and what was measured; None if a run has no measurement."""
+        """The largest peak of all runs in MiB, and the kind of memory; None if a run has no measurement."""
         peaks = [result.metrics.get("peak_memory") for result in self.results.values()]
         measured = [peak for peak in peaks if peak is not None]
         if len(measured) < len(peaks):
@@ -104,12 +104,12 @@ class Comparison:
         baseline: the baseline's name.
         metric: the metric.
         differences: the difference for each seed that both methods were run with.
-        seed_estimate: their mean, with the interval and p-value of the paired t-test.
-        p_holm: that p-value after Holm correction over the methods of the task.
+        seed_estimate: the mean difference with the interval and p-value of the paired t-test.
+        p_holm: the p-value of the t-test with Holm's correction over the methods of the task.
         p_permutation: the p-value of the permutation test over seeds, not corrected.
-        example_estimate: the same mean with the bootstrap over test examples; None without predictions.
-        combined_estimate: the same mean with the interval over seeds and examples; None without predictions.
-        seeds_needed: the number of seeds to detect a difference of this size; None if it is not feasible.
+        example_estimate: the mean difference with the bootstrap interval over test examples; None without predictions.
+        combined_estimate: the mean difference with the interval over seeds and examples; None without predictions.
+        seeds_needed: the number of seeds to detect a difference of this size; None if it is above 10,000 or undefined.
         num_comparisons: the number of comparisons that Holm's method corrects for.
     """
 
@@ -143,7 +143,7 @@ class TaskComparison:
         task: the task's name.
         metric: the metric.
         methods: the runs of each method, the baseline first.
-        comparisons: the methods that are compared with a baseline.
+        comparisons: the comparison of each method that has a baseline and shares seeds with it.
         unpaired_methods: the methods that share no seed with their baseline.
         dataset: the description of the data, from the baseline's first run.
     """
@@ -172,7 +172,7 @@ class Analysis:
     Args:
         baseline: the method that the others are compared with.
         tasks: the comparison on each task.
-        ranks: average ranks of the methods that all tasks have; None for one task.
+        ranks: average ranks of the methods that were run on all tasks; None for one task.
     """
 
     baseline: str
@@ -185,11 +185,11 @@ def analyze(results: Sequence[Result], baseline: str, controls: Mapping[str, str
 
     Args:
         results: finished runs; runs of a method and of the baseline with the same seed are paired.
-        baseline: a method that every task has.
-        controls: for methods that are compared with another method than the baseline, the name of that method.
+        baseline: a method that was run on every task.
+        controls: the control of each method that is compared with its control instead of the baseline.
 
     Raises:
-        UserError: there are no runs, or none of the baseline.
+        UserError: there are no runs, or a task has no run of the baseline.
     """
     if not results:
         raise UserError("nothing to compare: no run has finished")
@@ -267,13 +267,13 @@ def collect_runs(name: str, results: Sequence[Result], metric: Metric) -> Method
 
 
 def paired_differences(runs: MethodRuns, baseline_runs: MethodRuns) -> dict[int, float]:
-    """Return the differences for the seeds that both methods have."""
+    """Return the differences for the seeds that both methods were run with."""
     baseline_values = baseline_runs.values
     return {seed: value - baseline_values[seed] for seed, value in runs.values.items() if seed in baseline_values}
 
 
 def bootstrap_by_run(results: Sequence[Result], metric: Metric) -> dict[tuple[str, int], Any] | None:
-    """Return the metric on bootstrap samples by method and seed; None if there is no bootstrap."""
+    """Return the metric on bootstrap samples by method and seed; None if it cannot be computed."""
     samples = bootstrap_primary_metric(results, metric.split)
     if samples is None:
         return None
@@ -281,7 +281,7 @@ def bootstrap_by_run(results: Sequence[Result], metric: Metric) -> dict[tuple[st
 
 
 def rank_methods(tasks: Sequence[TaskComparison]) -> Ranks | None:
-    """Return average ranks over tasks; None for one task, or if fewer than two methods are on all tasks."""
+    """Return average ranks over tasks; None for one task, or if fewer than two methods were run on all tasks."""
     means = [{method.name: method.mean for method in task.methods} for task in tasks]
     shared = [name for name in means[0] if all(name in task_means for task_means in means)]
     if len(tasks) < 2 or len(shared) < 2:

@@ -1,7 +1,7 @@
-"""Trials of a study: every run is a trial of an Optuna study that any number of workers share.
+"""Trials of a study: the runs are stored as trials of an Optuna study, which any number of workers share.
 
 A trial waits until a worker claims it. If the worker's heartbeats stop, the trial fails and the run gets a new trial.
-A run can have several trials. At most one of them is running, and at most one counts.
+A run can therefore have several trials. At most one of them is running. The result is that of the first complete one.
 """
 
 import math
@@ -25,7 +25,7 @@ from headwise.studies.storage import lock_study
 
 State = Literal["waiting", "running", "finished", "pruned", "failed"]
 
-#: A run whose workers died this often is not tried again: it may be the cause.
+#: After this many deaths of its workers, a run is not tried again, because the run may be their cause.
 MAX_WORKER_DEATHS = 3
 
 T = TypeVar("T")
@@ -39,8 +39,8 @@ class TrialStatus:
         run: the run.
         state: its state.
         trial: the Optuna trial that determines the state.
-        is_enqueued: for a waiting run, whether a trial is waiting. A run whose worker died or was interrupted needs a
-            new trial.
+        is_enqueued: for a waiting run, whether it has a waiting trial. It is False if the last worker died or was
+            interrupted, and the run needs a new trial.
     """
 
     run: Run
@@ -67,7 +67,7 @@ class TrialStatus:
 
 @dataclass(frozen=True)
 class ClaimedTrial:
-    """A run that belongs to one worker."""
+    """A run that a worker has claimed, and its trial."""
 
     run: Run
     trial_id: int
@@ -144,7 +144,7 @@ class Trials:
 
         Args:
             runs: the runs.
-            retry_failed: add failed runs again.
+            retry_failed: whether to add failed runs again.
         """
         with self.lock():
             statuses = {status.run.key: status for status in self.statuses()}
@@ -171,11 +171,11 @@ class Trials:
             return self.sample(worker)
 
     def sample(self, worker: str) -> ClaimedTrial | None:
-        """Sample and claim a run that was not planned; only a search has such runs."""
+        """Sample a new run and claim it. Only a search (`studies/search.py`) has such runs."""
         return None
 
     def num_to_start(self, statuses: Sequence[TrialStatus]) -> int:
-        """Return how many runs no worker has started."""
+        """Return the number of runs that wait for a worker."""
         return sum(status.state == "waiting" for status in statuses)
 
     def is_finished(self, statuses: Sequence[TrialStatus]) -> bool:
@@ -246,7 +246,7 @@ class Trials:
             self._add(status.run, status.trial.params, status.trial.distributions)
             status = next(other for other in self.statuses() if other.run.key == status.run.key)
         trial_id = status.trial._trial_id
-        self.storage.record_heartbeat(trial_id)  # first: Optuna ignores running trials without a heartbeat
+        self.storage.record_heartbeat(trial_id)  # before RUNNING: a trial without a heartbeat never becomes stale
         self.storage.set_trial_user_attr(trial_id, "worker", worker)
         self.storage.set_trial_state_values(trial_id, TrialState.RUNNING)
         return ClaimedTrial(status.run, trial_id)
@@ -259,7 +259,7 @@ class Trials:
                 retry_on_storage_error(partial(self.storage.set_trial_user_attr, claimed.trial_id, name, value))
             retry_on_storage_error(partial(self.storage.set_trial_state_values, claimed.trial_id, state, values))
         except UpdateFinishedTrialError:
-            pass  # the trial was failed as stale; the run now belongs to another worker
+            pass  # the trial became stale and was marked as failed; another worker takes over
 
 
 def run_status(trials: Sequence[FrozenTrial]) -> TrialStatus:
@@ -284,7 +284,7 @@ def run_status(trials: Sequence[FrozenTrial]) -> TrialStatus:
 
 
 def retry_on_storage_error(action: Callable[[], T], *, attempts: int = 8) -> T:
-    """Call a function, and again for about two minutes while the database cannot be reached."""
+    """Call a function. If the database cannot be reached, retry for about two minutes."""
     for attempt in range(attempts - 1):
         try:
             return action()

@@ -1,4 +1,4 @@
-"""Workers of one machine: started, replaced when they die, and stopped."""
+"""Start the workers of a study on one machine, replace those that die, and stop them at the end."""
 
 import os
 import signal
@@ -23,10 +23,10 @@ WORKER_COMMAND = (sys.executable, "-m", "headwise.studies.worker")
 #: Seconds between two polls of the study's state.
 POLL_SECONDS = 0.5
 
-#: How many workers, in addition to one per job, may die in a row before they start a run.
+#: The number of workers, in addition to one per job, that may die in a row without having started a run.
 MAX_EXTRA_FAILED_STARTS = 2
 
-#: Seconds that workers have to stop by themselves.
+#: Seconds after an interrupt until workers are killed.
 STOP_TIMEOUT = 30.0
 
 
@@ -35,11 +35,11 @@ class Resources:
     """Resources of this machine that a study may use.
 
     Args:
-        jobs: the number of runs at a time, each in a process of its own.
+        jobs: the number of worker processes. Each trains one run at a time.
         gpus: the GPUs, which are assigned to workers in turn; several workers can share one.
 
     Raises:
-        UserError: there are no jobs.
+        UserError: `jobs` is less than 1.
     """
 
     jobs: int = 1
@@ -80,7 +80,7 @@ class WorkerPool:
 
     Args:
         study_dir: the study's directory.
-        trials: its runs.
+        trials: the study's trials.
         resources: the number of workers, and their GPUs.
         url: the database's URL.
         command: the command that starts a worker; by default `WORKER_COMMAND`.
@@ -121,10 +121,10 @@ class WorkerPool:
         self.workers.append(Worker(name, slot, process, log_path))
 
     def replace_dead(self, statuses: Sequence[TrialStatus]) -> None:
-        """Start a worker in every free slot while runs are waiting.
+        """Remove dead workers, and start a worker in each free slot as long as runs are waiting.
 
         Args:
-            statuses: all runs.
+            statuses: the status of every run.
 
         Raises:
             UserError: too many workers in a row died before they started a run.

@@ -1,6 +1,7 @@
-"""Kernels of the forward pass: output, log-sum-exps, weight norms, sums of weights by offset, and received attention.
+"""Kernels of the forward pass: output, lse, weight norms, sums of weights by relative position, and received attention.
 
-The legend is in `tiles.py`.
+`tiles.py` explains the notation. In names, an offset is a relative position; only q_offset is a position, that of
+the first query.
 """
 
 import triton
@@ -50,7 +51,7 @@ def fwd_kernel(
     stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
     H, GROUP, n, m, q_offset, max_offset, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
-    """Compute o, lse, and if requested weight norms and sums of weights by offset. One program per query block."""
+    """Compute o, lse, and on request weight norms and weight sums by relative position. One program per query block."""
     BLOCK_N: tl.constexpr = OPT.block_n
     BLOCK_M: tl.constexpr = OPT.block_m
     BLOCK_E: tl.constexpr = OPT.block_e
@@ -84,11 +85,11 @@ def fwd_kernel(
     row_max = tl.full([BLOCK_N], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_N], tl.float32)
     weight_norms = tl.zeros([BLOCK_N], tl.float32)
-    sum_before = tl.zeros([BLOCK_N], tl.float32)  # weights of clipped offsets
+    sum_before = tl.zeros([BLOCK_N], tl.float32)  # weights of clipped relative positions
     sum_after = tl.zeros([BLOCK_N], tl.float32)
     acc = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     far_is_zero = False
-    if OPT.sum_far_keys:  # far keys score 0: start from their sum
+    if OPT.sum_far_keys:  # far keys have score 0: start with the sum of their values
         far_is_zero = head.w < 0.0
         lo, hi = key_block_range(
             block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, FAR_BEFORE, OPT
@@ -125,7 +126,7 @@ def fwd_kernel(
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
                 _, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
-                # A factor that all pairs share is applied in the exponent, where it is free.
+                # A factor that all pairs share is applied in the exponent, where it takes no extra time.
                 exponent_factor = 1.0 if OPT.distance or OPT.bias else f
                 score_factor = f if OPT.distance or OPT.bias else 1.0
                 s = compute_scores(x, score_factor, i, j, n, m, q_offset, mods, REGION, OPT)
@@ -164,7 +165,7 @@ def fwd_kernel(
     o = (acc * inv_sum[:, None]).to(o_ptr.dtype.element_ty)
     tl.store(o_ptrs, o, mask=(i < n) & (offs_d[None, :] < OPT.value_width))
 
-    if OPT.offset_sums:  # offsets within the table's range have one pair each, whose weight needs the final lse
+    if OPT.offset_sums:  # unclipped positions: one pair per query each, whose weight needs the final lse
         sum_before *= inv_sum
         sum_after *= inv_sum
         offset_sums = offset_sums_ptr + bh * n * (2 * max_offset + 1)
@@ -192,9 +193,9 @@ def fwd_kernel(
 def value_block_sums_kernel(
     v_ptr, prefix_sums_ptr, key_padding_ptr, stride_v_b, stride_v_h, stride_v_m, G, m, OPT: tl.constexpr
 ):
-    """Sum the values of each key block, [B, G, blocks + 1, D + 1] from block 1 on; the last column counts its keys.
+    """Sum the values of each key block. One program per key block.
 
-    One program per key block.
+    The sum of block i is stored in row i + 1 of prefix_sums [B, G, blocks + 1, D + 1]. The last column counts its keys.
     """
     BLOCK_M: tl.constexpr = OPT.block_m
     BLOCK_D: tl.constexpr = OPT.block_d

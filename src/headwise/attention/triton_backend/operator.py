@@ -55,88 +55,88 @@ def missing_requirement(device: torch.device) -> str | None:
 missing_requirement._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def why_unsupported(problem: AttentionInputs) -> str | None:
+def why_unsupported(inputs: AttentionInputs) -> str | None:
     """Return why the kernels cannot compute this, or None if they can."""
-    terms = problem.terms
-    missing: str | None = missing_requirement(problem.v.device)
+    terms = inputs.terms
+    missing: str | None = missing_requirement(inputs.v.device)
     if missing is not None:
         return missing
-    if problem.out_dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        return f"the Triton kernels support float32, float16 and bfloat16, not {problem.out_dtype}"
+    if inputs.out_dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"the Triton kernels support float32, float16 and bfloat16, not {inputs.out_dtype}"
     if terms.coefficients is not None and (terms.sigmoid is None or terms.adjust != "early-multiply"):
         return (
             "the Triton kernels support distance-aware attention only with the mapping learnable-sigmoid and the "
             "adjustment early-multiply"
         )
-    if terms.coefficients is not None and _tables(problem):
+    if terms.coefficients is not None and _tables(inputs):
         return "the Triton kernels do not support tables together with distance"
-    if terms.is_full_table and problem.cu_seqlens is not None:
+    if terms.is_full_table and inputs.cu_seqlens is not None:
         return "the Triton kernels do not support cu_seqlens with a table that has a row for every relative position"
     if terms.is_full_table and terms.value_table is not None:
         return "the Triton kernels do not support a value table with a row for every relative position"
-    if not terms.is_full_table and any(2 * terms.table_start + table.shape[1] != 1 for table in _tables(problem)):
+    if not terms.is_full_table and any(2 * terms.table_start + table.shape[1] != 1 for table in _tables(inputs)):
         return "the Triton kernels need clipped tables that reach as far forward as back"
-    if problem.want_weights:
+    if inputs.want_weights:
         return "the Triton kernels do not return attention weights"
-    if max(problem.shape[:2]) > MAX_GRID_SIZE:
+    if max(inputs.shape[:2]) > MAX_GRID_SIZE:
         return f"the Triton kernels support a batch size of at most {MAX_GRID_SIZE:,} and as many heads"
-    if max(terms.q.shape[3], problem.v.shape[3]) > MAX_WIDTH:
+    if max(terms.q.shape[3], inputs.v.shape[3]) > MAX_WIDTH:
         return f"the Triton kernels support heads of a width of at most {MAX_WIDTH}"
     return None
 
 
-def _tables(problem: AttentionInputs) -> list[Tensor]:
-    return [table for table in (problem.terms.key_table, problem.terms.value_table) if table is not None]
+def _tables(inputs: AttentionInputs) -> list[Tensor]:
+    return [table for table in (inputs.terms.key_table, inputs.terms.value_table) if table is not None]
 
 
-def attend(problem: AttentionInputs) -> AttentionOutput:
+def attend(inputs: AttentionInputs) -> AttentionOutput:
     """Compute attention with the Triton kernels."""
-    terms, dtype = problem.terms, problem.out_dtype
+    terms, dtype = inputs.terms, inputs.out_dtype
     q = (terms.q if terms.is_full_table else terms.content_q).to(dtype)
     relative_scores = bias_uv = dense_table = None
     if terms.key_table is not None and terms.is_full_table:
-        _, heads, n, m = problem.shape
-        start = 1 - n - problem.offset - terms.table_start  # the table's first row that a pair needs
+        _, heads, n, m = inputs.shape
+        start = 1 - n - inputs.offset - terms.table_start  # the table's first row that a pair needs
         rows = terms.key_table[:, start : start + n + m - 1] if n + m else terms.key_table
         dense_table = transformer_xl.pad_table(rows.to(dtype).expand(heads, -1, -1))
         bias_uv = q.new_zeros(2, *q.shape[1::2], dtype=torch.float32) if terms.biases is None else terms.biases
     elif terms.key_table is not None:
         relative_scores = terms.relative_q.to(dtype) @ terms.key_table.to(dtype).mT
     seq_starts, seq_ends = None, None
-    if problem.cu_seqlens is not None:
-        seq_starts, seq_ends = sequence_bounds(problem.cu_seqlens, problem.shape[2])
+    if inputs.cu_seqlens is not None:
+        seq_starts, seq_ends = sequence_bounds(inputs.cu_seqlens, inputs.shape[2])
     output, lse, received, offset_sums, weight_norms = operators(
         q,
         terms.k.to(dtype),
-        problem.v.to(dtype),
+        inputs.v.to(dtype),
         *((None, None) if terms.sigmoid is None else (x.float() for x in terms.sigmoid)),
         relative_scores,
         None if bias_uv is None else bias_uv.float(),
         dense_table,
-        problem.bias,
-        problem.mask,
-        problem.key_padding,
-        problem.query_padding,
+        inputs.bias,
+        inputs.mask,
+        inputs.key_padding,
+        inputs.query_padding,
         seq_starts,
         seq_ends,
-        torch.randint(2**31 - 1, (), device=problem.v.device) if problem.dropout > 0 else None,
-        problem.scale,
-        problem.offset,
-        problem.causal,
+        torch.randint(2**31 - 1, (), device=inputs.v.device) if inputs.dropout > 0 else None,
+        inputs.scale,
+        inputs.offset,
+        inputs.causal,
         terms.rectify,
         0 if terms.is_full_table else -terms.table_start,
         terms.value_table is not None,
-        problem.dropout,
-        problem.want_received,
-        problem.want_weight_norms,
+        inputs.dropout,
+        inputs.want_received,
+        inputs.want_weight_norms,
     )
     if terms.value_table is not None:
         output = output + offset_sums @ terms.value_table.to(dtype)
     return AttentionOutput(
         output,
-        received=received if problem.want_received else None,
-        weight_norms=weight_norms if problem.want_weight_norms else None,
-        lse=natural_lse(lse) if problem.want_lse else None,
+        received=received if inputs.want_received else None,
+        weight_norms=weight_norms if inputs.want_weight_norms else None,
+        lse=natural_lse(lse) if inputs.want_lse else None,
     )
 
 

@@ -1,7 +1,10 @@
-"""Launch plans: shapes, tiles and launches of a call, which do not depend on the values of its tensors.
+"""Launch plans: everything about a call that does not depend on the values of its tensors (shapes, tiles, launches).
 
 Building a plan takes longer than attention over a short sequence, so plans are cached by the layouts of the arguments.
-Legend: B batch, H query heads, G key heads, N queries, M keys, R rows of a table.
+
+A dense table has a row for every relative position (`SchemeTerms.is_full_table`). A clipped table has 2k + 1 rows.
+
+Axes: B batch, H query heads, G key heads, N queries, M keys, R rows of a table.
 """
 
 from collections.abc import Callable
@@ -26,7 +29,7 @@ from headwise.attention.triton_backend.layouts import (
 #: Bits of Options.regions, in the order of `tiles.py`.
 FAR_BEFORE, BEFORE, DIAGONAL, AFTER, FAR_AFTER = (1 << region for region in range(5))
 
-#: Rows of zeros before and after a dense table, a tile's length: kernels read them.
+#: Number of zero rows before and after a dense table. Kernels read up to one tile (64 rows) beyond its ends.
 TABLE_PADDING = 64
 
 MAX_CACHED_PLANS = 1000
@@ -110,7 +113,7 @@ class Plan:
     def gradients(self, q: Tensor, needs_bias: bool) -> list[Tensor | None]:
         """Allocate the gradients of the differentiable arguments that are present, in their order, on the device of q.
 
-        Those of w, v and the biases u and v are None: they are created when their partial sums are reduced.
+        Those of w, sharpness and bias_uv are None here: they are created when their partial sums are reduced.
         """
         bias = self.bias if needs_bias else None
         return [
@@ -125,12 +128,12 @@ class Plan:
 
     @cached_property
     def output_layouts(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Shapes and strides of the output and the gradients, which have the layouts of the tensors they belong to."""
+        """Shapes and strides of the output, which has the layout of q, and of the gradients of q, k and v."""
         sources = {"o": (self.q, self.v), "dq": (self.q, self.q), "dk": (self.k, self.k), "dv": (self.v, self.v)}
         return {name: layout_like(x, last.shape[3]) for name, (x, last) in sources.items()}
 
     def tensors(self, arguments: tuple[Any, ...], **others: Tensor | None) -> dict[str, Tensor | None]:
-        """Return the kernels' tensors by name: the operators' arguments, and others."""
+        """Return the tensors that kernels take, by parameter name: the operators' arguments, and others."""
         tensors = dict(zip(TENSOR_PARAMS, arguments, strict=False), **others)
         if (relative_scores := tensors["relative_scores_ptr"]) is not None:
             tensors["relative_scores_ptr"] = relative_scores = relative_scores.contiguous()
@@ -169,16 +172,16 @@ class Plan:
     ) -> Launch:
         """Build the launch of a kernel.
 
-        The grid is (blocks, heads, batch · num_layers). With an argument `blocks`, one program handles all blocks. The
-        grid of the shared bias's gradient is (query blocks, heads, key blocks).
+        The grid is (blocks, heads, batch · num_layers). If `arguments` contains `blocks`, one program handles all
+        blocks. The grid of `bwd_dbias_kernel` is (query blocks, batch elements · heads of the bias, key blocks).
 
         Args:
             kernel: the kernel's name.
             tile_name: the name of its tile.
-            heads: heads in the grid; for the shared bias's gradient, those of all its batch elements.
-            num_layers: layers in the grid.
-            per_key: blocks are blocks of keys, not of queries.
-            num_queries: number of queries, if not all.
+            heads: size of the grid's second axis.
+            num_layers: number of layers in the grid.
+            per_key: whether blocks are blocks of keys, not of queries.
+            num_queries: number of queries, if the launch covers only a chunk of them.
             has_d_lse: whether lse has a gradient.
             store_d_scores: whether the gradient of each pair's score is stored.
             arguments: further arguments of the kernel.
@@ -238,10 +241,10 @@ class Plan:
         return tensor_strides("dense_table", "hr", self.dense_table)
 
     def tile(self, name: str) -> Tile:
-        """Return the fastest tile that fits into shared memory.
+        """Return the tile of a kernel, without software pipelining if shared memory is too small for it.
 
         Args:
-            name: "fwd", "dq", "dkv", "dbias", "received" (forward and backward), or "dense_table".
+            name: the kernel: "fwd", "dq", "dkv", "dbias", "received" (forward and backward), or "dense_table".
         """
         tile = self._fastest_tile(name)
         needs_large_smem = self.dense_table is not None or self._max_block_width > 64
@@ -288,20 +291,23 @@ class Plan:
     def fits(self, tile: Tile) -> bool:
         """Whether one tile holds all queries and keys, so that kernels have no loop.
 
-        Without a loop, blocks of different widths gave wrong products on an H200 (Triton 3.6).
+        Blocks of q and v must have the same width: without a loop, others gave wrong products on an H200 (Triton 3.6).
         """
         same_width = _power_of_two(self.width) == _power_of_two(self.value_width)
         return same_width and self.n <= tile.block_n and self.m <= tile.block_m
 
     @cached_property
     def single_tile_backward(self) -> bool:
-        """Whether one tile of bwd_dkv_kernel holds all queries and keys, and it computes all gradients."""
+        """Whether bwd_dkv_kernel computes all gradients, because one of its tiles holds all queries and keys."""
         has_table = self.relative_scores is not None or self.dense_table is not None or self.want_offset_sums
         return self.fits(self.tile("dkv")) and not has_table and self.bias is None
 
     @cached_property
     def sum_far_keys(self) -> bool:
-        """Whether far keys that score 0 enter as one prefix sum. They cannot if anything else changes their weights."""
+        """Whether far keys with score 0 are summed by prefix sums.
+
+        This is not possible with masks, biases, dropout, packed sequences or received attention.
+        """
         modifiers = (self.mask, self.bias, self.seq_starts, self.seed)
         is_long = self.n > 128 or self.m > 64
         return self.w is not None and is_long and all(x is None for x in modifiers) and not self.want_received
@@ -359,7 +365,7 @@ def _num_blocks(length: int, size: int) -> int:
 def _power_of_two(width: int) -> int:
     """Round up to a power of two, at least 32.
 
-    With 16 columns, Triton 3.6 lets products on Hopper read past the end of shared memory.
+    On an H200, products with 16 columns read past the end of shared memory (Triton 3.6).
     """
     return max(32, 1 << (width - 1).bit_length())
 

@@ -1,7 +1,7 @@
-"""The training pipeline: one run from its configuration to a directory with the model, metrics and card.
+"""The training pipeline: one run, from its configuration to a directory with the model, metrics and model card.
 
-`Pipeline.run` is the whole of a run. The subclasses in `text`, `translation` and `recommendation` supply the steps that
-depend on the type of task.
+`Pipeline.run` executes all steps of a run. The subclasses in `text`, `translation` and `recommendation` implement the
+steps that depend on the task type.
 """
 
 import logging
@@ -31,12 +31,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """The data of a run. Pipelines add the examples.
+    """The data of a run. Each task type has a subclass with its examples.
 
     Args:
         task_name: the name of the task.
         label_type: the type of its labels.
-        primary_metric: the metric that selects the best epoch and model.
+        primary_metric: the metric by which the best epoch and the best model are selected.
         description: the origin of the data and how it was split.
     """
 
@@ -48,12 +48,12 @@ class RunData:
 
 @dataclass(kw_only=True)
 class ModelBundle:
-    """A model with its tokenizer. Pipelines add what else their Trainer needs.
+    """A model with its tokenizer. Each task type has a subclass with the other inputs of its Trainer.
 
     Args:
-        model: the model, which training changes.
+        model: the model, which is trained in place.
         tokenizer: its tokenizer.
-        notes: remarks on the model and the data for the log, `metrics.json` and the card, such as truncated texts.
+        notes: remarks on the model and the data, such as truncated texts, for the log, `metrics.json` and model card.
     """
 
     model: PreTrainedModel
@@ -67,16 +67,16 @@ BundleT = TypeVar("BundleT", bound=ModelBundle)
 
 
 class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
-    """The steps of a run that depend on the type of task.
+    """The steps of a run. Each task type has a subclass.
 
     Args:
         config: the run's configuration, with absolute paths.
     """
 
-    #: `evaluate(run_dir, data=None, **options)`: evaluate a finished run; returns `build_evaluation(...)`. On the run's
-    #: own data it calls `check_unchanged`.
+    #: `evaluate(run_dir, data=None, **options)`: evaluate a finished run and return `build_evaluation(...)`. Without
+    #: `data`, the run's own data is used, after `check_unchanged`.
     evaluate: ClassVar[Callable[..., dict[str, Any]]]
-    #: `predict(run_dir, data, out, **options)`: write predictions; returns the number of rows without one.
+    #: `predict(run_dir, data, out, **options)`: write predictions and return the number of rows without a prediction.
     predict: ClassVar[Callable[..., int]]
     #: `open_inspected(run_dir, name)`: load a finished run for `headwise inspect`.
     open_inspected: ClassVar[Callable[..., InspectedModel]]
@@ -97,11 +97,11 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
         """Build the untrained model and its tokenizer. The run directory does not exist yet.
 
         Raises:
-            UserError: the model cannot be built, or does not fit the data.
+            UserError: the model cannot be built, or does not match the data.
         """
 
     def tokenize(self, data: DataT, bundle: BundleT, scratch_dir: Path) -> None:
-        """Tokenize the data into `scratch_dir`, if `build` has not, and add notes to the bundle."""
+        """Tokenize the data into `scratch_dir`, unless `build` has done so, and add notes to the bundle."""
 
     @abstractmethod
     def build_trainer(self, data: DataT, bundle: BundleT, out_dir: Path) -> CheckedTrainer:
@@ -112,17 +112,17 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
 
     @abstractmethod
     def evaluate_splits(self, data: DataT, bundle: BundleT, trainer: Any) -> Evaluation:
-        """Evaluate the trained model on dev and test, with baselines. All processes call it."""
+        """Evaluate the trained model on dev and test, with baselines. All processes call this method."""
 
     @abstractmethod
     def describe(self, data: DataT, metrics: dict[str, Any]) -> Card:
-        """Return the pipeline's parts of the model card."""
+        """Return the parts of the model card that depend on the task type."""
 
     def run(self, out_dir: Path, *, resume: bool) -> dict[str, Any]:
         """Train and evaluate a model and write it to the run directory.
 
-        All processes of a distributed run call it. With `main_process_first`, the main process runs a step before the
-        others, which then find its files in the cache; with `main_process_only`, the others wait.
+        All processes of a distributed run call this method. With `main_process_first`, the main process runs a step
+        first, and the others then use its cached files. With `main_process_only`, only the main process runs the step.
 
         Args:
             out_dir: the run directory.
@@ -132,8 +132,8 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
             The contents of `metrics.json`.
 
         Raises:
-            UserError: the configuration, the data or the machine does not allow the run. An old run is not lost unless
-                the new one has begun.
+            UserError: the configuration or the data is invalid, or memory or disk space runs out. Errors in `load` and
+                `build` do not change an existing run in `out_dir`.
         """
         config, is_main_process = self.config, state().is_main_process
         data = main_process_first(self.load)
@@ -193,7 +193,7 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
 
 
 def header() -> str:
-    """Return the first line of a `run.yaml`."""
+    """Return the first line of `run.yaml`, a comment."""
     versions = ", ".join(f"{name} {version}" for name, version in get_versions().items())
     return f"# To repeat this run: headwise train --config run.yaml --out NEW ({versions})\n"
 
