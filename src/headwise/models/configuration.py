@@ -9,7 +9,6 @@ from transformers import PretrainedConfig
 from headwise.attention import Plain, Scheme, schemes
 from headwise.errors import UserError
 
-SchemeName = Literal["none", "plain", "rpr", "transformer-xl", "tener", "distance-aware"]
 InputPositions = Literal["sinusoidal", "learned", "none"]
 Pooling = Literal["additive", "cls"]
 Pair = Literal["joint", "siamese"]
@@ -72,7 +71,7 @@ class HeadwiseConfig(PretrainedConfig):
         head_dim: int = 16,
         layers: int = 1,
         feedforward: int | None = None,
-        scheme: SchemeName = "distance-aware",
+        scheme: schemes.ModelSchemeName = "distance-aware",
         scheme_options: dict[str, Any] | None = None,
         positions: InputPositions | None = None,
         dropout: float = 0.2,

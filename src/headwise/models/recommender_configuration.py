@@ -4,8 +4,9 @@ from typing import Any, Literal, get_args
 
 from transformers import AutoConfig, PretrainedConfig
 
+from headwise.attention.schemes import ModelSchemeName
 from headwise.errors import UserError
-from headwise.models.configuration import HeadwiseConfig, InputPositions, SchemeName
+from headwise.models.configuration import HeadwiseConfig, InputPositions
 
 UserPooling = Literal["additive", "recent", "last"]
 
@@ -51,7 +52,7 @@ class RecommenderConfig(PretrainedConfig):
         self,
         *,
         titles: PretrainedConfig | dict[str, Any] | None = None,
-        scheme: SchemeName = "distance-aware",
+        scheme: ModelSchemeName = "distance-aware",
         scheme_options: dict[str, Any] | None = None,
         positions: InputPositions | None = None,
         heads: int = 16,

@@ -5,11 +5,11 @@ from typing import Any, Literal, get_args
 from transformers import PretrainedConfig
 
 from headwise.attention import Scheme
+from headwise.attention.schemes import ModelSchemeName
 from headwise.errors import UserError
 from headwise.models.configuration import (
     SCHEMES,
     InputPositions,
-    SchemeName,
     build_scheme,
     check_choice,
     check_count,
@@ -86,9 +86,9 @@ class HeadwiseTranslatorConfig(PretrainedConfig):
         heads: int = 8,
         head_dim: int = 64,
         feedforward: int | None = None,
-        scheme: SchemeName = "rpr",
+        scheme: ModelSchemeName = "rpr",
         scheme_options: dict[str, Any] | None = None,
-        decoder_scheme: SchemeName | None = None,
+        decoder_scheme: ModelSchemeName | None = None,
         decoder_scheme_options: dict[str, Any] | None = None,
         positions: InputPositions | None = None,
         norm_first: bool = True,

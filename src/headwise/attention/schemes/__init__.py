@@ -13,6 +13,7 @@ from headwise.attention.schemes.transformer_xl import TransformerXL
 __all__ = [
     "SCHEMES",
     "DistanceAware",
+    "ModelSchemeName",
     "Plain",
     "RelativePositions",
     "Scheme",
@@ -24,6 +25,8 @@ __all__ = [
 ]
 
 SchemeName = Literal["plain", "rpr", "transformer-xl", "tener", "distance-aware"]
+#: Names of schemes of models, where `none` is plain attention without positions in the input.
+ModelSchemeName = Literal["none", SchemeName]
 
 #: Scheme classes by name.
 SCHEMES: dict[str, type[Scheme]] = {

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
+from headwise.attention.schemes import ModelSchemeName
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
 
@@ -22,7 +23,7 @@ class RecommendationConfig(RunConfig):
     model: str = "distance-aware"
     """The title encoder: a Hugging Face encoder (name or directory), or a scheme for an encoder on word vectors: none,
     plain, rpr, transformer-xl, tener, distance-aware."""
-    news_scheme: Literal["none", "plain", "rpr", "transformer-xl", "tener", "distance-aware"] | None = None
+    news_scheme: ModelSchemeName | None = None
     """Position scheme of the attention over clicked news; by default the same as --model, or distance-aware with a
     Hugging Face encoder."""
     pooling: Literal["additive", "recent", "last"] = "additive"

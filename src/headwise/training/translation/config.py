@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
+from headwise.attention.schemes import ModelSchemeName
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig, absolute_if_exists
 
@@ -43,9 +44,9 @@ class TranslationConfig(RunConfig):
 
     model: Literal["small", "base", "big"] = "base"
     """Model size: base and big of Shaw et al. (2018), or small, for tens of thousands of pairs."""
-    scheme: Literal["none", "plain", "rpr", "transformer-xl", "tener", "distance-aware"] = "rpr"
+    scheme: ModelSchemeName = "rpr"
     """Position scheme of self-attention."""
-    decoder_scheme: Literal["none", "plain", "rpr", "transformer-xl", "tener", "distance-aware"] | None = None
+    decoder_scheme: ModelSchemeName | None = None
     """Position scheme of the decoder's self-attention; by default the same as in the encoder."""
     positions: Literal["sinusoidal", "learned", "none"] | None = None
     """Position embeddings added to the input. By default sinusoidal for plain, none for all other schemes."""
