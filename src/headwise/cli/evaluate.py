@@ -14,11 +14,11 @@ from headwise.locks import lock_output
 
 #: Options that are passed on to the model's pipeline, which refuses those that it does not have.
 COLUMNS = {
-    "text": "column of the text; by default the run's, or found by its name",
-    "pair": "column of the second text",
-    "label": "column of the label",
-    "source": "language to translate from; checked against the model's",
-    "target": "language to translate to; checked against the model's",
+    "text": "name of the text column (default: as in the run, or detected)",
+    "pair": "name of the second text column",
+    "label": "name of the label column",
+    "source": "source language; must be that of the model",
+    "target": "target language; must be that of the model",
 }
 
 
@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--data",
         type=Path,
         metavar="FILE",
-        help="file with labels, or sentence pairs for a translator; by default the run's own test split",
+        help="file with labels, or with sentence pairs for a translation model (default: the run's test split)",
     )
     for name, text in COLUMNS.items():
         parser.add_argument(f"--{name}", metavar="NAME", help=text)
@@ -36,9 +36,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--clip",
         action="store_true",
         default=None,
-        help="truncate sentences that are too long for a translator, instead of stopping with an error",
+        help="truncate sentences that are too long for a translation model; by default they are an error",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the metrics to this JSON file, too")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the metrics to this JSON file")
     add_trust_option(parser)
 
 

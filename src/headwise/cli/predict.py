@@ -1,4 +1,5 @@
-"""Write a model's answer for each row of a file, in their order: a label with probabilities, a translation, or ranks.
+"""Write a model's prediction for each row of a file, in the same order: a label with probabilities, a translation, or
+ranks.
 
 examples:
   headwise predict runs/reviews new.csv --out labelled.csv
@@ -17,10 +18,10 @@ logger = logging.getLogger(__name__)
 
 #: Options that are passed on to the model's pipeline, which refuses those that it does not have.
 COLUMNS = {
-    "text": "column of the text; by default the run's",
-    "pair": "column of the second text",
-    "source": "language to translate from; checked against the model's",
-    "target": "language to translate to; checked against the model's",
+    "text": "name of the text column (default: as in the run)",
+    "pair": "name of the second text column",
+    "source": "source language; must be that of the model",
+    "target": "target language; must be that of the model",
 }
 
 
@@ -30,14 +31,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         "data",
         type=Path,
         metavar="FILE",
-        help="CSV, TSV, JSONL or Parquet, gzipped or not; for a translator also lines of text, or - for standard input",
+        help="CSV, TSV, JSONL or Parquet, optionally gzipped; for a translation model also plain text with one "
+        "sentence per line, or - for standard input",
     )
     parser.add_argument(
         "--out",
         type=Path,
         required=True,
         metavar="FILE",
-        help="file to write; its extension selects the format. A translator writes to standard output with -",
+        help="file to write; its extension sets the format. For a translation model, - is standard output",
     )
     for name, text in COLUMNS.items():
         parser.add_argument(f"--{name}", metavar="NAME", help=text)
@@ -45,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--clip",
         action="store_true",
         default=None,
-        help="truncate sentences that are too long for a translator, instead of stopping with an error",
+        help="truncate sentences that are too long for a translation model; by default they are an error",
     )
     add_trust_option(parser)
 
