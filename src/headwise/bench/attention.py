@@ -59,29 +59,30 @@ class AttentionBenchConfig:
     schemes: tuple[SchemeName, ...] = get_args(SchemeName)
     """Position schemes."""
     implementations: tuple[str, ...] = IMPLEMENTATIONS
-    """Implementations to compare; the baseline sdpa is always included."""
+    """Implementations to compare; naive is the paper's formula, flex is FlexAttention, and frozen means that the scheme
+    is not trained. Times are relative to sdpa, which is always included."""
     batch: int = 1
     """Batch size."""
     heads: int = 4
     """Number of heads."""
     head_dim: int = 64
-    """Width of a head, even."""
+    """Dimension of each head; must be even."""
     clip: int = 16
     """Clipping distance k of rpr."""
     dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
-    """Precision of q, k and v; with half precision, parameters are float32."""
+    """Precision of q, k and v. Parameters are float32, or float64 if q, k and v are."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; auto uses the GPU if there is one."""
     causal: bool = False
     """Use causal attention."""
     received: bool = False
-    """Also compute received attention (not in the baseline)."""
+    """Also compute received attention, except with sdpa."""
     graphs: bool = False
-    """Time CUDA graphs, which exclude the overhead of Python."""
+    """Run in CUDA graphs, which excludes Python overhead from the times."""
     forward_only: bool = False
     """Run the forward pass without gradients, instead of forward and backward."""
     repeats: int = 9
-    """Timed rounds; each round runs all implementations."""
+    """Number of timed rounds; each round runs all implementations."""
 
     def __post_init__(self) -> None:
         for name in ("lengths", "schemes", "implementations"):

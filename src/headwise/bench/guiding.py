@@ -28,17 +28,17 @@ class GuidingBenchConfig:
     """Options of `headwise bench guiding`."""
 
     shapes: tuple[str, ...] = ("8x64", "8x128")
-    """Batch size and length of the steps, such as 64x256."""
+    """Batch sizes and sequence lengths, such as 64x256."""
     layers: int = 12
     """Number of layers; BERT-base has 12."""
     heads: int = 12
-    """Number of heads, of width 64 each."""
+    """Number of heads; each has dimension 64."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of autocast; parameters are float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; auto uses the GPU if there is one."""
     repeats: int = 5
-    """Timed rounds; each round runs all implementations."""
+    """Number of timed rounds; each round runs all implementations."""
     compile: bool = False
     """Compile the models with torch.compile; without it, Python overhead may dominate."""
 

@@ -22,14 +22,14 @@ from headwise.errors import UserError
 COMMANDS = {
     "train": "train a model on labelled texts, sentence pairs or a click log",
     "evaluate": "compute a trained model's metrics on its test split or another file",
-    "predict": "label the rows of a file, translate it, or rank its candidates",
-    "inspect": "show what attention heads look at, as one HTML page",
+    "predict": "label or translate the rows of a file, or rank its candidates",
+    "inspect": "show attention maps and head statistics on an HTML page",
     "compare": "compare methods over many seeds, with a statistical test",
-    "sweep": "search guide weights or any other option on the dev split",
-    "reproduce": "run a table or figure of the papers again",
+    "sweep": "search values of guide weights or other options on the dev split",
+    "reproduce": "repeat the experiments of a table or figure of the papers",
     "studies": "list comparisons, sweeps and reproductions",
-    "tasks": "list the tasks that have a name",
-    "bench": "measure time and memory side by side with alternatives",
+    "tasks": "list the built-in tasks",
+    "bench": "measure time and memory in comparison with alternatives",
     "simulate": "generate a click log with known click probabilities",
 }
 

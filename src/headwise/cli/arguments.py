@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         defaults: dict[str, Any] = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
         super().__init__(**defaults | options | {"add_help": False})
-        self.add_argument("-h", "--help", action=_Help, nargs=0, help="print this text")
+        self.add_argument("-h", "--help", action=_Help, nargs=0, help="print this help text")
         self.help_parser: Callable[[argparse.Namespace], Parser] | None = None
 
     def parse(self, args: Sequence[str]) -> argparse.Namespace:
@@ -131,7 +131,7 @@ def add_options(
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that all commands have."""
     parser.add_argument("--quiet", action="store_true", help="print results and warnings only")
-    parser.add_argument("--verbose", action="store_true", help="print details of what is done")
+    parser.add_argument("--verbose", action="store_true", help="also print debug messages")
 
 
 def add_trust_option(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +139,7 @@ def add_trust_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust-remote-code",
         action="store_true",
-        help="run the Python code that a model's directory or hub repository contains; by default it is refused",
+        help="allow models that contain Python code, and run it; by default they are refused",
     )
 
 
@@ -165,8 +165,8 @@ def metavar(type_: Any) -> str:
 
 
 def default_text(field: Field[Any]) -> str:
-    """Return the end of a help text that tells the default value, where it is one to tell."""
-    if field.default in (None, (), MISSING, False, True):
+    """Return the end of a help text that states the default value, except for flags and options without one."""
+    if isinstance(field.default, bool) or field.default in (None, (), MISSING):
         return ""
     value = " ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
     return f" (default: {value})"

@@ -1,4 +1,4 @@
-"""Measure time and memory on this machine, side by side with alternatives.
+"""Measure time and memory on this machine, in comparison with alternatives.
 
 examples:
   headwise bench attention --out bench
@@ -20,12 +20,13 @@ BENCHMARKS: dict[str, tuple[ModuleType, type, str]] = {
     "attention": (
         attention,
         attention.AttentionBenchConfig,
-        "Attention operators: our backends, torch's SDPA, the paper's formula, torch.compile of it, and FlexAttention.",
+        "Measure attention: headwise's backends, torch's SDPA, the paper's formula with and without torch.compile, and "
+        "FlexAttention.",
     ),
     "guiding": (
         guiding,
         guiding.GuidingBenchConfig,
-        "A training step of BERT with guides, without guides, and with guides that read eager attention maps.",
+        "Measure a training step of BERT with guides, without guides, and with guides on eager attention maps.",
     ),
 }
 

@@ -1,5 +1,5 @@
-"""Compare methods on your own data or on named tasks. All methods get the same splits, batches and initial values, and
-many seeds; the result is a table with intervals and tests. Options of training apply to all methods.
+"""Compare methods on your own data or on built-in tasks. Every method is trained with the same seeds, splits, batches
+and initial values. The result is a table with confidence intervals and tests. Training options apply to all methods.
 
 examples:
   headwise compare --data reviews.csv --methods plain rpr distance-aware --vectors glove.6B.300d.txt --out study
@@ -37,18 +37,20 @@ def add_own_arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="NAME[=PATH]",
-        help="a task by name (headwise tasks lists them), with the path of its data; repeatable. Default: own data",
+        help="built-in task, see headwise tasks, and the path of its data; can be repeated (default: your own data)",
     )
     parser.add_argument(
         "--methods",
         nargs="+",
         default=(),
         metavar="METHOD",
-        help='none, plain, rpr, …; MODEL; MODEL+mdg+pdg; MODEL+retrofit:distance-aware; or NAME="--model … --guides …" '
-        "with any option of training. Controls are added",
+        help='schemes (none, plain, rpr, …), MODEL, MODEL+mdg+pdg, MODEL+retrofit:distance-aware, or NAME="--model … '
+        '--guides …" with any training options. Their controls are added',
     )
-    parser.add_argument("--baseline", metavar="METHOD", help="method to compare with (default: the control)")
-    parser.add_argument("--keep-models", action="store_true", help="keep all models, not only those of the first seed")
+    parser.add_argument("--baseline", metavar="METHOD", help="method to compare the others with (default: the control)")
+    parser.add_argument(
+        "--keep-models", action="store_true", help="keep the models of all seeds, not only of the first"
+    )
     add_study_options(parser)
 
 

@@ -20,10 +20,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--data",
         type=Path,
         metavar="FILE",
-        help="file with labels, or sentence pairs for a translator; by default the run's own test split",
+        help="file with labels, or with sentence pairs for a translation model (default: the run's test split)",
     )
     add_pipeline_options(parser, ("text", "pair", "label", "source", "target"))
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the metrics to this JSON file, too")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the metrics to this JSON file")
     add_trust_option(parser)
 
 

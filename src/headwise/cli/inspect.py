@@ -1,4 +1,4 @@
-"""Show what the attention heads of up to four models look at: a page that opens from disk, figures and tables.
+"""Show the attention heads of up to four models: an HTML page that needs no server, figures and tables.
 
 examples:
   headwise inspect runs/reviews --text "A warm and funny film." --out page.html
@@ -19,35 +19,45 @@ def add_arguments(parser: ArgumentParser) -> None:
         "models",
         nargs="+",
         metavar="MODEL",
-        help="a run's directory, or a Hugging Face model's directory or name; up to four",
+        help="run directory, or directory or name of a Hugging Face model; up to four",
     )
     parser.add_argument(
         "--out",
         type=Path,
         required=True,
         metavar="DIR|PAGE.html",
-        help="directory for the page, figures (PNG and SVG) and tables; or the page alone",
+        help="directory for the page, figures (PNG and SVG) and tables; or a file for the page only",
     )
     parser.add_argument(
         "--text",
         nargs="+",
         default=(),
         metavar="TEXT",
-        help="texts to show. Without texts and without a file, only the learned parameters of distance-aware heads are "
-        "plotted, for any number of runs; runs that differ only in their seed share a line",
+        help="texts to show. Without --text and --data, only the learned parameters of distance-aware heads are "
+        "plotted, for any number of runs; runs that differ only in their seed are plotted as one line",
     )
-    parser.add_argument("--pair", nargs="+", default=(), metavar="TEXT", help="second text of each, for pair models")
+    parser.add_argument(
+        "--pair", nargs="+", default=(), metavar="TEXT", help="second text for each text, for models of text pairs"
+    )
     parser.add_argument(
         "--data",
         type=Path,
         metavar="FILE",
-        help="file of texts (CSV, TSV, JSONL or Parquet, gzipped or not): statistics over all rows, maps of some",
+        help="file of texts (CSV, TSV, JSONL or Parquet, optionally gzipped): statistics of all rows, maps of --rows",
     )
     parser.add_argument(
-        "--columns", nargs="+", default=(), metavar="NAME", help="columns of the text and of the second text"
+        "--columns",
+        nargs="+",
+        default=(),
+        metavar="NAME",
+        help="names of the text column and of the second text column",
     )
     parser.add_argument(
-        "--rows", nargs="+", default=(), metavar="ROW", help="rows to show, from 1, such as 3 or 7-9 (default: 1-4)"
+        "--rows",
+        nargs="+",
+        default=(),
+        metavar="ROW",
+        help="rows to show, numbered from 1, such as 3 or 7-9 (default: 1-4)",
     )
     parser.add_argument("--force", action="store_true", help="replace existing output")
     add_trust_option(parser)

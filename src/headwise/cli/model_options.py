@@ -6,11 +6,11 @@ from typing import Any
 
 #: Options that are passed on to the model's pipeline, which refuses those it does not have.
 PIPELINE_OPTIONS = {
-    "text": "column of the text; by default the run's, or found by its name",
-    "pair": "column of the second text",
-    "label": "column of the label",
-    "source": "language to translate from; checked against the model's",
-    "target": "language to translate to; checked against the model's",
+    "text": "name of the text column (default: as in the run, or detected)",
+    "pair": "name of the second text column",
+    "label": "name of the label column",
+    "source": "source language; must be that of the model",
+    "target": "target language; must be that of the model",
 }
 
 
@@ -27,7 +27,7 @@ def add_pipeline_options(parser: ArgumentParser, names: tuple[str, ...]) -> None
         "--clip",
         action="store_true",
         default=None,
-        help="truncate sentences that are too long for a translator, instead of stopping with an error",
+        help="truncate sentences that are too long for a translation model; by default they are an error",
     )
 
 

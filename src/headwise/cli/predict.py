@@ -1,4 +1,5 @@
-"""Write a model's answer for each row of a file, in their order: a label with probabilities, a translation, or ranks.
+"""Write a model's prediction for each row of a file, in the same order: a label with probabilities, a translation, or
+ranks.
 
 examples:
   headwise predict runs/reviews new.csv --out labelled.csv
@@ -23,14 +24,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         "data",
         type=Path,
         metavar="FILE",
-        help="CSV, TSV, JSONL or Parquet, gzipped or not; for a translator also lines of text, or - for standard input",
+        help="CSV, TSV, JSONL or Parquet, optionally gzipped; for a translation model also plain text with one "
+        "sentence per line, or - for standard input",
     )
     parser.add_argument(
         "--out",
         type=Path,
         required=True,
         metavar="FILE",
-        help="file to write; its extension selects the format. A translator writes to standard output with -",
+        help="file to write; its extension sets the format. For a translation model, - is standard output",
     )
     add_pipeline_options(parser, ("text", "pair", "source", "target"))
     add_trust_option(parser)

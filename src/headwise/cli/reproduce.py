@@ -1,5 +1,5 @@
-"""Run a table or figure of the papers again, on the published data or on your own, and show the paper's results beside
-yours. Options of training apply to all methods and override the paper's.
+"""Repeat the experiments of a table or figure of the papers, on the published data or on your own, and show the paper's
+results next to yours. Training options apply to all methods and override those of the paper.
 
 examples:
   headwise reproduce --list
@@ -26,19 +26,25 @@ def add_arguments(parser: Parser) -> None:
 
 
 def add_own_arguments(parser: Parser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="name of the table or figure")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="name of the table or figure, see --list")
     parser.add_argument("--list", action="store_true", help="list all tables and figures")
     parser.add_argument(
         "--task",
         action="append",
         default=[],
         metavar="NAME[=PATH]",
-        help="a task instead of the study's own, with the path of its data; can be repeated",
+        help="task to use instead of the paper's, and the path of its data; can be repeated",
     )
     parser.add_argument(
-        "--methods", nargs="+", default=(), metavar="METHOD", help="some of the study's methods; their control is added"
+        "--methods",
+        nargs="+",
+        default=(),
+        metavar="METHOD",
+        help="run only these methods of the table or figure, and their control",
     )
-    parser.add_argument("--keep-models", action="store_true", help="keep all models, not only those of the first seed")
+    parser.add_argument(
+        "--keep-models", action="store_true", help="keep the models of all seeds, not only of the first"
+    )
     add_study_options(parser)
 
 

@@ -14,6 +14,12 @@ from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
 from headwise.training.registry import TASK_TYPES, TEXT, get_task_type
 
+#: The text below the heading of the options for labelled texts.
+NOTES = (
+    '"from scratch" marks options that do not apply to Hugging Face models.\n'
+    "--task translation --help and --task mind --help show the options of these tasks."
+)
+
 METAVARS = {
     "data": "FILE",
     "train": "FILE",
@@ -45,8 +51,8 @@ def add_run_options(parser: Parser, add_own: Callable[[Parser], None]) -> None:
         task = getattr(namespace, "task", None)
         task = task[0].partition("=")[0] if isinstance(task, list) and task else task or None
         group = task_parser.add_argument_group(
-            f"options of training{f', task {task}' if task else ''}",
-            "" if task else "--task translation --help and --task mind --help show the options of these tasks.",
+            f"training options{f' of task {task}' if task else ''}",
+            NOTES if config_class_of(task) is TEXT.config_class else "",
         )
         add_options(group, config_class_of(task), exclude={"task"}, metavars=METAVARS)
         return task_parser

@@ -1,4 +1,4 @@
-"""Generate data with known properties.
+"""Generate a click log with known click probabilities.
 
 examples:
   headwise simulate mind --titles ag_news/test.csv --out log
@@ -13,14 +13,18 @@ from headwise.cli.arguments import add_options, parse_options
 from headwise.errors import UserError
 from headwise.simulation.config import SimulationConfig
 
-TEXT = "A click log in MIND's layout, over titles of your own, with known click probabilities."
+TEXT = "Generate a click log in the layout of MIND from your own titles, with known click probabilities."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     subparsers = parser.add_subparsers(dest="layout", metavar="LAYOUT", required=True)
     subparser = subparsers.add_parser("mind", description=TEXT, help=TEXT)
     subparser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="new directory for train, dev, test and their truth"
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="new directory for train, dev and test, with their click probabilities",
     )
     add_options(subparser, SimulationConfig, metavars={"titles": "FILE"})
 

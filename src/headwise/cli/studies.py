@@ -1,4 +1,4 @@
-"""List studies with their state and best result, or show two side by side.
+"""List studies with their state and best result. Two studies are also compared side by side.
 
 examples:
   headwise studies
@@ -17,9 +17,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         nargs="*",
         type=Path,
         metavar="DIR",
-        help="studies, or directories of studies (default: this directory)",
+        help="directories of studies, or directories that contain them (default: the current directory)",
     )
-    parser.add_argument("--storage", metavar="URL", help="database of studies")
+    parser.add_argument("--storage", metavar="URL", help="list the studies of this database")
 
 
 def run(arguments: Namespace) -> int:

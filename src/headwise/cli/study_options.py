@@ -23,26 +23,31 @@ logger = logging.getLogger(__name__)
 def add_study_options(parser: ArgumentParser) -> None:
     """Add the options of every study."""
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="directory of the study: runs, logs, tables, report.html"
+        "--out", type=Path, metavar="DIR", help="directory for the study: runs, logs, tables, report.html"
     )
-    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds, counted from --seed")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        metavar="N",
+        help="number of seeds; the first is --seed (default: compare 10, sweep 1, reproduce 3 or 10)",
+    )
     parser.add_argument(
         "--jobs",
         type=int,
         default=1,
         metavar="N",
-        help="runs at the same time; small runs can share a GPU (default: 1)",
+        help="number of runs at the same time; small runs can share a GPU (default: 1)",
     )
-    parser.add_argument("--gpus", nargs="+", default=(), metavar="N", help="GPUs to use, in turn")
+    parser.add_argument("--gpus", nargs="+", default=(), metavar="N", help="GPUs that are assigned to the jobs in turn")
     parser.add_argument(
         "--storage",
         metavar="URL",
-        help="postgresql://… for workers on several machines (default: a file in the study's directory)",
+        help="database of the study; postgresql://… for several machines (default: a file in the study's directory)",
     )
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="continue the study in the directory, retry failed runs, or work on it from another machine, too",
+        help="continue the study in the directory and retry failed runs; also used to join from another machine",
     )
     add_trust_option(parser)
 

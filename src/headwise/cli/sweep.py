@@ -1,5 +1,5 @@
-"""Search guide weights, or values of any option of training. The best candidate is chosen on dev and reported on test
-once. The unchanged model is always among the candidates.
+"""Search the best weights of guides, or the best values of any training option. The best candidate on dev is chosen and
+then evaluated on test. The unchanged model is always one of the candidates.
 
 examples:
   headwise sweep --data reviews.csv --model bert-base-uncased --guides mdg pdg --out sweep
@@ -20,24 +20,24 @@ def add_arguments(parser: Parser) -> None:
 
 
 def add_own_arguments(parser: Parser) -> None:
-    parser.add_argument("--task", metavar="NAME", help="a task by name (headwise tasks lists them); default: own data")
+    parser.add_argument("--task", metavar="NAME", help="built-in task, see headwise tasks (default: your own data)")
     parser.add_argument(
         "--over",
         action="append",
         nargs="+",
         default=[],
         metavar=("NAME", "VALUE"),
-        help="an option or a guide, and the values to try; repeatable. Guides without a weight are tried with 0.1, "
-        "0.01, 0.001 and 0.0001, as in their paper",
+        help="an option or a guide, and the values to try; can be repeated. Guides that --guides lists without a "
+        "weight are tried with 0.1, 0.01, 0.001 and 0.0001, as in the attention-guiding paper",
     )
     parser.add_argument(
         "--sampler",
         choices=["grid", "tpe", "random"],
         default="grid",
-        help="all combinations, or values drawn by Optuna between the smallest and the largest, where poor trials are "
-        "stopped early (default: grid)",
+        help="grid: try all combinations. tpe, random: Optuna samples values between the smallest and the largest and "
+        "stops poor trials early (default: grid)",
     )
-    parser.add_argument("--trials", type=int, metavar="N", help="number of draws of tpe and random")
+    parser.add_argument("--trials", type=int, metavar="N", help="number of trials of tpe and random")
     add_study_options(parser)
 
 

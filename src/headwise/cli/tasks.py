@@ -1,4 +1,4 @@
-"""List the tasks that have a name, with their label type, metric, paper and data source.
+"""List the built-in tasks with their label type, metric, paper and data source.
 
 example:
   headwise tasks

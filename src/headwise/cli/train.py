@@ -1,4 +1,5 @@
-"""Train a model on your own data or on a named task. The model, its metrics and its card are written to a directory.
+"""Train a model on your own data or on a built-in task. The model, its metrics and a model card are written to a
+directory.
 
 examples:
   headwise train --data reviews.csv --model distance-aware --vectors glove.6B.300d.txt --out runs/reviews
@@ -28,12 +29,15 @@ def add_arguments(parser: Parser) -> None:
 
 
 def add_own_arguments(parser: Parser) -> None:
-    parser.add_argument("--task", metavar="NAME", help="a task by name (headwise tasks lists them); default: own data")
+    parser.add_argument("--task", metavar="NAME", help="built-in task, see headwise tasks (default: your own data)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (required)")
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="run.yaml of another run, to repeat it; other options override it"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="run.yaml of a run to repeat; options on the command line override it",
     )
-    parser.add_argument("--force", action="store_true", help="replace a run that is in the directory")
+    parser.add_argument("--force", action="store_true", help="replace an existing run in the directory")
     parser.add_argument("--resume", action="store_true", help="continue an unfinished run in the directory")
     add_trust_option(parser)
 

@@ -11,33 +11,34 @@ class SimulationConfig:
     """Options of `headwise simulate mind`, which are stored in `truth.json`."""
 
     titles: Path
-    """The news: a CSV, TSV, JSONL or Parquet file, gzipped or not, with a title and a topic per row."""
+    """The news (required): a CSV, TSV, JSONL or Parquet file, optionally gzipped, with a title and a topic per row."""
     text: str | None = None
-    """The column of the title; default: the column title, or a known name."""
+    """The name of the title column; by default title or another common name."""
     label: str | None = None
-    """The column of the topic; default: a known name."""
+    """The name of the topic column; by default detected by common names."""
     impressions: int = 50_000
     """The number of impressions; the first 80% are train, the next 10% dev, the last 10% test."""
     users: int = 5_000
     """The number of users."""
     candidates: int = 30
-    """The mean number of candidates of an impression."""
+    """The mean number of candidates per impression."""
     history: int = 50
     """The maximum number of clicks in a history."""
     past: int = 20
-    """The number of impressions of each user before the log starts, which fill the histories."""
+    """The number of impressions per user that are simulated before the log starts, to fill the histories."""
     interest: float = 1.5
     """The standard deviation of long-term interests in topics, in log-odds."""
     drift: float = 0.3
-    """The standard deviation of short-term interests, which change at every impression, in log-odds."""
+    """The standard deviation of short-term interests in topics, in log-odds; they change at every impression."""
     bursts: float = 0.25
-    """The share of users who click in bursts: they prefer one topic for a while, then another."""
+    """The share of users with bursts, who prefer one topic for some impressions and then another."""
     burst_length: float = 8.0
     """The mean number of impressions in a burst."""
     quality: float = 0.2
-    """The standard deviation of the quality of news, which is the same for all users, in log-odds."""
+    """The standard deviation of the quality of a news item, in log-odds; it is the same for all users."""
     position: float = 0.3
-    """The decay of attention with the position in the impression, 0 for none; the log does not contain positions."""
+    """How fast click probabilities decay with the position in the impression: as (1 + position)^−X; 0 is no decay. The
+    log does not contain positions."""
     seed: int = 0
     """The random seed."""
 

@@ -28,8 +28,8 @@ class RunConfig:
     data: tuple[str, ...] = ()
     """The data: a file, a directory or hub:OWNER/NAME."""
     model: str = "distance-aware"
-    """A Hugging Face encoder (name or directory) to fine-tune, or a scheme to train from scratch: none, plain, rpr,
-    transformer-xl, tener, distance-aware."""
+    """A Hugging Face encoder (name or directory) to fine-tune, or the scheme of a model to train from scratch: none,
+    plain, rpr, transformer-xl, tener, distance-aware."""
     epochs: float | None = None
     """Number of training epochs; the default depends on the task."""
     learning_rate: float | None = None
@@ -41,7 +41,7 @@ class RunConfig:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Floating-point precision; auto is bfloat16 on GPUs that support it, else float32."""
     seed: int = 0
-    """Random seed of splits, initial weights, batches and dropout."""
+    """Random seed for splits, initial weights, batches and dropout."""
     deterministic: bool = False
     """Use deterministic algorithms only. Slower on a GPU; CPU runs are always deterministic."""
 

@@ -21,28 +21,28 @@ class RecommendationConfig(RunConfig):
     """The click log: a directory with train, dev and test, or MINDsmall_train and so on, each with news.tsv and
     behaviors.tsv."""
     model: str = "distance-aware"
-    """The title encoder: a Hugging Face encoder (name or directory), or a scheme for an encoder on word vectors: none,
-    plain, rpr, transformer-xl, tener, distance-aware."""
+    """The title encoder: a Hugging Face encoder (name or directory) to fine-tune, or the scheme of an encoder on word
+    vectors: none, plain, rpr, transformer-xl, tener, distance-aware."""
     news_scheme: ModelSchemeName | None = None
     """Position scheme of the attention over clicked news; by default the same as --model, or distance-aware with a
     Hugging Face encoder."""
     pooling: Literal["additive", "recent", "last"] = "additive"
-    """How clicked news are pooled to a user vector: additive ignores their order, recent adds a learned preference
-    for the latest ones, last uses only the latest one."""
+    """How clicked news are pooled into a user vector: additive ignores their order, recent learns a preference for the
+    latest, last takes the latest only."""
     causal: bool = False
-    """Let clicked news attend to earlier ones only."""
+    """Clicked news attend only to earlier ones."""
     vectors: Path | None = None
-    """Word vectors for titles: GloVe or word2vec text, optionally gzipped, or .npz."""
+    """Word vectors for titles: GloVe or word2vec text format, optionally gzipped, or .npz."""
     heads: int = 16
-    """Number of attention heads of the title encoder and of the user encoder."""
+    """Number of attention heads, in titles and over clicked news."""
     head_dim: int = 16
     """Dimension of each head."""
     layers: int = 1
-    """Number of layers of the title encoder and of the user encoder."""
+    """Number of layers, in titles and over clicked news."""
     word_dim: int = 300
     """Dimension of word vectors that are trained from scratch."""
     dropout: float = 0.2
-    """Dropout."""
+    """Dropout probability."""
     title_length: int = 30
     """Maximum number of tokens in a title; longer titles are truncated and counted."""
     history: int = 50

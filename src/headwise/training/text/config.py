@@ -41,7 +41,7 @@ class TextConfig(RunConfig):
     train: tuple[str, ...] = ()
     """Training file or files, instead of --data."""
     dev: tuple[str, ...] = ()
-    """File or files that select the best epoch."""
+    """File or files for the selection of the best epoch."""
     test: tuple[str, ...] = ()
     """File or files for the final evaluation."""
     text: str | None = None
@@ -57,33 +57,32 @@ class TextConfig(RunConfig):
     """Train on a random subset: a number of rows, or a fraction below 1."""
 
     retrofit: Literal["distance-aware", "rpr"] | None = None
-    """Add a position scheme to a Hugging Face model, initialized so that the model's outputs do not change."""
+    """Add a position scheme to a Hugging Face model. Before training, it does not change the model's outputs."""
     classifier: Literal["own", "first-token"] | None = None
     """Classification head of a Hugging Face model: its own (default), or W · ReLU(h) of the first token as in the
     attention-guiding paper."""
     guides: tuple[str, ...] = ()
-    """Guides for attention heads, as NAME, NAME=WEIGHT or NAME@LAYERS=WEIGHT; without a weight, it is set
+    """Guides for attention heads, as NAME, NAME=WEIGHT or NAME@LAYERS=WEIGHT. Weights that are not given are set
     automatically. Names: mdg, pdg, first, next, previous, delimiter, period, disagreement, pmi, word-similarity.
-    Example: mdg@6=0.01 guides layer 6; layers count from 0."""
+    Example: mdg@6=0.01 guides layer 6; the first layer is 0."""
     vectors: Path | None = None
-    """Pretrained word vectors for a model trained from scratch: GloVe or word2vec text, optionally gzipped, or .npz."""
+    """Pre-trained word vectors (from scratch): GloVe or word2vec text format, optionally gzipped, or .npz."""
     scheme_options: tuple[str, ...] = ()
-    """Options of the scheme of a model trained from scratch, as NAME=VALUE: mapping=sigmoid, adjust=late-add, k=8,
-    values=false."""
+    """Options of the scheme (from scratch), such as mapping=sigmoid, adjust=late-add, k=8 or values=false."""
     heads: int = 16
-    """Attention heads (from scratch)."""
+    """Number of attention heads (from scratch)."""
     head_dim: int = 16
     """Dimension of each head (from scratch)."""
     layers: int = 1
-    """Transformer layers (from scratch)."""
+    """Number of Transformer layers (from scratch)."""
     word_dim: int = 300
     """Dimension of word embeddings without --vectors (from scratch)."""
     positions: Literal["sinusoidal", "learned", "none"] | None = None
     """Position embeddings added to the input (from scratch); default: sinusoidal for plain, none for other schemes."""
     pooling: Literal["additive", "cls"] = "additive"
-    """Pooling of token vectors into a text vector (from scratch)."""
+    """How token vectors are pooled into a text vector (from scratch)."""
     pairs: Literal["joint", "siamese"] = "siamese"
-    """Encode a text pair as one sequence or each text separately (from scratch)."""
+    """joint encodes a text pair as one sequence, siamese encodes each text separately (from scratch)."""
     hierarchy: tuple[int, int] | None = None
     """Encode long texts sentence by sentence (from scratch): maximum words per sentence and sentences per text."""
     dropout: float = 0.2

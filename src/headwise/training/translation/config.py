@@ -36,30 +36,29 @@ class TranslationConfig(RunConfig):
     target: str | None = None
     """The target language."""
     rows: int | None = None
-    """Number of training pairs to use, drawn with the seed; by default all."""
+    """Number of training pairs, drawn at random; by default all."""
     max_length: int = 256
     """Maximum number of tokens in a sentence."""
     clip: bool = False
-    """Truncate longer sentences and report their number. Without this option, they cause an error."""
+    """Truncate longer sentences and report their number; by default they are an error."""
 
     model: Literal["small", "base", "big"] = "base"
-    """Model size: base and big of Shaw et al. (2018), or small, for tens of thousands of pairs."""
+    """Model size: base or big as in Shaw et al. (2018), or small, for tens of thousands of pairs."""
     scheme: ModelSchemeName = "rpr"
-    """Position scheme of self-attention."""
+    """Position scheme of self-attention in the encoder and the decoder."""
     decoder_scheme: ModelSchemeName | None = None
     """Position scheme of the decoder's self-attention; by default the same as in the encoder."""
     positions: Literal["sinusoidal", "learned", "none"] | None = None
     """Position embeddings added to the input. By default sinusoidal for plain, none for all other schemes."""
     k: int | None = None
-    """Clipping distance of rpr; by default 16, or 8 for the model size big."""
+    """Clipping distance of rpr; by default 16, or 8 with --model big."""
     tables: Literal["heads", "layers"] | None = None
-    """Whether rpr has one table of vectors per head or per layer; by default per head, or per
-    layer for the model size big."""
+    """Whether rpr has one table of vectors per head or per layer; by default heads, or layers with --model big."""
     relative: Literal["both", "keys", "values"] = "both"
     """Whether rpr adds its vectors to keys, values or both."""
     layers: int | None = None
-    """Number of layers of the encoder and of the decoder; the defaults of this and the following sizes depend on the
-    model size."""
+    """Number of layers of the encoder and of the decoder. The defaults of this and the next four options depend on
+    --model."""
     heads: int | None = None
     """Number of attention heads."""
     head_dim: int | None = None
@@ -79,12 +78,13 @@ class TranslationConfig(RunConfig):
     steps: int | None = None
     """Number of training steps, instead of --epochs; dev is evaluated twenty times."""
     batch_size: int | None = None
-    """Number of tokens per step, on the source and on the target side each, including padding, over all processes; by
-    default 25,000, or 8,192 for the model size small."""
+    """Number of source tokens and of target tokens per step, including padding, over all processes; by default 25,000,
+    or 8,192 with --model small."""
     learning_rate: float | None = None
     """Peak learning rate, after the warm-up; by default that of Vaswani et al. (2017), 1/√(width · warm-up steps)."""
     warmup: int | None = None
-    """Number of warm-up steps; after them the learning rate decays as 1/√step. By default 4,000, or 400 for small."""
+    """Number of warm-up steps; after them the learning rate decays as 1/√step. By default 4,000, or 400
+    with --model small."""
     smoothing: float = 0.1
     """Label smoothing."""
     patience: int = 5
@@ -92,7 +92,7 @@ class TranslationConfig(RunConfig):
     choose: Literal["loss", "bleu"] = "loss"
     """The dev metric that selects the best checkpoint; bleu decodes dev greedily at each evaluation."""
     average: int = 1
-    """Use the mean of this number of last checkpoints instead of the best checkpoint."""
+    """Average the weights of this number of last checkpoints; 1 uses the best checkpoint."""
     beams: int = 4
     """Number of beams for decoding; 1 is greedy decoding."""
     length_penalty: float = 0.6
