@@ -149,7 +149,7 @@ def test_remove_scheme_restores_the_outputs() -> None:
 
 def test_errors_name_the_argument(tmp_path: Path) -> None:
     model = build_model("bert")
-    with pytest.raises(ValueError, match="scheme must be one of Plain, .*DistanceAware"):
+    with pytest.raises(ValueError, match=r"scheme must be one of Plain, .*DistanceAware"):
         hw.retrofit(model, "Distance")
     with pytest.raises(ValueError, match="as a class or by name"):
         hw.retrofit(model, hw.DistanceAware(2))  # type: ignore[arg-type]
