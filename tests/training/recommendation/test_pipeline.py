@@ -92,8 +92,7 @@ def test_hugging_face_encoder_encodes_titles(half_bert: Path, log: Path, tmp_pat
 def test_help_lists_the_options_of_click_logs(capsys: pytest.CaptureFixture[str]) -> None:
     from headwise.cli import main
 
-    with pytest.raises(SystemExit):
-        main(["train", "--task", "mind", "--help"])
+    assert main(["train", "--task", "mind", "--help"]) == 0
     stdout = capsys.readouterr().out
     assert "--news-scheme" in stdout
     assert "--guides" not in stdout
@@ -120,7 +119,7 @@ VALID = ["1\tU1\tt\tN1\tN2-1 N3-0", "2\tU2\tt\t\tN1-1 N2-0"]
             {"train": [VALID[0], "2\tU1\tt\tN1\tN2-1 N9-0"]},
             r"line 2: column 'impressions': news 'N9' is in no news.tsv",
         ),
-        ({"train": [VALID[0], "2\tU1\tN1\tN2-1"]}, r"behaviors.tsv, line 2: 4 fields, expected 5"),
+        ({"train": [VALID[0], "2\tU1\tN1\tN2-1"]}, r"behaviors.tsv, line 2: expected 5 fields .*, got 4"),
         ({"train": ["1\tU1\tt\tN1\tN2-1"]}, r"no impression has both a click and a non-click"),
         ({"train": ["1\tU1\tt\tN1\tN2 N3"]}, r"the candidates have no labels, such as N123-1, to train on"),
         ({"dev": VALID}, r"there is no train directory to train on; found: dev"),
