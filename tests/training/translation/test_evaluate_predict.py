@@ -113,7 +113,7 @@ def test_other_languages_are_rejected(run: RunResult, tmp_path: Path, headwise: 
         evaluate(run.run_dir, source="de")
     with pytest.raises(UserError, match=r"is in de; the run in .* translates from en"):
         predict(run.run_dir, tmp_path / "more.de", tmp_path / "out")
-    with pytest.raises(UserError, match="a file in en ends with"):
+    with pytest.raises(UserError, match=r"expected the extension \.en"):
         evaluate(run.run_dir, tmp_path / "more.de")
     assert not (tmp_path / "out").exists()
 

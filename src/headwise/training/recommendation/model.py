@@ -89,6 +89,8 @@ def build_from_encoder(config: RecommendationConfig) -> tuple[HeadwiseForRecomme
     try:
         tokenizer = load_pretrained(AutoTokenizer, config.model, **options)
         encoder = load_pretrained(AutoModel, config.model, dtype=torch.float32, use_safetensors=True, **options)
+    except UserError:
+        raise
     except (OSError, ValueError) as error:
         raise unavailable_error(config.model, error, available=available) from None
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:

@@ -143,6 +143,8 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
             ignore_mismatched_sizes=True,
             **options,
         )
+    except UserError:
+        raise
     except (OSError, ValueError) as error:
         raise unavailable_error(config.model, error, available=available) from None
     if getattr(model_config, "headwise", None) is not None:
