@@ -13,7 +13,7 @@ import pytest
 
 from headwise.errors import UserError
 from headwise.training import RunResult, TextConfig, train
-from headwise.training.core.printing import print_result
+from headwise.training.core.printing import format_result
 from headwise.training.core.table_writer import open_table
 from tests.training.conftest import Headwise, rows, write
 
@@ -152,6 +152,6 @@ def test_labels_with_line_breaks_do_not_fit_in_tsv(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_printed_command_is_quoted(run: RunResult, capsys: pytest.CaptureFixture[str]) -> None:
-    print_result(RunResult(Path("my runs/first"), run.metrics))
-    assert "headwise predict 'my runs/first' FILE --out LABELLED" in capsys.readouterr().out
+def test_printed_command_is_quoted(run: RunResult) -> None:
+    text = format_result(RunResult(Path("my runs/first"), run.metrics))
+    assert "headwise predict 'my runs/first' FILE --out LABELLED" in text

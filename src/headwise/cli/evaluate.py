@@ -29,12 +29,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     from headwise.training import evaluate
-    from headwise.training.core.printing import print_evaluation
+    from headwise.training.core.printing import format_evaluation
     from headwise.training.core.run_dir import atomic_write, to_json
 
     with nullcontext() if arguments.out is None else lock_output(arguments.out, is_directory=False):
         evaluation = evaluate(arguments.run, arguments.data, **pipeline_options(arguments))
-        print_evaluation(evaluation)
+        print(format_evaluation(evaluation))
         if arguments.out is not None:
             atomic_write(arguments.out, to_json(evaluation))
     return 0

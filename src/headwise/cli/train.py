@@ -45,11 +45,11 @@ def add_own_arguments(parser: Parser) -> None:
 def run(arguments: Namespace) -> int:
     config = build_config(arguments)
     from headwise.training import train
-    from headwise.training.core.printing import print_result
+    from headwise.training.core.printing import format_result
 
     result = train(config, arguments.out, force=arguments.force, resume=arguments.resume)
     if os.environ.get("RANK", "0") == "0":
-        print_result(result)
+        print(format_result(result))
     return 0
 
 

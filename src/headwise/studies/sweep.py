@@ -153,12 +153,13 @@ def print_candidates(candidates: Sequence[Candidate], controls: Sequence[str]) -
 
 def print_choice(best: Candidate, control: Candidate | None) -> None:
     """Print the chosen candidate and its test metric, compared with the control."""
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     if control is None:
-        print(f"Best on dev: {best.name}. The control did not finish, so there is nothing to compare with.")
+        console.print(f"Best on dev: {best.name}. The control did not finish, so there is nothing to compare with.")
     elif best is control:
-        print(f"Best on dev: {best.name}. No other candidate is better than this control.")
+        console.print(f"Best on dev: {best.name}. No other candidate is better than this control.")
     else:
-        print(f"Best on dev: {best.name}.")
+        console.print(f"Best on dev: {best.name}.")
     if len(best.dev_values) > 1 and control is not None and best is not control:
         from headwise.studies.analysis import analyze  # takes seconds to import
         from headwise.studies.report import print_analysis
@@ -170,8 +171,10 @@ def print_choice(best: Candidate, control: Candidate | None) -> None:
         split = "test" if "test" in metrics["metrics"] else "dev"
         values = [result.metrics["metrics"][split][metrics["primary_metric"]] for result in candidate.results]
         num_seeds = "1 seed" if len(values) == 1 else f"{len(values)} seeds"
-        print(f"{candidate.name}: {split} {metrics['primary_metric']} {statistics.fmean(values):.4f} ({num_seeds})")
-    print(
+        console.print(
+            f"{candidate.name}: {split} {metrics['primary_metric']} {statistics.fmean(values):.4f} ({num_seeds})"
+        )
+    console.print(
         "The best of many candidates looks better than it is; run headwise compare with new seeds to estimate its gain."
     )
 

@@ -15,27 +15,33 @@ from headwise.training.core.run_dir import RunResult
 PREDICT_ARGUMENTS = {"clicks": "LOG --out prediction.zip", "translation": "FILE --out TRANSLATED"}
 
 
-def print_result(result: RunResult) -> None:
-    """Print the metrics of a finished run and the command to use its model."""
+def format_result(result: RunResult) -> str:
+    """Return the metrics of a finished run and the command to use its model."""
     metrics = result.metrics
+    lines = []
     for split, values in metrics["metrics"].items():
-        print(format_metrics(split, values, metrics["primary_metric"], metrics["standard_error"][split]))
-        print_baselines(metrics["baselines"].get(split, {}), metrics["primary_metric"])
+        lines.append(format_metrics(split, values, metrics["primary_metric"], metrics["standard_error"][split]))
+        lines += format_baselines(metrics["baselines"].get(split, {}), metrics["primary_metric"])
     arguments = PREDICT_ARGUMENTS.get(metrics["label_type"], "FILE --out LABELLED")
-    print(f"The model, its card and its predictions are in {result.run_dir}")
-    print(f"To use the model: headwise predict {quote(str(result.run_dir))} {arguments}")
+    lines.append(f"The model, its card and its predictions are in {result.run_dir}")
+    lines.append(f"To use the model: headwise predict {quote(str(result.run_dir))} {arguments}")
+    return "\n".join(lines)
 
 
-def print_evaluation(evaluation: dict[str, Any]) -> None:
-    """Print the result of an evaluation."""
-    print(f"{evaluation['dataset']} ({evaluation['rows']:,} rows)")
-    print(format_metrics("metrics", evaluation["metrics"], evaluation["primary_metric"], evaluation["standard_error"]))
-    print_baselines(evaluation["baselines"], evaluation["primary_metric"])
+def format_evaluation(evaluation: dict[str, Any]) -> str:
+    """Return the result of an evaluation."""
+    primary_metric = evaluation["primary_metric"]
+    lines = [
+        f"{evaluation['dataset']} ({evaluation['rows']:,} rows)",
+        format_metrics("metrics", evaluation["metrics"], primary_metric, evaluation["standard_error"]),
+        *format_baselines(evaluation["baselines"], primary_metric),
+    ]
+    return "\n".join(lines)
 
 
-def print_baselines(baselines: dict[str, dict[str, float]], primary_metric: str) -> None:
-    for name, values in baselines.items():
-        print(f"  baseline {format_metrics(name, values, primary_metric)}")
+def format_baselines(baselines: dict[str, dict[str, float]], primary_metric: str) -> list[str]:
+    """Return a line for each baseline."""
+    return [f"  baseline {format_metrics(name, values, primary_metric)}" for name, values in baselines.items()]
 
 
 def format_metrics(
