@@ -142,7 +142,7 @@ def test_mistakes() -> None:
         single(ids, pair_input_ids=ids)
     with pytest.raises(UserError, match="siamese"):
         siamese(ids)
-    with pytest.raises(UserError, match=r"\(batch, sentences, words\), got shape \(2, 3\)"):
+    with pytest.raises(UserError, match=r"\(batch, sentences, words\), got \(2, 3\)"):
         document(ids)
     with pytest.raises(UserError, match="token_type_ids"):
         classifier(pair="joint")(ids)
