@@ -95,7 +95,7 @@ def test_help_lists_the_options_of_click_logs(capsys: pytest.CaptureFixture[str]
     assert main(["train", "--task", "mind", "--help"]) == 0
     stdout = capsys.readouterr().out
     assert "--news-scheme" in stdout
-    assert "--guides" not in stdout
+    assert "--hierarchy" not in stdout
 
 
 def write_log(path: Path, **splits: list[str]) -> Path:
