@@ -8,7 +8,8 @@ from torch import Tensor
 
 from headwise import DistanceAware, attend
 from headwise.attention.schemes.distance_aware import Mapping
-from tests.attention.cases import RETURN_ALL, SCHEMES, make_scheme
+from headwise.attention.types import Adjust
+from tests.attention.cases import ADJUSTS, RETURN_ALL, SCHEMES, make_scheme
 
 #: Relative rounding errors of the dtypes of inputs and outputs. Scores are at least float32.
 ROUNDING = {torch.float32: 2**-24, torch.bfloat16: 2**-8, torch.float16: 2**-11}
@@ -75,3 +76,14 @@ def test_large_scores_do_not_overflow() -> None:
             scheme = make_scheme(name, 2, 64, dtype=torch.float32)
             results = attend(x, x, x, scheme=scheme, backend=backend, **RETURN_ALL)
             assert all(result.isfinite().all() for result in results), name
+
+
+@pytest.mark.parametrize("adjust", ADJUSTS)
+@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+def test_exponent_mapping_of_long_sequences_is_finite(adjust: Adjust, backend: Any) -> None:
+    scheme = DistanceAware(heads=8, mapping="exponent", adjust=adjust)
+    leaves = [torch.randn(1, 8, 1024, 16, requires_grad=True) for _ in range(3)]
+    results = attend(*leaves, scheme=scheme, backend=backend, **RETURN_ALL)
+    assert all(x.isfinite().all() for x in results if x is not None)
+    for grad in torch.autograd.grad(results.output.sum(), [*leaves, scheme.w]):
+        assert grad.isfinite().all()

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from headwise.attention.schemes.scheme import Scheme, check_choice, check_positive
 from headwise.attention.types import Adjust, SchemeTerms
 
+#: Limit of R for the mapping `exponent`: e⁴⁰ is 2·10¹⁷, whose square float32 can represent.
+MAX_EXPONENT = 40.0
+
 Mapping = Literal["learnable-sigmoid", "clip", "linear", "exponent", "sigmoid"]
 
 
@@ -25,7 +28,8 @@ class DistanceAware(Scheme):
     Args:
         heads: number of query heads; each has its own w and v.
         mapping: f of section 4.3: `learnable-sigmoid` (eq. 5), `clip` min(R, threshold), `linear` slope·R + intercept
-            (both learned per head), `exponent` eᴿ, or `sigmoid` 1/(1+e⁻ᴿ).
+            (both learned per head), `exponent` eᴿ with R limited to 40 so that scores stay finite, or `sigmoid`
+            1/(1+e⁻ᴿ).
         adjust: where f is applied (section 4.4). `early-multiply` (eq. 6) multiplies the scores, `early-add` adds to
             the scores, `late-multiply` and `late-add` adjust the softmax, without renormalization as in the paper.
         rectify: apply the ReLU of eq. 6. Without it, w = 0 is exactly plain attention, which is used to retrofit
@@ -106,7 +110,7 @@ class DistanceAware(Scheme):
         if self.mapping == "clip":
             return weighted_HL.clamp(max=self.threshold)
         if self.mapping == "exponent":
-            return weighted_HL.exp()
+            return weighted_HL.clamp(max=MAX_EXPONENT).exp()
         if self.mapping == "sigmoid":
             return weighted_HL.sigmoid()
         if self.slope is not None and self.intercept is not None:
