@@ -6,6 +6,8 @@ from importlib import metadata as _metadata
 
 from headwise._auto_classes import register_auto_classes as _register_auto_classes
 from headwise.attention import (
+    Alibi,
+    AttentionOutput,
     BackendChoice,
     DecoderLayer,
     DistanceAware,
@@ -13,7 +15,9 @@ from headwise.attention import (
     MultiheadAttention,
     Plain,
     RelativePositions,
+    Rotary,
     Scheme,
+    SchemeTerms,
     Tener,
     TransformerXL,
     attend,
@@ -40,6 +44,8 @@ except _metadata.PackageNotFoundError:
     __version__ = "0+not-installed"
 
 __all__ = [
+    "Alibi",
+    "AttentionOutput",
     "BackendChoice",
     "DecoderLayer",
     "DistanceAware",
@@ -51,7 +57,9 @@ __all__ = [
     "MultiheadAttention",
     "Plain",
     "RelativePositions",
+    "Rotary",
     "Scheme",
+    "SchemeTerms",
     "Tener",
     "TransformerXL",
     "UnsupportedAttentionError",

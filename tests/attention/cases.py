@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from headwise import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
+from headwise import Alibi, DistanceAware, Plain, RelativePositions, Rotary, Scheme, Tener, TransformerXL
 from headwise.attention.schemes.distance_aware import Mapping
 from headwise.attention.types import Adjust
 
@@ -22,13 +22,15 @@ def distance_aware(mapping: Mapping, adjust: Adjust, rectify: bool = True) -> Sc
     )
 
 
-#: The five schemes with typical options.
+#: The schemes with typical options.
 SCHEMES: dict[str, SchemeFactory] = {
     "plain": lambda heads, dim: Plain(),
     "distance-aware": distance_aware("learnable-sigmoid", "early-multiply"),
     "rpr": lambda heads, dim: RelativePositions(heads, dim, k=2),
     "transformer-xl": lambda heads, dim: TransformerXL(heads, dim),
     "tener": lambda heads, dim: Tener(heads, dim),
+    "alibi": lambda heads, dim: Alibi(heads, learned=True),
+    "rotary": lambda heads, dim: Rotary(dim),
 }
 
 #: All variants of the schemes.

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from headwise import DistanceAware, RelativePositions, Scheme, Tener, TransformerXL
+from headwise import Alibi, DistanceAware, RelativePositions, Rotary, Scheme, Tener, TransformerXL
 
 
 def sinusoid(position: int, dim: int) -> Tensor:
@@ -40,6 +40,17 @@ def table_row(table: Tensor, h: int, i: int, j: int, k: int) -> Tensor:
     return table[h if len(table) > 1 else 0, max(-k, min(k, j - i)) + k]
 
 
+def rotated(x: Tensor, position: int, base: float) -> Tensor:
+    """Return R_p x of RoFormer, with pairs of columns (m, m + d/2)."""
+    half = len(x) // 2
+    result = [x[0]] * len(x)
+    for m in range(half):
+        angle = position * base ** (-2 * m / len(x))
+        result[m] = x[m] * math.cos(angle) - x[m + half] * math.sin(angle)
+        result[m + half] = x[m + half] * math.cos(angle) + x[m] * math.sin(angle)
+    return torch.stack(result)
+
+
 def score(scheme: Scheme, h: int, q: Tensor, k: Tensor, i: int, j: int, scale: float | None) -> Tensor:
     """Return the score of one pair."""
     c = 1 / math.sqrt(len(q)) if scale is None else scale
@@ -48,6 +59,10 @@ def score(scheme: Scheme, h: int, q: Tensor, k: Tensor, i: int, j: int, scale: f
         if scheme.adjust == "early-multiply":
             return (torch.relu(q @ k) if scheme.rectify else q @ k) * f * c
         return q @ k * c + f if scheme.adjust == "early-add" else q @ k * c
+    if isinstance(scheme, Alibi):
+        return q @ k * c + scheme.slopes[h] * abs(i - j)
+    if isinstance(scheme, Rotary):
+        return rotated(q, i, scheme.base) @ rotated(k, j, scheme.base) * c
     if isinstance(scheme, RelativePositions):
         return q @ (k if scheme.key_table is None else k + table_row(scheme.key_table, h, i, j, scheme.k)) * c
     if isinstance(scheme, TransformerXL):
@@ -72,6 +87,9 @@ def oracle(
     position_bias: Tensor | None = None,
     offset: int = 0,
     scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    real_queries: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return output (B, H, N, d), received (B, H, M), weight_norms and lse (B, H, N), and weights (B, H, N, M).
 
@@ -84,6 +102,9 @@ def oracle(
         position_bias: see `attend`.
         offset: see `attend`.
         scale: see `attend`.
+        softcap: see `attend`.
+        sinks: see `attend`.
+        real_queries: queries that are not padding, (B, N). Padding queries have no sink.
     """
     batch, heads, n, _ = q.shape
     group_size = heads // k.shape[1]
@@ -95,9 +116,14 @@ def oracle(
             for i in range(n):
                 keys = [j for j in range(m) if allowed[b, h, i, j]]
                 scores = {j: score(scheme, h, q[b, h, i], k[b, g, j], offset + i, j, scale) for j in keys}
+                if softcap is not None:
+                    scores = {j: softcap * torch.tanh(s / softcap) for j, s in scores.items()}
                 if position_bias is not None:
                     scores = {j: s + position_bias.expand(batch, heads, n, m)[b, h, i, j] for j, s in scores.items()}
                 total = sum((torch.exp(s) for s in scores.values()), start=torch.zeros((), dtype=torch.float64))
+                has_sink = sinks is not None and (real_queries is None or bool(real_queries[b, i]))
+                if has_sink and sinks is not None:
+                    total = total + torch.exp(sinks[h])
                 output = torch.zeros(width, dtype=torch.float64)
                 row = [torch.zeros((), dtype=torch.float64)] * m
                 for j in keys:
@@ -111,7 +137,7 @@ def oracle(
                     output = output + p * value
                     row[j] = p
                 outputs.append(output)
-                lse.append(torch.log(total) if keys else torch.tensor(-torch.inf, dtype=torch.float64))
+                lse.append(torch.log(total) if keys or has_sink else torch.tensor(-torch.inf, dtype=torch.float64))
                 weights.append(torch.stack(row))
     weights_BHNM = torch.stack(weights).view(batch, heads, n, m)
     output = torch.stack(outputs).view(batch, heads, n, width)

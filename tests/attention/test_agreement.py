@@ -23,6 +23,12 @@ def attention_cases(draw: st.DrawFn) -> dict[str, Any]:
     heads = key_heads * group
     options: dict[str, Any] = {"causal": draw(st.booleans()), "offset": draw(st.integers(0, 5))}
     if draw(st.booleans()):
+        options["window"] = (draw(st.integers(-1, 4)), draw(st.integers(-1, 4)))
+    if draw(st.booleans()):
+        options["softcap"] = draw(st.sampled_from([0.5, 3.0]))
+    if draw(st.booleans()):
+        options["sinks"] = torch.randn(heads, dtype=torch.float64, requires_grad=True)
+    if draw(st.booleans()):
         options["key_padding"] = torch.rand(batch, m) > 0.4
     if draw(st.booleans()):
         options["query_padding"] = torch.randint(0, n + 1, (batch,))
@@ -49,9 +55,7 @@ def attention_cases(draw: st.DrawFn) -> dict[str, Any]:
 @given(attention_cases())
 def test_backends_agree(case: dict[str, Any]) -> None:
     scheme, q, k, v, options = (case[name] for name in ("scheme", "q", "k", "v", "options"))
-    leaves = [q, k, v, *scheme.parameters()]
-    if "position_bias" in options:
-        leaves.append(options["position_bias"])
+    leaves = [q, k, v, *scheme.parameters(), *(options[x] for x in ("position_bias", "sinks") if x in options)]
     results: list[list[torch.Tensor]] = []
     output_grads: list[torch.Tensor] = []
     with mock.patch.multiple(block, MIN_BLOCK_ROWS=1, **case["block_size"]):

@@ -8,7 +8,7 @@ import torch
 
 from headwise import Plain, attend, explain
 from headwise.attention.attend import Backend
-from tests.attention.cases import RETURN_ALL, VARIANTS, make_scheme
+from tests.attention.cases import RETURN_ALL, SCHEMES, VARIANTS, make_scheme
 
 HEADS, WIDTH = 2, 8
 CU_SEQLENS = [0, 3, 3, 10, 11, 24]
@@ -23,9 +23,9 @@ def test_cu_seqlens_equals_separate_calls(name: str, causal: bool, backend: Back
     leaves = [*inputs, *scheme.parameters()]
     options: dict[str, Any] = {"scheme": scheme, "causal": causal, **RETURN_ALL, "return_weights": False}
 
-    concatenated = attend(*inputs, cu_seqlens=CU_SEQLENS, backend=backend, **options)
+    concatenated = attend(*inputs, cu_seqlens=CU_SEQLENS, backend=backend, **options)[:4]
     sequences = [
-        attend(*(x[:, :, start:end] for x in inputs), backend="reference", **options)
+        attend(*(x[:, :, start:end] for x in inputs), backend="reference", **options)[:4]
         for start, end in pairwise(CU_SEQLENS)
         if end > start
     ]
@@ -60,7 +60,7 @@ def test_invalid_cu_seqlens(cu_seqlens: Any, options: dict[str, Any], message: s
 
 def test_cu_seqlens_needs_a_batch_of_one() -> None:
     x = torch.randn(2, HEADS, 10, WIDTH)
-    with pytest.raises(ValueError, match="in a batch of one, with as many keys as queries; got batch 2"):
+    with pytest.raises(ValueError, match="in a batch of one, got batch 2"):
         attend(x, x, x, scheme=Plain(), cu_seqlens=[0, 10])
 
 
@@ -69,3 +69,42 @@ def test_explain_refers_to_the_longest_sequence() -> None:
     choice = explain(x, x, x, scheme=Plain(), cu_seqlens=CU_SEQLENS)
     assert choice.backend == "sdpa"
     assert choice.reason.startswith("sequence by sequence")
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference", "blockwise"])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (2, 1)}], ids=str)
+@pytest.mark.parametrize("name", SCHEMES)
+def test_different_lengths_of_queries_and_keys(name: str, options: dict[str, Any], backend: Backend) -> None:
+    scheme = make_scheme(name, HEADS, WIDTH)
+    bounds, key_bounds = [0, 2, 2, 5, 9], [0, 4, 6, 9, 18]
+    q, k, v = (torch.randn(1, HEADS, n, WIDTH, dtype=torch.float64, requires_grad=True) for n in (9, 18, 18))
+    packed = attend(
+        q,
+        k,
+        v,
+        scheme=scheme,
+        cu_seqlens=bounds,
+        cu_seqlens_k=key_bounds,
+        return_received=True,
+        backend=backend,
+        **options,
+    )
+    sequences = [
+        attend(q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], scheme=scheme, return_received=True, **options)
+        for (a, b), (c, d) in zip(pairwise(bounds), pairwise(key_bounds), strict=True)
+    ]
+    for name_of_result in ("output", "received"):
+        expected = torch.cat([getattr(sequence, name_of_result) for sequence in sequences], dim=2)
+        torch.testing.assert_close(getattr(packed, name_of_result), expected)
+
+
+def test_invalid_pairs_of_cu_seqlens() -> None:
+    q, k = torch.randn(1, HEADS, 5, WIDTH), torch.randn(1, HEADS, 8, WIDTH)
+    with pytest.raises(ValueError, match=r"as many keys as queries, .* unless cu_seqlens_k is given"):
+        attend(q, k, k, scheme=Plain(), cu_seqlens=[0, 5])
+    with pytest.raises(ValueError, match="equally many sequences, got 1 and 2"):
+        attend(q, k, k, scheme=Plain(), cu_seqlens=[0, 5], cu_seqlens_k=[0, 4, 8])
+    with pytest.raises(ValueError, match="cu_seqlens_k needs cu_seqlens"):
+        attend(q, k, k, scheme=Plain(), cu_seqlens_k=[0, 8])
+    with pytest.raises(ValueError, match="cu_seqlens_k must increase from 0 to the number of tokens, 8"):
+        attend(q, k, k, scheme=Plain(), cu_seqlens=[0, 5], cu_seqlens_k=[0, 7])

@@ -18,6 +18,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "masked": {"key_padding": True, "query_padding": True, "mask": True, "position_bias": True},
     "causal-offset": {"causal": True, "offset": 2, "scale": 0.7},
     "grouped": {"key_heads": 1, "causal": True, "lengths": True},
+    "window": {"window": (1, 2), "offset": 0},
+    "window-causal-softcap-sinks": {"window": (2, -1), "causal": True, "softcap": 0.7, "sinks": True},
+    "masked-sinks": {"key_padding": True, "sinks": True, "softcap": 1.5},
 }
 
 
@@ -32,10 +35,13 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def allowed_pairs(options: dict[str, Any], heads: int) -> Tensor:
     """Combine the masks of the options, pair by pair."""
     allowed = torch.ones(B, heads, N, M, dtype=torch.bool)
+    left, right = options.get("window", (-1, -1))
     for b in range(B):
         for i in range(N):
             for j in range(M):
-                is_allowed = not (options.get("causal") and j > i + options.get("offset", 0))
+                position = i + options.get("offset", M - N)  # by default, the last query has the last key's position
+                is_allowed = not (options.get("causal") and j > position)
+                is_allowed = is_allowed and (left < 0 or j >= position - left) and (right < 0 or j <= position + right)
                 for name, index in (("key_padding", j), ("query_padding", i)):
                     padding = options.get(name)
                     if padding is not None:
@@ -65,12 +71,16 @@ def test_scheme_matches_its_equation(name: str, option: str, backend: Any) -> No
         for heads, length in ((H, N), (key_heads, M), (key_heads, M))
     )
     scheme = make_scheme(name, H, D)
-    leaves = [q, k, v, *scheme.parameters()]
-    if "position_bias" in options:
-        leaves.append(options["position_bias"])
+    if options.get("sinks"):
+        options["sinks"] = torch.randn(H, dtype=torch.float64, requires_grad=True)
+    leaves = [q, k, v, *scheme.parameters(), *(options[x] for x in ("position_bias", "sinks") if x in options)]
 
     actual = attend(q, k, v, scheme=scheme, backend=backend, **RETURN_ALL, **options)
-    oracle_options = {name: options[name] for name in ("position_bias", "offset", "scale") if name in options}
+    oracle_names = ("position_bias", "offset", "scale", "softcap", "sinks")
+    oracle_options = {name: options[name] for name in oracle_names if name in options}
+    if options.get("causal") or options.get("window"):
+        oracle_options.setdefault("offset", M - N)
+    oracle_options["real_queries"] = options.get("query_padding")
     expected = oracle(q, k, v, scheme=scheme, allowed=allowed_pairs(options, H), **oracle_options)
 
     for result, expected_result in zip(actual, expected, strict=True):
@@ -94,10 +104,15 @@ def test_only_requested_results_are_returned(name: str) -> None:
     q, k, v = (torch.randn(B, H, N, D, dtype=torch.float64) for _ in range(3))
     scheme = make_scheme(name, H, D)
     output_only = attend(q, k, v, scheme=scheme)
-    output, received = attend(q, k, v, scheme=scheme, return_received=True)
-    _, weights = attend(q, k, v, scheme=scheme, return_weights=True)
+    output, received, *others = attend(q, k, v, scheme=scheme, return_received=True)
+    assert received is not None
+    assert others == [None] * 3
+    weights = attend(q, k, v, scheme=scheme, return_weights=True).weights
+    assert weights is not None
     torch.testing.assert_close(output_only, output, atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(received, weights.sum(dim=2), atol=1e-12, rtol=1e-12)
-    _, weight_norms, lse = attend(q, k, v, scheme=scheme, return_weight_norms=True, return_lse=True)
+    _, _, weight_norms, lse, _ = attend(q, k, v, scheme=scheme, return_weight_norms=True, return_lse=True)
+    assert weight_norms is not None
+    assert lse is not None
     torch.testing.assert_close(weight_norms, weights.square().sum(dim=3), atol=1e-12, rtol=1e-12)
     assert lse.shape == weight_norms.shape

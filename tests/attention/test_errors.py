@@ -45,7 +45,13 @@ ANYTHING: dict[str, Any] = {"half": 1.5, "log": "log", "late": "late", "4": "4"}
         ({"key_padding": torch.tensor([5])}, ValueError, r"key_padding lengths must be \(2,\)"),
         ({"query_padding": torch.tensor([-1, 5])}, ValueError, "query_padding lengths must lie between 0 and 5"),
         ({"mask": torch.ones(5, 5)}, TypeError, "mask must be boolean .* position_bias"),
-        ({"mask": torch.ones(2, 5, 5).bool()}, ValueError, r"mask must be \(5, 5\) or broadcastable to \(2, 4, 5, 5\)"),
+        ({"mask": torch.ones(2, 5, 5).bool()}, ValueError, r"mask must be broadcastable to \(2, 4, 5, 5\)"),
+        (
+            {"mask": torch.ones(2, 5).long()},
+            TypeError,
+            r"Hugging Face's attention_mask .* key_padding=attention_mask.bool",
+        ),
+        ({"key_padding": torch.ones(2, 5).long()}, TypeError, r"key_padding=attention_mask\.bool\(\)"),
         ({"position_bias": torch.ones(5, 5).bool()}, TypeError, "position_bias must be floating point"),
         ({"position_bias": torch.ones(3, 1, 5, 5)}, ValueError, "position_bias must be"),
         ({"offset": -1}, ValueError, "offset, .* must be 0 or more, got -1"),
@@ -82,8 +88,8 @@ def test_invalid_arguments_of_attend(changes: dict[str, Any], error: type[Except
         (lambda: DistanceAware(4, w_std=-0.1), ValueError, "w_std must be 0 or more"),
         (lambda: Tener(4, 7), ValueError, "head_dim must be even"),
         (lambda: TransformerXL(3, 5), ValueError, "dim, .* must be even, got 15"),
-        (lambda: MultiheadAttention(10, 4), ValueError, "dim must be a multiple of heads"),
-        (lambda: MultiheadAttention(8, 4, key_heads=3), ValueError, "heads must be a multiple of key_heads"),
+        (lambda: MultiheadAttention(10, 4), ValueError, "embed_dim must be a multiple of num_heads"),
+        (lambda: MultiheadAttention(8, 4, key_heads=3), ValueError, "num_heads must be a multiple of key_heads"),
         (lambda: MultiheadAttention(8, 4, scheme=DistanceAware(2)), ValueError, "scheme has heads=2"),
         (lambda: MultiheadAttention(8, 4, scheme=ANYTHING["4"]), TypeError, "scheme must be a headwise Scheme"),
         (lambda: MultiheadAttention(8, 4, dropout=ANYTHING["half"]), ValueError, "dropout must be .* got 1.5"),
@@ -126,3 +132,15 @@ def test_explain_returns_backend_and_reason() -> None:
     assert explain(X, X, X, scheme=DistanceAware(4)).backend == "reference"
     assert explain(long, long, long, scheme=DistanceAware(4)).backend == "blockwise"
     assert "too large to store" in str(explain(long, long, long, scheme=DistanceAware(4)))
+
+
+def test_explain_names_itself() -> None:
+    with pytest.raises(TypeError, match=r"explain\(\) got an unexpected keyword argument 'causual'"):
+        explain(X, X, X, scheme=Plain(), causual=True)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (1, 5), (5, 5), (4, 5, 5), (4, 1, 1), (2, 1, 5, 5)], ids=str)
+def test_masks_and_biases_broadcast_as_in_torch(shape: tuple[int, ...]) -> None:
+    bias, mask = torch.randn(shape), torch.ones(shape, dtype=torch.bool)
+    expected = attend(X, X, X, scheme=Plain(), position_bias=bias.expand(2, 4, 5, 5), mask=mask.expand(2, 4, 5, 5))
+    torch.testing.assert_close(attend(X, X, X, scheme=Plain(), position_bias=bias, mask=mask), expected)

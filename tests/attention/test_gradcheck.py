@@ -20,13 +20,14 @@ def test_gradcheck(name: str, backend: Any, monkeypatch: pytest.MonkeyPatch) -> 
     names = [name for name, _ in scheme.named_parameters()]
     q, k, v = (torch.randn(1, 2, n, 2, dtype=torch.float64, requires_grad=True) for n in (3, 4, 4))
     bias = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    sinks = torch.randn(2, dtype=torch.float64, requires_grad=True)
 
     class AttendModule(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.scheme = scheme
 
-        def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Any:
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, sinks: Tensor) -> Any:
             return attend(
                 q,
                 k,
@@ -34,6 +35,9 @@ def test_gradcheck(name: str, backend: Any, monkeypatch: pytest.MonkeyPatch) -> 
                 scheme=self.scheme,
                 key_padding=torch.tensor([3]),
                 position_bias=bias,
+                sinks=sinks,
+                softcap=2.0,
+                window=(3, 1),
                 offset=1,
                 backend=backend,
                 **RETURN_ALL,
@@ -41,11 +45,11 @@ def test_gradcheck(name: str, backend: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
     module = AttendModule()
 
-    def function(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, *parameters: Tensor) -> Any:
+    def function(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, sinks: Tensor, *parameters: Tensor) -> Any:
         values = {f"scheme.{name}": value for name, value in zip(names, parameters, strict=True)}
-        return functional_call(module, values, (q, k, v, bias))
+        return functional_call(module, values, (q, k, v, bias, sinks))
 
-    assert torch.autograd.gradcheck(function, (q, k, v, bias, *scheme.parameters()))
+    assert torch.autograd.gradcheck(function, (q, k, v, bias, sinks, *scheme.parameters()))
 
 
 @pytest.mark.parametrize("name", SCHEMES)

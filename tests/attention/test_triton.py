@@ -12,119 +12,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL, attend, explain
-from tests.attention.oracle import sinusoid
+from headwise import DistanceAware, Plain, Scheme, TransformerXL, attend, explain
+from tests.attention.triton_cases import (
+    DEVICE,
+    DTYPES,
+    GPU,
+    HEADS,
+    LENGTHS,
+    OPTIONS,
+    SCHEMES,
+    WIDTH,
+    build_options,
+    reference_attention,
+)
 
 pytest.importorskip("triton")
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
-DTYPES = [torch.float32, torch.float16, torch.bfloat16] if GPU else [torch.float32, torch.float16]
-LENGTHS = (1000, 777) if GPU else (40, 70)  # N and M: several tiles, the last one incomplete
-HEADS, WIDTH = 2, 32
 MAX_CHUNK_PAIRS = "headwise.attention.triton_backend.transformer_xl.MAX_CHUNK_PAIRS"
-
-torch.manual_seed(0)
-SCHEMES: dict[str, Scheme] = {
-    "plain": Plain(),
-    "distance-aware": DistanceAware(HEADS, w_std=0.1, v_std=1.0),
-    "distance-aware-far": DistanceAware(HEADS, w_std=2.0, v_std=1.0),
-    "distance-aware-near": DistanceAware(HEADS, w_init=-1.5, w_std=0.5, v_std=1.0),
-    "distance-aware-unrectified": DistanceAware(HEADS, rectify=False, w_std=0.1, v_std=1.0),
-    "relative": RelativePositions(HEADS, WIDTH, k=3),
-    "relative-wide": RelativePositions(HEADS, WIDTH, k=50, per_head=True, values=False),
-    "relative-zero-offset": RelativePositions(HEADS, WIDTH, k=0, keys=False),
-    "tener": Tener(HEADS, WIDTH),
-    "transformer-xl": TransformerXL(HEADS, WIDTH, dim=20),
-}
-with torch.no_grad():
-    for parameter in SCHEMES["transformer-xl"].parameters():
-        parameter.mul_(10.0)  # makes positions matter
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "no-options": {},
-    "causal": {"causal": True, "offset": 21},
-    "padded": {"padded": True},
-    "masked": {"mask": True, "position_bias": True},
-    "grouped": {"key_heads": 1, "offset": 40, "scale": 0.1},
-    "single-tile": {"key_heads": 1, "offset": 7, "padded": True},
-    "cu_seqlens": {"cu_seqlens": True, "causal": True},
-    "output-only": {"returns": (), "padded": True},
-    "output-only-causal": {"returns": (), "causal": True, "key_heads": 1, "offset": 10},
-    "norms-and-lse": {"returns": ("weight_norms", "lse"), "padded": True},
-}
-
-
-def reference_attention(
-    scheme: Scheme, mask_BHNM: Tensor, bias: Tensor | None, q: Tensor, k: Tensor, v: Tensor, **options: Any
-) -> dict[str, Tensor]:
-    """Compute the papers' formulas with PyTorch operators, every step in the inputs' precision."""
-    dtype, group = q.dtype, q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    n, m, offset = q.shape[2], k.shape[2], options.get("offset", 0)
-    i, j = offset + torch.arange(n, device=q.device)[:, None], torch.arange(m, device=q.device)
-    scale = options.get("scale") or q.shape[3] ** -0.5
-    if isinstance(scheme, Tener):
-        waves = torch.stack([sinusoid(int(t), WIDTH) for t in range(1 - m, offset + n)]).to(q)
-        relative = ((q + scheme.v[:, None].to(dtype)) @ waves.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
-        scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * (options.get("scale") or 1.0)
-    elif isinstance(scheme, TransformerXL):
-        waves = torch.stack([sinusoid(int(t), scheme.dim) for t in range(1 - m, offset + n)]).to(q)
-        table = (waves @ scheme.projection.weight.to(dtype).T).unflatten(-1, (HEADS, WIDTH)).transpose(0, 1)
-        relative = ((q + scheme.v[:, None].to(dtype)) @ table.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
-        scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * scale
-    else:
-        scores = q @ k.mT * scale
-    if isinstance(scheme, DistanceAware):
-        assert scheme.v is not None
-        sharpness = scheme.v.to(dtype)[:, None, None]
-        weighted_distance = scheme.w.to(dtype)[:, None, None] * (i - j).abs().to(dtype)
-        f = (1 + sharpness.exp()) * torch.sigmoid(weighted_distance - sharpness)
-        scores = (scores.relu() if scheme.rectify else scores) * f
-    if isinstance(scheme, RelativePositions) and scheme.key_table is not None:
-        row = (j - i).clamp(-scheme.k, scheme.k) + scheme.k
-        scores = scores + (q @ scheme.key_table.to(dtype).mT * scale).gather(-1, row.expand(*q.shape[:3], m))
-    if bias is not None:
-        scores = scores + bias.to(dtype)
-    weights = torch.softmax(scores.masked_fill(~mask_BHNM, -torch.inf), dim=-1).nan_to_num(0.0)
-    output = weights @ v
-    if isinstance(scheme, RelativePositions) and scheme.value_table is not None:
-        row = (j - i).clamp(-scheme.k, scheme.k) + scheme.k
-        offset_sums = weights.new_zeros(*weights.shape[:3], 2 * scheme.k + 1)
-        offset_sums = offset_sums.scatter_add(-1, row.expand_as(weights), weights)
-        output = output + offset_sums @ scheme.value_table.to(dtype)
-    has_key = mask_BHNM.any(dim=-1)
-    lse = scores.masked_fill(~mask_BHNM & has_key[..., None], -torch.inf).logsumexp(dim=-1)
-    return {
-        "output": output,
-        "received": weights.sum(dim=2),
-        "weight_norms": weights.square().sum(dim=3),
-        "lse": lse.masked_fill(~has_key, -torch.inf),
-    }
-
-
-def build_options(case: dict[str, Any], batch: int, n: int, m: int) -> tuple[dict[str, Any], Tensor, int]:
-    """Return the options of `attend` with their tensors, the equivalent mask, and the number of key heads."""
-    options = dict(case)
-    key_heads = options.pop("key_heads", HEADS)
-    mask_BHNM = torch.ones(batch, HEADS, n, m, dtype=torch.bool, device=DEVICE)
-    i, j = torch.arange(n, device=DEVICE), torch.arange(m, device=DEVICE)
-    if options.get("causal"):
-        mask_BHNM &= j <= i[:, None] + options.get("offset", 0)
-    if options.pop("padded", False):
-        options["key_padding"] = torch.tensor([m, m // 3], device=DEVICE)
-        options["query_padding"] = torch.tensor([n, n // 2], device=DEVICE)
-        mask_BHNM &= (j < options["key_padding"][:, None])[:, None, None]
-        mask_BHNM &= (i < options["query_padding"][:, None])[:, None, :, None]
-    if options.get("cu_seqlens"):
-        options["cu_seqlens"] = torch.tensor([0, n // 3, n // 3, n // 3 + 1, n], device=DEVICE)
-        sequence = torch.searchsorted(options["cu_seqlens"][1:], i, right=True)
-        mask_BHNM &= sequence == sequence[:, None]
-    if options.get("mask"):
-        options["mask"] = torch.rand(2, 1, n, m, device=DEVICE) > 0.3
-        options["mask"][:, :, 5] = False  # a query without a key
-        options["position_bias"] = torch.randn(1, HEADS, n, m, device=DEVICE)
-        mask_BHNM &= options["mask"]
-    return options, mask_BHNM, key_heads
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -132,12 +35,12 @@ def build_options(case: dict[str, Any], batch: int, n: int, m: int) -> tuple[dic
 @pytest.mark.parametrize("name", SCHEMES)
 def test_error_is_within_tolerance(name: str, option: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MAX_CHUNK_PAIRS, 1)  # several chunks of queries, as small as possible
-    if option == "cu_seqlens" and name == "transformer-xl":
-        pytest.skip("the kernels do not support cu_seqlens with Transformer-XL")
-    n, m = {"single-tile": (20, 27), "cu_seqlens": (LENGTHS[0], LENGTHS[0])}.get(option, LENGTHS)
+    n, m = (20, 27) if option == "single-tile" else LENGTHS
+    if "cu_seqlens" in option:
+        m = n
     if OPTIONS[option].get("returns") == ():
         n, m = 3 * n, 3 * m
-    batch = 1 if option == "cu_seqlens" else 2
+    batch = 1 if "cu_seqlens" in option else 2
     scheme = SCHEMES[name].to(DEVICE)
     options, mask_BHNM, key_heads = build_options(OPTIONS[option], batch, n, m)
     inputs = [
@@ -147,21 +50,28 @@ def test_error_is_within_tolerance(name: str, option: str, dtype: torch.dtype, m
     grad_outputs: list[Tensor] = []
     returns = options.pop("returns", ("received", "weight_norms", "lse"))
     bias_values = [options.pop("position_bias")] if "position_bias" in options else []
+    has_sinks = options.pop("sinks", False)
+    bias_values += [torch.randn(HEADS, device=DEVICE)] if has_sinks else []
 
     def run(backend: str, precision: torch.dtype) -> list[Tensor]:
         leaves = [x.to(precision).detach().requires_grad_() for x in inputs]
         owner = scheme.to(torch.float64 if precision == torch.float64 else torch.float32)
         biases = [x.to(precision).detach().requires_grad_() for x in bias_values]
-        bias = biases[0] if biases else None
+        sinks = biases[-1] if has_sinks else None
+        bias = biases[0] if len(biases) > has_sinks else None
         torch.use_deterministic_algorithms(backend == "triton", warn_only=True)  # fills new memory with NaN
         if backend == "triton":
             q, k, v = leaves
             flags: dict[str, Any] = {f"return_{name}": True for name in returns}
-            outputs = attend(q, k, v, scheme=owner, position_bias=bias, backend="triton", **flags, **options)
-            outputs = outputs if returns else (outputs,)
+            more: dict[str, Any] = {"position_bias": bias, "sinks": sinks, **flags, **options}
+            outputs = attend(q, k, v, scheme=owner, backend="triton", **more)
+            outputs = [x for x in outputs if x is not None] if returns else (outputs,)
         else:
-            formula_options = {name: options[name] for name in ("offset", "scale") if name in options}
-            results = reference_attention(owner, mask_BHNM, bias, *leaves, **formula_options)
+            formula_options = {name: options[name] for name in ("offset", "scale", "softcap") if name in options}
+            if "query_padding" in options:
+                is_real = torch.arange(n, device=DEVICE) < options["query_padding"][:, None]
+                formula_options["is_real_query"] = is_real[:, None, :, None].expand(-1, HEADS, -1, -1)
+            results = reference_attention(owner, mask_BHNM, bias, sinks, *leaves, **formula_options)
             outputs = tuple(results[name] for name in ("output", *returns))
         grad_outputs[:] = grad_outputs or [torch.randn(x.shape, dtype=torch.float64, device=DEVICE) for x in outputs]
         cast_grad_outputs = [grad.to(x.dtype) for x, grad in zip(outputs, grad_outputs, strict=True)]
@@ -197,7 +107,7 @@ def test_backward_uses_the_dropout_mask_of_forward(name: str) -> None:
 
     def run(dropout: float) -> list[Tensor]:
         torch.manual_seed(3)
-        return list(attend(q, k, v, scheme=scheme, dropout=dropout, backend="triton", **flags))
+        return list(attend(q, k, v, scheme=scheme, dropout=dropout, backend="triton", **flags)[:4])
 
     (weights, *rows), (dropped_weights, *rows_with_dropout) = run(0.0), run(0.4)
     torch.testing.assert_close(rows_with_dropout, rows)
@@ -219,7 +129,7 @@ def test_no_keys_and_empty_values_match_the_reference(num_keys: int, value_width
     flags: dict[str, Any] = {"return_received": True, "return_weight_norms": True, "return_lse": True}
     results = []
     for backend in ("reference", "triton"):
-        outputs = attend(q, k, v, scheme=Plain(), backend=backend, **flags)
+        outputs = attend(q, k, v, scheme=Plain(), backend=backend, **flags)[:4]
         results.append([*outputs, *torch.autograd.grad(sum(x.sum() for x in outputs), q)])
     torch.testing.assert_close(results[1], results[0])
 
@@ -241,7 +151,7 @@ def test_compiles_in_one_graph() -> None:
     x = torch.randn(1, HEADS, 40, WIDTH, device=DEVICE, requires_grad=True)
 
     def function(x: Tensor) -> Any:
-        return attend(x, x, x, scheme=scheme, return_received=True, backend="triton")
+        return attend(x, x, x, scheme=scheme, return_received=True, backend="triton")[:2]
 
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     for result, expected in zip(compiled(x), function(x), strict=True):
@@ -257,17 +167,17 @@ def test_operators_pass_opcheck() -> None:
     q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (20, 30, 30))
     w, sharpness = torch.randn(2, HEADS, device=DEVICE)
     relative_scores, bias = torch.randn(1, HEADS, 20, 5, device=DEVICE), torch.randn(1, 1, 20, 30, device=DEVICE)
-    distance = (q, k, v, w, sharpness, *[None] * 10, 0.2, 3, True, True, 0, False, 0.0, True, True)
-    clipped_scalars = (0.2, 3, False, False, 2, True, 0.0, False, False)
-    clipped_table = (q, k, v, None, None, relative_scores, None, None, bias, *[None] * 6, *clipped_scalars)
+    distance = (q, k, v, w, sharpness, *[None] * 11, 0.2, 0.0, 3, True, -1, -1, True, 0, False, 0.0, True, True)
+    clipped_scalars = (0.2, 1.5, 3, False, 4, 2, False, 2, True, 0.0, False, False)
+    clipped_table = (q, k, v, None, None, relative_scores, None, None, bias, w, *[None] * 6, *clipped_scalars)
     table = pad_table(torch.randn(HEADS, 49, WIDTH, device=DEVICE))
     bias_uv = torch.randn(2, HEADS, WIDTH, device=DEVICE)
-    dense_scalars = (0.2, 3, True, False, 0, False, 0.0, True, True)
-    dense_table = (q, k, v, None, None, None, bias_uv, table, bias, *[None] * 6, *dense_scalars)
+    dense_scalars = (0.2, 0.0, 3, True, -1, -1, False, 0, False, 0.0, True, True)
+    dense_table = (q, k, v, None, None, None, bias_uv, table, bias, *[None] * 7, *dense_scalars)
     for arguments in (distance, clipped_table, dense_table):
         torch.library.opcheck(operators.forward, arguments)
         outputs = operators.forward(*arguments)
-        backward_arguments = (*arguments, True, *(outputs[i] for i in (0, 1, 3, 4)), *outputs)
+        backward_arguments = (*arguments, [True] * 10, *(outputs[i] for i in (0, 1, 3, 4)), *outputs)
         torch.library.opcheck(operators.backward, backward_arguments)
 
 
@@ -321,7 +231,7 @@ def test_plans_depend_on_the_matmul_precision() -> None:
     from headwise.attention.triton_backend.plan import get_plan
 
     x = torch.randn(1, HEADS, 9, WIDTH, device=DEVICE)
-    arguments = (x, x, x, *[None] * 12, 0.2, 0, False, False, 0, False, 0.0, False, False)
+    arguments = (x, x, x, *[None] * 13, 0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
     original_precision = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("highest")
@@ -339,7 +249,7 @@ def test_pipelines_have_one_stage_if_shared_memory_is_small() -> None:
 
     def num_stages(width: int, has_large_smem: bool) -> int:
         x = torch.empty(1, HEADS, 500, width, dtype=torch.float16, device="meta")
-        plan = Plan(x, x, x, *[None] * 12, 0.2, 0, False, False, 0, False, 0.0, False, False)
+        plan = Plan(x, x, x, *[None] * 13, 0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
         plan.has_large_smem = has_large_smem
         return plan.tile("dq").num_stages
 
@@ -412,7 +322,7 @@ def test_works_under_distributed_data_parallel(tmp_path: Any) -> None:
 def test_empty_inputs_have_zero_gradients(name: str, n: int, m: int) -> None:
     scheme = SCHEMES[name].to(DEVICE)
     q, k = (torch.randn(2, HEADS, length, WIDTH, device=DEVICE, requires_grad=True) for length in (n, m))
-    output, received = attend(q, k, k, scheme=scheme, return_received=True, backend="triton")
+    output, received = attend(q, k, k, scheme=scheme, return_received=True, backend="triton")[:2]
     assert (output.shape, received.shape) == (q.shape, (2, HEADS, m))
     for grad in torch.autograd.grad(output.sum() + received.sum(), [q, k], materialize_grads=True):
         assert not grad.any()

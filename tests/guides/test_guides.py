@@ -25,15 +25,15 @@ def record_layers(guide: hw.Guide, tensors: Sequence[Tensor], inputs: dict[str, 
     layers = []
     for q, k, v in zip(tensors[::3], tensors[1::3], tensors[2::3], strict=True):
         options: dict[str, Any] = {f"return_{name}": True for name in names}
-        output, *results = hw.attend(q, k, v, scheme=hw.Plain(), key_padding=REAL, query_padding=REAL, **options)
-        outputs = dict(zip(names, results, strict=True))
+        result = hw.attend(q, k, v, scheme=hw.Plain(), key_padding=REAL, query_padding=REAL, **options)
+        outputs = {name: getattr(result, name) for name in names}
         received = outputs.pop("received")
         layers.append(
             LayerRecord(
                 q=q,
                 k=k,
                 v=v,
-                output=output,
+                output=result.output,
                 received_or_deferred=received,
                 scale=WIDTH**-0.5,
                 padding=REAL,

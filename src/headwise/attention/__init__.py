@@ -3,9 +3,21 @@
 from headwise.attention.attend import BackendChoice, attend, explain
 from headwise.attention.layers import DecoderLayer, EncoderLayer
 from headwise.attention.multihead import MultiheadAttention
-from headwise.attention.schemes import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
+from headwise.attention.schemes import (
+    Alibi,
+    DistanceAware,
+    Plain,
+    RelativePositions,
+    Rotary,
+    Scheme,
+    Tener,
+    TransformerXL,
+)
+from headwise.attention.types import AttentionOutput, SchemeTerms
 
 __all__ = [
+    "Alibi",
+    "AttentionOutput",
     "BackendChoice",
     "DecoderLayer",
     "DistanceAware",
@@ -13,7 +25,9 @@ __all__ = [
     "MultiheadAttention",
     "Plain",
     "RelativePositions",
+    "Rotary",
     "Scheme",
+    "SchemeTerms",
     "Tener",
     "TransformerXL",
     "attend",

@@ -1,8 +1,10 @@
 """`attend`, the attention operator: checks its arguments, evaluates the scheme, chooses a backend and runs it."""
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from itertools import pairwise
+from typing import Any, Literal, get_args, overload
 
 import torch
 from torch import Tensor
@@ -10,9 +12,13 @@ from torch import Tensor
 from headwise.attention import blockwise, reference, sdpa, triton_backend
 from headwise.attention.checks import (
     check_offset,
+    check_packed,
     check_probability,
     check_scheme,
+    check_sinks,
+    check_softcap,
     check_tensors,
+    check_window,
     disable_autocast,
     to_broadcastable,
     to_cu_seqlens,
@@ -58,6 +64,29 @@ class _ExplainOnly:
     backend: Backend
 
 
+@overload
+def attend(  # type: ignore[overload-overlap]  # calls without return_… options
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scheme: Scheme,
+    key_padding: Tensor | None = None,
+    query_padding: Tensor | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    mask: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    offset: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    scale: float | None = None,
+    cu_seqlens: Tensor | Sequence[int] | None = None,
+    cu_seqlens_k: Tensor | Sequence[int] | None = None,
+    backend: Backend = "auto",
+) -> Tensor: ...
+@overload
 def attend(
     q: Tensor,
     k: Tensor,
@@ -67,15 +96,44 @@ def attend(
     key_padding: Tensor | None = None,
     query_padding: Tensor | None = None,
     causal: bool = False,
+    window: tuple[int, int] | None = None,
     mask: Tensor | None = None,
     position_bias: Tensor | None = None,
-    offset: int = 0,
+    offset: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
     dropout: float = 0.0,
     scale: float | None = None,
+    cu_seqlens: Tensor | Sequence[int] | None = None,
+    cu_seqlens_k: Tensor | Sequence[int] | None = None,
     return_received: bool = False,
     return_weight_norms: bool = False,
     return_lse: bool = False,
+    return_weights: bool = False,
+    backend: Backend = "auto",
+) -> AttentionOutput: ...
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scheme: Scheme,
+    key_padding: Tensor | None = None,
+    query_padding: Tensor | None = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    mask: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    offset: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    scale: float | None = None,
     cu_seqlens: Tensor | Sequence[int] | None = None,
+    cu_seqlens_k: Tensor | Sequence[int] | None = None,
+    return_received: bool = False,
+    return_weight_norms: bool = False,
+    return_lse: bool = False,
     return_weights: bool = False,
     backend: Backend = "auto",
 ) -> Any:
@@ -94,16 +152,24 @@ def attend(
         query_padding: boolean mask of the real queries (B, N), or lengths (B,). Padding queries get zeros and do not
             contribute to `received`.
         causal: each query attends only to keys up to its own position.
-        mask: boolean mask, (N, M) or broadcastable to (B, H, N, M).
-        position_bias: differentiable bias that is added to the scores, as in T5; (N, M) or broadcastable to
-            (B, H, N, M).
-        offset: position of the first query. Keys have the positions 0 … M−1. When decoding with a cache, this is the
-            number of cached keys.
+        window: (left, right): each query attends only to keys up to `left` positions before and `right` positions
+            after its own; -1 means no limit on that side. The time grows with the size of the window, not with M.
+        mask: boolean mask, broadcastable to (B, H, N, M).
+        position_bias: differentiable bias that is added to the scores, as in T5; broadcastable to (B, H, N, M).
+        offset: position of the first query. Keys have the positions 0 … M−1. By default it is M − N with `causal` or
+            `window`, so that the last query has the position of the last key, as in flash-attention. This is what
+            decoding with a cache needs. Otherwise the default is 0.
+        softcap: limit of the scores, as in Gemma 2: softcap · tanh(score / softcap), before `position_bias` is added.
+        sinks: differentiable logit of each query head, (H,), as in GPT-OSS: the score of a further key without a value,
+            which takes a part of the softmax.
         dropout: dropout probability of the attention weights; pass 0 in evaluation.
         scale: factor of the scores, above 0. The default depends on the scheme: 1 for `Tener`, 1/√d for the others.
         cu_seqlens: cumulative lengths of sequences that are concatenated without padding in a batch of one, from 0 to
-            N = M. Tokens attend only within their sequence. Can be combined with `causal`, `dropout`, and all
-            `return_…` options except `return_weights`. The values of a tensor on a GPU are not checked.
+            N = M. Tokens attend only within their sequence. Can be combined with `causal`, `window`, `softcap`,
+            `sinks`, `dropout`, and all `return_…` options except `return_weights`. The values of a tensor on a GPU are
+            not checked.
+        cu_seqlens_k: cumulative lengths of the keys' sequences, from 0 to M, if they differ from those of the queries.
+            Sequences are then computed one by one.
         return_received: also return the attention that each key receives from all real queries, before dropout,
             (B, H, M).
         return_weight_norms: also return the sum of squares of each query's weights, before dropout, (B, H, N).
@@ -115,9 +181,9 @@ def attend(
             which chooses one; see `explain`. An explicit backend that does not support the arguments raises an error.
 
     Returns:
-        The output (B, H, N, width of v) in q's dtype, or a tuple of (output, received, weight_norms, lse, weights) with
-        the requested results in this order. All are differentiable. For half-precision inputs all but the output are
-        float32.
+        The output (B, H, N, width of v) in q's dtype. With a `return_…` option, an `AttentionOutput`: a named tuple of
+        output, received, weight_norms, lse and weights, None for results that were not requested. All are
+        differentiable. For half-precision inputs all but the output are float32.
 
     Raises:
         TypeError: an argument has a wrong type or dtype.
@@ -126,32 +192,48 @@ def attend(
     Example:
         >>> import torch, headwise as hw
         >>> x = torch.randn(2, 4, 10, 16)
-        >>> out, received = hw.attend(x, x, x, scheme=hw.DistanceAware(heads=4), return_received=True)
-        >>> received.sum(-1).allclose(torch.full((2, 4), 10.0))
-        True
+        >>> result = hw.attend(x, x, x, scheme=hw.DistanceAware(heads=4), return_received=True)
+        >>> result.output.shape, result.received.shape
+        (torch.Size([2, 4, 10, 16]), torch.Size([2, 4, 10]))
+        >>> hw.attend(x, x, x, scheme=hw.Plain(), causal=True, window=(3, 0)).shape  # the last four tokens
+        torch.Size([2, 4, 10, 16])
         >>> sequences = torch.randn(1, 4, 3 + 7, 16)  # of 3 and 7 tokens
         >>> hw.attend(sequences, sequences, sequences, scheme=hw.Plain(), cu_seqlens=[0, 3, 10]).shape
         torch.Size([1, 4, 10, 16])
     """
     q, k, v = check_tensors(q, k, v)
+    if cu_seqlens is not None or cu_seqlens_k is not None:
+        check_packed(
+            q,
+            k,
+            same_length=cu_seqlens_k is None,
+            key_padding=key_padding is not None,
+            query_padding=query_padding is not None,
+            mask=mask is not None,
+            position_bias=position_bias is not None,
+            offset=bool(offset),
+            return_weights=return_weights,
+        )
+    if cu_seqlens_k is not None:
+        options = {"causal": causal, "window": window, "softcap": softcap, "sinks": sinks, "dropout": dropout}
+        flags = {
+            "return_received": return_received,
+            "return_weight_norms": return_weight_norms,
+            "return_lse": return_lse,
+        }
+        options |= {"scheme": scheme, "scale": scale, "backend": backend, **flags}
+        return _attend_sequence_by_sequence(q, k, v, cu_seqlens, cu_seqlens_k, options)
     with disable_autocast(q.device.type):
         check_scheme(scheme, q)
         (batch, heads, n, head_dim), m = q.shape, k.shape[2]
-        check_offset(offset)
+        resolved_window = check_window(window, causal=causal)
+        first_position = check_offset(offset, n, m, is_aligned=causal or window is not None)
         check_probability("dropout", dropout)
         if scale is not None and not scale > 0.0:
             raise ValueError(f"scale must be above 0, got {scale}")
         if cu_seqlens is not None:
-            incompatible = {
-                "key_padding": key_padding is not None,
-                "query_padding": query_padding is not None,
-                "mask": mask is not None,
-                "position_bias": position_bias is not None,
-                "offset": bool(offset),
-                "return_weights": return_weights,
-            }
-            cu_seqlens = to_cu_seqlens(cu_seqlens, q, k, [name for name, used in incompatible.items() if used])
-        terms = scheme(q, k, offset=offset)
+            cu_seqlens = to_cu_seqlens("cu_seqlens", cu_seqlens, n, q.device)
+        terms = scheme(q, k, offset=first_position)
         if terms.value_table is not None and terms.value_table.shape[2] != v.shape[3]:
             raise ValueError(
                 f"scheme adds vectors of width {terms.value_table.shape[2]} to v, which is {v.shape[3]} wide"
@@ -160,8 +242,11 @@ def attend(
             terms=terms,
             v=v,
             scale=scheme.scale(head_dim) if scale is None else float(scale),
-            offset=offset,
-            causal=causal,
+            offset=first_position,
+            causal=causal and window is None,
+            window=resolved_window,
+            softcap=check_softcap(softcap),
+            sinks=check_sinks(sinks, heads, q.device),
             key_padding=to_padding_mask("key_padding", key_padding, batch, m, q.device),
             query_padding=to_padding_mask("query_padding", query_padding, batch, n, q.device),
             mask=to_broadcastable("mask", mask, (batch, heads, n, m), q.device),
@@ -177,9 +262,9 @@ def attend(
         requested: Backend | _ExplainOnly = backend
         if isinstance(requested, _ExplainOnly):
             return choose_backend(inputs, requested.backend)
-        output, *extras = _run(inputs, choose_backend(inputs, backend).backend)
-    extras = [x for x in extras if x is not None]
-    return (output, *extras) if extras else output
+        result = _run(inputs, choose_backend(inputs, backend).backend)
+    has_extras = return_received or return_weight_norms or return_lse or return_weights
+    return result if has_extras else result.output
 
 
 def explain(q: Tensor, k: Tensor, v: Tensor, *, backend: Backend = "auto", **options: Any) -> BackendChoice:
@@ -202,9 +287,15 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, backend: Backend = "auto", **opt
         >>> print(hw.explain(x, x, x, scheme=hw.DistanceAware(heads=4)).backend)
         blockwise
     """
+    for name in options.keys() - ATTEND_OPTIONS:
+        raise TypeError(f"explain() got an unexpected keyword argument {name!r}")
     explain_only: Any = _ExplainOnly(backend)
-    choice: BackendChoice = attend(q, k, v, backend=explain_only, **options)
-    return choice
+    choice: Any = attend(q, k, v, backend=explain_only, **options)
+    return choice  # type: ignore[no-any-return]
+
+
+#: Keyword arguments of `attend`.
+ATTEND_OPTIONS = frozenset(inspect.signature(attend).parameters)
 
 
 def choose_backend(inputs: AttentionInputs, backend: Backend) -> BackendChoice:
@@ -246,6 +337,35 @@ def _run(inputs: AttentionInputs, backend: str) -> AttentionOutput:
     if inputs.cu_seqlens is None or backend == "triton":
         return BACKENDS[backend](inputs)
     return concatenate_sequences([BACKENDS[backend](sequence) for sequence in inputs.split_sequences()])
+
+
+def _attend_sequence_by_sequence(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor | Sequence[int] | None,
+    cu_seqlens_k: Tensor | Sequence[int],
+    options: dict[str, Any],
+) -> Any:
+    """Call `attend` for each sequence of queries and its keys, and concatenate the results."""
+    if cu_seqlens is None:
+        raise ValueError("cu_seqlens_k needs cu_seqlens, the cumulative lengths of the queries' sequences")
+    bounds = to_cu_seqlens("cu_seqlens", cu_seqlens, q.shape[2], q.device).tolist()
+    key_bounds = to_cu_seqlens("cu_seqlens_k", cu_seqlens_k, k.shape[2], q.device).tolist()
+    if len(bounds) != len(key_bounds):
+        raise ValueError(
+            f"cu_seqlens and cu_seqlens_k must have equally many sequences, got {len(bounds) - 1} and "
+            f"{len(key_bounds) - 1}"
+        )
+    slices = [(slice(*rows), slice(*keys)) for rows, keys in zip(pairwise(bounds), pairwise(key_bounds), strict=True)]
+    if isinstance(options["backend"], _ExplainOnly):
+        slices = [max(slices, key=lambda pair: (pair[0].stop - pair[0].start) * (pair[1].stop - pair[1].start))]
+    results: list[Any] = [attend(q[:, :, rows], k[:, :, keys], v[:, :, keys], **options) for rows, keys in slices]
+    if isinstance(options["backend"], _ExplainOnly):
+        return BackendChoice(results[0].backend, f"sequence by sequence; for the longest: {results[0].reason}")
+    if isinstance(results[0], Tensor):
+        return torch.cat(results, dim=2)
+    return concatenate_sequences(results)
 
 
 def _describe_maps(inputs: AttentionInputs) -> str:

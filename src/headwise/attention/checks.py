@@ -9,6 +9,9 @@ from torch import Tensor
 
 from headwise.attention.schemes import Scheme
 
+#: How to pass the masks of Hugging Face's tokenizers, which are int64.
+HUGGING_FACE_HINT = "; pass Hugging Face's attention_mask (1: a real token) as key_padding=attention_mask.bool()"
+
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Check q, k and v, and return them in autocast's dtype if autocast is enabled."""
@@ -74,13 +77,61 @@ def check_probability(name: str, value: float) -> float:
     return value
 
 
-def check_offset(offset: int) -> int:
-    """Return the offset if it is an int of at least 0."""
+def check_offset(offset: int | None, n: int, m: int, *, is_aligned: bool) -> int:
+    """Return the position of the first query.
+
+    Args:
+        offset: the position, an int of at least 0, or None for the default.
+        n: number of queries.
+        m: number of keys.
+        is_aligned: whether by default the last query has the position of the last key, instead of the first query
+            having that of the first key.
+    """
+    if offset is None:
+        if is_aligned and 0 < m < n:
+            raise ValueError(
+                f"causal or windowed attention with more queries ({n}) than keys ({m}) needs an explicit offset, "
+                "the position of the first query"
+            )
+        return m - n if is_aligned and m >= n else 0
     if isinstance(offset, bool) or not isinstance(offset, int | torch.SymInt):
         raise TypeError(f"offset must be an int, got {offset!r}")
     if offset < 0:
         raise ValueError(f"offset, the position of the first query, must be 0 or more, got {offset}")
     return offset
+
+
+def check_window(window: tuple[int, int] | None, *, causal: bool) -> tuple[int, int] | None:
+    """Return the window, including the limit of causal attention, or None if there is no window."""
+    if window is None:
+        return None
+    is_pair = isinstance(window, tuple | list) and len(window) == 2
+    if not is_pair or any(isinstance(x, bool) or not isinstance(x, int | torch.SymInt) or x < -1 for x in window):
+        raise ValueError(
+            "window must be (left, right): how many positions before and after its own a query attends to, "
+            f"0 or more, or -1 for all; got {window!r}"
+        )
+    left, right = window
+    return left, (0 if causal else right)
+
+
+def check_softcap(softcap: float | None) -> float | None:
+    """Return the softcap, a number above 0 or None."""
+    if softcap is not None and not 0.0 < softcap < float("inf"):
+        raise ValueError(f"softcap must be above 0 and finite, or None; got {softcap}")
+    return None if softcap is None else float(softcap)
+
+
+def check_sinks(sinks: Tensor | None, heads: int, device: torch.device) -> Tensor | None:
+    """Return the sinks, one logit per query head."""
+    if sinks is None:
+        return None
+    sinks = _check_tensor("sinks", sinks, device)
+    if sinks.shape != (heads,) or not sinks.is_floating_point():
+        raise ValueError(
+            f"sinks must be one floating-point logit per query head, ({heads},); got {sinks.dtype}{list(sinks.shape)}"
+        )
+    return sinks
 
 
 def to_padding_mask(name: str, value: Tensor | None, batch: int, length: int, device: torch.device) -> Tensor | None:
@@ -95,41 +146,49 @@ def to_padding_mask(name: str, value: Tensor | None, batch: int, length: int, de
             raise ValueError(f"{name} lengths must lie between 0 and {length}, got {value.tolist()}")
         return torch.arange(length, device=device) < value[:, None]
     if value.dtype != torch.bool:
-        raise TypeError(f"{name} must be boolean (True: a real token) or integer lengths, got {value.dtype}")
+        raise TypeError(
+            f"{name} must be boolean (True: a real token) or integer lengths, got {value.dtype}{HUGGING_FACE_HINT}"
+        )
     if value.shape != (batch, length):
         raise ValueError(f"{name} must be ({batch}, {length}), or lengths ({batch},); got shape {tuple(value.shape)}")
     return value
 
 
-def to_cu_seqlens(value: Tensor | Sequence[int], q: Tensor, k: Tensor, incompatible: Sequence[str]) -> Tensor:
-    """Check cumulative sequence lengths, and return them as a tensor on q's device.
+def check_packed(q: Tensor, k: Tensor, *, same_length: bool, **incompatible: bool) -> None:
+    """Check that a call has the shapes and options of concatenated sequences.
 
     Args:
-        value: the cumulative lengths, from 0 to the number of tokens.
         q: queries.
         k: keys.
-        incompatible: arguments of the call that cannot be combined with `cu_seqlens`.
+        same_length: whether queries and keys have the same sequences.
+        incompatible: whether the call uses options that cannot be combined with `cu_seqlens`, by name.
     """
-    length = q.shape[2]
-    if incompatible:
-        raise ValueError(f"cu_seqlens cannot be combined with {', '.join(incompatible)}")
-    if q.shape[0] != 1 or k.shape[2] != length or not length:
+    names = [name for name, is_used in incompatible.items() if is_used]
+    if names:
+        raise ValueError(f"cu_seqlens cannot be combined with {', '.join(names)}")
+    if q.shape[0] != 1:
+        raise ValueError(f"cu_seqlens needs sequences concatenated in a batch of one, got batch {q.shape[0]}")
+    if same_length and (k.shape[2] != q.shape[2] or not q.shape[2]):
         raise ValueError(
-            "cu_seqlens needs sequences concatenated in a batch of one, with as many keys as queries; "
-            f"got batch {q.shape[0]}, {length} queries and {k.shape[2]} keys"
+            "cu_seqlens needs as many keys as queries, at least one, unless cu_seqlens_k is given; "
+            f"got {q.shape[2]} queries and {k.shape[2]} keys"
         )
+
+
+def to_cu_seqlens(name: str, value: Tensor | Sequence[int], length: int, device: torch.device) -> Tensor:
+    """Check cumulative lengths of sequences, from 0 to `length`, and return them as a tensor on this device."""
     cu_seqlens = value if isinstance(value, Tensor) else torch.tensor(value)
     if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2 or cu_seqlens.is_floating_point() or cu_seqlens.dtype == torch.bool:
         raise ValueError(
-            "cu_seqlens must be cumulative lengths, integers (sequences + 1,); "
+            f"{name} must be cumulative lengths, integers (sequences + 1,); "
             f"got {cu_seqlens.dtype}{list(cu_seqlens.shape)}"
         )
     if _is_readable(cu_seqlens):
         increases = bool((cu_seqlens.diff() >= 0).all())
         if not (cu_seqlens[0] == 0 and cu_seqlens[-1] == length and increases):
             preview = ", ".join([*map(str, cu_seqlens[:8].tolist()), *(["…"] if len(cu_seqlens) > 8 else [])])
-            raise ValueError(f"cu_seqlens must increase from 0 to the number of tokens, {length}; got [{preview}]")
-    return cu_seqlens.to(q.device, non_blocking=True)
+            raise ValueError(f"{name} must increase from 0 to the number of tokens, {length}; got [{preview}]")
+    return cu_seqlens.to(device, non_blocking=True)
 
 
 def to_broadcastable(
@@ -142,15 +201,14 @@ def to_broadcastable(
     if name == "mask" and value.dtype != torch.bool:
         raise TypeError(
             f"mask must be boolean (True: attention is allowed), got {value.dtype}; "
-            "pass values to add to the scores as position_bias"
+            f"pass values to add to the scores as position_bias{HUGGING_FACE_HINT}"
         )
     if name != "mask" and not value.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {value.dtype}")
-    value_4d = value[None, None] if value.dim() == 2 else value
+    value_4d = value[(None,) * (4 - value.dim())]
     if value_4d.dim() != 4 or any(size not in (1, full) for size, full in zip(value_4d.shape, shape, strict=True)):
         raise ValueError(
-            f"{name} must be {shape[2:]} or broadcastable to {shape} = (batch, heads, queries, keys), "
-            f"got shape {tuple(value.shape)}"
+            f"{name} must be broadcastable to {shape} = (batch, heads, queries, keys), got shape {tuple(value.shape)}"
         )
     return value_4d
 

@@ -3,6 +3,7 @@
 Vaswani et al. 2017, section 3.1; Wu, Wu and Huang 2021, eq. 4.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -79,6 +80,8 @@ class EncoderLayer(nn.Module):
         dropout: dropout probability of the attention weights, the activations and the sublayers' outputs.
         activation: `relu` or `gelu`.
         norm_first: normalize before each sublayer instead of after it.
+        softcap: limit of the scores; see `attend`.
+        sinks: learn a sink of each head; see `attend`.
         backend: see `attend`.
     """
 
@@ -94,11 +97,21 @@ class EncoderLayer(nn.Module):
         dropout: float = 0.1,
         activation: Activation = "relu",
         norm_first: bool = False,
+        softcap: float | None = None,
+        sinks: bool = False,
         backend: Backend = "auto",
     ) -> None:
         super().__init__()
         self.attention = MultiheadAttention(
-            dim, heads, scheme=scheme, head_dim=head_dim, key_heads=key_heads, dropout=dropout, backend=backend
+            dim,
+            heads,
+            scheme=scheme,
+            head_dim=head_dim,
+            key_heads=key_heads,
+            dropout=dropout,
+            softcap=softcap,
+            sinks=sinks,
+            backend=backend,
         )
         self.around_attention = Residual(dim, dropout=dropout, norm_first=norm_first)
         self.feedforward = FeedForward(dim, feedforward, activation=activation, dropout=dropout)
@@ -110,36 +123,58 @@ class EncoderLayer(nn.Module):
         *,
         key_padding: Tensor | None = None,
         causal: bool = False,
+        window: tuple[int, int] | None = None,
+        mask: Tensor | None = None,
+        position_bias: Tensor | None = None,
         memory: Tensor | None = None,
+        cache: Cache | None = None,
+        cu_seqlens: Tensor | Sequence[int] | None = None,
         need_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Apply the layer to x (B, N, dim).
 
+        Masks are True for real tokens and where attention is allowed, as in `attend`.
+
         Args:
             x: states of the tokens.
-            key_padding: boolean mask of the real tokens (B, N), or lengths (B,); with memory, of memory and x together.
+            key_padding: boolean mask of the real tokens (B, N), or lengths (B,); with memory or a cache, a mask of all
+                tokens.
             causal: tokens attend only to earlier tokens and themselves.
+            window: see `attend`.
+            mask: boolean mask, broadcastable to (B, heads, N, keys).
+            position_bias: see `attend`.
             memory: states of the tokens before x, (B, any length, dim), such as the previous segment's in
                 Transformer-XL's recurrence. They get no gradient.
+            cache: takes the keys and values of x, and returns all so far. x then holds only the new tokens.
+            cu_seqlens: cumulative lengths of sequences that are concatenated in a batch of one; see `attend`.
             need_weights: also return the weights of each head, (B, heads, N, keys), before dropout.
+
+        Raises:
+            ValueError: memory is combined with a cache or cu_seqlens, or lengths with a cache.
         """
+        if memory is not None and (cache is not None or cu_seqlens is not None):
+            raise ValueError("memory cannot be combined with a cache or cu_seqlens")
         queries = self.around_attention.sublayer_input(x)
         keys = queries
         if memory is not None:
             keys = torch.cat([self.around_attention.sublayer_input(memory.detach()), queries], dim=1)
         memory_length = keys.shape[1] - queries.shape[1]
-        is_real = to_padding_mask("key_padding", key_padding, keys.shape[0], keys.shape[1], keys.device)
-        is_padding = None if is_real is None else ~is_real
+        is_padding = _to_padding(key_padding, keys, has_cache=cache is not None)
         attention_output, weights = self.attention(
             queries,
             keys,
             keys,
             is_padding,
             need_weights=need_weights,
+            attn_mask=_invert(mask),
             average_attn_weights=False,
             is_causal=causal,
-            query_padding_mask=None if is_padding is None else is_padding[:, memory_length:],
+            query_padding_mask=None if is_padding is None else is_padding[:, is_padding.shape[1] - queries.shape[1] :],
+            position_bias=position_bias,
+            window=window,
             offset=memory_length,
+            cu_seqlens=cu_seqlens,
+            cache=cache,
         )
         x = self.around_attention.add(x, attention_output)
         x = self.around_feedforward.add(x, self.feedforward(self.around_feedforward.sublayer_input(x)))
@@ -160,6 +195,8 @@ class DecoderLayer(nn.Module):
         dropout: dropout probability of the attention weights, the activations and the sublayers' outputs.
         activation: `relu` or `gelu`.
         norm_first: normalize before each sublayer instead of after it.
+        softcap: limit of the scores of self-attention; see `attend`.
+        sinks: learn a sink of each head of self-attention; see `attend`.
         backend: see `attend`.
     """
 
@@ -174,11 +211,20 @@ class DecoderLayer(nn.Module):
         dropout: float = 0.1,
         activation: Activation = "relu",
         norm_first: bool = False,
+        softcap: float | None = None,
+        sinks: bool = False,
         backend: Backend = "auto",
     ) -> None:
         super().__init__()
         self.attention = MultiheadAttention(
-            dim, heads, scheme=scheme, head_dim=head_dim, dropout=dropout, backend=backend
+            dim,
+            heads,
+            scheme=scheme,
+            head_dim=head_dim,
+            dropout=dropout,
+            softcap=softcap,
+            sinks=sinks,
+            backend=backend,
         )
         self.around_attention = Residual(dim, dropout=dropout, norm_first=norm_first)
         self.cross_attention = MultiheadAttention(dim, heads, head_dim=head_dim, dropout=dropout, backend=backend)
@@ -193,36 +239,83 @@ class DecoderLayer(nn.Module):
         *,
         key_padding: Tensor | None = None,
         encoded_padding: Tensor | None = None,
+        window: tuple[int, int] | None = None,
+        mask: Tensor | None = None,
+        position_bias: Tensor | None = None,
         cache: Cache | None = None,
+        cu_seqlens: Tensor | Sequence[int] | None = None,
+        encoded_cu_seqlens: Tensor | Sequence[int] | None = None,
     ) -> Tensor:
         """Apply the layer to x (B, N, dim) and the encoder's states (B, M, dim).
+
+        Masks are True for real tokens and where attention is allowed, as in `attend`.
 
         Args:
             x: states of the target tokens.
             encoded: the encoder's states, or their keys and values from `project_encoded`.
             key_padding: boolean mask of the real target tokens so far, (B, length); without a cache also lengths (B,).
             encoded_padding: boolean mask of the real source tokens (B, M), or lengths (B,).
+            window: window of self-attention; see `attend`.
+            mask: boolean mask of self-attention, broadcastable to (B, heads, N, target tokens so far).
+            position_bias: bias of self-attention; see `attend`.
             cache: takes the keys and values of x, and returns all so far. x then holds only the new tokens.
+            cu_seqlens: cumulative lengths of target sequences that are concatenated in a batch of one; see `attend`.
+            encoded_cu_seqlens: cumulative lengths of the source sequences; needed with cu_seqlens.
+
+        Raises:
+            ValueError: only one of cu_seqlens and encoded_cu_seqlens is given, or lengths with a cache.
         """
+        if (cu_seqlens is None) != (encoded_cu_seqlens is None):
+            raise ValueError("cu_seqlens, of the target, and encoded_cu_seqlens, of the source, must be given together")
         y = self.around_attention.sublayer_input(x)
-        is_padding = None
-        if key_padding is not None:
-            if key_padding.dim() == 1 and cache is not None:
-                raise ValueError("key_padding must be a mask of all tokens so far if there is a cache, got lengths")
-            length = key_padding.shape[1] if key_padding.dim() == 2 else x.shape[1]
-            is_real = to_padding_mask("key_padding", key_padding, x.shape[0], length, x.device)
-            is_padding = None if is_real is None else ~is_real
-        attention_output = self.attention(y, y, y, is_padding, need_weights=False, is_causal=True, cache=cache)[0]
+        attention_output = self.attention(
+            y,
+            y,
+            y,
+            _to_padding(key_padding, x, has_cache=cache is not None),
+            need_weights=False,
+            attn_mask=_invert(mask),
+            is_causal=True,
+            position_bias=position_bias,
+            window=window,
+            cache=cache,
+            cu_seqlens=cu_seqlens,
+        )[0]
         x = self.around_attention.add(x, attention_output)
 
         y = self.around_cross_attention.sublayer_input(x)
         k, v = self.project_encoded(encoded) if isinstance(encoded, Tensor) else encoded
         is_real = to_padding_mask("encoded_padding", encoded_padding, k.shape[0], k.shape[2], k.device)
         is_padding = None if is_real is None else ~is_real
-        attention_output = self.cross_attention(y, k, v, is_padding, need_weights=False)[0]
+        attention_output = self.cross_attention(
+            y, k, v, is_padding, need_weights=False, cu_seqlens=cu_seqlens, cu_seqlens_k=encoded_cu_seqlens
+        )[0]
         x = self.around_cross_attention.add(x, attention_output)
         return self.around_feedforward.add(x, self.feedforward(self.around_feedforward.sublayer_input(x)))
 
     def project_encoded(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
         """Project the encoder's states (B, M, dim) to this layer's keys and values, to reuse them for all tokens."""
         return self.cross_attention.project_keys_values(encoded, encoded)
+
+
+def _to_padding(key_padding: Tensor | None, x: Tensor, *, has_cache: bool) -> Tensor | None:
+    """Convert a mask of the real tokens, or lengths, to torch's padding mask, True for padding."""
+    if key_padding is None:
+        return None
+    if has_cache and key_padding.dim() == 1:
+        raise ValueError("key_padding must be a mask of all tokens so far if there is a cache, got lengths")
+    length = key_padding.shape[1] if has_cache and key_padding.dim() == 2 else x.shape[1]
+    is_real = to_padding_mask("key_padding", key_padding, x.shape[0], length, x.device)
+    return None if is_real is None else ~is_real
+
+
+def _invert(mask: Tensor | None) -> Tensor | None:
+    """Convert a mask of `attend`, True where attention is allowed, to one of `MultiheadAttention`."""
+    if mask is None:
+        return None
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            f"mask must be boolean (True: attention is allowed), got {mask.dtype}; "
+            "pass values to add to the scores as position_bias"
+        )
+    return ~mask[(None,) * (4 - mask.dim())]

@@ -12,6 +12,7 @@ def allowed_pairs(
     *,
     query_position: int,
     causal: bool,
+    window: tuple[int, int] | None = None,
     key_padding: Tensor | None,
     query_padding: Tensor | None,
     mask: Tensor | None,
@@ -21,18 +22,24 @@ def allowed_pairs(
 
     Args:
         n: number of queries of the block.
-        m: number of keys of the block, at the positions 0 … m−1.
-        query_position: position of the block's first query.
+        m: number of keys of the block.
+        query_position: position of the block's first query, relative to that of its first key.
         causal: whether queries attend only to keys up to their own position.
+        window: how many positions before and after its own a query attends to; −1 means all.
         key_padding: (B, m), True for real keys.
         query_padding: (B, n), True for real queries.
         mask: broadcastable to (B, H, n, m), True where attention is allowed.
         device: device of the result.
     """
     masks = []
-    if causal:
-        positions = torch.arange(query_position, query_position + n, device=device)
-        masks.append(torch.arange(m, device=device) <= positions[:, None])
+    if causal or window is not None:
+        left, right = (-1, 0) if window is None else window
+        query_positions = torch.arange(query_position, query_position + n, device=device)[:, None]
+        key_positions = torch.arange(m, device=device)
+        if right >= 0:
+            masks.append(key_positions <= query_positions + right)
+        if left >= 0:
+            masks.append(key_positions >= query_positions - left)
     if key_padding is not None:
         masks.append(key_padding[:, None, None, :])
     if query_padding is not None:

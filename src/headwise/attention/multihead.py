@@ -1,15 +1,18 @@
 """Multi-head attention with a position scheme, compatible with `torch.nn.MultiheadAttention(batch_first=True)`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from headwise.attention.attend import Backend, attend
-from headwise.attention.checks import check_is_scheme, check_probability
+from headwise.attention.checks import check_is_scheme, check_offset, check_probability, check_softcap, check_window
+from headwise.attention.masking import allowed_pairs
 from headwise.attention.schemes import Plain, Scheme
 from headwise.attention.schemes.scheme import check_choice, check_positive
+from headwise.attention.types import AttentionOutput
 
 #: Takes the new keys and values (B, G, N, d) and returns all so far, like `transformers.Cache.update` of a layer.
 Cache = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -18,21 +21,30 @@ Cache = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 class MultiheadAttention(nn.Module):
     """Multi-head attention: projections of queries, keys and values, attention with a scheme, and an output projection.
 
-    Drop-in replacement for `nn.MultiheadAttention(dim, heads, batch_first=True)`: the call is the same, `Plain()` gives
-    the same result, and state dicts of the torch module can be loaded. As in torch, and unlike in `attend`, masks are
-    True where attention is not allowed.
+    Drop-in replacement for `nn.MultiheadAttention(embed_dim, num_heads, batch_first=True)`: arguments have the same
+    names, the call is the same, `Plain()` gives the same result, and state dicts of the torch module can be loaded.
+    `torch_state_dict` returns the weights for the torch module. As in torch, and unlike in `attend`, masks are True
+    where attention is not allowed.
 
     Args:
-        dim: width of the queries and the output.
-        heads: number of query heads.
+        embed_dim: width of the queries and the output.
+        num_heads: number of query heads.
         scheme: position scheme, which becomes a submodule of this layer; by default `Plain()`.
-        head_dim: width of a head, by default dim / heads.
-        key_heads: number of key and value heads, by default `heads`, which it must divide.
-        kdim: width of the keys' input, by default dim.
-        vdim: width of the values' input, by default dim.
+        head_dim: width of a head, by default embed_dim / num_heads.
+        key_heads: number of key and value heads, by default `num_heads`, which it must divide.
+        kdim: width of the keys' input, by default embed_dim.
+        vdim: width of the values' input, by default embed_dim.
         dropout: dropout probability of the attention weights in training.
         bias: use biases in the projections.
+        add_bias_kv: add a learned key and value, to which all queries attend. Needs the scheme `Plain`.
+        add_zero_attn: add a key and value of zeros, to which all queries attend. Needs the scheme `Plain`.
+        batch_first: whether tensors are (batch, length, width), not (length, batch, width). Unlike in torch, this is
+            the default.
+        softcap: limit of the scores; see `attend`.
+        sinks: learn a sink of each head; see `attend`.
         backend: see `attend`.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
 
     Raises:
         TypeError: scheme is not a `Scheme`, or a size is not an int.
@@ -40,12 +52,12 @@ class MultiheadAttention(nn.Module):
     """
 
     #: Attributes that `nn.TransformerEncoderLayer` reads; with these values it does not use its fused fast path.
-    batch_first, in_proj_bias, _qkv_same_embed_dim = True, None, False
+    in_proj_bias, _qkv_same_embed_dim = None, False
 
     def __init__(
         self,
-        dim: int,
-        heads: int,
+        embed_dim: int,
+        num_heads: int,
         *,
         scheme: Scheme | None = None,
         head_dim: int | None = None,
@@ -54,24 +66,40 @@ class MultiheadAttention(nn.Module):
         vdim: int | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        batch_first: bool = True,
+        softcap: float | None = None,
+        sinks: bool = False,
         backend: Backend = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.dim, self.heads = check_positive("dim", dim), check_positive("heads", heads)
-        if head_dim is None and dim % heads:
-            raise ValueError(f"dim must be a multiple of heads unless head_dim is given; got dim={dim}, heads={heads}")
-        self.head_dim = check_positive("head_dim", dim // heads if head_dim is None else head_dim)
-        self.key_heads = check_positive("key_heads", heads if key_heads is None else key_heads)
-        if heads % self.key_heads:
-            raise ValueError(f"heads must be a multiple of key_heads, got {heads} and {key_heads}")
+        self.embed_dim, self.num_heads = check_positive("embed_dim", embed_dim), check_positive("num_heads", num_heads)
+        if head_dim is None and embed_dim % num_heads:
+            raise ValueError(
+                "embed_dim must be a multiple of num_heads unless head_dim is given; "
+                f"got embed_dim={embed_dim}, num_heads={num_heads}"
+            )
+        self.head_dim = check_positive("head_dim", embed_dim // num_heads if head_dim is None else head_dim)
+        self.key_heads = check_positive("key_heads", num_heads if key_heads is None else key_heads)
+        if num_heads % self.key_heads:
+            raise ValueError(f"num_heads must be a multiple of key_heads, got {num_heads} and {key_heads}")
         self.scheme = Plain() if scheme is None else check_is_scheme(scheme)
-        for name in ("heads", "head_dim"):
-            scheme_size, layer_size = getattr(self.scheme, name), getattr(self, name)
-            if scheme_size not in (None, layer_size):
-                raise ValueError(f"scheme has {name}={scheme_size} but the layer has {name}={layer_size}")
-        self.dropout, self.backend = check_probability("dropout", dropout), backend
+        for name, size in (("heads", self.num_heads), ("head_dim", self.head_dim)):
+            if getattr(self.scheme, name) not in (None, size):
+                raise ValueError(f"scheme has {name}={getattr(self.scheme, name)} but the layer has {name}={size}")
+        self.dropout, self.backend, self.batch_first = check_probability("dropout", dropout), backend, batch_first
         check_choice("backend", backend, get_args(Backend))
-        kdim, vdim = dim if kdim is None else kdim, dim if vdim is None else vdim
+        self.softcap = check_softcap(softcap)
+        if (add_bias_kv or add_zero_attn) and type(self.scheme) is not Plain:
+            raise ValueError(
+                "add_bias_kv and add_zero_attn need the scheme Plain(), because added keys have no position; "
+                f"got {type(self.scheme).__name__}"
+            )
+        self.add_zero_attn = add_zero_attn
+        kdim, vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
 
         key_width = self.key_heads * self.head_dim
         if not self.scheme.projects_keys and kdim != key_width:
@@ -79,20 +107,29 @@ class MultiheadAttention(nn.Module):
                 f"{type(self.scheme).__name__} has no key projection: keys must be "
                 f"key_heads · head_dim = {key_width} wide, got {kdim}"
             )
-        self.q_proj = nn.Linear(dim, heads * self.head_dim, bias=bias)
-        self.k_proj = nn.Linear(kdim, key_width, bias=bias) if self.scheme.projects_keys else None
-        self.v_proj = nn.Linear(vdim, key_width, bias=bias)
-        self.out_proj = nn.Linear(heads * self.head_dim, dim, bias=bias)
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias=bias, **options)
+        self.k_proj = nn.Linear(kdim, key_width, bias=bias, **options) if self.scheme.projects_keys else None
+        self.v_proj = nn.Linear(vdim, key_width, bias=bias, **options)
+        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias=bias, **options)
+        self.bias_k = nn.Parameter(torch.empty(1, 1, key_width, **options)) if add_bias_kv else None
+        self.bias_v = nn.Parameter(torch.empty(1, 1, key_width, **options)) if add_bias_kv else None
+        self.sinks = nn.Parameter(torch.empty(num_heads, **options)) if sinks else None
         self.reset_parameters()
         self.register_load_state_dict_pre_hook(_split_fused_projection)
 
     def reset_parameters(self) -> None:
-        """Initialize the projections: Xavier uniform weights, zero biases."""
+        """Initialize the projections (Xavier uniform weights, zero biases), the added key and value, and the sinks."""
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             if projection is not None:
                 nn.init.xavier_uniform_(projection.weight)
                 if projection.bias is not None:
                     nn.init.zeros_(projection.bias)
+        for added in (self.bias_k, self.bias_v):
+            if added is not None:
+                nn.init.xavier_normal_(added)
+        if self.sinks is not None:
+            nn.init.zeros_(self.sinks)
 
     def forward(
         self,
@@ -107,11 +144,17 @@ class MultiheadAttention(nn.Module):
         *,
         query_padding_mask: Tensor | None = None,
         position_bias: Tensor | None = None,
-        offset: int = 0,
+        window: tuple[int, int] | None = None,
+        offset: int | None = None,
+        cu_seqlens: Tensor | Sequence[int] | None = None,
+        cu_seqlens_k: Tensor | Sequence[int] | None = None,
         cache: Cache | None = None,
         need_received: bool = False,
     ) -> tuple[Tensor, Tensor | None] | tuple[Tensor, Tensor | None, Tensor]:
-        """Attend from query (B, N, dim) to key (B, M, kdim) and value (B, M, vdim), or without the batch axis.
+        """Attend from query (B, N, embed_dim) to key (B, M, kdim) and value (B, M, vdim), or without the batch axis.
+
+        Masks are True where attention is NOT allowed, as in `nn.MultiheadAttention`; those of `attend` are the
+        opposite.
 
         Args:
             query: input of the queries.
@@ -119,15 +162,19 @@ class MultiheadAttention(nn.Module):
             value: input of the values, or the values that `project_keys_values` returned.
             key_padding_mask: (B, M), True for padding keys, or a bias to add to the scores.
             need_weights: also return the weights, before dropout. They need N × M memory: pass False in training.
-            attn_mask: (N, M) or (B·heads, N, M); boolean, True where attention is not allowed, or a bias to add to the
-                scores.
-            average_attn_weights: return the heads' mean (B, N, M) instead of the weights of each head (B, heads, N, M).
+            attn_mask: (N, M) or (B·num_heads, N, M); boolean, True where attention is not allowed, or a bias to add to
+                the scores.
+            average_attn_weights: return the heads' mean (B, N, M) instead of the weights of each head
+                (B, num_heads, N, M).
             is_causal: queries attend only to keys up to their own position; attn_mask is not needed for this.
             query_padding_mask: (B, N), True for padding queries, which get zeros and contribute nothing.
             position_bias: see `attend`.
-            offset: position of the first query; ignored with a cache, which determines it.
+            window: see `attend`.
+            offset: position of the first query; see `attend`. Ignored with a cache, which determines it.
+            cu_seqlens: see `attend`; needs a batch of one and need_weights=False.
+            cu_seqlens_k: see `attend`.
             cache: takes the new keys and values, and returns all so far.
-            need_received: also return the attention that each key receives, (B, heads, M).
+            need_received: also return the attention that each key receives, (B, num_heads, M).
 
         Returns:
             (output, weights or None), or (output, weights or None, received).
@@ -137,10 +184,12 @@ class MultiheadAttention(nn.Module):
             query, key, value = query[None], key[None], value[None]
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
             query_padding_mask = None if query_padding_mask is None else query_padding_mask[None]
+        elif not self.batch_first:
+            query, key, value = (x.transpose(0, 1) if x.dim() == 3 else x for x in (query, key, value))
         if query.dim() != 3:
             raise ValueError(f"query must be (batch, length, width), got shape {tuple(query.shape)}")
 
-        q = self._split_heads(self.q_proj(query), self.heads)
+        q = self._split_heads(self.q_proj(query), self.num_heads)
         k, v = (key, value) if key.dim() == value.dim() == 4 else self.project_keys_values(key, value)
         if cache is not None:
             num_new = k.shape[2]
@@ -150,29 +199,108 @@ class MultiheadAttention(nn.Module):
         key_padding, padding_bias = _convert_padding_mask(key_padding_mask)
         query_padding, _ = _convert_padding_mask(query_padding_mask)
         biases = [bias for bias in (mask_bias, padding_bias, position_bias) if bias is not None]
-        results = attend(
+        options: dict[str, Any] = {
+            "key_padding": key_padding,
+            "mask": mask,
+            "position_bias": sum(biases[1:], start=biases[0]) if biases else None,
+            "causal": is_causal,
+            "window": window,
+            "offset": offset,
+            "cu_seqlens": cu_seqlens,
+            "cu_seqlens_k": cu_seqlens_k,
+        }
+        if self.bias_k is not None or self.add_zero_attn:
+            k, v, options = self._add_keys(q, k, v, options)
+        result: Any = attend(
             q,
             k,
             v,
             scheme=self.scheme,
-            key_padding=key_padding,
             query_padding=query_padding,
-            causal=is_causal,
-            mask=mask,
-            position_bias=sum(biases[1:], start=biases[0]) if biases else None,
-            offset=offset,
+            softcap=self.softcap,
+            sinks=self.sinks,
             dropout=self.dropout if self.training else 0.0,
             return_received=need_received,
             return_weights=need_weights,
             backend=self.backend,
+            **options,
         )
-        output, *extras = results if need_received or need_weights else (results,)
-        output = self.out_proj(output.transpose(1, 2).flatten(2))
-        weights = extras[-1] if need_weights else None
+        result = result if need_received or need_weights else AttentionOutput(result)
+        output = self.out_proj(result.output.transpose(1, 2).flatten(2))
+        if is_batched and not self.batch_first:
+            output = output.transpose(0, 1)
+        weights = result.weights
         if weights is not None and average_attn_weights:
             weights = weights.mean(dim=1)
-        results = (output, weights, extras[0]) if need_received else (output, weights)
+        results = (output, weights, result.received) if need_received else (output, weights)
         return results if is_batched else tuple(None if x is None else x[0] for x in results)  # type: ignore[return-value]
+
+    def _add_keys(
+        self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """Append the learned key and value, and those of zeros. Return options that allow all queries to see them."""
+        if options["cu_seqlens"] is not None:
+            raise ValueError("cu_seqlens cannot be combined with add_bias_kv or add_zero_attn")
+        batch, n, m = q.shape[0], q.shape[2], k.shape[2]
+        window = check_window(options["window"], causal=options["causal"])
+        is_aligned = options["causal"] or window is not None
+        allowed = allowed_pairs(
+            n,
+            m,
+            query_position=check_offset(options["offset"], n, m, is_aligned=is_aligned),
+            causal=options["causal"] and window is None,
+            window=window,
+            key_padding=options["key_padding"],
+            query_padding=None,
+            mask=options["mask"],
+            device=q.device,
+        )
+        if self.bias_k is not None and self.bias_v is not None:
+            added_k, added_v = (
+                self._split_heads(x.expand(batch, 1, -1), self.key_heads) for x in (self.bias_k, self.bias_v)
+            )
+            k, v = torch.cat([k, added_k.to(k.dtype)], dim=2), torch.cat([v, added_v.to(v.dtype)], dim=2)
+        if self.add_zero_attn:
+            k, v = pad(k, (0, 0, 0, 1)), pad(v, (0, 0, 0, 1))
+        added = k.shape[2] - m
+        bias = options["position_bias"]
+        if allowed is not None:
+            allowed = pad(allowed.expand(*allowed.shape[:-1], m), (0, added), value=True)
+        if bias is not None:
+            bias = pad(bias.expand(*bias.shape[:-1], m), (0, added))
+        unmasked = dict.fromkeys(("key_padding", "window", "offset", "cu_seqlens", "cu_seqlens_k"))
+        return k, v, {**unmasked, "causal": False, "mask": allowed, "position_bias": bias}
+
+    def torch_state_dict(self) -> dict[str, Tensor]:
+        """Return the weights as the state dict of a `torch.nn.MultiheadAttention` of the same sizes.
+
+        Raises:
+            ValueError: the torch module cannot have these weights: head_dim, key_heads, a scheme with parameters, a
+                softcap or sinks.
+        """
+        reasons = {
+            "head_dim": self.num_heads * self.head_dim != self.embed_dim,
+            "key_heads": self.key_heads != self.num_heads,
+            "a scheme with position terms": type(self.scheme) is not Plain,
+            "softcap": self.softcap is not None,
+            "sinks": self.sinks is not None,
+        }
+        unsupported = [name for name, is_used in reasons.items() if is_used]
+        if unsupported or self.k_proj is None:
+            raise ValueError(f"torch.nn.MultiheadAttention has no {' and no '.join(unsupported)}")
+        projections = {"q": self.q_proj, "k": self.k_proj, "v": self.v_proj}
+        state = {f"out_proj.{name}": x for name, x in self.out_proj.state_dict().items()}
+        weights = [projection.weight.detach() for projection in projections.values()]
+        if all(weight.shape == weights[0].shape for weight in weights):
+            state["in_proj_weight"] = torch.cat(weights)
+        else:
+            state |= {f"{name}_proj_weight": x for name, x in zip(projections, weights, strict=True)}
+        if self.q_proj.bias is not None:
+            state["in_proj_bias"] = torch.cat([projection.bias.detach() for projection in projections.values()])
+        for name, x in (("bias_k", self.bias_k), ("bias_v", self.bias_v)):
+            if x is not None:
+                state[name] = x.detach()
+        return state
 
     def project_keys_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Project inputs (B, M, width) to keys and values, (B, key_heads, M, head_dim) each."""
@@ -191,11 +319,11 @@ class MultiheadAttention(nn.Module):
         if attn_mask is None:
             return None, None
         if attn_mask.dim() == 3:
-            if attn_mask.shape[0] != batch * self.heads:
+            if attn_mask.shape[0] != batch * self.num_heads:
                 raise ValueError(
-                    f"attn_mask must be (N, M) or ({batch * self.heads}, N, M), got shape {tuple(attn_mask.shape)}"
+                    f"attn_mask must be (N, M) or ({batch * self.num_heads}, N, M), got shape {tuple(attn_mask.shape)}"
                 )
-            attn_mask = attn_mask.view(batch, self.heads, *attn_mask.shape[1:])
+            attn_mask = attn_mask.view(batch, self.num_heads, *attn_mask.shape[1:])
         elif attn_mask.dim() == 2:
             attn_mask = attn_mask[None, None]
         if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
@@ -206,7 +334,9 @@ class MultiheadAttention(nn.Module):
         return (~attn_mask, None) if attn_mask.dtype == torch.bool else (None, attn_mask)
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, heads={self.heads}, head_dim={self.head_dim}, dropout={self.dropout}"
+        return (
+            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}, dropout={self.dropout}"
+        )
 
 
 def _convert_padding_mask(padding_mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

@@ -24,15 +24,16 @@ class Operators:
     Args:
         name: name of the operators.
         schema: schema of the forward pass's arguments. Tensors come first, the differentiable ones before the
-            others; the last differentiable argument is the bias.
+            others.
         num_tensors: number of tensor arguments.
         num_differentiable: number of differentiable arguments.
         num_outputs: number of tensors that the forward pass returns.
         saved_outputs: indices of the outputs that the backward pass receives.
         forward: the forward pass.
-        backward: the backward pass. It receives the forward pass's arguments, whether the bias needs a gradient, the
-            saved outputs and the gradients of all outputs. It returns one gradient per differentiable argument. Both
-            passes may return None for absent tensors, and must accept None or an empty tensor for them.
+        backward: the backward pass. It receives the forward pass's arguments, a list that tells which of the
+            differentiable arguments need a gradient, the saved outputs and the gradients of all outputs. It returns one
+            gradient per differentiable argument. Both passes may return None for absent or unneeded tensors, and must
+            accept None or an empty tensor for them.
         fake_forward: returns tensors of the forward pass's shapes, for tracing.
         fake_backward: returns tensors of the backward pass's shapes, for tracing.
     """
@@ -56,7 +57,7 @@ class Operators:
 
         backward_only = [f"Tensor saved_{i}" for i in saved_outputs] + [f"Tensor d_{i}" for i in range(num_outputs)]
         forward_schema = f"({schema}) -> {results(num_outputs)}"
-        backward_schema = f"({schema}, bool needs_bias, {', '.join(backward_only)}) -> {results(num_differentiable)}"
+        backward_schema = f"({schema}, bool[] needs_grad, {', '.join(backward_only)}) -> {results(num_differentiable)}"
         self.forward: Any = torch.library.custom_op(
             f"headwise::{name}", _return_tensors(forward), mutates_args=(), schema=forward_schema
         )
@@ -99,8 +100,8 @@ def _autograd_functions(
     def backward_arguments(ctx: Any, d_outputs: Sequence[Tensor | None]) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # checkpointing lets them be read once
         tensors, saved_outputs = saved[:num_tensors], saved[num_tensors:]
-        needs_bias = ctx.needs_input_grad[num_differentiable - 1]
-        return (*tensors, *ctx.options, needs_bias, *saved_outputs, *d_outputs)
+        needs_grad = list(ctx.needs_input_grad[:num_differentiable])
+        return (*tensors, *ctx.options, needs_grad, *saved_outputs, *d_outputs)
 
     def input_gradients(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         non_empty = (None if grad is None or not grad.numel() else grad for grad in grads)
@@ -140,7 +141,7 @@ def _autograd_functions(
             arguments = backward_arguments(ctx, materialized)
             if not create_graph:
                 return input_gradients(ctx, backward_pass(*arguments))
-            num_forward = len(arguments) - len(saved) - len(materialized)  # forward arguments and needs_bias
+            num_forward = len(arguments) - len(saved) - len(materialized)  # forward arguments and needs_grad
             empty = arguments[0].new_empty(0)
             rest = (empty if x is None else x for x in arguments[num_forward:])
             grads = _run_backward_operator(backward_operator, *arguments[:num_forward], *rest)

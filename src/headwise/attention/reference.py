@@ -48,6 +48,8 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         scores_BHNM = (scores_BHNM.relu() if terms.rectify else scores_BHNM) * f_HNM
     elif f_HNM is not None and terms.adjust == "early-add":
         scores_BHNM = scores_BHNM + f_HNM
+    if inputs.softcap is not None:
+        scores_BHNM = inputs.softcap * torch.tanh(scores_BHNM / inputs.softcap)
     if inputs.bias is not None:
         scores_BHNM = scores_BHNM + inputs.bias.to(dtype)
     allowed_BHNM = allowed_pairs(
@@ -55,6 +57,7 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         m,
         query_position=inputs.offset,
         causal=inputs.causal,
+        window=inputs.window,
         key_padding=inputs.key_padding,
         query_padding=inputs.query_padding,
         mask=inputs.mask,
@@ -64,7 +67,12 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         scores_BHNM = scores_BHNM.masked_fill(~allowed_BHNM, -torch.inf)
 
     # W: weights
-    weights_BHNM = masked_softmax(scores_BHNM, may_have_empty_rows=inputs.may_have_empty_rows)
+    if inputs.sinks is None:
+        logits = scores_BHNM
+        weights_BHNM = masked_softmax(scores_BHNM, may_have_empty_rows=inputs.may_have_empty_rows)
+    else:
+        logits = torch.cat([scores_BHNM, sink_scores(inputs)], dim=-1)
+        weights_BHNM = masked_softmax(logits, may_have_empty_rows=inputs.may_have_empty_rows)[..., :-1]
     if f_HNM is not None and terms.adjust.startswith("late"):
         f_BHNM = torch.where(scores_BHNM == -torch.inf, 0.0, f_HNM)
         weights_BHNM = weights_BHNM * f_BHNM if terms.adjust == "late-multiply" else weights_BHNM + f_BHNM
@@ -81,7 +89,7 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         output_BHND.to(inputs.out_dtype),
         received=weights_BHNM.sum(dim=-2) if inputs.want_received else None,
         weight_norms=weights_BHNM.square().sum(dim=-1) if inputs.want_weight_norms else None,
-        lse=masked_logsumexp(scores_BHNM) if inputs.want_lse else None,
+        lse=masked_logsumexp(logits) if inputs.want_lse else None,
         weights=weights_BHNM if inputs.want_weights else None,
     )
 
@@ -93,6 +101,16 @@ def distance_coefficients(inputs: AttentionInputs, positions_L: Tensor) -> Tenso
         return None
     distances_L = positions_L.abs().clamp(max=coefficients.shape[-1] - 1)
     return toeplitz(coefficients.to(inputs.compute_dtype)[:, distances_L], inputs.shape[2])
+
+
+def sink_scores(inputs: AttentionInputs) -> Tensor:
+    """Return the score of each query's sink, (B, H, N, 1); −∞ for padding queries."""
+    assert inputs.sinks is not None
+    batch, heads, n, _ = inputs.shape
+    scores_BHN1 = inputs.sinks.to(inputs.compute_dtype)[:, None, None].expand(batch, heads, n, 1)
+    if inputs.query_padding is not None:
+        scores_BHN1 = scores_BHN1.masked_fill(~inputs.query_padding[:, None, :, None], -torch.inf)
+    return scores_BHN1
 
 
 def repeat_key_heads(x: Tensor, heads: int) -> Tensor:

@@ -12,6 +12,8 @@ def why_unsupported(inputs: AttentionInputs) -> str | None:
         return "SDPA cannot add the scheme's position terms"
     if inputs.want_received or inputs.want_weight_norms or inputs.want_lse or inputs.want_weights:
         return "SDPA returns no received attention, weight norms, log-sum-exps or weights"
+    if inputs.window is not None or inputs.softcap is not None or inputs.sinks is not None:
+        return "SDPA has no window, softcap or sinks"
     if inputs.mask is not None or inputs.bias is not None:
         return "a mask or bias may leave rows without any key"
     if inputs.causal and (inputs.offset or inputs.key_padding is not None):

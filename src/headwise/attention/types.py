@@ -5,18 +5,21 @@ and r = j − (offset + i) is their relative position:
 
     x_ij = scale · ((q_i + b₀)·k_j + (q_i + b₁)·key_table[c(r)])     c(r) = clip(r − table_start, 0, rows − 1)
     s_ij = x_ij,  or  max(x_ij, 0) · f[|r|],  x_ij · f[|r|],  x_ij + f[|r|]
+    s_ij = softcap · tanh(s_ij / softcap), with a softcap
     P    = softmax_j(s_ij + bias_ij), with masked keys at −∞; rows without any key are zero
     W    = P,  or  P ∘ f,  P + f  (masked keys stay zero)
     o_i  = Σ_j dropout(W_ij) · (v_j + value_table[c(r)])
     received_j = Σ_i W_ij,   weight_norms_i = Σ_j W_ij²,   lse_i = log Σ_j exp(s_ij + bias_ij)
 
-f are distance coefficients, and b₀ and b₁ are the biases u and v of Transformer-XL.
+f are distance coefficients, and b₀ and b₁ are the biases u and v of Transformer-XL. A sink is a further key of the
+softmax, with a given score and without a value. It is part of lse and not of W.
 
 Axes: B batch, H query heads, G key heads, N queries, M keys, E width of q and k, D width of v, R table rows.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -28,7 +31,25 @@ Adjust = Literal["early-multiply", "early-add", "late-multiply", "late-add"]
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeTerms:
-    """Terms that a position scheme contributes to the equations."""
+    """Terms that a position scheme contributes to the equations of attention; what a `Scheme` returns.
+
+    A scheme fills in the terms that it uses. The kernels compute all of them except `coefficients` without `sigmoid` or
+    `slopes`, and tables together with `sigmoid`.
+
+    Example:
+        >>> import torch, headwise as hw
+        >>> class LearnedAlibi(hw.Scheme):
+        ...     def __init__(self, heads: int) -> None:
+        ...         super().__init__()
+        ...         self.heads = heads
+        ...         self.slopes = torch.nn.Parameter(-torch.logspace(-1, -8, heads, base=2))
+        ...
+        ...     def forward(self, q, k, *, offset=0):
+        ...         return hw.SchemeTerms(q=q, k=k, slopes=self.slopes)
+        >>> x = torch.randn(2, 4, 10, 16)
+        >>> hw.attend(x, x, x, scheme=LearnedAlibi(heads=4)).shape
+        torch.Size([2, 4, 10, 16])
+    """
 
     q: Tensor  # (B, H, N, E); E is a multiple of the head width for TENER
     k: Tensor  # (B, G, M, E)
@@ -39,8 +60,14 @@ class SchemeTerms:
     is_full_table: bool = False  # the tables have a row for every relative position, so no position is clipped
     coefficients: Callable[[int], Tensor] | None = None  # length → f of the distances 0 … length−1, (H or 1, length)
     sigmoid: tuple[Tensor, Tensor] | None = None  # w and v, (H,) each, if f is the learnable sigmoid of w · distance
+    slopes: Tensor | None = None  # (H,): f is slope · distance and is added early (ALiBi); replaces coefficients
     adjust: Adjust = "early-multiply"
     rectify: bool = False  # apply a ReLU to x before it is multiplied by f
+
+    def __post_init__(self) -> None:
+        if self.slopes is not None:
+            object.__setattr__(self, "coefficients", partial(_linear_coefficients, self.slopes))
+            object.__setattr__(self, "adjust", "early-add")
 
     @property
     def content_q(self) -> Tensor:
@@ -61,7 +88,10 @@ class AttentionInputs:
     v: Tensor  # (B, G, M, D)
     scale: float
     offset: int = 0
-    causal: bool = False
+    causal: bool = False  # never together with a window, which contains it
+    window: tuple[int, int] | None = None  # −left ≤ r ≤ right; −1 means no limit on that side
+    softcap: float | None = None
+    sinks: Tensor | None = None  # (H,)
     key_padding: Tensor | None = None  # (B, M), True for real keys
     query_padding: Tensor | None = None  # (B, N), True for real queries
     mask: Tensor | None = None  # broadcastable to (B, H, N, M), True where attention is allowed
@@ -94,7 +124,7 @@ class AttentionInputs:
     def may_have_empty_rows(self) -> bool:
         """Whether some query may have no key to attend to."""
         masks = (self.key_padding, self.query_padding, self.mask, self.bias)
-        return self.causal or any(mask is not None for mask in masks)
+        return self.causal or self.window is not None or any(mask is not None for mask in masks)
 
     def split_sequences(self) -> list["AttentionInputs"]:
         """Return the inputs of each non-empty sequence of a `cu_seqlens` batch."""
@@ -115,6 +145,11 @@ class AttentionOutput(NamedTuple):
     weight_norms: Tensor | None = None  # (B, H, N)
     lse: Tensor | None = None  # (B, H, N), −∞ for rows without any key
     weights: Tensor | None = None  # (B, H, N, M)
+
+
+def _linear_coefficients(slopes: Tensor, length: int) -> Tensor:
+    """Return slope · distance for the distances 0 … length−1, (heads, length)."""
+    return slopes[:, None] * torch.arange(length, device=slopes.device, dtype=slopes.dtype)
 
 
 def concatenate_sequences(outputs: list[AttentionOutput]) -> AttentionOutput:

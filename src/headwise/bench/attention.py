@@ -323,7 +323,7 @@ def build_headwise(case: Case, scheme: Scheme, backend: Any) -> formulas.Attenti
     def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         options: dict[str, Any] = {"causal": case.config.causal, "return_received": case.returns_received}
         results = attend(q, k, v, scheme=scheme, backend=backend, **options)
-        return results if case.returns_received else (results,)
+        return (results.output, results.received) if case.returns_received else (results,)
 
     return attention
 

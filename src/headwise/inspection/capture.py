@@ -81,7 +81,7 @@ def observing_layers(layers: list[MultiheadAttention], observer: AttentionObserv
         if query is key and query.dim() == 3:
             padding = arguments.get("key_padding_mask")
             real = torch.ones(query.shape[:2], dtype=torch.bool, device=query.device) if padding is None else ~padding
-            observer(layer, AttentionRows(layer.heads, real, layer.scheme, row_weights(layer, arguments)))
+            observer(layer, AttentionRows(layer.num_heads, real, layer.scheme, row_weights(layer, arguments)))
 
     with ExitStack() as stack:
         for layer in layers:
@@ -94,7 +94,7 @@ def row_weights(layer: MultiheadAttention, arguments: Mapping[str, Any]) -> Call
     weight_options = {"need_weights": True, "average_attn_weights": False, "need_received": False}
 
     def compute(start: int, stop: int) -> Tensor:
-        row_arguments = {"query": arguments["query"][:, start:stop], "offset": arguments.get("offset", 0) + start}
+        row_arguments = {"query": arguments["query"][:, start:stop], "offset": (arguments.get("offset") or 0) + start}
         if arguments.get("query_padding_mask") is not None:
             row_arguments["query_padding_mask"] = arguments["query_padding_mask"][:, start:stop]
         for name in ("attn_mask", "position_bias"):

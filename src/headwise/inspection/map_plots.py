@@ -45,7 +45,7 @@ def draw_maps(
         >>> import torch, headwise as hw
         >>> from headwise.inspection import draw_maps
         >>> x = torch.randn(1, 2, 3, 8)
-        >>> _, weights = hw.attend(x, x, x, scheme=hw.DistanceAware(heads=2), return_weights=True)
+        >>> weights = hw.attend(x, x, x, scheme=hw.DistanceAware(heads=2), return_weights=True).weights
         >>> figure = draw_maps([weights[0].detach()], ["the", "cat", "sat"], ["distance-aware"])
     """
     rows: list[Maps] = [np.asarray(row, dtype=np.float64) for row in maps]

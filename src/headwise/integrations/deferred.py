@@ -112,8 +112,7 @@ def compute(batch: Iterable[DeferredReceived]) -> None:
 
 def received_by_attend(layer: LayerQK) -> Tensor:
     """Compute the received attention of one layer with `attend`, for inputs that the kernels do not support."""
-    received: Tensor
-    _, received = attend(
+    received = attend(
         layer.q,
         layer.k,
         layer.k,
@@ -123,5 +122,6 @@ def received_by_attend(layer: LayerQK) -> Tensor:
         causal=layer.causal,
         scale=layer.scale,
         return_received=True,
-    )
+    ).received
+    assert received is not None
     return received

@@ -204,13 +204,13 @@ def record_directly(call: AttentionCall, required_fields: frozenset[RecordField]
         scores_are_products=type(call.options["scheme"]) is Plain and call.options["position_bias"] is None,
     )
     options = call.options | {f"return_{name}": True for name in names}
-    output, *results = attend(call.q, call.k, call.v, query_padding=padding, **options)
-    fields = dict(zip(names, results, strict=True))
+    result = attend(call.q, call.k, call.v, query_padding=padding, **options)
+    fields = {name: getattr(result, name) for name in names}
     return LayerRecord(
         q=call.q,
         k=call.k,
         v=call.v,
-        output=output,
+        output=result.output,
         received_or_deferred=fields.pop("received"),
         scale=call.scale,
         causal=call.options["causal"],

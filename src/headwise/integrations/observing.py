@@ -64,8 +64,7 @@ def row_weights(
             for name, x in options.items()
             if name in ("mask", "position_bias")
         }
-        weights: Tensor
-        _, weights = attend(
+        weights: Tensor = attend(
             q[:, :, start:stop],
             k,
             v,
@@ -73,7 +72,7 @@ def row_weights(
             query_padding=real[:, start:stop],
             return_weights=True,
             backend="reference",
-        )
+        ).weights
         return weights
 
     return compute

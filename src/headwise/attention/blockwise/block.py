@@ -44,13 +44,17 @@ class OperatorArguments:
     value_table: Tensor | None  # (H or 1, R, D)
     coefficients: Tensor | None  # f of every distance, (H or 1, distances)
     bias: Tensor | None  # broadcastable to (B, H, N, M)
+    sinks: Tensor | None  # (H,)
     mask: Tensor | None  # broadcastable to (B, H, N, M)
     key_padding: Tensor | None  # (B, M)
     query_padding: Tensor | None  # (B, N)
     seed: Tensor | None  # of dropout; None: no dropout
     scale: float
+    softcap: float  # 0: none
     offset: int
     causal: bool
+    window_left: int  # −1: no limit
+    window_right: int
     table_start: int
     is_full_table: bool
     adjust: str
@@ -61,6 +65,28 @@ class OperatorArguments:
     want_lse: bool
     want_weights: bool
 
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """Number of positions before and after its own that a query attends to, or None."""
+        has_window = self.window_left >= 0 or self.window_right >= 0
+        return (self.window_left, self.window_right) if has_window else None
+
+    def key_range(self, batch: slice, heads: slice, queries: slice) -> slice:
+        """Return the keys between the first and the last that some query of a block may attend to."""
+        start, stop = 0, self.k.shape[2]
+        first, last = self.offset + queries.start, self.offset + queries.stop - 1  # positions
+        right = 0 if self.causal else self.window_right
+        if right >= 0:
+            stop = max(0, min(stop, last + right + 1))
+        if self.window_left >= 0:
+            start = min(stop, max(0, first - self.window_left))
+        if self.mask is not None and self.mask.device.type == "cpu" and self.mask.shape[3] > 1:
+            parts = (batch, heads, queries)
+            index = tuple(slice(None) if n == 1 else part for n, part in zip(self.mask.shape[:3], parts, strict=True))
+            allowed = self.mask[index][..., start:stop].any(dim=(0, 1, 2)).nonzero()
+            start, stop = (start + int(allowed[0]), start + int(allowed[-1]) + 1) if len(allowed) else (start, start)
+        return slice(start, stop)
+
     def blocks(self) -> Iterator["Block"]:
         """Yield blocks of batch items × heads × queries that cover every query once, in a fixed order.
 
@@ -69,6 +95,8 @@ class OperatorArguments:
         """
         batch, heads, n, _ = self.q.shape
         m = max(1, self.k.shape[2])
+        if self.window is not None and min(self.window) >= 0:
+            m = min(m, sum(self.window) + MIN_BLOCK_ROWS)
         block_rows = max(1, min(n, MAX_BLOCK_ROWS, max(MIN_BLOCK_ROWS, BLOCK_PAIRS // m)))
         block_batch = max(1, min(batch, BLOCK_PAIRS // (block_rows * m)))
         block_heads = max(1, BLOCK_PAIRS // (block_batch * block_rows * m))
@@ -92,11 +120,12 @@ class Block:
     Attributes:
         rows: index of the block's queries in tensors (B, H, N, …).
         keys: the block's keys, as a slice of M.
-        block_start: position of the block's first query.
+        block_start: position of the block's first query, relative to that of its first key.
         q, relative_q: scaled queries, (b, h, n, E).
         k, v: keys and values, repeated for each query head, (b, h, m, E) and (b, h, m, D).
         f: distance coefficients of the pairs, (h or 1, n, m), or None.
         allowed: pairs that may attend, broadcastable to (b, h, n, m), or None if all may.
+        tanh: tanh(s / softcap), (b, h, n, m); set by `masked_scores` with a softcap.
         unmasked: pairs with a finite score, (b, h, n, m); set by `masked_scores` if f is added late.
     """
 
@@ -104,9 +133,9 @@ class Block:
         a = self.arguments = arguments
         self.batch, self.heads, self.index = batch, heads, index
         self.rows = batch, heads, queries
-        self.block_start = a.offset + queries.start
-        self.n, m = queries.stop - queries.start, a.k.shape[2]
-        self.keys = slice(min(m, self.block_start + self.n) if a.causal else m)
+        self.n, self.keys = queries.stop - queries.start, a.key_range(batch, heads, queries)
+        self.m = self.keys.stop - self.keys.start
+        self.block_start = a.offset + queries.start - self.keys.start
         group_size = a.q.shape[1] // a.k.shape[1]
         self.key_heads = torch.arange(heads.start, heads.stop, device=a.k.device) // group_size
 
@@ -115,12 +144,13 @@ class Block:
         self.k, self.v = (
             x[batch, heads, self.keys] if group_size == 1 else x[batch, self.key_heads, self.keys] for x in (a.k, a.v)
         )
-        self.positions_l = relative_positions(self.n, self.keys.stop, self.block_start, a.q.device)
+        self.positions_l = relative_positions(self.n, self.m, self.block_start, a.q.device)
         self.allowed = allowed_pairs(
             self.n,
-            self.keys.stop,
+            self.m,
             query_position=self.block_start,
-            causal=a.causal and self.keys.stop > self.block_start + 1,
+            causal=a.causal and self.m > self.block_start + 1,
+            window=a.window,
             key_padding=None if a.key_padding is None else a.key_padding[batch, self.keys],
             query_padding=None if a.query_padding is None else a.query_padding[batch, queries],
             mask=None if a.mask is None else self.slice_map(a.mask),
@@ -145,6 +175,9 @@ class Block:
             s = x.clamp(min=0).mul_(self.f) if a.rectify else x * self.f
         elif self.f is not None and a.adjust == "early-add":
             s = s.add_(self.f, alpha=LOG2E)
+        if a.softcap:
+            self.tanh = torch.tanh(s / (a.softcap * LOG2E))
+            s = self.tanh * (a.softcap * LOG2E)
         if a.bias is not None:
             s = s.add_(self.slice_map(a.bias), alpha=LOG2E)
         if self.allowed is not None:
@@ -158,15 +191,30 @@ class Block:
 
         Rows without any key have numerators 0 and log-sum +∞, so that 2^(s − log-sum) is 0 in the backward pass too.
         """
-        if not self.keys.stop:
+        sinks = self.sink_scores()
+        if not self.m and sinks is None:
             return s, s.new_zeros(*s.shape[:3], 1), s.new_full((*s.shape[:3], 1), torch.inf)
-        row_max = s.amax(dim=-1, keepdim=True)
+        row_max = s.amax(dim=-1, keepdim=True) if self.m else s.new_full((*s.shape[:3], 1), -torch.inf)
+        if sinks is not None:
+            row_max = torch.maximum(row_max, sinks)
         empty = row_max == -torch.inf
         row_max.masked_fill_(empty, 0.0)
         numerators = s.sub_(row_max).exp2_()
         row_sum = numerators.sum(dim=-1, keepdim=True)
+        if sinks is not None:
+            row_sum += (sinks - row_max).exp2()
         lse = (row_max + row_sum.log2()).masked_fill_(empty, torch.inf)
         return numerators, row_sum.reciprocal_().masked_fill_(empty, 0.0), lse
+
+    def sink_scores(self) -> Tensor | None:
+        """Return log₂e · the sinks' scores, (b, h, n, 1); −∞ for padding queries."""
+        a = self.arguments
+        if a.sinks is None:
+            return None
+        sinks = (a.sinks[self.heads] * LOG2E)[:, None, None].expand(*self.q.shape[:3], 1)
+        if a.query_padding is not None:
+            sinks = sinks.masked_fill(~a.query_padding[self.batch, None, self.rows[2], None], -torch.inf)
+        return sinks
 
     def adjust_late(self, p: Tensor) -> Tensor:
         """Compute the weights W from the softmax P."""
@@ -182,7 +230,7 @@ class Block:
         if a.seed is None:
             return None
         generator = torch.Generator(a.q.device).manual_seed(int(a.seed) + self.index)
-        mask = self.q.new_empty(*self.q.shape[:3], self.keys.stop)
+        mask = self.q.new_empty(*self.q.shape[:3], self.m)
         return mask.bernoulli_(1 - a.dropout, generator=generator).div_(1 - a.dropout)
 
     def slice_map(self, x: Tensor) -> Tensor:
@@ -201,17 +249,22 @@ class Block:
             return skew(x @ table[:, self.rows_l(table)].mT)
         return gather_rows(x @ table.mT, self.rows_nm(table))
 
-    def multiply_table_backward(self, grad: Tensor, x: Tensor, table: Tensor, table_grad: Tensor) -> Tensor:
-        """Return the gradient of x in `multiply_table`, (b, h, n, width), and add the table's to `table_grad`."""
+    def multiply_table_backward(self, grad: Tensor, table: Tensor) -> Tensor:
+        """Return the gradient of x in `multiply_table`, (b, h, n, width)."""
+        table = self.slice_heads(table)
+        if self.arguments.is_full_table:
+            return unskew(grad) @ table[:, self.rows_l(table)]
+        return scatter_add_rows(grad, self.rows_nm(table), table.shape[1]) @ table
+
+    def add_table_grad(self, grad: Tensor, x: Tensor, table: Tensor, table_grad: Tensor) -> None:
+        """Add the gradient of the table in `multiply_table` to `table_grad`."""
         table, table_grad = self.slice_heads(table), self.slice_heads(table_grad)
         if self.arguments.is_full_table:
-            by_diagonal, rows_l = unskew(grad), self.rows_l(table)
-            by_row = (by_diagonal.mT @ x).sum(dim=0)
-            table_grad.index_add_(1, rows_l, by_row.sum_to_size(table_grad.shape[0], *by_row.shape[1:]))
-            return by_diagonal @ table[:, rows_l]
+            by_row = (unskew(grad).mT @ x).sum(dim=0)
+            table_grad.index_add_(1, self.rows_l(table), by_row.sum_to_size(table_grad.shape[0], *by_row.shape[1:]))
+            return
         by_row = scatter_add_rows(grad, self.rows_nm(table), table.shape[1])
         table_grad += (by_row.mT @ x).sum_to_size(table_grad.shape)
-        return by_row @ table
 
     def rows_l(self, table: Tensor) -> Tensor:
         """Return the table row of every diagonal, (l,)."""

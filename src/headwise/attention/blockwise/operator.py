@@ -13,8 +13,9 @@ from headwise.attention.types import AttentionInputs, AttentionOutput
 
 SCHEMA = (
     "Tensor q, Tensor k, Tensor v, Tensor? relative_q, Tensor? key_table, Tensor? value_table, Tensor? coefficients, "
-    "Tensor? bias, Tensor? mask, Tensor? key_padding, Tensor? query_padding, Tensor? seed, float scale, "
-    "SymInt offset, bool causal, SymInt table_start, bool is_full_table, str adjust, bool rectify, float dropout, "
+    "Tensor? bias, Tensor? sinks, Tensor? mask, Tensor? key_padding, Tensor? query_padding, Tensor? seed, float scale, "
+    "float softcap, SymInt offset, bool causal, SymInt window_left, SymInt window_right, SymInt table_start, "
+    "bool is_full_table, str adjust, bool rectify, float dropout, "
     "bool want_received, bool want_weight_norms, bool want_lse, bool want_weights"
 )
 
@@ -24,7 +25,8 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
     terms, dtype = inputs.terms, inputs.compute_dtype
     relative_q = None if terms.biases is None else terms.relative_q
     projections = (terms.content_q, terms.k, inputs.v, relative_q)
-    differentiable = (*projections, terms.key_table, terms.value_table, inputs.distance_coefficients(), inputs.bias)
+    tables = (terms.key_table, terms.value_table, inputs.distance_coefficients())
+    differentiable = (*projections, *tables, inputs.bias, inputs.sinks)
     output, lse, received, weight_norms, weights = operators(
         *(None if x is None else x.to(dtype) for x in differentiable),
         inputs.mask,
@@ -32,8 +34,10 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         inputs.query_padding,
         torch.randint(2**62, ()) if inputs.dropout > 0 else None,
         inputs.scale,
+        inputs.softcap or 0.0,
         inputs.offset,
         inputs.causal,
+        *((-1, -1) if inputs.window is None else inputs.window),
         terms.table_start,
         terms.is_full_table,
         terms.adjust,
@@ -59,10 +63,10 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def _backward(*arguments: Any) -> tuple[Tensor, ...]:
-    *forward_arguments, needs_bias, lse, d_output, d_lse, d_received, d_weight_norms, d_weights = arguments
+    *forward_arguments, needs_grad, lse, d_output, d_lse, d_received, d_weight_norms, d_weights = arguments
     a = OperatorArguments(*forward_arguments)
     with torch.autocast(a.q.device.type, enabled=False):
-        grads = passes.backward(a, needs_bias, lse, d_output, d_lse, d_received, d_weight_norms, d_weights)
+        grads = passes.backward(a, needs_grad, lse, d_output, d_lse, d_received, d_weight_norms, d_weights)
         return tuple(grads.values())
 
 
@@ -71,15 +75,15 @@ def _fake_forward(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def _fake_backward(*arguments: Any) -> tuple[Tensor, ...]:
-    *forward_arguments, needs_bias, _lse, _d_output, _d_lse, _d_received, _d_weight_norms, _d_weights = arguments
-    return tuple(passes.allocate_gradients(OperatorArguments(*forward_arguments), needs_bias).values())
+    *forward_arguments, needs_grad, _lse, _d_output, _d_lse, _d_received, _d_weight_norms, _d_weights = arguments
+    return tuple(passes.allocate_gradients(OperatorArguments(*forward_arguments), needs_grad).values())
 
 
 operators = Operators(
     "blockwise",
     SCHEMA,
-    num_tensors=12,
-    num_differentiable=8,
+    num_tensors=13,
+    num_differentiable=9,
     num_outputs=5,
     saved_outputs=(1,),
     forward=_forward,

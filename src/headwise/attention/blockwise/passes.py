@@ -3,12 +3,13 @@
 Names of tensors of one block follow the equations of `types.py`: x, s, p, w, f, o, and dx, ds, … for their gradients.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from headwise.attention.blockwise.block import LOG2E, OperatorArguments
+from headwise.attention.blockwise.block import LOG2E, Block, OperatorArguments
 from headwise.attention.diagonals import diagonal_sums, scatter_add_rows
 
 
@@ -48,7 +49,7 @@ def forward(a: OperatorArguments) -> ForwardOutputs:
 
 def backward(
     a: OperatorArguments,
-    needs_bias: bool,
+    needs_grad: Sequence[bool],
     lse: Tensor,
     d_output: Tensor,
     d_lse: Tensor | None,
@@ -56,22 +57,26 @@ def backward(
     d_weight_norms: Tensor,
     d_weights: Tensor,
 ) -> dict[str, Tensor]:
-    """Compute the gradient of each differentiable argument, by name; empty for arguments that are absent."""
-    grads = allocate_gradients(a, needs_bias)
+    """Compute the gradients that are needed, by argument name; the others are empty."""
+    grads = allocate_gradients(a, needs_grad)
+    needs = {name for name, is_needed in zip(grads, needs_grad, strict=True) if is_needed}
     for block in a.blocks():
         x = block.raw_scores()
         p = block.masked_scores(x).sub_(lse[block.rows]).exp2_()
         w = block.adjust_late(p)
-        f = block.f
         dropout_mask = block.draw_dropout_mask()
         dropped = w if dropout_mask is None else w * dropout_mask
         do = d_output[block.rows]
+        if "v" in needs:
+            block.add_key_grad(grads["v"], dropped.mT @ do)
+        if a.value_table is not None and "value_table" in needs:
+            block.add_table_grad(dropped, do, a.value_table, grads["value_table"])
+        if not needs - {"v", "value_table"}:
+            continue
 
-        block.add_key_grad(grads["v"], dropped.mT @ do)
         dw = do @ block.v.mT
         if a.value_table is not None:
             dw += block.multiply_table(do, a.value_table)
-            block.multiply_table_backward(dropped, do, a.value_table, grads["value_table"])
         if dropout_mask is not None:
             dw *= dropout_mask
         if a.want_received:
@@ -80,40 +85,77 @@ def backward(
             dw.addcmul_(w, d_weight_norms[block.rows][..., None], value=2)
         if a.want_weights:
             dw += d_weights[*block.rows, block.keys]
-
-        dp, df = dw, None
-        if f is not None and a.adjust == "late-multiply":
-            dp, df = dw * f, dw * p
-        elif f is not None and a.adjust == "late-add":
-            df = dw * block.unmasked
-        ds = torch.ops.aten._softmax_backward_data(dp, p, -1, p.dtype)
-        if d_lse is not None:
-            ds.addcmul_(p, d_lse[block.rows], value=LOG2E)  # lse is in base 2
-        if needs_bias:
+        ds = _score_gradients(a, block, grads, needs, lse, p, dw, d_lse)
+        if "bias" in needs:
             bias_grad = block.slice_map(grads["bias"])
             bias_grad += ds.sum_to_size(bias_grad.shape)
-
-        dx = ds
-        if f is not None and a.adjust == "early-multiply":
-            if a.rectify:
-                ds = torch.ops.aten.threshold_backward(ds, x, 0)
-            df = x.mul_(ds)
-            dx = ds.mul_(f)
-        elif f is not None and a.adjust == "early-add":
-            df = ds
-        if df is not None and a.coefficients is not None:
-            df_by_diagonal = diagonal_sums(df.sum(dim=0) if len(df) > 1 else df[0])
-            if a.adjust == "early-multiply":
-                df_by_diagonal /= LOG2E  # x is in base 2
-            block.add_coefficient_grad(grads["coefficients"], df_by_diagonal)
-
-        grads["q"][block.rows] += (dx @ block.k).mul_(a.scale)
-        block.add_key_grad(grads["k"], dx.mT @ block.q)
-        if a.key_table is not None:
-            relative_q_grad = grads["q" if a.relative_q is None else "relative_q"][block.rows]
-            dq = block.multiply_table_backward(dx, block.relative_q, a.key_table, grads["key_table"])
-            relative_q_grad += dq.mul_(a.scale)
+        _input_gradients(a, block, grads, needs, x, ds)
     return grads
+
+
+def _score_gradients(
+    a: OperatorArguments,
+    block: Block,
+    grads: dict[str, Tensor],
+    needs: set[str],
+    lse: Tensor,
+    p: Tensor,
+    dw: Tensor,
+    d_lse: Tensor | None,
+) -> Tensor:
+    """Return ds, the gradient of the scores including their bias; add the gradients of late coefficients and sinks."""
+    dp, f = dw, block.f
+    if f is not None and a.adjust == "late-multiply":
+        dp = dw * f
+        _add_coefficient_grad(block, grads, needs, dw * p)
+    elif f is not None and a.adjust == "late-add":
+        _add_coefficient_grad(block, grads, needs, dw * block.unmasked)
+    sinks = block.sink_scores() if "sinks" in needs else None
+    if sinks is not None:
+        delta = (p * dp).sum(dim=-1, keepdim=True)
+        if d_lse is not None:
+            delta -= d_lse[block.rows] * LOG2E
+        grads["sinks"][block.heads] -= ((sinks - lse[block.rows]).exp2() * delta).sum(dim=(0, 2, 3))
+    ds = torch.ops.aten._softmax_backward_data(dp, p, -1, p.dtype)
+    if d_lse is not None:
+        ds.addcmul_(p, d_lse[block.rows], value=LOG2E)  # lse is in base 2
+    return ds  # type: ignore[no-any-return]
+
+
+def _input_gradients(
+    a: OperatorArguments, block: Block, grads: dict[str, Tensor], needs: set[str], x: Tensor, ds: Tensor
+) -> None:
+    """Add the gradients of everything that the scores are computed from, given ds. Overwrites x and ds."""
+    f = block.f
+    if a.softcap:
+        ds = ds * (1 - block.tanh.square())
+    dx = ds
+    if f is not None and a.adjust == "early-multiply":
+        if a.rectify:
+            ds = torch.ops.aten.threshold_backward(ds, x, 0)
+        _add_coefficient_grad(block, grads, needs, x.mul_(ds), scale=1 / LOG2E)  # x is in base 2
+        dx = ds.mul_(f)
+    elif f is not None and a.adjust == "early-add":
+        _add_coefficient_grad(block, grads, needs, ds)
+    if "q" in needs:
+        grads["q"][block.rows] += (dx @ block.k).mul_(a.scale)
+    if "k" in needs:
+        block.add_key_grad(grads["k"], dx.mT @ block.q)
+    if a.key_table is not None and "key_table" in needs:
+        block.add_table_grad(dx, block.relative_q, a.key_table, grads["key_table"])
+    relative_q = "q" if a.relative_q is None else "relative_q"
+    if a.key_table is not None and relative_q in needs:
+        relative_q_grad = grads[relative_q][block.rows]
+        relative_q_grad += block.multiply_table_backward(dx, a.key_table).mul_(a.scale)
+
+
+def _add_coefficient_grad(
+    block: Block, grads: dict[str, Tensor], needs: set[str], df: Tensor, *, scale: float = 1.0
+) -> None:
+    """Add the gradients of each pair's coefficient, times a factor."""
+    if "coefficients" in needs:
+        df_by_diagonal = diagonal_sums(df.sum(dim=0) if len(df) > 1 else df[0])
+        block.add_coefficient_grad(grads["coefficients"], df_by_diagonal * scale)
 
 
 def allocate_outputs(a: OperatorArguments) -> ForwardOutputs:
@@ -128,8 +170,8 @@ def allocate_outputs(a: OperatorArguments) -> ForwardOutputs:
     )
 
 
-def allocate_gradients(a: OperatorArguments, needs_bias: bool) -> dict[str, Tensor]:
-    """Return zeros of the shapes of the differentiable arguments, in their order."""
+def allocate_gradients(a: OperatorArguments, needs_grad: Sequence[bool]) -> dict[str, Tensor]:
+    """Return zeros of the shapes of the arguments that need a gradient, in the order of all differentiable ones."""
     tensors = {
         "q": a.q,
         "k": a.k,
@@ -138,6 +180,10 @@ def allocate_gradients(a: OperatorArguments, needs_bias: bool) -> dict[str, Tens
         "key_table": a.key_table,
         "value_table": a.value_table,
         "coefficients": a.coefficients,
-        "bias": a.bias if needs_bias else None,
+        "bias": a.bias,
+        "sinks": a.sinks,
     }
-    return {name: a.q.new_zeros(0 if x is None else x.shape) for name, x in tensors.items()}
+    return {
+        name: a.q.new_zeros(0 if x is None or not is_needed else x.shape)
+        for (name, x), is_needed in zip(tensors.items(), needs_grad, strict=True)
+    }

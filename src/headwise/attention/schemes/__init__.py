@@ -3,19 +3,23 @@
 import inspect
 from typing import Any, Literal
 
+from headwise.attention.schemes.alibi import Alibi
 from headwise.attention.schemes.distance_aware import DistanceAware
 from headwise.attention.schemes.plain import Plain
 from headwise.attention.schemes.relative_positions import RelativePositions
+from headwise.attention.schemes.rotary import Rotary
 from headwise.attention.schemes.scheme import Scheme
 from headwise.attention.schemes.tener import Tener
 from headwise.attention.schemes.transformer_xl import TransformerXL
 
 __all__ = [
     "SCHEMES",
+    "Alibi",
     "DistanceAware",
     "ModelSchemeName",
     "Plain",
     "RelativePositions",
+    "Rotary",
     "Scheme",
     "SchemeName",
     "Tener",

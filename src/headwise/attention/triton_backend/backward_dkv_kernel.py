@@ -3,12 +3,12 @@
 import triton
 import triton.language as tl
 
-from headwise.attention.triton_backend.backward_kernels import (
+from headwise.attention.triton_backend.backward_delta_kernel import (
     delta_of_lse_and_norms,
     delta_of_output,
     load_twice_d_norms,
-    store_distance_partials,
 )
+from headwise.attention.triton_backend.backward_kernels import store_distance_partials
 from headwise.attention.triton_backend.clipped_table import load_edge, lookup_pairs
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
@@ -24,9 +24,11 @@ from headwise.attention.triton_backend.tiles import (
     dropout_mask,
     load_block,
     load_head_params,
+    load_slope,
     pair_distance,
     query_block_range,
     sum_far_blocks,
+    visited_tile,
 )
 from headwise.attention.triton_backend.transformer_xl_kernels import (
     KeyBlockShift,
@@ -41,14 +43,14 @@ def bwd_dkv_kernel(
     d_distance_partials_ptr, prefix_sums_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
     offset_sums_ptr, d_offset_sums_ptr, d_edge_sums_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
     bias_uv_ptr, u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr,
-    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, seed_ptr,
+    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
     stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
     stride_o_b, stride_o_h, stride_o_n, stride_do_b, stride_do_h, stride_do_n, stride_dq_b, stride_dq_h, stride_dq_n,
     stride_dk_b, stride_dk_h, stride_dk_m, stride_dv_b, stride_dv_h, stride_dv_m,
-    stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
+    stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m, stride_visited_b, stride_visited_h,
     stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
-    H, GROUP, n, m, q_offset, max_offset, scale, dropout, OPT: tl.constexpr,
+    H, GROUP, n, m, q_offset, window_left, window_right, softcap, max_offset, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv. One program per key block and key head.
 
@@ -81,6 +83,8 @@ def bwd_dkv_kernel(
         mods = MaskAndBias(
             key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
             bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
+            seq_ends_ptr, visited_ptr + b * stride_visited_b + h * stride_visited_h, window_left, window_right, softcap,
+            load_slope(w_ptr, h, OPT),
         )  # fmt: skip
         if OPT.relative_shift:
             shift = KeyBlockShift(
@@ -101,12 +105,8 @@ def bwd_dkv_kernel(
         far_is_zero = False
         if OPT.sum_far_keys:
             far_is_zero = head.w < 0.0
-            lo, hi = query_block_range(
-                block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, FAR_BEFORE, OPT
-            )
-            lo_after, hi_after = query_block_range(
-                block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, FAR_AFTER, OPT
-            )
+            lo, hi = query_block_range(block_start, n, m, q_offset, head, mods, FAR_BEFORE, OPT)
+            lo_after, hi_after = query_block_range(block_start, n, m, q_offset, head, mods, FAR_AFTER, OPT)
             if far_is_zero:
                 prefix_sums = prefix_sums_ptr + bh * (tl.cdiv(n, BLOCK_N) + 1) * (OPT.value_width + 1)
                 far_dv = sum_far_blocks(prefix_sums, lo, hi, lo_after, hi_after, offs_d, OPT.value_width)
@@ -116,12 +116,11 @@ def bwd_dkv_kernel(
                 dv += tl.where(is_valid[:, None], far_dv[None, :], 0.0)
         for REGION in tl.static_range(NUM_REGIONS):
             if (OPT.regions >> REGION) & 1:
-                lo, hi = query_block_range(
-                    block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, REGION, OPT
-                )
+                lo, hi = query_block_range(block_start, n, m, q_offset, head, mods, REGION, OPT)
                 if OPT.sum_far_keys and (REGION == FAR_BEFORE or REGION == FAR_AFTER):
                     hi = tl.where(far_is_zero, lo, hi)
-                for step in range(lo, hi):
+                for index in range(lo, hi):
+                    step = visited_tile(index, block_start // BLOCK_M, tl.cdiv(n, BLOCK_N), mods, OPT)
                     offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
                     i = offs_n[None, :]
                     q_bh = q_ptr + b * stride_q_b + h * stride_q_h
@@ -137,8 +136,10 @@ def bwd_dkv_kernel(
                         delta += delta_of_lse_and_norms(
                             d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr, bh, offs_n, n, OPT
                         )
-                    else:
+                    elif OPT.needs_dk:
                         delta = tl.load(delta_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
+                    else:  # only dv is computed
+                        delta = tl.zeros([BLOCK_N], tl.float32)
                     if OPT.relative_scores and REGION != DIAGONAL:
                         lse -= load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
                     d_edge_sum = tl.zeros([BLOCK_N], tl.float32)
@@ -152,7 +153,7 @@ def bwd_dkv_kernel(
                     if OPT.relative_shift:
                         x += shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT) + u_dot_k[:, None]
                     e, f = distance_factors(tile_i, tile_j, step * BLOCK_N + q_offset, block_start, head, REGION, OPT)
-                    s = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
+                    s, cap_derivative = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
                     p = tl.exp2(s - lse[None, :])
                     dp = tl.dot(v, tl.trans(do), input_precision=OPT.precision)
                     if OPT.offset_sums and REGION == DIAGONAL:
@@ -164,27 +165,40 @@ def bwd_dkv_kernel(
                         drop = dropout_mask(seed, i, j, dropout)
                         dropped_p = p * drop
                         dp *= drop
-                    dv = tl.dot(dropped_p.to(do.dtype), do, dv, input_precision=OPT.precision)
+                    if OPT.needs_dv:
+                        dv = tl.dot(dropped_p.to(do.dtype), do, dv, input_precision=OPT.precision)
                     if OPT.received:
                         dp += d_received[:, None]
                         if OPT.single_tile_backward:
                             delta += tl.sum(p * d_received[:, None], axis=0)
                     if OPT.weight_norms:
                         dp += p * load_twice_d_norms(d_weight_norms_ptr, bh, offs_n, n)[None, :]
+                    if OPT.single_tile_backward and OPT.distance:  # as delta_of_weights
+                        p_sum = tl.sum(p, axis=0)
+                        delta = tl.sum(p * dp, axis=0) / tl.where(p_sum > 0.0, p_sum, 1.0)
+                        if OPT.has_d_lse:
+                            delta -= LOG2E * tl.load(d_lse_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
                     dx = p * (dp - delta[None, :])
+                    if OPT.softcap:
+                        dx *= cap_derivative
                     if OPT.distance:
                         if OPT.rectify:
                             dx = tl.where(x > 0.0, dx, 0.0)
                         dx *= f
-                        if OPT.single_tile_backward:
+                        if OPT.single_tile_backward and OPT.needs_distance:
                             distance = pair_distance(tile_i, tile_j, step * BLOCK_N + q_offset, block_start)
                             dw, d_sharpness = distance_grads(dx, x, e, f, distance, head, 1, REGION, OPT)
-                            store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale)
+                            store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale, OPT)
+                    if OPT.slopes and OPT.single_tile_backward and OPT.needs_distance:
+                        distance = pair_distance(tile_i, tile_j, step * BLOCK_N + q_offset, block_start)
+                        dw = tl.sum(dx * distance, axis=1)
+                        store_distance_partials(d_distance_partials_ptr, bh, H, dw, dw, head, scale, OPT)
                     dx_low = dx.to(q.dtype)
-                    dk = tl.dot(dx_low, q, dk, input_precision=OPT.precision)
+                    if OPT.needs_dk:
+                        dk = tl.dot(dx_low, q, dk, input_precision=OPT.precision)
                     if OPT.relative_shift:
                         dx_sum += tl.sum(dx, axis=1)
-                    if OPT.single_tile_backward:
+                    if OPT.single_tile_backward and OPT.needs_dq:
                         dq = tl.dot(tl.trans(dx_low), k, input_precision=OPT.precision)
                         dq *= 1.0 / LOG2E if OPT.distance else scale
                         rows = offs_n[:, None]
@@ -194,9 +208,11 @@ def bwd_dkv_kernel(
         if OPT.relative_shift:
             u = tl.load(bias_uv_ptr + h * OPT.width + offs_e, mask=offs_e < OPT.width, other=0.0)
             dk += dx_sum[:, None] * u[None, :]
-    dk = (dk * (1.0 / LOG2E if OPT.distance else scale)).to(dk_ptr.dtype.element_ty)
-    dk_ptrs = dk_ptr + b * stride_dk_b + g * stride_dk_h + j * stride_dk_m + offs_e[None, :]
-    tl.store(dk_ptrs, dk, mask=(j < m) & (offs_e[None, :] < OPT.width))
-    dv = dv.to(dv_ptr.dtype.element_ty)
-    dv_ptrs = dv_ptr + b * stride_dv_b + g * stride_dv_h + j * stride_dv_m + offs_d[None, :]
-    tl.store(dv_ptrs, dv, mask=(j < m) & (offs_d[None, :] < OPT.value_width))
+    if OPT.needs_dk:
+        dk = (dk * (1.0 / LOG2E if OPT.distance else scale)).to(dk_ptr.dtype.element_ty)
+        dk_ptrs = dk_ptr + b * stride_dk_b + g * stride_dk_h + j * stride_dk_m + offs_e[None, :]
+        tl.store(dk_ptrs, dk, mask=(j < m) & (offs_e[None, :] < OPT.width))
+    if OPT.needs_dv:
+        dv = dv.to(dv_ptr.dtype.element_ty)
+        dv_ptrs = dv_ptr + b * stride_dv_b + g * stride_dv_h + j * stride_dv_m + offs_d[None, :]
+        tl.store(dv_ptrs, dv, mask=(j < m) & (offs_d[None, :] < OPT.value_width))

@@ -1,12 +1,17 @@
-"""Kernels of the backward pass that hold a block of queries: delta, dq and the gradient of a shared bias.
+"""Kernels of the backward pass that hold a block of queries: dq and the gradient of a shared bias.
 
-Weights are recomputed tile by tile, and every sum has a fixed order. delta_i = Σ_j P_ij dP_ij is the term that all
-weights of a softmax's row share. The legend is in `tiles.py`.
+Weights are recomputed tile by tile, and every sum has a fixed order. The legend is in `tiles.py`.
 """
 
 import triton
 import triton.language as tl
 
+from headwise.attention.triton_backend.backward_delta_kernel import (
+    delta_of_lse_and_norms,
+    delta_of_output,
+    delta_of_weights,
+    load_twice_d_norms,
+)
 from headwise.attention.triton_backend.clipped_table import (
     load_edge,
     lookup_pairs,
@@ -25,10 +30,13 @@ from headwise.attention.triton_backend.tiles import (
     distance_factors,
     distance_grads,
     dropout_mask,
+    first_key_block,
     key_block_range,
     load_block,
     load_head_params,
+    load_slope,
     pair_distance,
+    visited_tile,
 )
 from headwise.attention.triton_backend.transformer_xl_kernels import (
     QueryBlockShift,
@@ -40,118 +48,15 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
 
 
 @triton.jit
-def delta_of_output(
-    o_ptr, stride_o_n, do, offset_sums_ptr, d_offset_sums_ptr, bh, offs_n, offs_d, n, max_offset, OPT: tl.constexpr
-):
-    """Compute Σ_d dO O, plus the same sum over a query's sums of weights by offset."""
-    o = load_block(o_ptr, stride_o_n, offs_n, offs_d, n, OPT.value_width, OPT.block_d)
-    delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
-    if OPT.offset_sums:
-        num_offsets = 2 * max_offset + 1
-        for start in range(0, num_offsets, 16):
-            offs_r = start + tl.arange(0, 16)[None, :]
-            index = (bh * n + offs_n[:, None]) * num_offsets + offs_r
-            mask = (offs_n[:, None] < n) & (offs_r < num_offsets)
-            sums = tl.load(offset_sums_ptr + index, mask=mask, other=0.0).to(tl.float32)
-            delta += tl.sum(sums * tl.load(d_offset_sums_ptr + index, mask=mask, other=0.0).to(tl.float32), axis=1)
-    return delta
-
-
-@triton.jit
-def delta_of_lse_and_norms(d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr, bh, offs_n, n, OPT: tl.constexpr):
-    """Compute the part of delta from the gradients of weight norms and of lse, which is in base 2."""
-    delta = tl.zeros([offs_n.shape[0]], tl.float32)
-    if OPT.has_d_lse:
-        delta -= LOG2E * tl.load(d_lse_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
-    if OPT.weight_norms:
-        weight_norms = tl.load(weight_norms_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
-        delta += weight_norms * load_twice_d_norms(d_weight_norms_ptr, bh, offs_n, n)
-    return delta
-
-
-@triton.jit
-def load_twice_d_norms(d_weight_norms_ptr, bh, offs_n, n):
-    """Load 2 · d_weight_norms; times P_ij it is a part of dP_ij."""
-    return 2.0 * tl.load(d_weight_norms_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
-
-
-@triton.jit
-def store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale):
-    """Store this program's part of the gradients of a head's w and v, [2, B, H, blocks]."""
+def store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale, OPT: tl.constexpr):
+    """Store this program's part of the gradients of a head's w and v, or of its slope, [2, B, H, blocks]."""
     ptr = d_distance_partials_ptr + bh * tl.num_programs(0) + tl.program_id(0)
-    count = tl.num_programs(0) * H * tl.num_programs(2)
-    tl.store(ptr, tl.sum(dw) / LOG2E)
-    tl.store(ptr + count, tl.sum(d_sharpness) * (head.c * scale))
-
-
-@triton.jit
-def bwd_received_kernel(
-    q_ptr, k_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, d_received_ptr, w_ptr, sharpness_ptr,
-    relative_scores_ptr, edge_scores_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
-    offset_sums_ptr, d_offset_sums_ptr, bias_uv_ptr, dense_table_ptr,
-    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, stride_dense_table_h, stride_dense_table_r,
-    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_o_b, stride_o_h, stride_o_n,
-    stride_do_b, stride_do_h, stride_do_n, stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
-    stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
-    H, GROUP, n, m, q_offset, max_offset, scale, OPT: tl.constexpr,
-):  # fmt: skip
-    """Compute delta including Σ_j P_ij d_received_j. One program per query block."""
-    BLOCK_N: tl.constexpr = OPT.block_n
-    BLOCK_M: tl.constexpr = OPT.block_m
-    BLOCK_E: tl.constexpr = OPT.block_e
-    BLOCK_D: tl.constexpr = OPT.block_d
-    block_start = tl.program_id(0) * BLOCK_N
-    bh = batch_head_index()
-    b, h = bh // H, bh % H
-    offs_n = block_start + tl.arange(0, BLOCK_N)
-    i = offs_n[:, None]
-    tile_i, tile_j = tl.arange(0, BLOCK_N)[:, None], tl.arange(0, BLOCK_M)[None, :]
-    offs_e, offs_d = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_D)
-    # [BLOCK_N, BLOCK_E] and [BLOCK_N, BLOCK_D]
-    q = load_block(q_ptr + b * stride_q_b + h * stride_q_h, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)
-    do_bh = do_ptr + b * stride_do_b + h * stride_do_h
-    do = load_block(do_bh, stride_do_n, offs_n, offs_d, n, OPT.value_width, BLOCK_D)
-    o_bh = o_ptr + b * stride_o_b + h * stride_o_h
-    delta = delta_of_output(
-        o_bh, stride_o_n, do, offset_sums_ptr, d_offset_sums_ptr, bh, offs_n, offs_d, n, max_offset, OPT
-    )
-    delta += delta_of_lse_and_norms(d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr, bh, offs_n, n, OPT)
-    lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
-    k_ptr += b * stride_k_b + (h // GROUP) * stride_k_h
-    relative_scores_ptr += bh * n * (2 * max_offset + 1)
-    mods = MaskAndBias(
-        key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
-        bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
-    )  # fmt: skip
-    head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
-    if OPT.relative_shift:
-        q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
-        table_ptr = dense_table_ptr + h * stride_dense_table_h
-        shift = QueryBlockShift(relative_q, table_ptr, stride_dense_table_r, n - block_start, reserve_smem(OPT))
-        product = initial_product(shift, block_start // BLOCK_N, OPT)
-    for REGION in tl.static_range(NUM_REGIONS):
-        if (OPT.regions >> REGION) & 1:
-            lo, hi = key_block_range(
-                block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, REGION, OPT
-            )
-            region_lse = lse
-            if OPT.relative_scores and REGION != DIAGONAL:
-                region_lse -= load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
-            for step in range(lo, hi):
-                offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
-                j = offs_m[None, :]
-                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
-                d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
-                x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
-                if OPT.relative_scores and REGION == DIAGONAL:
-                    x += lookup_pairs(relative_scores_ptr, i, j, n, q_offset, max_offset)
-                if OPT.relative_shift:
-                    relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
-                    x += relative_x
-                _, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
-                s = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
-                delta += tl.sum(tl.exp2(s - region_lse[:, None]) * d_received[None, :], axis=1)
-    tl.store(delta_ptr + bh * n + offs_n, delta, mask=offs_n < n)
+    if OPT.slopes:
+        tl.store(ptr, tl.sum(dw))
+    else:
+        count = tl.num_programs(0) * H * tl.num_programs(2)
+        tl.store(ptr, tl.sum(dw) / LOG2E)
+        tl.store(ptr + count, tl.sum(d_sharpness) * (head.c * scale))
 
 
 @triton.jit
@@ -159,14 +64,15 @@ def bwd_dq_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, d_received_ptr, dq_ptr, d_relative_scores_ptr,
     d_scores_ptr, d_distance_partials_ptr, prefix_sums_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
     offset_sums_ptr, d_offset_sums_ptr, d_edge_sums_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
-    bias_uv_ptr, dense_table_ptr, relative_q_ptr, d_bias_u_partials_ptr,
-    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, seed_ptr,
+    bias_uv_ptr, dense_table_ptr, relative_q_ptr, d_bias_u_partials_ptr, sinks_ptr,
+    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
     stride_relative_q_b, stride_relative_q_h, stride_relative_q_n, stride_dense_table_h, stride_dense_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
     stride_o_b, stride_o_h, stride_o_n, stride_do_b, stride_do_h, stride_do_n, stride_dq_b, stride_dq_h, stride_dq_n,
-    stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
+    stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m, stride_visited_b, stride_visited_h,
     stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m, stride_d_scores_b, stride_d_scores_h, stride_d_scores_n,
-    H, GROUP, chunk_start, n, m, q_offset, max_offset, scale, dropout, OPT: tl.constexpr,
+    H, GROUP, chunk_start, n, m, q_offset, window_left, window_right, softcap, max_offset, scale, dropout,
+    OPT: tl.constexpr,
 ):  # fmt: skip
     """Compute dq, the gradient of the relative scores, and this block's part of the gradients of w and v.
 
@@ -198,7 +104,6 @@ def bwd_dq_kernel(
             o_bh, stride_o_n, do, offset_sums_ptr, d_offset_sums_ptr, bh, offs_n, offs_d, n, max_offset, OPT
         )
         delta += delta_of_lse_and_norms(d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr, bh, offs_n, n, OPT)
-        tl.store(delta_ptr + bh * n + offs_n, delta, mask=offs_n < n)
     twice_d_norms = tl.zeros([BLOCK_N], tl.float32)
     if OPT.weight_norms:
         twice_d_norms = load_twice_d_norms(d_weight_norms_ptr, bh, offs_n, n)
@@ -210,6 +115,8 @@ def bwd_dq_kernel(
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
+        seq_ends_ptr, visited_ptr + b * stride_visited_b + h * stride_visited_h, window_left, window_right, softcap,
+        load_slope(w_ptr, h, OPT),
     )  # fmt: skip
     head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
     if OPT.relative_shift:
@@ -219,10 +126,19 @@ def bwd_dq_kernel(
         tl.store(relative_q_ptrs, relative_q, mask=(i < n) & (offs_e[None, :] < OPT.width))
         table_ptr = dense_table_ptr + h * stride_dense_table_h
         shift = QueryBlockShift(relative_q, table_ptr, stride_dense_table_r, n - block_start, reserve_smem(OPT))
-        product = initial_product(shift, block_start // BLOCK_N, OPT)
+        first_step = first_key_block(block_start, n, m, q_offset, head, mods, OPT)
+        product = initial_product(shift, block_start // BLOCK_N, first_step, OPT)
     seed = 0
     if OPT.dropout:
         seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
+    if not OPT.received:
+        if OPT.distance:
+            if head.has_large_scores:
+                delta = delta_of_weights(
+                    q, do, lse, twice_d_norms, k_ptr, v_ptr, d_received_ptr, d_lse_ptr, seed, dropout, stride_k_m,
+                    stride_v_m, block_start, bh, h, n, m, q_offset, head, mods, sinks_ptr, OPT,
+                )  # fmt: skip
+        tl.store(delta_ptr + bh * n + offs_n, delta, mask=offs_n < n)
     d_scores = d_scores_ptr + b * stride_d_scores_b + h * stride_d_scores_h
     d_scores += (block_start - chunk_start).to(tl.int64) * stride_d_scores_n
     dq = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
@@ -232,9 +148,7 @@ def bwd_dq_kernel(
     sum_after = tl.zeros([BLOCK_N], tl.float32)
     for REGION in tl.static_range(NUM_REGIONS):
         if (OPT.regions >> REGION) & 1:
-            lo, hi = key_block_range(
-                block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, REGION, OPT
-            )
+            lo, hi = key_block_range(block_start, n, m, q_offset, head, mods, REGION, OPT)
             if OPT.sum_far_keys and (REGION == FAR_BEFORE or REGION == FAR_AFTER):
                 hi = tl.where(head.w < 0.0, lo, hi)  # far keys score 0 for every query
             region_lse, region_delta = lse, delta
@@ -245,7 +159,8 @@ def bwd_dq_kernel(
                 d_edge_sum = load_edge(d_edge_sums_ptr, bh, offs_n, n, REGION)
                 if not OPT.dropout:
                     region_delta -= d_edge_sum
-            for step in range(lo, hi):
+            for index in range(lo, hi):
+                step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
                 j = offs_m[None, :]
                 k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
@@ -260,7 +175,7 @@ def bwd_dq_kernel(
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
                 e, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
-                s = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
+                s, cap_derivative = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
                 p = tl.exp2(s - region_lse[:, None])
                 dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
                 if OPT.offset_sums and REGION == DIAGONAL:
@@ -277,15 +192,20 @@ def bwd_dq_kernel(
                 if OPT.store_d_scores:
                     d_scores_ptrs = d_scores + step * BLOCK_M + tile_i.to(tl.int64) * stride_d_scores_n + tile_j
                     tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
+                if OPT.softcap:
+                    dx *= cap_derivative
                 if OPT.distance:
                     if OPT.rectify:
                         dx = tl.where(x > 0.0, dx, 0.0)
                     dx *= f
+                if OPT.slopes and OPT.needs_distance:
+                    dw += tl.sum(dx * pair_distance(tile_i, tile_j, block_start + q_offset, step * BLOCK_M), axis=1)
+                if OPT.distance and OPT.needs_distance:
                     distance = pair_distance(tile_i, tile_j, block_start + q_offset, step * BLOCK_M)
                     dw_tile, d_sharpness_tile = distance_grads(dx, x, e, f, distance, head, 1, REGION, OPT)
                     dw += dw_tile
                     d_sharpness += d_sharpness_tile
-                if OPT.relative_scores:
+                if OPT.relative_scores and OPT.needs_relative:
                     if REGION == FAR_BEFORE:
                         sum_before += tl.sum(dx, axis=1) * scale
                     elif REGION == FAR_AFTER:
@@ -294,21 +214,23 @@ def bwd_dq_kernel(
                         before, after = store_by_offset(d_relative_scores, dx * scale, i, j, n, m, q_offset, max_offset)
                         sum_before += before
                         sum_after += after
-                dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
+                if OPT.needs_dq:
+                    dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
     dq *= 1.0 / LOG2E if OPT.distance else scale
     if OPT.relative_shift:
         partial_ptrs = d_bias_u_partials_ptr + (bh * tl.cdiv(n, BLOCK_N) + block_start // BLOCK_N) * OPT.width + offs_e
         tl.store(partial_ptrs, tl.sum(dq, axis=0), mask=offs_e < OPT.width)
-    dq_ptrs = dq_ptr + b * stride_dq_b + h * stride_dq_h + i * stride_dq_n + offs_e[None, :]
-    tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=(i < n) & (offs_e[None, :] < OPT.width))
+    if OPT.needs_dq:
+        dq_ptrs = dq_ptr + b * stride_dq_b + h * stride_dq_h + i * stride_dq_n + offs_e[None, :]
+        tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=(i < n) & (offs_e[None, :] < OPT.width))
     if OPT.sum_far_keys:  # this block's part of dv of far keys, whose weight is that of a score of 0
         far_dv = tl.sum(do.to(tl.float32) * tl.exp2(-lse)[:, None], axis=0)
         block_index = bh * (tl.num_programs(0) + 1) + tl.program_id(0) + 1
         far_dv_ptrs = prefix_sums_ptr + block_index * (OPT.value_width + 1) + offs_d
         tl.store(far_dv_ptrs, far_dv, mask=offs_d < OPT.value_width)
-    if OPT.distance:
-        store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale)
-    if OPT.relative_scores:
+    if (OPT.distance or OPT.slopes) and OPT.needs_distance:
+        store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale, OPT)
+    if OPT.relative_scores and OPT.needs_relative:
         store_clipped_sums(d_relative_scores, sum_before, sum_after, offs_n, n, max_offset)
 
 
@@ -316,11 +238,12 @@ def bwd_dq_kernel(
 def bwd_dbias_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, d_received_ptr, d_bias_ptr, w_ptr, sharpness_ptr,
     relative_scores_ptr, d_offset_sums_ptr, d_weight_norms_ptr,
-    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seed_ptr,
+    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
     stride_do_b, stride_do_h, stride_do_n, stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
     stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
-    H, GROUP, BIAS_B, BIAS_H, B, n, m, q_offset, max_offset, scale, dropout, OPT: tl.constexpr,
+    H, GROUP, BIAS_B, BIAS_H, B, n, m, q_offset, window_left, window_right, softcap, max_offset, scale, dropout,
+    OPT: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of a bias [BIAS_B, BIAS_H, N, M] that heads or batch elements share.
 
@@ -353,6 +276,8 @@ def bwd_dbias_kernel(
             mods = MaskAndBias(
                 key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
                 bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
+                seq_ends_ptr, visited_ptr, window_left, window_right, softcap,
+                load_slope(w_ptr, h, OPT),
             )  # fmt: skip
             head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
             x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
@@ -362,7 +287,7 @@ def bwd_dbias_kernel(
             if OPT.offset_sums:
                 dp += lookup_pairs(d_offset_sums_ptr + row_offset, i, j, n, q_offset, max_offset)
             _, f = distance_factors(i, j, q_offset, 0, head, DIAGONAL, OPT)
-            s = compute_scores(x, f, i, j, n, m, q_offset, mods, DIAGONAL, OPT)
+            s, _ = compute_scores(x, f, i, j, n, m, q_offset, mods, DIAGONAL, OPT)
             p = tl.exp2(s - lse[:, None])
             if OPT.dropout:
                 dp *= dropout_mask(tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32), i, j, dropout)

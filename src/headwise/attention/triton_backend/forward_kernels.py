@@ -23,11 +23,15 @@ from headwise.attention.triton_backend.tiles import (
     compute_scores,
     distance_factors,
     dropout_mask,
+    first_key_block,
     key_block_range,
     load_block,
     load_head_params,
+    load_sink,
+    load_slope,
     query_block_range,
     sum_far_blocks,
+    visited_tile,
 )
 from headwise.attention.triton_backend.transformer_xl_kernels import (
     KeyBlockShift,
@@ -43,13 +47,13 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
 @triton.jit
 def fwd_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, weight_norms_ptr, offset_sums_ptr, w_ptr, sharpness_ptr,
-    relative_scores_ptr, edge_scores_ptr, prefix_sums_ptr, bias_uv_ptr, dense_table_ptr,
-    key_padding_ptr, query_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, seed_ptr,
+    relative_scores_ptr, edge_scores_ptr, prefix_sums_ptr, bias_uv_ptr, dense_table_ptr, sinks_ptr,
+    key_padding_ptr, query_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
     stride_dense_table_h, stride_dense_table_r, stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
     stride_v_b, stride_v_h, stride_v_m, stride_o_b, stride_o_h, stride_o_n,
-    stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
+    stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m, stride_visited_b, stride_visited_h,
     stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
-    H, GROUP, n, m, q_offset, max_offset, scale, dropout, OPT: tl.constexpr,
+    H, GROUP, n, m, q_offset, window_left, window_right, softcap, max_offset, scale, dropout, OPT: tl.constexpr,
 ):  # fmt: skip
     """Compute o, lse, and on request weight norms and weight sums by relative position. One program per query block."""
     BLOCK_N: tl.constexpr = OPT.block_n
@@ -71,51 +75,61 @@ def fwd_kernel(
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
+        seq_ends_ptr, visited_ptr + b * stride_visited_b + h * stride_visited_h, window_left, window_right, softcap,
+        load_slope(w_ptr, h, OPT),
     )  # fmt: skip
     head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
     if OPT.relative_shift:
         q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
         table_ptr = dense_table_ptr + h * stride_dense_table_h
         shift = QueryBlockShift(relative_q, table_ptr, stride_dense_table_r, n - block_start, reserve_smem(OPT))
-        product = initial_product(shift, block_start // BLOCK_N, OPT)
+        first_step = first_key_block(block_start, n, m, q_offset, head, mods, OPT)
+        product = initial_product(shift, block_start // BLOCK_N, first_step, OPT)
     seed = 0
     if OPT.dropout:
         seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
 
-    row_max = tl.full([BLOCK_N], float("-inf"), tl.float32)
+    row_max = tl.full([BLOCK_N], 0.0 if OPT.sinks else float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_N], tl.float32)
     weight_norms = tl.zeros([BLOCK_N], tl.float32)
     sum_before = tl.zeros([BLOCK_N], tl.float32)  # weights of clipped relative positions
     sum_after = tl.zeros([BLOCK_N], tl.float32)
     acc = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    if OPT.sinks:
+        row_max += load_sink(sinks_ptr, h)
+        row_sum += 1.0
     far_is_zero = False
     if OPT.sum_far_keys:  # far keys have score 0: start with the sum of their values
         far_is_zero = head.w < 0.0
-        lo, hi = key_block_range(
-            block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, FAR_BEFORE, OPT
-        )
-        lo_after, hi_after = key_block_range(
-            block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, FAR_AFTER, OPT
-        )
+        lo, hi = key_block_range(block_start, n, m, q_offset, head, mods, FAR_BEFORE, OPT)
+        lo_after, hi_after = key_block_range(block_start, n, m, q_offset, head, mods, FAR_AFTER, OPT)
         kv_head = b * (H // GROUP) + h // GROUP
         prefix_sums = prefix_sums_ptr + kv_head * (tl.cdiv(m, BLOCK_M) + 1) * (OPT.value_width + 1)
         count = sum_far_blocks(prefix_sums, lo, hi, lo_after, hi_after, OPT.value_width, OPT.value_width)
         if far_is_zero & (count > 0.0):
-            row_max = tl.zeros([BLOCK_N], tl.float32)
-            row_sum += count
-            weight_norms += count
-            acc += sum_far_blocks(prefix_sums, lo, hi, lo_after, hi_after, offs_d, OPT.value_width)[None, :]
+            far_sum = sum_far_blocks(prefix_sums, lo, hi, lo_after, hi_after, offs_d, OPT.value_width)[None, :]
+            if OPT.sinks:
+                new_max = tl.maximum(row_max, 0.0)
+                factor = tl.exp2(-new_max)  # of a score of 0
+                row_sum = row_sum * tl.exp2(row_max - new_max) + count * factor
+                weight_norms += count * factor * factor
+                acc += far_sum * factor[:, None]
+                row_max = new_max
+            else:
+                row_max = tl.zeros([BLOCK_N], tl.float32)
+                row_sum += count
+                weight_norms += count
+                acc += far_sum
     for REGION in tl.static_range(NUM_REGIONS):
         if (OPT.regions >> REGION) & 1:
-            lo, hi = key_block_range(
-                block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, REGION, OPT
-            )
+            lo, hi = key_block_range(block_start, n, m, q_offset, head, mods, REGION, OPT)
             if OPT.sum_far_keys and (REGION == FAR_BEFORE or REGION == FAR_AFTER):
                 hi = tl.where(far_is_zero, lo, hi)
             edge_score = tl.zeros([BLOCK_N], tl.float32)
             if OPT.relative_scores and REGION != DIAGONAL:
                 edge_score = load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
-            for step in range(lo, hi):
+            for index in range(lo, hi):
+                step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
                 j = offs_m[None, :]
                 k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
@@ -127,9 +141,9 @@ def fwd_kernel(
                     x += relative_x
                 _, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
                 # A factor that all pairs share is applied in the exponent, where it takes no extra time.
-                exponent_factor = 1.0 if OPT.distance or OPT.bias else f
-                score_factor = f if OPT.distance or OPT.bias else 1.0
-                s = compute_scores(x, score_factor, i, j, n, m, q_offset, mods, REGION, OPT)
+                exponent_factor = 1.0 if OPT.distance or OPT.bias or OPT.softcap or OPT.slopes else f
+                score_factor = f if OPT.distance or OPT.bias or OPT.softcap or OPT.slopes else 1.0
+                s, _ = compute_scores(x, score_factor, i, j, n, m, q_offset, mods, REGION, OPT)
                 new_max = tl.maximum(row_max, tl.max(s, axis=1) * exponent_factor + edge_score)
                 finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
                 p = tl.exp2(s * exponent_factor - (finite_max - edge_score)[:, None])
@@ -169,17 +183,16 @@ def fwd_kernel(
         sum_before *= inv_sum
         sum_after *= inv_sum
         offset_sums = offset_sums_ptr + bh * n * (2 * max_offset + 1)
-        lo, hi = key_block_range(
-            block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, DIAGONAL, OPT
-        )
-        for step in range(lo, hi):
+        lo, hi = key_block_range(block_start, n, m, q_offset, head, mods, DIAGONAL, OPT)
+        for index in range(lo, hi):
+            step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
             offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
             j = offs_m[None, :]
             k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)
             x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
             if OPT.relative_scores:
                 x += lookup_pairs(relative_scores_ptr, i, j, n, q_offset, max_offset)
-            s = compute_scores(x, head.far_factor, i, j, n, m, q_offset, mods, DIAGONAL, OPT)
+            s, _ = compute_scores(x, head.far_factor, i, j, n, m, q_offset, mods, DIAGONAL, OPT)
             p = tl.exp2(s - lse[:, None])
             if OPT.dropout:
                 p *= dropout_mask(seed, i, j, dropout)
@@ -231,11 +244,11 @@ def prefix_sums_kernel(prefix_sums_ptr, blocks, OPT: tl.constexpr):
 def fwd_received_kernel(
     q_ptr, k_ptr, lse_ptr, received_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
     u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr, key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr,
-    stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h,
+    visited_ptr, stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
-    stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
+    stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m, stride_visited_b, stride_visited_h,
     stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
-    H, GROUP, n, m, q_offset, max_offset, scale, OPT: tl.constexpr,
+    H, GROUP, n, m, q_offset, window_left, window_right, softcap, max_offset, scale, OPT: tl.constexpr,
 ):  # fmt: skip
     """Compute received_j = Σ_i P_ij. One program per key block."""
     BLOCK_N: tl.constexpr = OPT.block_n
@@ -255,6 +268,8 @@ def fwd_received_kernel(
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
+        seq_ends_ptr, visited_ptr + b * stride_visited_b + h * stride_visited_h, window_left, window_right, softcap,
+        load_slope(w_ptr, h, OPT),
     )  # fmt: skip
     head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
     if OPT.relative_shift:
@@ -265,10 +280,9 @@ def fwd_received_kernel(
     received = tl.zeros([BLOCK_M], tl.float32)
     for REGION in tl.static_range(NUM_REGIONS):
         if (OPT.regions >> REGION) & 1:
-            lo, hi = query_block_range(
-                block_start, n, m, q_offset, head.far_distance, seq_starts_ptr, seq_ends_ptr, REGION, OPT
-            )
-            for step in range(lo, hi):
+            lo, hi = query_block_range(block_start, n, m, q_offset, head, mods, REGION, OPT)
+            for index in range(lo, hi):
+                step = visited_tile(index, block_start // BLOCK_M, tl.cdiv(n, BLOCK_N), mods, OPT)
                 offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
                 i = offs_n[None, :]
                 q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
@@ -281,6 +295,6 @@ def fwd_received_kernel(
                 if OPT.relative_shift:
                     x += shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT) + u_dot_k[:, None]
                 _, f = distance_factors(tile_i, tile_j, step * BLOCK_N + q_offset, block_start, head, REGION, OPT)
-                s = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
+                s, _ = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
                 received += tl.sum(tl.exp2(s - lse[None, :]), axis=1)
     tl.store(received_ptr + bh * m + offs_m, received, mask=offs_m < m)

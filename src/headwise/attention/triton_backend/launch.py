@@ -37,12 +37,17 @@ class Options:
     single_tile_backward: bool  # and bwd_dkv_kernel computes all gradients
     causal: bool
     distance: bool  # distance-aware attention
+    slopes: bool  # ALiBi
     rectify: bool
     sum_far_keys: bool  # far keys that score 0 enter as one prefix sum
     relative_scores: bool  # scores with a clipped table are added
     offset_sums: bool  # weights are summed by relative position, for a clipped table of values
     clipped_table: bool  # either of the two
     relative_shift: bool  # scores with a dense table are added
+    window: bool
+    softcap: bool
+    sinks: bool
+    skip_tiles: bool  # only tiles of `visited_tiles` are visited
     key_padding: bool
     query_padding: bool
     mask: bool
@@ -54,6 +59,11 @@ class Options:
     weight_norms: bool
     has_d_lse: bool  # lse has a gradient
     even_m: bool  # the number of keys is a multiple of block_m
+    needs_dq: bool  # gradients that kernels of the backward pass compute
+    needs_dk: bool
+    needs_dv: bool
+    needs_distance: bool  # those of w and v
+    needs_relative: bool  # those of scores with a clipped table
     fast: bool  # inline assembly for NVIDIA GPUs
     precision: str  # tl.dot's input_precision
 
@@ -119,3 +129,28 @@ def on_device(x: Tensor) -> AbstractContextManager[Any]:
     """Make the tensor's device the current one, on which kernels run."""
     is_other_device = x.is_cuda and x.device.index != torch.cuda.current_device()
     return torch.cuda.device(x.device) if is_other_device else nullcontext()
+
+
+@cache
+def kernels() -> Any:
+    """Return all kernels by name, or None if Triton is not installed."""
+    try:
+        from headwise.attention.triton_backend import (
+            backward_delta_kernel,
+            backward_dkv_kernel,
+            backward_kernels,
+            forward_kernels,
+            multi_layer_received_kernels,
+            transformer_xl_kernels,
+        )
+    except ImportError:
+        return None
+    modules = (
+        forward_kernels,
+        backward_delta_kernel,
+        backward_kernels,
+        backward_dkv_kernel,
+        transformer_xl_kernels,
+        multi_layer_received_kernels,
+    )
+    return {name: x for module in modules for name, x in vars(module).items() if name.endswith("_kernel")}

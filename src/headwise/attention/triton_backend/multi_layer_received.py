@@ -119,8 +119,8 @@ class _MultiLayerReceived(torch.autograd.Function):
 def _operator_arguments(q: Tensor, k: Tensor, padding: Tensor | None, scale: float, causal: bool) -> tuple[Any, ...]:
     """Return the arguments of the Triton operator for one layer, with the keys as values."""
     return (
-        *(q, k, k, None, None, None, None, None, None, None, padding, None, None, None, None),
-        *(scale, 0, causal, False, 0, False, 0.0, True, False),
+        *(q, k, k, None, None, None, None, None, None, None, None, padding, None, None, None, None),
+        *(scale, 0.0, 0, causal, -1, -1, False, 0, False, 0.0, True, False),
     )
 
 

@@ -33,8 +33,8 @@ def layer_pointer(ptr, layer_offsets_ptr, bh, B, H, COLUMN: tl.constexpr):
 @triton.jit
 def attention_weights(x, lse, i, j, n, m, scale, key_padding_ptr, REGION: tl.constexpr, OPT: tl.constexpr):
     """Compute P of a tile from q · k and lse."""
-    mods = MaskAndBias(key_padding_ptr, 0, 0, 0, 0, 0, 0, 0)
-    s = compute_scores(x, scale * LOG2E, i, j, n, m, 0, mods, REGION, OPT)
+    mods = MaskAndBias(key_padding_ptr, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    s, _ = compute_scores(x, scale * LOG2E, i, j, n, m, 0, mods, REGION, OPT)
     return tl.exp2(s - lse)
 
 
@@ -61,16 +61,16 @@ def multi_layer_lse_kernel(
     k_ptr = layer_pointer(k_ptr, layer_offsets_ptr, bh, B, H, K) + b * stride_k_b + (h // GROUP) * stride_k_h
     row_max = tl.full([BLOCK_N], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_N], tl.float32)
-    mods = MaskAndBias(key_padding_ptr + b * m, 0, 0, 0, 0, 0, 0, 0)
+    mods = MaskAndBias(key_padding_ptr + b * m, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     for REGION in tl.static_range(NUM_REGIONS):
         if (OPT.regions >> REGION) & 1:
-            lo, hi = key_block_range(block_start, n, m, 0, 0, 0, 0, REGION, OPT)
+            lo, hi = key_block_range(block_start, n, m, 0, 0, 0, REGION, OPT)
             for step in range(lo, hi):
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
                 k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                 i, j = offs_n[:, None], offs_m[None, :]
-                s = compute_scores(x, scale * LOG2E, i, j, n, m, 0, mods, REGION, OPT)
+                s, _ = compute_scores(x, scale * LOG2E, i, j, n, m, 0, mods, REGION, OPT)
                 new_max = tl.maximum(row_max, tl.max(s, axis=1))
                 finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
                 row_sum = row_sum * tl.exp2(row_max - finite_max) + tl.sum(tl.exp2(s - finite_max[:, None]), axis=1)
@@ -103,7 +103,7 @@ def multi_layer_received_kernel(
     received = tl.zeros([BLOCK_M], tl.float32)
     for REGION in tl.static_range(NUM_REGIONS):
         if (OPT.regions >> REGION) & 1:
-            lo, hi = query_block_range(block_start, n, m, 0, 0, 0, 0, REGION, OPT)
+            lo, hi = query_block_range(block_start, n, m, 0, 0, 0, REGION, OPT)
             for step in range(lo, hi):
                 offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
                 q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
@@ -140,7 +140,7 @@ def multi_layer_bwd_dq_kernel(
     for PASS in tl.static_range(2):  # pass 0 computes delta, pass 1 dq, which needs the complete delta
         for REGION in tl.static_range(NUM_REGIONS):
             if (OPT.regions >> REGION) & 1:
-                lo, hi = key_block_range(block_start, n, m, 0, 0, 0, 0, REGION, OPT)
+                lo, hi = key_block_range(block_start, n, m, 0, 0, 0, REGION, OPT)
                 for step in range(lo, hi):
                     offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
                     k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
@@ -186,7 +186,7 @@ def multi_layer_bwd_dk_kernel(
         d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)[:, None]
         for REGION in tl.static_range(NUM_REGIONS):
             if (OPT.regions >> REGION) & 1:
-                lo, hi = query_block_range(block_start, n, m, 0, 0, 0, 0, REGION, OPT)
+                lo, hi = query_block_range(block_start, n, m, 0, 0, 0, REGION, OPT)
                 for step in range(lo, hi):
                     offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
                     q = load_block(q_head_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]

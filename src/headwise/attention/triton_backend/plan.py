@@ -7,15 +7,16 @@ A dense table has a row for every relative position (`SchemeTerms.is_full_table`
 Axes: B batch, H query heads, G key heads, N queries, M keys, R rows of a table.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.attention.triton_backend.launch import Launch, Options, Tile
+from headwise.attention.triton_backend.launch import Launch, Options, Tile, kernels
 from headwise.attention.triton_backend.layouts import (
     edge_columns,
     has_contiguous_rows,
@@ -25,6 +26,7 @@ from headwise.attention.triton_backend.layouts import (
     tensor_strides,
     to_meta,
 )
+from headwise.attention.triton_backend.tile_sizes import fastest_tile, num_blocks, power_of_two
 
 #: Bits of Options.regions, in the order of `tiles.py`.
 FAR_BEFORE, BEFORE, DIAGONAL, AFTER, FAR_AFTER = (1 << region for region in range(5))
@@ -34,35 +36,18 @@ TABLE_PADDING = 64
 
 MAX_CACHED_PLANS = 1000
 
-
-@cache
-def kernels() -> Any:
-    """Return all kernels by name, or None if Triton is not installed."""
-    try:
-        from headwise.attention.triton_backend import (
-            backward_dkv_kernel,
-            backward_kernels,
-            forward_kernels,
-            multi_layer_received_kernels,
-            transformer_xl_kernels,
-        )
-    except ImportError:
-        return None
-    modules = (
-        forward_kernels,
-        backward_kernels,
-        backward_dkv_kernel,
-        transformer_xl_kernels,
-        multi_layer_received_kernels,
-    )
-    return {name: x for module in modules for name, x in vars(module).items() if name.endswith("_kernel")}
+#: Size of a window without a limit on one side. Positions plus this fit into 32 bits.
+NO_LIMIT = 2**30
 
 
 #: The operators' tensor arguments, by the names of the kernels' parameters.
 TENSOR_PARAMS = (
     "q_ptr", "k_ptr", "v_ptr", "w_ptr", "sharpness_ptr", "relative_scores_ptr", "bias_uv_ptr", "dense_table_ptr",
-    "bias_ptr", "mask_ptr", "key_padding_ptr", "query_padding_ptr", "seq_starts_ptr", "seq_ends_ptr", "seed_ptr",
+    "bias_ptr", "sinks_ptr", "mask_ptr", "key_padding_ptr", "query_padding_ptr", "seq_starts_ptr", "seq_ends_ptr",
+    "seed_ptr",
 )  # fmt: skip
+#: The differentiable ones, in the order of their gradients.
+DIFFERENTIABLE = tuple(name.removesuffix("_ptr") for name in TENSOR_PARAMS[:10])
 #: Indices of those whose rows must be contiguous.
 CONTIGUOUS_PARAMS = tuple(TENSOR_PARAMS.index(name) for name in ("q_ptr", "k_ptr", "v_ptr", "dense_table_ptr"))
 
@@ -79,14 +64,18 @@ class Plan:
         self.non_contiguous = [
             i for i in CONTIGUOUS_PARAMS if arguments[i] is not None and not has_contiguous_rows(arguments[i])
         ]
-        q, k, v, w, _, relative_scores, bias_uv, dense_table, bias, mask, *_ = arguments = self.contiguous_args(
+        q, k, v, w, sharpness, relative_scores, bias_uv, dense_table, bias, sinks, mask, *others = self.contiguous_args(
             arguments
         )
-        self.q, self.k, self.v, self.w, self.bias, self.mask = q, k, v, w, bias, mask
+        self.q, self.k, self.v, self.w, self.bias, self.sinks, self.mask = q, k, v, w, bias, sinks, mask
         self.relative_scores, self.bias_uv, self.dense_table = relative_scores, bias_uv, dense_table
-        self.key_padding, self.query_padding, self.seq_starts, self.seq_ends, self.seed = arguments[10:15]
-        self.scale, self.q_offset, self.causal, self.rectify, self.max_offset = arguments[15:20]
-        self.want_offset_sums, self.dropout, self.want_received, self.want_weight_norms = arguments[20:]
+        self.key_padding, self.query_padding, self.seq_starts, self.seq_ends, self.seed = others[:5]
+        self.scale, self.softcap, self.q_offset, self.causal, left, right, self.rectify, self.max_offset = others[5:13]
+        self.want_offset_sums, self.dropout, self.want_received, self.want_weight_norms = others[13:]
+        self.has_distance = w is not None and sharpness is not None
+        self.has_slopes = w is not None and sharpness is None
+        self.has_window = left >= 0 or right >= 0
+        self.window_left, self.window_right = (NO_LIMIT if limit < 0 else limit for limit in (left, right))
         self.device = q.device if device is None else device
         self.precision = torch.get_float32_matmul_precision()
         self.batch, self.heads, self.n, self.width = q.shape
@@ -110,21 +99,22 @@ class Plan:
             q.new_empty(self.query_shape, dtype=torch.float32) if self.want_weight_norms else None,
         )
 
-    def gradients(self, q: Tensor, needs_bias: bool) -> list[Tensor | None]:
-        """Allocate the gradients of the differentiable arguments that are present, in their order, on the device of q.
+    def gradients(self, q: Tensor, needs: frozenset[str]) -> dict[str, Tensor | None]:
+        """Allocate the gradients that are needed, on the device of q, by the names in DIFFERENTIABLE.
 
-        Those of w, sharpness and bias_uv are None here: they are created when their partial sums are reduced.
+        Those of w, sharpness, bias_uv and sinks are None here: they are created when their partial sums are reduced.
         """
-        bias = self.bias if needs_bias else None
-        return [
-            *(q.new_empty_strided(*self.output_layouts[name]) for name in ("dq", "dk", "dv")),
-            None,
-            None,
-            None if self.relative_scores is None else q.new_zeros(self.relative_scores.shape),
-            None,
-            None if self.dense_table is None else q.new_empty(self.dense_table.shape),
-            None if bias is None else q.new_zeros(bias.shape, dtype=bias.dtype),
-        ]
+        grads: dict[str, Tensor | None] = dict.fromkeys(DIFFERENTIABLE)
+        for name in ("q", "k", "v"):
+            if name in needs:
+                grads[name] = q.new_empty_strided(*self.output_layouts[f"d{name}"])
+        if self.relative_scores is not None and "relative_scores" in needs:
+            grads["relative_scores"] = q.new_zeros(self.relative_scores.shape)
+        if self.dense_table is not None and "dense_table" in needs:
+            grads["dense_table"] = q.new_empty(self.dense_table.shape)
+        if self.bias is not None and "bias" in needs:
+            grads["bias"] = q.new_zeros(self.bias.shape, dtype=self.bias.dtype)
+        return grads
 
     @cached_property
     def output_layouts(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -168,6 +158,7 @@ class Plan:
         num_queries: int = 0,
         has_d_lse: bool = False,
         store_d_scores: bool = False,
+        needs: frozenset[str] = frozenset(),
         **arguments: Any,
     ) -> Launch:
         """Build the launch of a kernel.
@@ -184,6 +175,7 @@ class Plan:
             num_queries: number of queries, if the launch covers only a chunk of them.
             has_d_lse: whether lse has a gradient.
             store_d_scores: whether the gradient of each pair's score is stored.
+            needs: the differentiable arguments whose gradients are needed.
             arguments: further arguments of the kernel.
         """
         tile = self.tile(tile_name)
@@ -209,27 +201,40 @@ class Plan:
             "n": self.n,
             "m": self.m,
             "q_offset": self.q_offset,
+            "window_left": self.window_left,
+            "window_right": self.window_right,
+            "softcap": self.softcap * math.log2(math.e),
+            **self._visited_strides(tile, per_key=per_key),
             "max_offset": self.max_offset,
             "scale": self.scale,
             "dropout": self.dropout,
-            "OPT": self.options(tile, has_d_lse=has_d_lse, store_d_scores=store_d_scores),
+            "OPT": self.options(tile, has_d_lse=has_d_lse, store_d_scores=store_d_scores, needs=needs),
             **arguments,
         }
-        query_blocks = _num_blocks(num_queries or self.n, tile.block_n)
-        key_blocks = _num_blocks(self.m, tile.block_m)
+        query_blocks = num_blocks(num_queries or self.n, tile.block_n)
+        key_blocks = num_blocks(self.m, tile.block_m)
         blocks = 1 if "blocks" in arguments else key_blocks if per_key else query_blocks
         grid = (blocks, heads, key_blocks if tile_name == "dbias" else self.batch * num_layers)
         return Launch(kernels()[kernel], grid, tile, all_arguments)
 
+    def _visited_strides(self, tile: Tile, *, per_key: bool) -> dict[str, Any]:
+        """Return the strides of `visited_tiles` for a kernel, 0 along axes that the mask does not have."""
+        batch, heads = (1, 1) if self.mask is None else self.mask.shape[:2]
+        blocks, tiles = num_blocks(self.n, tile.block_n), num_blocks(self.m, tile.block_m)
+        if per_key:
+            blocks, tiles = tiles, blocks
+        size = blocks * (2 * tiles + 1)
+        return named_strides("visited", "bh", (heads * size if batch > 1 else 0, size if heads > 1 else 0))
+
     @cached_property
     def query_blocks(self) -> int:
         """Number of query blocks of bwd_dq_kernel."""
-        return _num_blocks(self.n, self.tile("dq").block_n)
+        return num_blocks(self.n, self.tile("dq").block_n)
 
     @cached_property
     def key_blocks(self) -> int:
         """Number of key blocks of fwd_kernel."""
-        return _num_blocks(self.m, self.tile("fwd").block_m)
+        return num_blocks(self.m, self.tile("fwd").block_m)
 
     @property
     def table_rows(self) -> int:
@@ -260,64 +265,62 @@ class Plan:
 
     @property
     def _max_block_width(self) -> int:
-        return max(_power_of_two(self.width), _power_of_two(self.value_width))
+        return max(power_of_two(self.width), power_of_two(self.value_width))
 
     def _fastest_tile(self, name: str) -> Tile:
         """Return the tile that was fastest on an H200 (docs/design.md)."""
-        width = self._max_block_width
-        if self.q.dtype == torch.float32 or width > 128:
-            return Tile(32, 32, 4 if self.dense_table is None or name == "dense_table" else 8)
-        is_wide = width > 64
-        if name == "dense_table":
-            return Tile(64, 64 if is_wide else 128, 4, 4)
-        if self.fits(Tile(64, 64)):
-            return Tile(64, 64)
-        if self.dense_table is not None:  # the relative shift needs square tiles
-            return {
-                "fwd": Tile(64, 64, 8 if is_wide else 4, 3),
-                "dkv": Tile(64, 64, 8 if is_wide else 4, 2),
-                "dq": Tile(64, 64, 8 if is_wide else 4, 2),
-                "received": Tile(64, 64, 4, 2),
-            }[name]
-        is_plain = self.w is None and self.relative_scores is None and not self.want_offset_sums
-        drops = self.seed is not None
-        return {
-            "fwd": Tile(128, 64, 8, 3) if is_plain and not drops else Tile(64, 64, 4, 3),
-            "dkv": Tile(64, 64, 4, 2 if is_wide or drops else 3),
-            "dq": Tile(128, 64, 8, 3) if is_plain and not is_wide and not self.want_received else Tile(64, 64, 4, 3),
-            "received": Tile(64, 64, 4, 3),
-        }.get(name, Tile(64, 64, 4, 1))
+        return fastest_tile(
+            name,
+            width=self._max_block_width,
+            is_float32=self.q.dtype == torch.float32,
+            is_single_tile=self.fits(Tile(64, 64)),
+            has_dense_table=self.dense_table is not None,
+            has_position_terms=self.has_distance or self.relative_scores is not None or self.want_offset_sums,
+            has_dropout=self.seed is not None,
+            want_received=self.want_received,
+        )
 
     def fits(self, tile: Tile) -> bool:
         """Whether one tile holds all queries and keys, so that kernels have no loop.
 
         Blocks of q and v must have the same width: without a loop, others gave wrong products on an H200 (Triton 3.6).
         """
-        same_width = _power_of_two(self.width) == _power_of_two(self.value_width)
+        same_width = power_of_two(self.width) == power_of_two(self.value_width)
         return same_width and self.n <= tile.block_n and self.m <= tile.block_m
 
     @cached_property
     def single_tile_backward(self) -> bool:
         """Whether bwd_dkv_kernel computes all gradients, because one of its tiles holds all queries and keys."""
         has_table = self.relative_scores is not None or self.dense_table is not None or self.want_offset_sums
-        return self.fits(self.tile("dkv")) and not has_table and self.bias is None
+        return self.fits(self.tile("dkv")) and not has_table and self.bias is None and self.sinks is None
 
     @cached_property
     def sum_far_keys(self) -> bool:
         """Whether far keys with score 0 are summed by prefix sums.
 
-        This is not possible with masks, biases, dropout, packed sequences or received attention.
+        This is not possible with masks, windows, biases, dropout, packed sequences or received attention.
         """
         modifiers = (self.mask, self.bias, self.seq_starts, self.seed)
-        is_long = self.n > 128 or self.m > 64
-        return self.w is not None and is_long and all(x is None for x in modifiers) and not self.want_received
+        is_long = (self.n > 128 or self.m > 64) and not self.has_window
+        return self.has_distance and is_long and all(x is None for x in modifiers) and not self.want_received
 
-    def options(self, tile: Tile, *, has_d_lse: bool = False, store_d_scores: bool = False) -> Options:
+    def skips_tiles(self, tile: Tile) -> bool:
+        """Whether tiles without any unmasked pair are skipped. The relative shift needs consecutive tiles."""
+        return self.mask is not None and self.dense_table is None and not self.fits(tile)
+
+    def options(
+        self,
+        tile: Tile,
+        *,
+        has_d_lse: bool = False,
+        store_d_scores: bool = False,
+        needs: frozenset[str] = frozenset(),
+    ) -> Options:
         clipped_table = self.relative_scores is not None or self.want_offset_sums
         single_tile = self.fits(tile)
         if single_tile:
             regions = DIAGONAL
-        elif self.w is not None:
+        elif self.has_distance:
             regions = FAR_BEFORE | BEFORE | DIAGONAL | (0 if self.causal else AFTER | FAR_AFTER)
         elif clipped_table:
             regions = FAR_BEFORE | DIAGONAL | (0 if self.causal else FAR_AFTER)
@@ -327,21 +330,26 @@ class Plan:
         return Options(
             width=self.width,
             value_width=self.value_width,
-            block_e=_power_of_two(self.width),
-            block_d=_power_of_two(self.value_width),
+            block_e=power_of_two(self.width),
+            block_d=power_of_two(self.value_width),
             block_n=tile.block_n,
             block_m=tile.block_m,
             regions=regions,
             single_tile=single_tile,
             single_tile_backward=self.single_tile_backward,
             causal=self.causal,
-            distance=self.w is not None,
+            distance=self.has_distance,
+            slopes=self.has_slopes,
             rectify=self.rectify,
             sum_far_keys=self.sum_far_keys,
             relative_scores=self.relative_scores is not None,
             offset_sums=self.want_offset_sums,
             clipped_table=clipped_table,
             relative_shift=self.dense_table is not None,
+            window=self.has_window,
+            softcap=self.softcap > 0.0,
+            sinks=self.sinks is not None,
+            skip_tiles=self.skips_tiles(tile),
             key_padding=self.key_padding is not None,
             query_padding=self.query_padding is not None,
             mask=self.mask is not None,
@@ -353,21 +361,14 @@ class Plan:
             weight_norms=self.want_weight_norms,
             has_d_lse=has_d_lse,
             even_m=self.m % tile.block_m == 0,
+            needs_dq="q" in needs or self.dense_table is not None,
+            needs_dk="k" in needs,
+            needs_dv="v" in needs,
+            needs_distance=not needs.isdisjoint(("w", "sharpness")),
+            needs_relative="relative_scores" in needs,
             fast=self.device.type == "cuda" and torch.version.hip is None,
             precision="tf32" if tf32 else "ieee",
         )
-
-
-def _num_blocks(length: int, size: int) -> int:
-    return -(-length // size)
-
-
-def _power_of_two(width: int) -> int:
-    """Round up to a power of two, at least 32.
-
-    On an H200, products with 16 columns read past the end of shared memory (Triton 3.6).
-    """
-    return max(32, 1 << (width - 1).bit_length())
 
 
 _plan_cache: dict[Any, Plan] = {}

@@ -5,6 +5,8 @@ Scores and log-sum-exps are in base 2. Four techniques keep the learnable distan
 - The scale, log₂e and σ(v) are folded into F = scale · log₂e · f = 1 / (c + a · e^(−w|i−j|)), one reciprocal per pair.
 - If all keys of a tile lie before (or after) its queries, e^(−w|i−j|) is the product of a row, a column and a scalar,
   and only the scalar differs between tiles. All factors lie on the same side of 1, so the product is never 0 · ∞.
+  Steep heads compute e^(−w|i−j|) for each pair: their factors could overflow, and their scores can be so large that all
+  passes must compute the same bits.
 - At large distances f is constant to the last bit (1/σ(−v) for w > 0, 0 for w < 0). Such tiles cost as much as plain
   attention.
 - If that constant is 0, all far keys score 0, and their values enter as one prefix sum. The cost of such a head grows
@@ -27,6 +29,9 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
+#: Heads beyond these are steep. With w = 0.3, the factor of 63 tokens is 2^27.
+MAX_W, MAX_V = tl.constexpr(0.3), tl.constexpr(3.0)
+
 #: Where the keys of a tile lie relative to its queries' positions.
 FAR_BEFORE, BEFORE, DIAGONAL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 AFTER, FAR_AFTER = tl.constexpr(3), tl.constexpr(4)
@@ -34,17 +39,20 @@ NUM_REGIONS = tl.constexpr(5)
 
 
 class HeadParams(NamedTuple):
-    """Parameters of F for one head. Without distance, w, c and a are 0."""
+    """Parameters of F for one head. Without distance, w, v, c and a are 0."""
 
-    w: Any  # in base 2
+    w: Any
+    v: Any
     c: Any
     a: Any
     far_factor: Any  # F at large distances
     far_distance: Any  # the distance from which F is constant, or the clipped table's last row applies
+    is_steep: Any  # e^(−w|i−j|) is computed for each pair
+    has_large_scores: Any  # F can be so large that rounding errors of delta = dO · O matter
 
 
 class MaskAndBias(NamedTuple):
-    """Pointers and strides of everything that masks or biases the scores of one head."""
+    """Everything that masks, biases or limits the scores of one head."""
 
     key_padding_ptr: Any  # [M]
     mask_ptr: Any  # [N, M]
@@ -54,6 +62,12 @@ class MaskAndBias(NamedTuple):
     stride_bias_n: Any
     stride_bias_m: Any
     seq_starts_ptr: Any  # [N]
+    seq_ends_ptr: Any  # [N]
+    visited_ptr: Any  # [blocks, 2 · tiles + 1], see `visited_tiles` in operator.py
+    window_left: Any  # numbers of positions
+    window_right: Any
+    softcap: Any  # in base 2
+    slope: Any  # in base 2
 
 
 @triton.jit
@@ -88,8 +102,28 @@ def load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT: tl.constex
         c = tl.sigmoid(-v) / (scale * LOG2E)
         a = tl.maximum(tl.sigmoid(v), 1e-30) / (scale * LOG2E)
         far_distance = tl.minimum((24.0 + tl.abs(v)) / tl.maximum(tl.abs(w), 1e-9), 1e9).to(tl.int32)
-        return HeadParams(w * LOG2E, c, a, tl.where(w > 0.0, 1.0 / c, 0.0), far_distance)
-    return HeadParams(0.0, 0.0, 0.0, scale * LOG2E, max_offset)
+        far_factor = tl.where(w > 0.0, reciprocal(c, OPT.fast), 0.0)
+        has_large_scores = (w > 0.0) & (v > MAX_V)
+        is_steep = has_large_scores | (tl.abs(w) > MAX_W)
+        return HeadParams(w, v, c, a, far_factor, far_distance, is_steep, has_large_scores)
+    # A softcap is not linear: all scores with a clipped table are then looked up pair by pair.
+    far_distance = 1 << 30 if OPT.softcap and OPT.relative_scores else max_offset
+    return HeadParams(0.0, 0.0, 0.0, 0.0, scale * LOG2E, far_distance, False, False)
+
+
+@triton.jit
+def load_slope(w_ptr, h, OPT: tl.constexpr):
+    """Load a head's slope, in base 2."""
+    slope = 0.0
+    if OPT.slopes:
+        slope = tl.load(w_ptr + h) * LOG2E
+    return slope
+
+
+@triton.jit
+def load_sink(sinks_ptr, h):
+    """Load the score of a head's sink, in base 2."""
+    return tl.load(sinks_ptr + h) * LOG2E
 
 
 @triton.jit
@@ -106,7 +140,9 @@ def distance_factors(tile_i, tile_j, i0, j0, head, REGION: tl.constexpr, OPT: tl
             gap = j0 - i0 - (OPT.block_n - 1)
             e = head.a * decay(head.w, gap) * decay(head.w, OPT.block_n - 1 - tile_i) * decay(head.w, tile_j)
         else:
-            e = head.a * tl.exp2(tl.minimum(-head.w * pair_distance(tile_i, tile_j, i0, j0), 100.0))
+            # c · e^(v − w|i−j|), whose exponent is small, and exact, where F changes
+            exponent = head.v - head.w * pair_distance(tile_i, tile_j, i0, j0)
+            e = head.c * tl.exp2(tl.minimum(exponent * LOG2E, 100.0))
         f = reciprocal(head.c + e, OPT.fast)
     else:
         e, f = 0.0, head.far_factor
@@ -115,8 +151,8 @@ def distance_factors(tile_i, tile_j, i0, j0, head, REGION: tl.constexpr, OPT: tl
 
 @triton.jit
 def decay(w, distance):
-    """Compute 2^(−w · distance), at most 2^30: a product of three is finite, and F is 0 for all purposes."""
-    return tl.exp2(tl.minimum(-w * distance.to(tl.float32), 30.0))
+    """Compute e^(−w · distance)."""
+    return tl.exp2((-w * LOG2E) * distance.to(tl.float32))
 
 
 @triton.jit
@@ -142,8 +178,18 @@ def distance_grads(dx, x, e, f, distance, head, AXIS: tl.constexpr, REGION: tl.c
 
 @triton.jit
 def compute_scores(x, f, i, j, n, m, q_offset, mods, REGION: tl.constexpr, OPT: tl.constexpr):
-    """Compute x · F, rectified if the scheme says so, plus the bias; masked keys score −∞. mods is a MaskAndBias."""
+    """Compute x · F, rectified if the scheme says so, capped, plus the bias; masked keys score −∞.
+
+    mods is a MaskAndBias. Also returns the derivative of the cap.
+    """
     s = tl.maximum(x, 0.0) * f if OPT.distance and OPT.rectify else x * f
+    cap_derivative = 1.0
+    if OPT.slopes:
+        s += mods.slope * tl.abs(j - i - q_offset).to(tl.float32)
+    if OPT.softcap:
+        t = tanh(s / mods.softcap)
+        cap_derivative = 1.0 - t * t
+        s = mods.softcap * t
     if OPT.bias:
         inside = (i < n) & (j < m)
         bias = tl.load(mods.bias_ptr + i * mods.stride_bias_n + j * mods.stride_bias_m, mask=inside, other=0.0)
@@ -152,6 +198,10 @@ def compute_scores(x, f, i, j, n, m, q_offset, mods, REGION: tl.constexpr, OPT: 
         s = tl.where(j < m, s, float("-inf"))
     if OPT.causal and REGION == DIAGONAL:
         s = tl.where(j <= i + q_offset, s, float("-inf"))
+    if OPT.window:
+        relative_position = j - i - q_offset
+        is_inside = (relative_position >= -mods.window_left) & (relative_position <= mods.window_right)
+        s = tl.where(is_inside, s, float("-inf"))
     if OPT.key_padding:
         s = tl.where(tl.load(mods.key_padding_ptr + j, mask=j < m, other=0) != 0, s, float("-inf"))
     if OPT.mask:
@@ -161,7 +211,18 @@ def compute_scores(x, f, i, j, n, m, q_offset, mods, REGION: tl.constexpr, OPT: 
     if OPT.cu_seqlens:
         query_seq = tl.load(mods.seq_starts_ptr + i, mask=i < n, other=-1)
         s = tl.where(query_seq == tl.load(mods.seq_starts_ptr + j, mask=j < m, other=-2), s, float("-inf"))
-    return s
+    return s, cap_derivative
+
+
+@triton.jit
+def tanh(x):
+    """Compute tanh(x) by a series where 1 − 2 / (e^2x + 1) would cancel."""
+    y = tl.abs(x)
+    y2 = y * y
+    series = y * (1.0 + y2 * (-1.0 / 3.0 + y2 * (2.0 / 15.0 + y2 * (-17.0 / 315.0 + y2 * (62.0 / 2835.0)))))
+    quotient = 1.0 - 2.0 / (tl.exp2(tl.minimum(2.0 * LOG2E * y, 60.0)) + 1.0)
+    t = tl.where(y < 0.25, series, quotient)
+    return tl.where(x < 0.0, -t, t)
 
 
 @triton.jit
@@ -196,10 +257,11 @@ def hash32(x):
 
 
 @triton.jit
-def key_block_range(
-    block_start, n, m, q_offset, far_distance, seq_starts_ptr, seq_ends_ptr, REGION: tl.constexpr, OPT: tl.constexpr
-):
-    """Return the range of key blocks in a region of the query block that starts at block_start."""
+def key_block_range(block_start, n, m, q_offset, head, mods, REGION: tl.constexpr, OPT: tl.constexpr):
+    """Return the range of key blocks in a region of the query block that starts at block_start.
+
+    With OPT.skip_tiles it is a range of indices of visited key blocks.
+    """
     blocks = tl.cdiv(m, OPT.block_m)
     low = q_offset + block_start
     high = q_offset + block_start + OPT.block_n - 1
@@ -211,14 +273,17 @@ def key_block_range(
     far_before_end = before_end
     after_end = blocks
     if OPT.distance or OPT.clipped_table:
-        far_before_end = tl.minimum(tl.maximum(low - far_distance + 1, 0) // OPT.block_m, before_end)
-        after_end = tl.maximum(tl.minimum(tl.cdiv(high + far_distance, OPT.block_m), blocks), diagonal_end)
+        far_before_end = tl.minimum(tl.maximum(low - head.far_distance + 1, 0) // OPT.block_m, before_end)
+        after_end = tl.maximum(tl.minimum(tl.cdiv(high + head.far_distance, OPT.block_m), blocks), diagonal_end)
     if OPT.causal:
         after_end = diagonal_end
         blocks = diagonal_end
     if OPT.clipped_table:  # looks up all near pairs in the diagonal region
         before_end = far_before_end
         diagonal_end = after_end
+    if OPT.distance:  # steep heads compute all near pairs in the diagonal region
+        before_end = tl.where(head.is_steep, far_before_end, before_end)
+        diagonal_end = tl.where(head.is_steep, after_end, diagonal_end)
     if REGION == FAR_BEFORE:
         lo, hi = 0, far_before_end
     elif REGION == BEFORE:
@@ -230,19 +295,25 @@ def key_block_range(
     else:
         lo, hi = after_end, blocks
     if OPT.cu_seqlens:
-        lo = tl.maximum(lo, tl.load(seq_starts_ptr + block_start) // OPT.block_m)
-        last_seq_end = tl.load(seq_ends_ptr + tl.minimum(block_start + OPT.block_n, n) - 1)
+        lo = tl.maximum(lo, tl.load(mods.seq_starts_ptr + block_start) // OPT.block_m)
+        last_seq_end = tl.load(mods.seq_ends_ptr + tl.minimum(block_start + OPT.block_n, n) - 1)
         hi = tl.minimum(hi, tl.cdiv(last_seq_end, OPT.block_m))
+    if OPT.window:
+        lo = tl.maximum(lo, tl.maximum(low - mods.window_left, 0) // OPT.block_m)
+        hi = tl.minimum(hi, tl.maximum(high + mods.window_right + OPT.block_m, 0) // OPT.block_m)
+    if OPT.skip_tiles:
+        lo, hi = visited_range(lo, hi, block_start // OPT.block_n, tl.cdiv(m, OPT.block_m), mods)
     if OPT.single_tile:
         lo, hi = 0, 1
     return lo, hi
 
 
 @triton.jit
-def query_block_range(
-    block_start, n, m, q_offset, far_distance, seq_starts_ptr, seq_ends_ptr, REGION: tl.constexpr, OPT: tl.constexpr
-):
-    """Return the range of query blocks for which the key block that starts at block_start is in a region."""
+def query_block_range(block_start, n, m, q_offset, head, mods, REGION: tl.constexpr, OPT: tl.constexpr):
+    """Return the range of query blocks for which the key block that starts at block_start is in a region.
+
+    With OPT.skip_tiles it is a range of indices of visited query blocks.
+    """
     blocks = tl.cdiv(n, OPT.block_n)
     low = block_start - q_offset
     high = block_start + OPT.block_m - 1 - q_offset
@@ -254,14 +325,17 @@ def query_block_range(
     far_after_end = 0
     before_end = diagonal_end
     if OPT.distance or OPT.clipped_table:
-        far_after_end = tl.minimum(tl.maximum(low - far_distance + 1, 0) // OPT.block_n, after_end)
-        before_end = tl.cdiv(tl.maximum(high + far_distance, 0), OPT.block_n)
+        far_after_end = tl.minimum(tl.maximum(low - head.far_distance + 1, 0) // OPT.block_n, after_end)
+        before_end = tl.cdiv(tl.maximum(high + head.far_distance, 0), OPT.block_n)
         before_end = tl.maximum(tl.minimum(before_end, blocks), diagonal_end)
     if OPT.causal:
         far_after_end = after_end
     if OPT.clipped_table:
         diagonal_end = before_end
         after_end = far_after_end
+    if OPT.distance:
+        diagonal_end = tl.where(head.is_steep, before_end, diagonal_end)
+        after_end = tl.where(head.is_steep, far_after_end, after_end)
     if REGION == FAR_BEFORE:
         lo, hi = before_end, blocks
     elif REGION == BEFORE:
@@ -273,9 +347,39 @@ def query_block_range(
     else:
         lo, hi = 0, 0 if OPT.causal else far_after_end
     if OPT.cu_seqlens:
-        lo = tl.maximum(lo, tl.load(seq_starts_ptr + block_start) // OPT.block_n)
-        last_seq_end = tl.load(seq_ends_ptr + tl.minimum(block_start + OPT.block_m, m) - 1)
+        lo = tl.maximum(lo, tl.load(mods.seq_starts_ptr + block_start) // OPT.block_n)
+        last_seq_end = tl.load(mods.seq_ends_ptr + tl.minimum(block_start + OPT.block_m, m) - 1)
         hi = tl.minimum(hi, tl.cdiv(last_seq_end, OPT.block_n))
+    if OPT.window:
+        lo = tl.maximum(lo, tl.maximum(low - mods.window_right, 0) // OPT.block_n)
+        hi = tl.minimum(hi, tl.maximum(high + mods.window_left + OPT.block_n, 0) // OPT.block_n)
+    if OPT.skip_tiles:
+        lo, hi = visited_range(lo, hi, block_start // OPT.block_m, tl.cdiv(n, OPT.block_n), mods)
     if OPT.single_tile:
         lo, hi = 0, 1
     return lo, hi
+
+
+@triton.jit
+def first_key_block(block_start, n, m, q_offset, head, mods, OPT: tl.constexpr):
+    """Return the first key block that a query block visits, without OPT.skip_tiles."""
+    lo = 0
+    if OPT.window or OPT.cu_seqlens:
+        lo, _ = key_block_range(block_start, n, m, q_offset, head, mods, FAR_BEFORE, OPT)
+    return lo
+
+
+@triton.jit
+def visited_range(lo, hi, block, tiles, mods):
+    """Convert a range of tiles to the range of indices of those that are visited."""
+    counts_ptr = mods.visited_ptr + block * (2 * tiles + 1)
+    lo = tl.minimum(lo, tiles)
+    return tl.load(counts_ptr + lo), tl.load(counts_ptr + tl.maximum(lo, hi))
+
+
+@triton.jit
+def visited_tile(index, block, tiles, mods, OPT: tl.constexpr):
+    """Return the tile with this index among the visited ones."""
+    if OPT.skip_tiles:
+        index = tl.load(mods.visited_ptr + block * (2 * tiles + 1) + (tiles + 1) + index)
+    return index

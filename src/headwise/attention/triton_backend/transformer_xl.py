@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.attention.triton_backend.launch import Launch
+from headwise.attention.triton_backend.launch import Launch, kernels
 from headwise.attention.triton_backend.layouts import named_strides, tensor_strides
-from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan, kernels
+from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
 
 #: Pairs in a chunk, unless that is less than 64 queries: 256 MiB in half precision. A chunk has no more queries than
 #: there are keys, so dz has at most twice as many elements.
@@ -74,18 +74,20 @@ def _bias_launches(plan: Plan) -> dict[str, Launch]:
 
 
 def compute_gradients(
-    plan: Plan, tensors: dict[str, Tensor | None], d_table: Tensor, d_bias: Tensor | None, has_d_lse: bool
+    plan: Plan, tensors: dict[str, Any], d_table: Tensor | None, d_bias: Tensor | None, has_d_lse: bool
 ) -> Tensor:
     """Run bwd_dq_kernel and bwd_dense_table_kernel for each chunk of queries.
 
-    Fills the gradients of the queries, of the table and of the scores' bias.
+    Fills the gradients of the queries, and of the table and the scores' bias if they are given.
 
     Returns:
         The gradients of u and v, [2, H, E].
     """
     batch, heads, n, m = plan.batch, plan.heads, plan.n, plan.m
     max_chunk_size = max(min(MAX_CHUNK_PAIRS // (batch * heads * m), m) // 64 * 64, 64)
-    d_table_fp32 = torch.zeros_like(d_table, dtype=torch.float32)
+    table: Tensor = tensors["dense_table_ptr"]
+    table_shape = (heads, plan.table_rows + 2 * TABLE_PADDING, plan.width)
+    d_table_fp32 = table.new_zeros(table_shape if d_table is not None else (1, 1, 1), dtype=torch.float32)
     num_blocks = [-(-n // plan.tile(kernel).block_n) for kernel in ("dq", "dense_table")]
     partials = [d_table_fp32.new_empty(batch, heads, blocks, plan.width) for blocks in num_blocks]
     tensors = {
@@ -94,26 +96,45 @@ def compute_gradients(
         "d_bias_u_partials_ptr": partials[0],
         "d_bias_v_partials_ptr": partials[1],
     }
-    dz = d_table.new_empty(0, 0, 0, 0)
+    dz = table.new_empty(0, 0, 0, 0)
     for chunk_start in range(0, n, max_chunk_size):
         chunk_size = min(max_chunk_size, n - chunk_start)
         if dz.shape[2] != chunk_size:
             # Zero the elements without a pair. Later chunks have pairs with the same keys, or more.
             width = -(-(chunk_size + m) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
-            dz = d_table.new_empty(heads, batch, chunk_size, width)
+            dz = table.new_empty(heads, batch, chunk_size, width)
             for part in [dz] if plan.causal else [dz[..., :chunk_size], dz[..., m:]]:
                 part.zero_()
-            tensors["relative_q_ptr"] = relative_q = d_table.new_empty(batch, heads, chunk_size, plan.width)
+            tensors["relative_q_ptr"] = relative_q = table.new_empty(batch, heads, chunk_size, plan.width)
+        columns = visited_columns(plan, chunk_start, chunk_size, dz.shape[3])
+        if plan.seq_starts is not None or (plan.has_window and d_bias is not None):
+            dz.zero_()  # a chunk does not have the keys of the previous one
+        elif plan.has_window:
+            dz[..., slice(*columns)].zero_()
         d_scores = view_by_pair(dz, m)
         tensors |= {"dz_ptr": dz, "d_scores_ptr": d_scores}
-        run = plan.launches(_chunk_launches, dz, d_table_fp32, relative_q, tensors["do_ptr"], chunk_start, has_d_lse)
+        run = plan.launches(
+            _chunk_launches, dz, d_table_fp32, relative_q, tensors["do_ptr"], chunk_start, columns, has_d_lse,
+            d_table is not None,
+        )  # fmt: skip
         run["dq"](tensors)
         run["dense_table"](tensors)
         if d_bias is not None:
             rows = d_bias[:, :, chunk_start : chunk_start + chunk_size] if d_bias.shape[2] > 1 else d_bias
             rows += d_scores.sum_to_size(rows.shape)
-    torch.mul(d_table_fp32, plan.scale, out=d_table)
+    if d_table is not None:
+        torch.mul(d_table_fp32, plan.scale, out=d_table)
     return torch.stack([partial.sum((0, 2)) for partial in partials])
+
+
+def visited_columns(plan: Plan, chunk_start: int, chunk_size: int, width: int) -> tuple[int, int]:
+    """Return the range of columns of dz that have pairs inside the window, in whole tiles."""
+    if not plan.has_window:
+        return 0, width
+    zero = chunk_start + plan.q_offset + chunk_size - 1  # the column of relative position 0
+    start = max(zero - plan.window_left, 0) // DZ_WIDTH_MULTIPLE * DZ_WIDTH_MULTIPLE
+    end = -(-(zero + plan.window_right + 1) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
+    return min(start, width), max(min(end, width), 0)
 
 
 def view_by_pair(dz: Tensor, m: int) -> Tensor:
@@ -124,7 +145,15 @@ def view_by_pair(dz: Tensor, m: int) -> Tensor:
 
 
 def _chunk_launches(
-    plan: Plan, dz: Tensor, d_table: Tensor, relative_q: Tensor, do: Tensor, chunk_start: int, has_d_lse: bool
+    plan: Plan,
+    dz: Tensor,
+    d_table: Tensor,
+    relative_q: Tensor,
+    do: Tensor,
+    chunk_start: int,
+    columns: tuple[int, int],
+    has_d_lse: bool,
+    needs_table: bool,
 ) -> dict[str, Launch]:
     heads, batch, chunk_size, width = dz.shape
     relative_q_strides = tensor_strides("relative_q", "bhn", relative_q)
@@ -150,6 +179,8 @@ def _chunk_launches(
         "B": batch,
         "chunk_start": chunk_start,
         "chunk_size": chunk_size,
+        "column_start": columns[0],
+        "column_end": columns[1],
         "first_row": plan.n - chunk_start - chunk_size,  # of the table, for dz's first column
         "num_rows": plan.table_rows,
         "n": plan.n,
@@ -157,5 +188,6 @@ def _chunk_launches(
         "scale": plan.scale,
         "OPT": plan.options(tile),
     }
-    grid = (batch * -(-chunk_size // tile.block_n) + width // tile.block_m, heads, 1)
+    table_blocks = width // tile.block_m if needs_table else 0
+    grid = (batch * -(-chunk_size // tile.block_n) + table_blocks, heads, 1)
     return {"dq": dq_launch, "dense_table": Launch(kernels()["bwd_dense_table_kernel"], grid, tile, arguments)}

@@ -145,7 +145,7 @@ def table_product(shift, step, OPT: tl.constexpr):
 
 
 @triton.jit
-def initial_product(shift, block_index, OPT: tl.constexpr):
+def initial_product(shift, block_index, first_step, OPT: tl.constexpr):
     """Compute the product that precedes a query block's first step.
 
     The loop has one iteration: it frees the shared memory that the product took, and its bounds are not known to the
@@ -158,7 +158,7 @@ def initial_product(shift, block_index, OPT: tl.constexpr):
     else:
         product = tl.zeros([T, T], DTYPE)
     for step in tl.range(block_index - 1, block_index, num_stages=1):
-        product = table_product(shift, step - block_index, OPT)
+        product = table_product(shift, step - block_index + first_step, OPT)
     return product
 
 
@@ -237,7 +237,7 @@ def bwd_dense_table_kernel(
     stride_dz_h, stride_dz_b, stride_dz_n, stride_dense_table_h, stride_dense_table_r, stride_d_table_h,
     stride_d_table_r, stride_relative_q_b, stride_relative_q_h, stride_relative_q_n,
     stride_dq_b, stride_dq_h, stride_dq_n,
-    B, chunk_start, chunk_size, first_row, num_rows, n, m, scale, OPT: tl.constexpr,
+    B, chunk_start, chunk_size, column_start, column_end, first_row, num_rows, n, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
     """Compute the table's part of dq, and the gradient of the table, from dz of a chunk of queries.
 
@@ -255,20 +255,25 @@ def bwd_dense_table_kernel(
             dz_ptr + b * stride_dz_b, dense_table_ptr + h * stride_dense_table_h,
             dq_ptr + b * stride_dq_b + h * stride_dq_h, d_bias_v_partials_ptr + partial * OPT.width,
             stride_dz_n, stride_dense_table_r, stride_dq_n,
-            block_start, chunk_start, chunk_size, first_row, num_rows, m, scale, OPT,
+            block_start, chunk_start, chunk_size, column_start, column_end, first_row, num_rows, m, scale, OPT,
         )  # fmt: skip
     else:
-        add_d_table(
-            dz_ptr, relative_q_ptr + h * stride_relative_q_h, d_table_ptr + h * stride_d_table_h,
-            stride_dz_n, stride_relative_q_b, stride_relative_q_n, stride_d_table_r,
-            (program - B * blocks) * OPT.block_m, B, chunk_size, first_row, num_rows, OPT,
-        )  # fmt: skip
+        first_column = (program - B * blocks) * OPT.block_m
+        is_visited = True
+        if OPT.window:
+            is_visited = (first_column < column_end) & (first_column + OPT.block_m > column_start)
+        if is_visited:
+            add_d_table(
+                dz_ptr, relative_q_ptr + h * stride_relative_q_h, d_table_ptr + h * stride_d_table_h,
+                stride_dz_n, stride_relative_q_b, stride_relative_q_n, stride_d_table_r,
+                first_column, B, chunk_size, first_row, num_rows, OPT,
+            )  # fmt: skip
 
 
 @triton.jit
 def add_relative_dq(
     dz_ptr, table_ptr, dq_ptr, d_bias_v_ptr, stride_dz_n, stride_table_r, stride_dq_n,
-    block_start, chunk_start, chunk_size, first_row, num_rows, m, scale, OPT: tl.constexpr,
+    block_start, chunk_start, chunk_size, column_start, column_end, first_row, num_rows, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
     """Add dz · table to dq, and store this block's part of the gradient of bias v."""
     BLOCK_N: tl.constexpr = OPT.block_n
@@ -278,7 +283,11 @@ def add_relative_dq(
     acc = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
     # The columns in which these queries have a pair.
     lo = tl.maximum(chunk_size - block_start - BLOCK_N, 0) // STEP
-    for step in range(lo, tl.cdiv(chunk_size - block_start - 1 + m, STEP)):
+    hi = tl.cdiv(chunk_size - block_start - 1 + m, STEP)
+    if OPT.window:
+        lo = tl.maximum(lo, column_start // STEP)
+        hi = tl.minimum(hi, tl.cdiv(column_end, STEP))
+    for step in range(lo, hi):
         columns = step * STEP + tl.arange(0, STEP)
         dz = load_block(dz_ptr, stride_dz_n, offs_n.to(tl.int64), columns, chunk_size, STEP, STEP)  # [BLOCK_N, STEP]
         table = load_block(table_ptr, stride_table_r, first_row + columns, offs_e, num_rows, OPT.width, BLOCK_E)

@@ -1,0 +1,246 @@
+"""Forward and backward pass of the Triton backend: buffers and launches.
+
+Legend: B batch, H query heads, N queries, M keys, E width of queries and keys.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from headwise.attention.triton_backend import transformer_xl
+from headwise.attention.triton_backend.launch import Launch, Tile, on_device
+from headwise.attention.triton_backend.layouts import edge_columns, has_contiguous_rows, tensor_strides, with_strides
+from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TENSOR_PARAMS, Plan, get_plan
+
+NUM_SCALARS = 12  # arguments of the operators that are not tensors
+
+
+class VisitedTiles:
+    """The tiles with an unmasked pair, for each division of a mask into tiles that a call needs."""
+
+    def __init__(self, plan: Plan, tensors: dict[str, Any]) -> None:
+        self.plan, self.tensors = plan, tensors
+        self.cache: dict[Any, Tensor] = {}
+
+    def set(self, tile_name: str, *, per_key: bool = False) -> None:
+        """Set the kernels' argument for the kernel with this tile."""
+        tile = self.plan.tile(tile_name)
+        if not self.plan.skips_tiles(tile):
+            return
+        key = (tile.block_n, tile.block_m, per_key)
+        if key not in self.cache:
+            self.cache[key] = visited_tiles(self.tensors["mask_ptr"], self.plan.n, self.plan.m, tile, per_key=per_key)
+        self.tensors["visited_ptr"] = self.cache[key]
+
+
+def visited_tiles(mask: Tensor, n: int, m: int, tile: Tile, *, per_key: bool) -> Tensor:
+    """Return the tiles of a mask, (B or 1, H or 1, N or 1, M or 1), in which any pair is allowed.
+
+    Args:
+        mask: 1 where attention is allowed.
+        n: number of queries.
+        m: number of keys.
+        tile: the tile size.
+        per_key: whether to list the query blocks of each key block, not the key blocks of each query block.
+
+    Returns:
+        (B or 1, H or 1, blocks, 2 · tiles + 1). Of each block's row, element i ≤ tiles is the number of visited tiles
+        before tile i, and the rest are the tiles, the visited ones first, in ascending order.
+    """
+    batch, heads = mask.shape[:2]
+    query_blocks, key_blocks = -(-n // tile.block_n), -(-m // tile.block_m)
+    padding = (0, key_blocks * tile.block_m - m, 0, query_blocks * tile.block_n - n)
+    padded = pad(mask.expand(batch, heads, n, m), padding)
+    blocks = padded.view(batch, heads, query_blocks, tile.block_n, key_blocks, tile.block_m)
+    is_visited = blocks.amax((3, 5)) > 0
+    if per_key:
+        is_visited = is_visited.mT
+    counts = pad(is_visited.cumsum(-1), (1, 0))
+    order = (~is_visited).to(torch.uint8).argsort(dim=-1, stable=True)
+    return torch.cat([counts, order], dim=-1).int()
+
+
+def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
+    """Compute output, lse, received, sums of weights by relative position, and weight norms."""
+    plan = get_plan(*arguments)
+    arguments = plan.contiguous_args(arguments)
+    q: Tensor = arguments[0]
+    output, lse, received, offset_sums, weight_norms = outputs = plan.outputs(q)
+    if not lse.numel() or not plan.m:  # no row has a key
+        for x in outputs:
+            if x is not None:
+                x.fill_(torch.inf if x is lse else 0.0)
+        return outputs
+    tensors = plan.tensors(
+        arguments,
+        o_ptr=output,
+        lse_ptr=lse,
+        weight_norms_ptr=weight_norms,
+        received_ptr=received,
+        offset_sums_ptr=offset_sums,
+    )
+    visited = VisitedTiles(plan, tensors)
+    run = plan.launches(_forward_launches)
+    with on_device(q):
+        if plan.dense_table is not None and plan.want_received:
+            transformer_xl.add_bias_products(plan, tensors)
+        if plan.sum_far_keys:
+            blocks = plan.key_blocks + 1
+            tensors["prefix_sums_ptr"] = lse.new_zeros(plan.batch, plan.groups, blocks, plan.value_width + 1)
+            run["value_block_sums"](tensors)
+            run["prefix_sums"](tensors)
+        visited.set("fwd")
+        run["fwd"](tensors)
+        if plan.want_received:
+            visited.set("received", per_key=True)
+            run["received"](tensors)
+    return outputs
+
+
+def _forward_launches(plan: Plan) -> dict[str, Launch]:
+    return {
+        "value_block_sums": plan.launch("value_block_sums_kernel", "fwd", plan.groups, per_key=True),
+        "prefix_sums": plan.launch("prefix_sums_kernel", "fwd", plan.groups, blocks=plan.key_blocks),
+        "fwd": plan.launch("fwd_kernel", "fwd", plan.heads),
+        "received": plan.launch("fwd_received_kernel", "received", plan.heads, per_key=True),
+    }
+
+
+def backward(*arguments: Any) -> Sequence[Tensor | None]:
+    """Compute the gradients that are needed, in the order of the differentiable arguments."""
+    inputs, needs, others = _split_arguments(arguments)
+    output, lse, offset_sums, weight_norms, d_output, d_lse, d_received, d_offset_sums, d_weight_norms = others
+    plan = get_plan(*inputs)  # not the forward pass's: hooks on saved tensors may have changed the layouts
+    inputs = plan.contiguous_args(inputs)
+    q: Tensor = inputs[0]
+    grads = plan.gradients(q, needs)
+    if not lse.numel() or not plan.m:
+        grads |= {name: q.new_zeros(x.shape, dtype=torch.float32) for name, x in _reduced(plan, needs).items()}
+        return [None if grad is None else grad.zero_() for grad in grads.values()]
+    d_output = d_output if has_contiguous_rows(d_output) else d_output.contiguous()
+    output, lse = with_strides(output, *plan.output_layouts["o"]), lse.contiguous()
+    d_bias, d_table = grads["bias"], grads["dense_table"]
+    # The bias's gradient without broadcasting along queries and keys.
+    full_d_bias = None if plan.dense_table is not None else d_bias
+    if full_d_bias is not None and full_d_bias.shape[2:] != (plan.n, plan.m):
+        full_d_bias = full_d_bias.new_zeros(*full_d_bias.shape[:2], plan.n, plan.m)
+    is_shared_bias = full_d_bias is not None and full_d_bias.shape != (*plan.query_shape, plan.m)
+    needs_delta = needs != {"v"}
+    needs_dq_kernel = bool(needs - {"k", "v", "sinks"} - ({"bias"} if is_shared_bias else set()))
+    needs_dq_kernel |= plan.sum_far_keys and "v" in needs
+    needs_distance = not needs.isdisjoint(("w", "sharpness"))
+    partials_shape = (2, *plan.query_shape[:2], plan.query_blocks)
+    d_distance_partials = lse.new_empty(partials_shape) if needs_distance else None
+    delta = torch.empty_like(lse) if needs_delta and not plan.single_tile_backward else None
+    dq = grads["q"]
+    if dq is None and plan.dense_table is not None and needs_dq_kernel:  # the kernels add to it
+        dq = q.new_empty_strided(*plan.output_layouts["dq"])
+    tensors = plan.tensors(
+        inputs,
+        o_ptr=output,
+        lse_ptr=lse,
+        d_lse_ptr=None if d_lse is None else d_lse.contiguous(),
+        weight_norms_ptr=weight_norms.contiguous() if plan.want_weight_norms else None,
+        d_weight_norms_ptr=d_weight_norms.contiguous() if plan.want_weight_norms else None,
+        offset_sums_ptr=offset_sums.contiguous() if plan.want_offset_sums else None,
+        do_ptr=d_output,
+        d_received_ptr=d_received.contiguous() if plan.want_received else None,
+        d_offset_sums_ptr=d_offset_sums.contiguous() if plan.want_offset_sums else None,
+        d_edge_sums_ptr=edge_columns(d_offset_sums) if plan.want_offset_sums else None,
+        delta_ptr=delta,
+        d_distance_partials_ptr=d_distance_partials,
+        dq_ptr=dq,
+        dk_ptr=grads["k"],
+        dv_ptr=grads["v"],
+        d_relative_scores_ptr=grads["relative_scores"],
+        d_bias_ptr=full_d_bias,
+        d_scores_ptr=full_d_bias,
+    )
+    visited = VisitedTiles(plan, tensors)
+    run = plan.launches(_backward_launches, d_output, full_d_bias, is_shared_bias, d_lse is not None, needs)
+    with on_device(q):
+        if plan.dense_table is not None:
+            transformer_xl.add_bias_products(plan, tensors)
+        if plan.sum_far_keys:
+            blocks = plan.query_blocks + 1
+            tensors["prefix_sums_ptr"] = lse.new_zeros(plan.batch, plan.heads, blocks, plan.value_width + 1)
+        if delta is not None and (plan.want_received or not needs_dq_kernel):
+            visited.set("received")
+            run["received"](tensors)
+        if needs_dq_kernel and plan.dense_table is not None:
+            grads["bias_uv"] = transformer_xl.compute_gradients(plan, tensors, d_table, d_bias, d_lse is not None)
+        elif needs_dq_kernel and not plan.single_tile_backward:
+            visited.set("dq")
+            run["dq"](tensors)
+        if plan.sum_far_keys:
+            run["prefix_sums"](tensors)
+        if plan.single_tile_backward or not needs.isdisjoint(("k", "v")):
+            visited.set("dkv", per_key=True)
+            run["dkv"](tensors)
+        if is_shared_bias:
+            run["dbias"](tensors)
+    if d_distance_partials is not None:
+        grads["w"], d_sharpness = d_distance_partials.sum((1, 3)).unbind()
+        grads["sharpness"] = d_sharpness if plan.has_distance else None
+    if full_d_bias is not None and d_bias is not None and full_d_bias is not d_bias:
+        d_bias.copy_(full_d_bias.sum_to_size(d_bias.shape))
+    if "sinks" in needs and delta is not None:
+        sinks = inputs[DIFFERENTIABLE.index("sinks")][:, None] * math.log2(math.e)
+        grads["sinks"] = -(torch.exp2(sinks - lse) * delta).sum((0, 2))
+    return list(grads.values())
+
+
+def _split_arguments(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], frozenset[str], tuple[Any, ...]]:
+    """Return the forward pass's arguments, the names of those whose gradients are needed, and the other arguments."""
+    num_inputs = len(TENSOR_PARAMS) + NUM_SCALARS
+    inputs, needs_grad = arguments[:num_inputs], arguments[num_inputs]
+    pairs = zip(DIFFERENTIABLE, inputs, needs_grad, strict=False)
+    needs = frozenset(name for name, x, is_needed in pairs if is_needed and x is not None)
+    return inputs, needs, arguments[num_inputs + 1 :]
+
+
+def _reduced(plan: Plan, needs: frozenset[str]) -> dict[str, Tensor]:
+    """Return the arguments whose gradients are sums of partial sums, if these are needed."""
+    tensors = {"w": plan.w, "sharpness": plan.w, "bias_uv": plan.bias_uv, "sinks": plan.sinks}
+    return {name: x for name, x in tensors.items() if name in needs and x is not None}
+
+
+def _backward_launches(
+    plan: Plan, d_output: Tensor, d_bias: Tensor | None, is_shared_bias: bool, has_d_lse: bool, needs: frozenset[str]
+) -> dict[str, Launch]:
+    store_d_scores = d_bias is not None and not is_shared_bias
+    common: dict[str, Any] = {"has_d_lse": has_d_lse, "needs": needs, **tensor_strides("do", "bhn", d_output)}
+    d_scores_strides = tensor_strides("d_scores", "bhn", d_bias if store_d_scores else None)
+    launches = {
+        "received": plan.launch("bwd_received_kernel", "received", plan.heads, **common),
+        "dq": plan.launch(
+            "bwd_dq_kernel", "dq", plan.heads, store_d_scores=store_d_scores, **common, **d_scores_strides
+        ),
+        "prefix_sums": plan.launch("prefix_sums_kernel", "dq", plan.heads, blocks=plan.query_blocks),
+        "dkv": plan.launch("bwd_dkv_kernel", "dkv", plan.groups, per_key=True, **common),
+    }
+    if d_bias is not None and is_shared_bias:
+        bias_batch, bias_heads = d_bias.shape[:2]
+        launches["dbias"] = plan.launch(
+            "bwd_dbias_kernel", "dbias", bias_batch * bias_heads, BIAS_B=bias_batch, BIAS_H=bias_heads, **common
+        )
+    return launches
+
+
+def fake_backward(*arguments: Any) -> Sequence[Tensor | None]:
+    """Return tensors of the shapes of the gradients, for tracing."""
+    inputs, needs, _ = _split_arguments(arguments)
+    plan = Plan(*inputs)
+    grads = plan.gradients(arguments[0], needs)
+    reduced = _reduced(plan, needs)
+    if not needs.isdisjoint(("w", "sharpness")):  # both are computed
+        names = ("w", "sharpness") if plan.has_distance else ("w",)
+        reduced |= {name: plan.w for name in names if plan.w is not None}
+    if plan.bias_uv is not None and needs - {"k", "v", "sinks"}:
+        reduced["bias_uv"] = plan.bias_uv
+    grads |= {name: torch.empty_like(x, dtype=torch.float32) for name, x in reduced.items()}
+    return list(grads.values())

@@ -1,0 +1,62 @@
+"""Tile sizes of the kernels."""
+
+from headwise.attention.triton_backend.launch import Tile
+
+
+def fastest_tile(
+    name: str,
+    *,
+    width: int,
+    is_float32: bool,
+    is_single_tile: bool,
+    has_dense_table: bool,
+    has_position_terms: bool,
+    has_dropout: bool,
+    want_received: bool,
+) -> Tile:
+    """Return the tile of a kernel that was fastest on an H200 (docs/design.md).
+
+    Args:
+        name: the kernel: "fwd", "dq", "dkv", "dbias", "received" (forward and backward), or "dense_table".
+        width: the larger one of the widths of queries and values, rounded up.
+        is_float32: whether inputs are float32, not half precision.
+        is_single_tile: whether a tile of 64 × 64 pairs holds all queries and keys.
+        has_dense_table: whether there is a dense table of relative positions.
+        has_position_terms: whether there are distance coefficients or clipped tables.
+        has_dropout: whether weights are dropped.
+        want_received: whether received attention is requested.
+    """
+    if is_float32 or width > 128:
+        return Tile(32, 32, 4 if not has_dense_table or name == "dense_table" else 8)
+    is_wide = width > 64
+    if name == "dense_table":
+        return Tile(64, 64 if is_wide else 128, 4, 4)
+    if is_single_tile:
+        return Tile(64, 64)
+    if has_dense_table:  # the relative shift needs square tiles
+        return {
+            "fwd": Tile(64, 64, 8 if is_wide else 4, 3),
+            "dkv": Tile(64, 64, 8 if is_wide else 4, 2),
+            "dq": Tile(64, 64, 8 if is_wide else 4, 2),
+            "received": Tile(64, 64, 4, 2),
+        }[name]
+    is_plain = not has_position_terms
+    return {
+        "fwd": Tile(128, 64, 8, 3) if is_plain and not has_dropout else Tile(64, 64, 4, 3),
+        "dkv": Tile(64, 64, 4, 2 if is_wide or has_dropout else 3),
+        "dq": Tile(128, 64, 8, 3) if is_plain and not is_wide and not want_received else Tile(64, 64, 4, 3),
+        "received": Tile(64, 64, 4, 3),
+    }.get(name, Tile(64, 64, 4, 1))
+
+
+def num_blocks(length: int, size: int) -> int:
+    """Return the number of blocks of this size."""
+    return -(-length // size)
+
+
+def power_of_two(width: int) -> int:
+    """Round up to a power of two, at least 32.
+
+    On an H200, products with 16 columns read past the end of shared memory (Triton 3.6).
+    """
+    return max(32, 1 << (width - 1).bit_length())

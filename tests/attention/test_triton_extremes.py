@@ -1,0 +1,92 @@
+"""The distance-aware Triton kernels with extreme w and v, head by head against float64.
+
+Weights can be those of a single key here, and their gradients exactly 0. The error of a head may be at most three times
+that of the same computation in float32.
+"""
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from headwise import DistanceAware, attend
+
+pytest.importorskip("triton")
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+WIDTH = 32
+ISSUE = [(-1.0, -20.0), (0.3, 10.0)]  # heads whose gradients were wrong
+SWEEP = list(product((1e-6, -1e-6, 0.02, -0.1, 0.29, -1.0, 10.0, -10.0), (-30.0, -6.0, 2.0, 9.0, 30.0)))
+
+
+def formula(scheme: DistanceAware, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    """Compute output and received attention by the paper's equations, every step in the inputs' precision."""
+    assert scheme.v is not None
+    n = q.shape[2]
+    positions = torch.arange(n, device=q.device)
+    distances = (positions[:, None] - positions).abs().to(q.dtype)
+    sharpness = scheme.v[:, None, None]
+    f = (1 + sharpness.exp()) * torch.sigmoid(scheme.w[:, None, None] * distances - sharpness)
+    scores = (q @ k.mT * WIDTH**-0.5).relu() * f
+    if causal:
+        scores = scores.masked_fill(positions > positions[:, None], -torch.inf)
+    weights = (scores - scores.logsumexp(-1, keepdim=True)).exp()  # flash attention rounds lse too
+    return weights @ v, weights.sum(-2)
+
+
+@pytest.mark.parametrize("tile", [32, 64])
+@pytest.mark.parametrize(
+    ("heads", "n", "received", "causal"),
+    [
+        pytest.param(ISSUE, 150, False, False, id="issue"),
+        pytest.param(ISSUE, 150, True, True, id="issue-received-causal"),
+        pytest.param(ISSUE, 30, True, False, id="issue-single-tile"),
+        pytest.param(SWEEP, 400 if GPU else 70, False, False, id="sweep"),
+    ],
+)
+def test_extreme_heads(
+    heads: list[tuple[float, float]],
+    n: int,
+    received: bool,
+    causal: bool,
+    tile: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from headwise.attention.triton_backend import plan
+    from headwise.attention.triton_backend.launch import Tile
+
+    monkeypatch.setattr(plan, "_plan_cache", {})
+    monkeypatch.setattr(plan.Plan, "_fastest_tile", lambda *_: Tile(tile, tile))
+    scheme = DistanceAware(len(heads)).to(DEVICE)
+    assert scheme.v is not None
+    with torch.no_grad():
+        for parameter, values in zip((scheme.w, scheme.v), zip(*heads, strict=True), strict=True):
+            parameter.copy_(torch.tensor(values))
+    inputs = [torch.randn(1, len(heads), n, WIDTH, device=DEVICE) for _ in range(3)]
+    grad_outputs = [torch.randn(1, len(heads), n, WIDTH, device=DEVICE), torch.randn(1, len(heads), n, device=DEVICE)]
+
+    def run(dtype: torch.dtype, use_kernels: bool) -> list[Tensor]:
+        scheme.to(dtype)
+        leaves = [x.to(dtype).requires_grad_() for x in inputs]
+        outputs: Any = formula(scheme, *leaves, causal=causal)
+        if use_kernels:
+            flags: dict[str, Any] = {"return_received": received, "return_lse": True}
+            outputs = attend(*leaves, scheme=scheme, causal=causal, backend="triton", **flags)
+        outputs = outputs[: 1 + received]
+        grads = [grad.to(dtype) for grad in grad_outputs[: len(outputs)]]
+        gradients = torch.autograd.grad(outputs, [*leaves, scheme.w, scheme.v], grads)
+        return [x.reshape(len(heads), -1) for x in (*outputs, *gradients)]
+
+    exact, baseline, kernels = run(torch.float64, False), run(torch.float32, False), run(torch.float32, True)
+    for index, (result, same_precision, expected) in enumerate(zip(kernels, baseline, exact, strict=True)):
+        error = (result.double() - expected).abs().amax(1)
+        baseline_error = (same_precision.double() - expected).abs().amax(1)
+        num_terms = n * n if index >= len(exact) - 2 else 1  # gradients of w and v are sums over all pairs
+        floor = 8 * num_terms**0.5 * torch.finfo(torch.float32).eps * expected.abs().amax(1)
+        failed = (error > 3 * baseline_error + floor).nonzero().flatten().tolist()
+        details = [
+            (heads[h], error[h].item(), baseline_error[h].item(), expected[h].abs().max().item()) for h in failed
+        ]
+        assert not failed, f"result {index}: (w, v), error, float32's error, size: {details}"

@@ -1,0 +1,153 @@
+"""Schemes, options and formulas for the tests of the Triton kernels.
+
+Legend: B batch, H heads, N queries, M keys.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise import Alibi, DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
+from tests.attention.oracle import sinusoid
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+DTYPES = [torch.float32, torch.float16, torch.bfloat16] if GPU else [torch.float32, torch.float16]
+LENGTHS = (1000, 777) if GPU else (40, 70)  # N and M: several tiles, the last one incomplete
+HEADS, WIDTH = 2, 32
+
+torch.manual_seed(0)
+SCHEMES: dict[str, Scheme] = {
+    "plain": Plain(),
+    "distance-aware": DistanceAware(HEADS, w_std=0.1, v_std=1.0),
+    "distance-aware-far": DistanceAware(HEADS, w_std=2.0, v_std=1.0),
+    "distance-aware-near": DistanceAware(HEADS, w_init=-1.5, w_std=0.5, v_std=1.0),
+    "distance-aware-unrectified": DistanceAware(HEADS, rectify=False, w_std=0.1, v_std=1.0),
+    "relative": RelativePositions(HEADS, WIDTH, k=3),
+    "relative-wide": RelativePositions(HEADS, WIDTH, k=50, per_head=True, values=False),
+    "relative-zero-offset": RelativePositions(HEADS, WIDTH, k=0, keys=False),
+    "tener": Tener(HEADS, WIDTH),
+    "alibi": Alibi(HEADS, learned=True),
+    "transformer-xl": TransformerXL(HEADS, WIDTH, dim=20),
+}
+with torch.no_grad():
+    for parameter in SCHEMES["transformer-xl"].parameters():
+        parameter.mul_(10.0)  # makes positions matter
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "no-options": {},
+    "causal": {"causal": True, "offset": 21},
+    "padded": {"padded": True},
+    "masked": {"mask": True, "position_bias": True},
+    "grouped": {"key_heads": 1, "offset": 40, "scale": 0.1},
+    "single-tile": {"key_heads": 1, "offset": 7, "padded": True},
+    "cu_seqlens": {"cu_seqlens": True, "causal": True},
+    "output-only": {"returns": (), "padded": True},
+    "output-only-causal": {"returns": (), "causal": True, "key_heads": 1, "offset": 10},
+    "norms-and-lse": {"returns": ("weight_norms", "lse"), "padded": True},
+    "window": {"window": (40, 3), "returns": (), "key_heads": 1},
+    "window-causal": {"window": (17, -1), "causal": True, "offset": 35, "padded": True},
+    "window-cu_seqlens": {"window": (5, 9), "cu_seqlens": True},
+    "softcap-sinks": {"softcap": 1.2, "sinks": True, "padded": True},
+    "softcap-sinks-masked": {"softcap": 0.8, "sinks": True, "window": (-1, 20), "mask": True},
+    "blocks-masked": {"mask": "blocks", "returns": ("received", "lse")},
+}
+
+
+def reference_attention(
+    scheme: Scheme,
+    mask_BHNM: Tensor,
+    bias: Tensor | None,
+    sinks: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    **options: Any,
+) -> dict[str, Tensor]:
+    """Compute the papers' formulas with PyTorch operators, every step in the inputs' precision."""
+    dtype, group = q.dtype, q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    n, m, offset = q.shape[2], k.shape[2], options.get("offset", 0)
+    i, j = offset + torch.arange(n, device=q.device)[:, None], torch.arange(m, device=q.device)
+    scale = options.get("scale") or q.shape[3] ** -0.5
+    if isinstance(scheme, Tener):
+        waves = torch.stack([sinusoid(int(t), WIDTH) for t in range(1 - m, offset + n)]).to(q)
+        relative = ((q + scheme.v[:, None].to(dtype)) @ waves.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
+        scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * (options.get("scale") or 1.0)
+    elif isinstance(scheme, TransformerXL):
+        waves = torch.stack([sinusoid(int(t), scheme.dim) for t in range(1 - m, offset + n)]).to(q)
+        table = (waves @ scheme.projection.weight.to(dtype).T).unflatten(-1, (HEADS, WIDTH)).transpose(0, 1)
+        relative = ((q + scheme.v[:, None].to(dtype)) @ table.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
+        scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * scale
+    else:
+        scores = q @ k.mT * scale
+    if isinstance(scheme, Alibi):
+        scores = scores + scheme.slopes.to(dtype)[:, None, None] * (i - j).abs().to(dtype)
+    if isinstance(scheme, DistanceAware):
+        assert scheme.v is not None
+        sharpness = scheme.v.to(dtype)[:, None, None]
+        weighted_distance = scheme.w.to(dtype)[:, None, None] * (i - j).abs().to(dtype)
+        f = (1 + sharpness.exp()) * torch.sigmoid(weighted_distance - sharpness)
+        scores = (scores.relu() if scheme.rectify else scores) * f
+    if isinstance(scheme, RelativePositions) and scheme.key_table is not None:
+        row = (j - i).clamp(-scheme.k, scheme.k) + scheme.k
+        scores = scores + (q @ scheme.key_table.to(dtype).mT * scale).gather(-1, row.expand(*q.shape[:3], m))
+    if "softcap" in options:
+        scores = options["softcap"] * torch.tanh(scores / options["softcap"])
+    if bias is not None:
+        scores = scores + bias.to(dtype)
+    has_key = mask_BHNM.any(dim=-1)
+    if sinks is not None:  # a further key, for all queries that are not padding
+        sink_scores = sinks.to(dtype)[:, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, sink_scores], dim=-1)
+        is_real = options.get("is_real_query", torch.ones_like(mask_BHNM[..., :1]))
+        mask_BHNM = torch.cat([mask_BHNM, is_real], dim=-1)
+        has_key = mask_BHNM.any(dim=-1)
+    weights = torch.softmax(scores.masked_fill(~mask_BHNM, -torch.inf), dim=-1).nan_to_num(0.0)[..., :m]
+    output = weights @ v
+    if isinstance(scheme, RelativePositions) and scheme.value_table is not None:
+        row = (j - i).clamp(-scheme.k, scheme.k) + scheme.k
+        offset_sums = weights.new_zeros(*weights.shape[:3], 2 * scheme.k + 1)
+        offset_sums = offset_sums.scatter_add(-1, row.expand_as(weights), weights)
+        output = output + offset_sums @ scheme.value_table.to(dtype)
+    lse = scores.masked_fill(~mask_BHNM & has_key[..., None], -torch.inf).logsumexp(dim=-1)
+    return {
+        "output": output,
+        "received": weights.sum(dim=2),
+        "weight_norms": weights.square().sum(dim=3),
+        "lse": lse.masked_fill(~has_key, -torch.inf),
+    }
+
+
+def build_options(case: dict[str, Any], batch: int, n: int, m: int) -> tuple[dict[str, Any], Tensor, int]:
+    """Return the options of `attend` with their tensors, the equivalent mask, and the number of key heads."""
+    options = dict(case)
+    key_heads = options.pop("key_heads", HEADS)
+    mask_BHNM = torch.ones(batch, HEADS, n, m, dtype=torch.bool, device=DEVICE)
+    i, j = torch.arange(n, device=DEVICE), torch.arange(m, device=DEVICE)
+    if options.get("window"):
+        options.setdefault("offset", 0)
+        left, right = options["window"]
+        mask_BHNM &= (j >= i[:, None] + options["offset"] - left) | (left < 0)
+        mask_BHNM &= (j <= i[:, None] + options["offset"] + right) | (right < 0)
+    if options.get("causal"):
+        mask_BHNM &= j <= i[:, None] + options.get("offset", 0)
+    if options.pop("padded", False):
+        options["key_padding"] = torch.tensor([m, m // 3], device=DEVICE)
+        options["query_padding"] = torch.tensor([n, n // 2], device=DEVICE)
+        mask_BHNM &= (j < options["key_padding"][:, None])[:, None, None]
+        mask_BHNM &= (i < options["query_padding"][:, None])[:, None, :, None]
+    if options.get("cu_seqlens"):
+        options["cu_seqlens"] = torch.tensor([0, n // 3, n // 3, n // 3 + 1, n], device=DEVICE)
+        sequence = torch.searchsorted(options["cu_seqlens"][1:], i, right=True)
+        mask_BHNM &= sequence == sequence[:, None]
+    if options.get("mask") == "blocks":  # most tiles have no pair
+        options["mask"] = ((i[:, None] // 7) % 6 == (j // 7) % 6) | (j == 1)
+        mask_BHNM &= options["mask"]
+    elif options.get("mask"):
+        options["mask"] = torch.rand(2, 1, n, m, device=DEVICE) > 0.3
+        options["mask"][:, :, 5] = False  # a query without a key
+        options["position_bias"] = torch.randn(1, HEADS, n, m, device=DEVICE)
+        mask_BHNM &= options["mask"]
+    return options, mask_BHNM, key_heads
