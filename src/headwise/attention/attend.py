@@ -65,7 +65,7 @@ class _ExplainOnly:
 
 
 @overload
-def attend(  # type: ignore[overload-overlap]  # calls without return_… options
+def attend(  # calls without return_… options
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -215,7 +215,13 @@ def attend(
             return_weights=return_weights,
         )
     if cu_seqlens_k is not None:
-        options = {"causal": causal, "window": window, "softcap": softcap, "sinks": sinks, "dropout": dropout}
+        options: dict[str, Any] = {
+            "causal": causal,
+            "window": window,
+            "softcap": softcap,
+            "sinks": sinks,
+            "dropout": dropout,
+        }
         flags = {
             "return_received": return_received,
             "return_weight_norms": return_weight_norms,

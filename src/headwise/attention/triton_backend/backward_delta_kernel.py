@@ -190,7 +190,7 @@ def bwd_received_kernel(
                 _, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
                 s, _ = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
                 delta += tl.sum(tl.exp2(s - region_lse[:, None]) * d_received[None, :], axis=1)
-    if OPT.distance:  # noqa: SIM102 (a compile-time condition)
+    if OPT.distance:
         if head.has_large_scores:
             seed = 0
             if OPT.dropout:
