@@ -62,7 +62,7 @@ class TorchEncoder(nn.Module):
         inner, attention = headwise_layer.feedforward[0], headwise_layer.attention
         assert isinstance(inner, nn.Linear)
         layer = nn.TransformerEncoderLayer(
-            attention.dim, attention.heads, inner.out_features, dropout, batch_first=True
+            attention.embed_dim, attention.num_heads, inner.out_features, dropout, batch_first=True
         )
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 

@@ -30,6 +30,7 @@ def test_backward_uses_the_dropout_mask_of_forward(name: str, backend: Any) -> N
     def run() -> tuple[torch.Tensor, torch.Tensor]:
         torch.manual_seed(7)
         output, *_, weights = attend(q, k, v, scheme=scheme, dropout=0.4, return_weights=True, backend=backend)
+        assert weights is not None
         return output, weights
 
     dropped, weights = run()
@@ -50,6 +51,7 @@ def test_dropout_rate_and_mean(backend: Any) -> None:
     v = torch.eye(n).expand(4, 4, n, n)
     scheme = make_scheme("plain", 4, 8, dtype=torch.float32)
     dropped, *_, weights = attend(q, q, v, scheme=scheme, dropout=0.25, return_weights=True, backend=backend)
+    assert weights is not None
     rate = dropped.eq(0).float().mean()
     assert abs(rate - 0.25) < 0.01
     assert abs(dropped.sum() / weights.sum() - 1) < 0.02

@@ -49,7 +49,7 @@ def test_a_scheme_of_ones_own_runs_with_all_backends() -> None:
     q, k, v = (torch.randn(1, 2, n, 32, device=device, requires_grad=True) for n in (40, 50, 50))
     results: list[Any] = []
     for backend in ("reference", "blockwise", "triton"):
-        output = attend(q, k, v, scheme=scheme, causal=True, backend=backend)  # type: ignore[arg-type]
+        output = attend(q, k, v, scheme=scheme, causal=True, backend=backend)
         results.append([output, *torch.autograd.grad(output.square().sum(), [q, k, v, scheme.slopes])])
     for result in results[1:]:
         torch.testing.assert_close(result, results[0], atol=1e-4, rtol=1e-3)

@@ -18,7 +18,7 @@ def test_softcap_is_that_of_gemma_2() -> None:
     module = SimpleNamespace(num_key_value_groups=2, head_dim=8, training=False)
     expected, _ = gemma.eager_attention_forward(module, q, k, v, None, scaling=0.7, softcap=1.5)
     for backend in ("reference", "blockwise", "auto"):
-        output = attend(q, k, v, scheme=Plain(), scale=0.7, softcap=1.5, backend=backend)  # type: ignore[arg-type]
+        output = attend(q, k, v, scheme=Plain(), scale=0.7, softcap=1.5, backend=backend)
         torch.testing.assert_close(output.transpose(1, 2), expected)
 
 
@@ -30,7 +30,7 @@ def test_sinks_are_those_of_gpt_oss() -> None:
     expected, _ = gpt_oss.eager_attention_forward(module, q, k, v, None, scaling=0.7)
     (expected_grad,) = torch.autograd.grad(expected.square().sum(), sinks)
     for backend in ("reference", "blockwise", "auto"):
-        output = attend(q, k, v, scheme=Plain(), scale=0.7, sinks=sinks, backend=backend)  # type: ignore[arg-type]
+        output = attend(q, k, v, scheme=Plain(), scale=0.7, sinks=sinks, backend=backend)
         torch.testing.assert_close(output.transpose(1, 2), expected)
         torch.testing.assert_close(torch.autograd.grad(output.square().sum(), sinks)[0], expected_grad)
 
@@ -49,7 +49,7 @@ def test_queries_without_keys_have_only_the_sink() -> None:
             sinks=sinks,
             mask=mask,
             return_lse=True,
-            backend=backend,  # type: ignore[arg-type]
+            backend=backend,
         )
         assert result.lse is not None
         assert not result.output[:, :, 1].any()

@@ -67,7 +67,8 @@ def test_error_is_within_tolerance(name: str, option: str, dtype: torch.dtype, m
             outputs = attend(q, k, v, scheme=owner, backend="triton", **more)
             outputs = [x for x in outputs if x is not None] if returns else (outputs,)
         else:
-            formula_options = {name: options[name] for name in ("offset", "scale", "softcap") if name in options}
+            names = ("offset", "scale", "softcap")
+            formula_options: dict[str, Any] = {name: options[name] for name in names if name in options}
             if "query_padding" in options:
                 is_real = torch.arange(n, device=DEVICE) < options["query_padding"][:, None]
                 formula_options["is_real_query"] = is_real[:, None, :, None].expand(-1, HEADS, -1, -1)
@@ -323,6 +324,7 @@ def test_empty_inputs_have_zero_gradients(name: str, n: int, m: int) -> None:
     scheme = SCHEMES[name].to(DEVICE)
     q, k = (torch.randn(2, HEADS, length, WIDTH, device=DEVICE, requires_grad=True) for length in (n, m))
     output, received = attend(q, k, k, scheme=scheme, return_received=True, backend="triton")[:2]
+    assert received is not None
     assert (output.shape, received.shape) == (q.shape, (2, HEADS, m))
     for grad in torch.autograd.grad(output.sum() + received.sum(), [q, k], materialize_grads=True):
         assert not grad.any()

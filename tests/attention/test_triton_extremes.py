@@ -21,9 +21,10 @@ ISSUE = [(-1.0, -20.0), (0.3, 10.0)]  # heads whose gradients were wrong
 SWEEP = list(product((1e-6, -1e-6, 0.02, -0.1, 0.29, -1.0, 10.0, -10.0), (-30.0, -6.0, 2.0, 9.0, 30.0)))
 
 
-def formula(scheme: DistanceAware, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+def formula(scheme: DistanceAware, inputs: list[Tensor], causal: bool) -> tuple[Tensor, Tensor]:
     """Compute output and received attention by the paper's equations, every step in the inputs' precision."""
     assert scheme.v is not None
+    q, k, v = inputs
     n = q.shape[2]
     positions = torch.arange(n, device=q.device)
     distances = (positions[:, None] - positions).abs().to(q.dtype)
@@ -70,13 +71,13 @@ def test_extreme_heads(
     def run(dtype: torch.dtype, use_kernels: bool) -> list[Tensor]:
         scheme.to(dtype)
         leaves = [x.to(dtype).requires_grad_() for x in inputs]
-        outputs: Any = formula(scheme, *leaves, causal=causal)
+        outputs: Any = formula(scheme, leaves, causal)
         if use_kernels:
             flags: dict[str, Any] = {"return_received": received, "return_lse": True}
             outputs = attend(*leaves, scheme=scheme, causal=causal, backend="triton", **flags)
         outputs = outputs[: 1 + received]
         grads = [grad.to(dtype) for grad in grad_outputs[: len(outputs)]]
-        gradients = torch.autograd.grad(outputs, [*leaves, scheme.w, scheme.v], grads)
+        gradients = torch.autograd.grad(outputs, [*leaves, *scheme.parameters()], grads)
         return [x.reshape(len(heads), -1) for x in (*outputs, *gradients)]
 
     exact, baseline, kernels = run(torch.float64, False), run(torch.float32, False), run(torch.float32, True)

@@ -51,10 +51,10 @@ def test_keys_outside_the_window_are_never_read(name: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_queries_outside_the_window_are_never_read(name: str) -> None:
-    """Queries beyond the window of the last of 40 keys have no key and get zeros."""
+    """Queries beyond the window of the last of 64 keys have no key and get zeros."""
     scheme = make_scheme(name, HEADS, WIDTH, dtype=torch.float32).to(DEVICE)
-    q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (200, 40, 40))
-    num_visited = -(-(40 + 8) // TILE) * TILE
+    q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (200, 64, 64))
+    num_visited = -(-(64 + 8) // TILE) * TILE
     options: dict[str, Any] = {"window": (8, 0), "offset": 0}
     expected = run(scheme, [q, k, v], backend="reference", **options)
     q[:, :, num_visited:] = torch.nan

@@ -64,7 +64,7 @@ def row_weights(
             for name, x in options.items()
             if name in ("mask", "position_bias")
         }
-        weights: Tensor = attend(
+        weights = attend(
             q[:, :, start:stop],
             k,
             v,
@@ -73,6 +73,7 @@ def row_weights(
             return_weights=True,
             backend="reference",
         ).weights
+        assert weights is not None
         return weights
 
     return compute
