@@ -86,8 +86,8 @@ def delta_of_weights(
     p_sum = tl.zeros([OPT.block_n], tl.float32)
     if OPT.sinks:
         p_sum += tl.exp2(load_sink(sinks_ptr, h) - lse)
-    lo, _ = key_block_range(block_start, n, m, q_offset, head, mods, FAR_BEFORE, OPT)
-    _, hi = key_block_range(block_start, n, m, q_offset, head, mods, FAR_AFTER, OPT)
+    lo, before_end = key_block_range(block_start, n, m, q_offset, head, mods, FAR_BEFORE, OPT)
+    after_start, hi = key_block_range(block_start, n, m, q_offset, head, mods, FAR_AFTER, OPT)
     for index in tl.range(lo, hi, num_stages=1):
         step = visited_tile(index, block_start // OPT.block_n, tl.cdiv(m, OPT.block_m), mods, OPT)
         offs_m = step * OPT.block_m + tl.arange(0, OPT.block_m)
