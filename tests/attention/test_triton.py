@@ -5,6 +5,7 @@ GPU the kernels run in Triton's interpreter, in float32 and float16 (its bfloat1
 Legend: B batch, H heads, N queries, M keys.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise import DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL, attend, explain
+from headwise.attention.triton_backend import plan
 from tests.attention.oracle import sinusoid
 
 pytest.importorskip("triton")
@@ -52,6 +54,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "output-only-causal": {"returns": (), "causal": True, "key_heads": 1, "offset": 10},
     "norms-and-lse": {"returns": ("weight_norms", "lse"), "padded": True},
 }
+
+
+@pytest.fixture(autouse=True)
+def loop_per_region(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let distance-aware attention have a loop per region, as for long sequences."""
+    monkeypatch.setattr(plan, "MAX_SHORT_LENGTH", 0)
+    plan.clear_plans()
+    yield
+    plan.clear_plans()
 
 
 def reference_attention(

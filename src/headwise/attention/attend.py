@@ -20,6 +20,7 @@ from headwise.attention.checks import (
 )
 from headwise.attention.schemes import Scheme
 from headwise.attention.schemes.scheme import check_choice
+from headwise.attention.triton_backend import cached_calls
 from headwise.attention.types import AttentionInputs, AttentionOutput, concatenate_sequences
 
 Backend = Literal["auto", "reference", "blockwise", "sdpa", "triton"]
@@ -133,6 +134,24 @@ def attend(
         >>> hw.attend(sequences, sequences, sequences, scheme=hw.Plain(), cu_seqlens=[0, 3, 10]).shape
         torch.Size([1, 4, 10, 16])
     """
+    key = None
+    if backend in ("auto", "triton") and not (
+        query_padding is not None
+        or mask is not None
+        or position_bias is not None
+        or cu_seqlens is not None
+        or offset
+        or return_received
+        or return_weight_norms
+        or return_lse
+        or return_weights
+        or torch.compiler.is_compiling()
+    ):
+        key = cached_calls.call_key(q, k, v, scheme, key_padding, causal, dropout, scale, backend)
+        if key is not None:
+            cached = cached_calls.attend_cached(key, q, k, v, scheme, key_padding, dropout)
+            if cached is not None:
+                return cached
     q, k, v = check_tensors(q, k, v)
     with disable_autocast(q.device.type):
         check_scheme(scheme, q)
@@ -177,7 +196,10 @@ def attend(
         requested: Backend | _ExplainOnly = backend
         if isinstance(requested, _ExplainOnly):
             return choose_backend(inputs, requested.backend)
-        output, *extras = _run(inputs, choose_backend(inputs, backend).backend)
+        choice = choose_backend(inputs, backend)
+        output, *extras = _run(inputs, choice.backend)
+        if key is not None and choice.backend == "triton":
+            cached_calls.remember(key, q, k, v, scheme, inputs.key_padding, causal, dropout, inputs.scale)
     extras = [x for x in extras if x is not None]
     return (output, *extras) if extras else output
 

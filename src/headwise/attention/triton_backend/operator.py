@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.attention.masking import natural_lse
-from headwise.attention.operators import Operators
+from headwise.attention.operators import Operators, run_backward_operator
 from headwise.attention.triton_backend import transformer_xl
 from headwise.attention.triton_backend.launch import Launch, on_device
 from headwise.attention.triton_backend.layouts import edge_columns, has_contiguous_rows, tensor_strides, with_strides
@@ -172,8 +172,7 @@ def _forward(*arguments: Any) -> tuple[Tensor | None, ...]:
         if plan.dense_table is not None and plan.want_received:
             transformer_xl.add_bias_products(plan, tensors)
         if plan.sum_far_keys:
-            blocks = plan.key_blocks + 1
-            tensors["prefix_sums_ptr"] = lse.new_zeros(plan.batch, plan.groups, blocks, plan.value_width + 1)
+            tensors["prefix_sums_ptr"] = lse.new_zeros(plan.key_sums_shape)
             run["value_block_sums"](tensors)
             run["prefix_sums"](tensors)
         run["fwd"](tensors)
@@ -238,8 +237,7 @@ def _backward(*arguments: Any) -> Sequence[Tensor | None]:
         if plan.dense_table is not None:
             transformer_xl.add_bias_products(plan, tensors)
         if plan.sum_far_keys:
-            blocks = plan.query_blocks + 1
-            tensors["prefix_sums_ptr"] = lse.new_zeros(plan.batch, plan.heads, blocks, plan.value_width + 1)
+            tensors["prefix_sums_ptr"] = lse.new_zeros(plan.query_sums_shape)
         if plan.want_received and not plan.single_tile_backward:
             run["received"](tensors)
         if d_table is not None:
@@ -302,3 +300,24 @@ operators = Operators(
     fake_forward=lambda *arguments: Plan(*arguments).outputs(arguments[0]),
     fake_backward=_fake_backward,
 )
+
+
+def compute_gradients(
+    plan: Plan, inputs: tuple[Tensor | None, ...], output: Tensor, lse: Tensor, d_output: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Compute the gradients of q, k, v, w and sharpness of a call without tables, bias, mask and packing.
+
+    Args:
+        plan: the call's plan.
+        inputs: q, k, v, w, sharpness, key_padding and seed.
+        output: the call's output.
+        lse: its log-sum-exps.
+        d_output: the output's gradient.
+    """
+    q, k, v, w, sharpness, key_padding, seed = inputs
+    tensors = (q, k, v, w, sharpness, None, None, None, None, None, key_padding, None, None, None, seed)
+    scalars = (plan.scale, plan.q_offset, plan.causal, plan.rectify, 0, False, plan.dropout, False, False)
+    empty = lse.new_empty(0)
+    d_outputs = (d_output, torch.zeros_like(lse), empty, empty, empty)
+    grads = run_backward_operator(operators.backward, *tensors, *scalars, False, output, lse, empty, empty, *d_outputs)
+    return (*grads[:3], *((None, None) if w is None else grads[3:5]))

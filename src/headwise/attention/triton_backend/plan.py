@@ -34,6 +34,9 @@ TABLE_PADDING = 64
 
 MAX_CACHED_PLANS = 1000
 
+#: Up to this length distance-aware attention has one loop over all keys. It was faster at 256 and 512 on an H200.
+MAX_SHORT_LENGTH = 512
+
 
 @cache
 def kernels() -> Any:
@@ -232,6 +235,16 @@ class Plan:
         return _num_blocks(self.m, self.tile("fwd").block_m)
 
     @property
+    def key_sums_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the prefix sums of values and of the number of keys, over blocks of keys."""
+        return self.batch, self.groups, self.key_blocks + 1, self.value_width + 1
+
+    @property
+    def query_sums_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the prefix sums of gradients of far values, over blocks of queries."""
+        return self.batch, self.heads, self.query_blocks + 1, self.value_width + 1
+
+    @property
     def table_rows(self) -> int:
         """Number of rows of a dense table without its padding."""
         return int(max(self.n + self.m - 1, 0))
@@ -302,6 +315,11 @@ class Plan:
         has_table = self.relative_scores is not None or self.dense_table is not None or self.want_offset_sums
         return self.fits(self.tile("dkv")) and not has_table and self.bias is None
 
+    @property
+    def is_short(self) -> bool:
+        """Whether one loop over all keys is faster than one per region, for distance-aware attention."""
+        return max(self.n, self.m) <= MAX_SHORT_LENGTH
+
     @cached_property
     def sum_far_keys(self) -> bool:
         """Whether far keys with score 0 are summed by prefix sums.
@@ -309,13 +327,12 @@ class Plan:
         This is not possible with masks, biases, dropout, packed sequences or received attention.
         """
         modifiers = (self.mask, self.bias, self.seq_starts, self.seed)
-        is_long = self.n > 128 or self.m > 64
-        return self.w is not None and is_long and all(x is None for x in modifiers) and not self.want_received
+        return self.w is not None and not self.is_short and all(x is None for x in modifiers) and not self.want_received
 
     def options(self, tile: Tile, *, has_d_lse: bool = False, store_d_scores: bool = False) -> Options:
         clipped_table = self.relative_scores is not None or self.want_offset_sums
         single_tile = self.fits(tile)
-        if single_tile:
+        if single_tile or (self.w is not None and self.is_short):
             regions = DIAGONAL
         elif self.w is not None:
             regions = FAR_BEFORE | BEFORE | DIAGONAL | (0 if self.causal else AFTER | FAR_AFTER)
@@ -332,6 +349,7 @@ class Plan:
             block_n=tile.block_n,
             block_m=tile.block_m,
             regions=regions,
+            one_region=self.w is not None and self.is_short,
             single_tile=single_tile,
             single_tile_backward=self.single_tile_backward,
             causal=self.causal,
@@ -387,3 +405,8 @@ def get_plan(*arguments: Any) -> Plan:
             raise ValueError(f"table must have {rows} rows, including {TABLE_PADDING} of padding on either side")
         _plan_cache[key] = plan
     return plan
+
+
+def clear_plans() -> None:
+    """Forget all plans."""
+    _plan_cache.clear()

@@ -219,6 +219,9 @@ def key_block_range(
     if OPT.clipped_table:  # looks up all near pairs in the diagonal region
         before_end = far_before_end
         diagonal_end = after_end
+    if OPT.one_region:  # one loop over all keys
+        before_end = 0
+        diagonal_end = blocks
     if REGION == FAR_BEFORE:
         lo, hi = 0, far_before_end
     elif REGION == BEFORE:
@@ -262,6 +265,10 @@ def query_block_range(
     if OPT.clipped_table:
         diagonal_end = before_end
         after_end = far_after_end
+    if OPT.one_region:  # one loop over all queries that see the keys
+        diagonal_end = blocks
+        if not OPT.causal:
+            after_end = 0
     if REGION == FAR_BEFORE:
         lo, hi = before_end, blocks
     elif REGION == BEFORE:
