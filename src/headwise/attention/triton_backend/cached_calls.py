@@ -25,13 +25,11 @@ from headwise.attention.triton_backend.plan import Plan, get_plan
 #: Tensors of the launches, in the order in which cached calls hold them.
 FORWARD_TENSORS = (
     "q_ptr", "k_ptr", "v_ptr", "w_ptr", "sharpness_ptr", "key_padding_ptr", "seed_ptr",
-    
     "o_ptr", "lse_ptr", "prefix_sums_ptr",
 )  # fmt: skip
 BACKWARD_TENSORS = (
     *FORWARD_TENSORS, "do_ptr", "delta_ptr", "dq_ptr", "dk_ptr", "dv_ptr", "d_distance_partials_ptr",
 )  # fmt: skip
-NUM_INPUTS = FORWARD_TENSORS.index("o_ptr")
 
 MAX_CACHED_CALLS = 1000
 
