@@ -26,6 +26,7 @@ from headwise.attention.checks import (
 )
 from headwise.attention.schemes import Scheme
 from headwise.attention.schemes.scheme import check_choice
+from headwise.attention.triton_backend import cached_calls
 from headwise.attention.types import AttentionInputs, AttentionOutput, concatenate_sequences
 
 Backend = Literal["auto", "reference", "blockwise", "sdpa", "triton"]
@@ -201,6 +202,24 @@ def attend(
         >>> hw.attend(sequences, sequences, sequences, scheme=hw.Plain(), cu_seqlens=[0, 3, 10]).shape
         torch.Size([1, 4, 10, 16])
     """
+    key = None
+    if not torch.compiler.is_compiling() and not (
+        query_padding is not None
+        or window is not None
+        or mask is not None
+        or position_bias is not None
+        or softcap is not None
+        or sinks is not None
+        or cu_seqlens is not None
+        or cu_seqlens_k is not None
+        or return_received
+        or return_weight_norms
+        or return_lse
+        or return_weights
+    ):
+        key = cached_calls.call_key(q, k, v, scheme, key_padding, causal, offset, dropout, scale, backend)
+        if key is not None and (cached := cached_calls.attend_cached(key, q, k, v, scheme, key_padding)) is not None:
+            return cached
     q, k, v = check_tensors(q, k, v)
     if cu_seqlens is not None or cu_seqlens_k is not None:
         check_packed(
@@ -268,7 +287,10 @@ def attend(
         requested: Backend | _ExplainOnly = backend
         if isinstance(requested, _ExplainOnly):
             return choose_backend(inputs, requested.backend)
-        result = _run(inputs, choose_backend(inputs, backend).backend)
+        choice = choose_backend(inputs, backend)
+        result = _run(inputs, choice.backend)
+        if key is not None and choice.backend == "triton":
+            cached_calls.remember(key, inputs, scheme)
     has_extras = return_received or return_weight_norms or return_lse or return_weights
     return result if has_extras else result.output
 

@@ -120,7 +120,7 @@ def _autograd_functions(
 
         @staticmethod
         def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
-            return input_gradients(ctx, _run_backward_operator(backward_operator, *backward_arguments(ctx, d_outputs)))
+            return input_gradients(ctx, run_backward_operator(backward_operator, *backward_arguments(ctx, d_outputs)))
 
     class EagerFunction(torch.autograd.Function):
         @staticmethod
@@ -144,7 +144,7 @@ def _autograd_functions(
             num_forward = len(arguments) - len(saved) - len(materialized)  # forward arguments and needs_grad
             empty = arguments[0].new_empty(0)
             rest = (empty if x is None else x for x in arguments[num_forward:])
-            grads = _run_backward_operator(backward_operator, *arguments[:num_forward], *rest)
+            grads = run_backward_operator(backward_operator, *arguments[:num_forward], *rest)
             return input_gradients(ctx, grads)
 
     return TracedFunction, EagerFunction
@@ -202,7 +202,7 @@ class _OnceDifferentiable(torch.autograd.Function):
         raise RuntimeError("this backend has no second derivatives; use backend='reference'")
 
 
-def _run_backward_operator(operator: Any, *arguments: Any) -> tuple[Tensor, ...]:
+def run_backward_operator(operator: Any, *arguments: Any) -> tuple[Tensor, ...]:
     """Run a backward operator so that differentiating its results raises an error.
 
     The compiler cannot trace an autograd function inside a backward pass, and never differentiates one twice.

@@ -33,6 +33,7 @@ class Options:
     block_n: int
     block_m: int
     regions: int  # bit mask of the regions in which a tile's keys can lie; see `tiles.py`
+    one_region: bool  # all keys count as keys near the diagonal, so that there is one loop
     single_tile: bool  # one tile holds all queries and keys
     single_tile_backward: bool  # and bwd_dkv_kernel computes all gradients
     causal: bool

@@ -84,13 +84,12 @@ def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
         offset_sums_ptr=offset_sums,
     )
     visited = VisitedTiles(plan, tensors)
-    run = plan.launches(_forward_launches)
+    run = plan.launches(forward_launches)
     with on_device(q):
         if plan.dense_table is not None and plan.want_received:
             transformer_xl.add_bias_products(plan, tensors)
         if plan.sum_far_keys:
-            blocks = plan.key_blocks + 1
-            tensors["prefix_sums_ptr"] = lse.new_zeros(plan.batch, plan.groups, blocks, plan.value_width + 1)
+            tensors["prefix_sums_ptr"] = lse.new_zeros(plan.key_sums_shape)
             run["value_block_sums"](tensors)
             run["prefix_sums"](tensors)
         visited.set("fwd")
@@ -101,7 +100,7 @@ def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
     return outputs
 
 
-def _forward_launches(plan: Plan) -> dict[str, Launch]:
+def forward_launches(plan: Plan) -> dict[str, Launch]:
     return {
         "value_block_sums": plan.launch("value_block_sums_kernel", "fwd", plan.groups, per_key=True),
         "prefix_sums": plan.launch("prefix_sums_kernel", "fwd", plan.groups, blocks=plan.key_blocks),
@@ -161,13 +160,12 @@ def backward(*arguments: Any) -> Sequence[Tensor | None]:
         d_scores_ptr=full_d_bias,
     )
     visited = VisitedTiles(plan, tensors)
-    run = plan.launches(_backward_launches, d_output, full_d_bias, is_shared_bias, d_lse is not None, needs)
+    run = plan.launches(backward_launches, d_output, full_d_bias, is_shared_bias, d_lse is not None, needs)
     with on_device(q):
         if plan.dense_table is not None:
             transformer_xl.add_bias_products(plan, tensors)
         if plan.sum_far_keys:
-            blocks = plan.query_blocks + 1
-            tensors["prefix_sums_ptr"] = lse.new_zeros(plan.batch, plan.heads, blocks, plan.value_width + 1)
+            tensors["prefix_sums_ptr"] = lse.new_zeros(plan.query_sums_shape)
         if delta is not None and (plan.want_received or not needs_dq_kernel):
             visited.set("received")
             run["received"](tensors)
@@ -209,7 +207,7 @@ def _reduced(plan: Plan, needs: frozenset[str]) -> dict[str, Tensor]:
     return {name: x for name, x in tensors.items() if name in needs and x is not None}
 
 
-def _backward_launches(
+def backward_launches(
     plan: Plan, d_output: Tensor, d_bias: Tensor | None, is_shared_bias: bool, has_d_lse: bool, needs: frozenset[str]
 ) -> dict[str, Launch]:
     store_d_scores = d_bias is not None and not is_shared_bias

@@ -36,6 +36,9 @@ TABLE_PADDING = 64
 
 MAX_CACHED_PLANS = 1000
 
+#: Up to this length distance-aware attention has one loop over all keys. It was faster at 256 and 512 on an H200.
+MAX_SHORT_LENGTH = 512
+
 #: Size of a window without a limit on one side. Positions plus this fit into 32 bits.
 NO_LIMIT = 2**30
 
@@ -237,6 +240,16 @@ class Plan:
         return num_blocks(self.m, self.tile("fwd").block_m)
 
     @property
+    def key_sums_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the prefix sums of values and of the number of keys, over blocks of keys."""
+        return self.batch, self.groups, self.key_blocks + 1, self.value_width + 1
+
+    @property
+    def query_sums_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the prefix sums of gradients of far values, over blocks of queries."""
+        return self.batch, self.heads, self.query_blocks + 1, self.value_width + 1
+
+    @property
     def table_rows(self) -> int:
         """Number of rows of a dense table without its padding."""
         return int(max(self.n + self.m - 1, 0))
@@ -294,6 +307,11 @@ class Plan:
         has_table = self.relative_scores is not None or self.dense_table is not None or self.want_offset_sums
         return self.fits(self.tile("dkv")) and not has_table and self.bias is None and self.sinks is None
 
+    @property
+    def is_short(self) -> bool:
+        """Whether one loop over all keys is faster than one per region, for distance-aware attention."""
+        return max(self.n, self.m) <= MAX_SHORT_LENGTH
+
     @cached_property
     def sum_far_keys(self) -> bool:
         """Whether far keys with score 0 are summed by prefix sums.
@@ -301,8 +319,8 @@ class Plan:
         This is not possible with masks, windows, biases, dropout, packed sequences or received attention.
         """
         modifiers = (self.mask, self.bias, self.seq_starts, self.seed)
-        is_long = (self.n > 128 or self.m > 64) and not self.has_window
-        return self.has_distance and is_long and all(x is None for x in modifiers) and not self.want_received
+        can_sum = all(x is None for x in modifiers) and not self.has_window and not self.want_received
+        return self.has_distance and not self.is_short and can_sum
 
     def skips_tiles(self, tile: Tile) -> bool:
         """Whether tiles without any unmasked pair are skipped. The relative shift needs consecutive tiles."""
@@ -318,7 +336,8 @@ class Plan:
     ) -> Options:
         clipped_table = self.relative_scores is not None or self.want_offset_sums
         single_tile = self.fits(tile)
-        if single_tile:
+        one_region = self.has_distance and self.is_short
+        if single_tile or one_region:
             regions = DIAGONAL
         elif self.has_distance:
             regions = FAR_BEFORE | BEFORE | DIAGONAL | (0 if self.causal else AFTER | FAR_AFTER)
@@ -335,6 +354,7 @@ class Plan:
             block_n=tile.block_n,
             block_m=tile.block_m,
             regions=regions,
+            one_region=one_region,
             single_tile=single_tile,
             single_tile_backward=self.single_tile_backward,
             causal=self.causal,
@@ -388,3 +408,8 @@ def get_plan(*arguments: Any) -> Plan:
             raise ValueError(f"table must have {rows} rows, including {TABLE_PADDING} of padding on either side")
         _plan_cache[key] = plan
     return plan
+
+
+def clear_plans() -> None:
+    """Forget all plans."""
+    _plan_cache.clear()

@@ -284,6 +284,9 @@ def key_block_range(block_start, n, m, q_offset, head, mods, REGION: tl.constexp
     if OPT.distance:  # steep heads compute all near pairs in the diagonal region
         before_end = tl.where(head.is_steep, far_before_end, before_end)
         diagonal_end = tl.where(head.is_steep, after_end, diagonal_end)
+    if OPT.one_region:  # one loop over all keys
+        before_end = 0
+        diagonal_end = blocks
     if REGION == FAR_BEFORE:
         lo, hi = 0, far_before_end
     elif REGION == BEFORE:
@@ -336,6 +339,10 @@ def query_block_range(block_start, n, m, q_offset, head, mods, REGION: tl.conste
     if OPT.distance:
         diagonal_end = tl.where(head.is_steep, before_end, diagonal_end)
         after_end = tl.where(head.is_steep, far_after_end, after_end)
+    if OPT.one_region:  # one loop over all queries that see the keys
+        diagonal_end = blocks
+        if not OPT.causal:
+            after_end = 0
     if REGION == FAR_BEFORE:
         lo, hi = before_end, blocks
     elif REGION == BEFORE:
