@@ -176,7 +176,7 @@ def vmap_by_loop(operator: Callable[..., Sequence[Tensor]]) -> Callable[..., Any
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
         results = [
-            operator(*(x if dim is None else x.select(dim, i) for x, dim in zip(arguments, in_dims, strict=True)))
+            operator(*(x.select(dim, i) if type(dim) is int else x for x, dim in zip(arguments, in_dims, strict=True)))
             for i in range(info.batch_size)
         ]
         stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))

@@ -28,6 +28,8 @@ class VisitedTiles:
 
     def set(self, tile_name: str, *, per_key: bool = False) -> None:
         """Set the kernels' argument for the kernel with this tile."""
+        if self.plan.mask is None:
+            return
         tile = self.plan.tile(tile_name)
         if not self.plan.skips_tiles(tile):
             return
