@@ -78,12 +78,13 @@ def delta_of_weights(
     If a query's weight is that of one key, dP − delta must be exactly 0, because it is multiplied by a large F.
     dO · O has other rounding errors than dP. lse has rounding errors too, so the weights may not sum to 1.
     """
+    BLOCK_N: tl.constexpr = OPT.block_n
     tile_i, tile_j = tl.arange(0, OPT.block_n)[:, None], tl.arange(0, OPT.block_m)[None, :]
     offs_n = block_start + tl.arange(0, OPT.block_n)
     offs_e, offs_d = tl.arange(0, OPT.block_e), tl.arange(0, OPT.block_d)
     i = offs_n[:, None]
-    total = tl.zeros([OPT.block_n], tl.float32)
-    p_sum = tl.zeros([OPT.block_n], tl.float32)
+    total = tl.zeros([BLOCK_N], tl.float32)
+    p_sum = tl.zeros([BLOCK_N], tl.float32)
     if OPT.sinks:
         p_sum += tl.exp2(load_sink(sinks_ptr, h) - lse)
     lo, before_end = key_block_range(block_start, n, m, q_offset, head, mods, FAR_BEFORE, OPT)
