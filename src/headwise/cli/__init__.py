@@ -16,7 +16,7 @@ from typing import Any
 
 from headwise import __version__
 from headwise.cli.arguments import Parser, add_output_options, suggest
-from headwise.errors import UserError
+from headwise.errors import UserError, to_one_line
 
 #: The commands, with their line in `headwise --help`.
 COMMANDS = {
@@ -53,7 +53,8 @@ def main(args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return report_error(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+        message = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        return report_error(to_one_line(message))
     except KeyboardInterrupt:
         return 130
 

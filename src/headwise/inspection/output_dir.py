@@ -34,8 +34,9 @@ def write_inspection(viewer: Viewer, models: Sequence[InspectedModel], out_dir: 
         models: the models of the page.
         out_dir: the output directory; it is created if necessary.
     """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    viewer.write(out_dir / PAGE)  # first: it refuses NaN, which figures would draw as empty cells
     write_figures(plot_all(viewer, models), out_dir)
-    viewer.write(out_dir / PAGE)
     if viewer.statistics:
         write_tables(viewer.statistics, out_dir)
 
