@@ -103,7 +103,10 @@ class Guard:
         return ""
 
     def _is_inside(self, path: Any) -> bool:
-        return isinstance(path, str | bytes) and os.path.realpath(os.fsdecode(path)).startswith(self.root)
+        if not isinstance(path, str | bytes):
+            return False
+        name = os.fsdecode(path)
+        return not name.startswith("<") and os.path.realpath(name).startswith(self.root)  # "<string>" is no file
 
     def _may_write(self, path: Any) -> bool:
         if isinstance(path, int) or path in (os.devnull, ":memory:"):

@@ -5,6 +5,7 @@ and have been initialized at random, which the user must be told.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -49,10 +50,13 @@ MODEL_FILES: dict[str, Mutation] = {
 RUN_FILES: dict[str, Mutation] = MODEL_FILES | {"run.yaml": mutate_yaml, "metrics.json": mutate_json}
 #: Files that libraries look for in a model's directory.
 EXTRA_FILES = [
-    "adapter_config.json", "pytorch_model.bin", "model.safetensors.index.json", "special_tokens_map.json", "added_tokens.json",
+    "adapter_config.json", "pytorch_model.bin", "model.safetensors.index.json", "special_tokens_map.json",
+    "added_tokens.json",
     "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "chat_template.jinja", "generation_config.json", "own.py",
-    "preprocessor_config.json", "headwise.json", "tf_model.h5", "flax_model.msgpack", "model.safetensors/x", "tokenizer.model",
-    "config.json/x", "sentencepiece.bpe.model", "processor_config.json", "quantize_config.json", "consolidated.safetensors",
+    "preprocessor_config.json", "headwise.json", "tf_model.h5", "flax_model.msgpack", "model.safetensors/x",
+    "tokenizer.model",
+    "config.json/x", "sentencepiece.bpe.model", "processor_config.json", "quantize_config.json",
+    "consolidated.safetensors",
     "custom_generate/generate.py", "adapter_model.safetensors", "adapter_model.bin", "training_args.bin",
 ]  # fmt: skip
 
@@ -215,7 +219,6 @@ def read_twice(read: Callable[[Path, Path], bytes]) -> Callable[[Path, Path], No
             (out / str(seed)).mkdir()
             results.append(read(directory, out / str(seed)))
         assert results[0] == results[1], "the result depends on the random seed: weights are initialized at random"
-        assert b"nan" not in results[0].lower(), "the result contains NaN"
 
     return read_and_compare
 
@@ -225,7 +228,10 @@ def predict_with_run(directory: Path, out: Path, *, data: str, name: str) -> byt
     from headwise.training import predict
 
     predict(directory, directory / data, out / name)
-    return (out / name).read_bytes()
+    result = (out / name).read_bytes()
+    is_table = not name.endswith(".de")
+    assert not (is_table and re.search(rb"[,\t](nan|inf|-inf)\b", result)), "the result contains NaN"
+    return result
 
 
 def inspect_model(directory: Path, out: Path) -> bytes:
@@ -258,6 +264,7 @@ def build_for_training(directory: Path, out: Path) -> bytes:
     batch = encoder.collate([{name: values[0] for name, values in encoded.items()}])
     with torch.inference_mode():
         scores = model.eval()(**batch).logits
+    assert scores.isfinite().all(), "the result contains NaN"
     return str(scores.tolist()).encode()
 
 

@@ -41,8 +41,10 @@ VALUES: list[Any] = [
 #: Keys with a meaning for transformers, tokenizers, safetensors or headwise.
 KEYS = [
     "auto_map", "model_type", "architectures", "tokenizer_class", "trust_remote_code", "quantization_config", "dtype",
-    "torch_dtype", "_name_or_path", "_attn_implementation", "num_hidden_layers", "hidden_size", "vocab_size", "headwise",
-    "num_labels", "id2label", "pad_token_id", "layers", "heads", "head_dim", "hierarchy", "pair", "scheme", "max_tokens",
+    "torch_dtype", "_name_or_path", "_attn_implementation", "num_hidden_layers", "hidden_size", "vocab_size",
+    "headwise",
+    "num_labels", "id2label", "pad_token_id", "layers", "heads", "head_dim", "hierarchy", "pair", "scheme",
+    "max_tokens",
     "scheme_options", "__metadata__", "shape", "data_offsets", "added_tokens", "model", "normalizer", "pre_tokenizer",
     "post_processor", "decoder", "truncation", "padding", "vocab", "merges", "unk_token", "max_length", "labels",
     "label_type", "inputs", "data", "task", "storage", "name", "kind", "model_max_length", "extra_special_tokens",
@@ -56,13 +58,17 @@ HOSTILE_VALUES: list[Any] = [
     {"AutoModelForSequenceClassification": "hostile--own.OwnModel"},
     {"quant_method": "bitsandbytes", "load_in_4bit": True}, {"quant_method": "gptq", "bits": 4}, {"quant_method": 1},
     "bert", "gpt2", "t5", "mamba", "llama", "deberta-v2", "longformer", "own-model", "BertModel", "PreTrainedTokenizer",
-    "BertTokenizer", "T5Tokenizer", "LlamaTokenizer", "float16", "float8_e4m3fn", "complex64", "eager", "flash_attention_2",
-    "kernels-community/flash-attn", "headwise", "headwise-recommender", "headwise-translator", "distance-aware", "tener",
+    "BertTokenizer", "T5Tokenizer", "LlamaTokenizer", "float16", "float8_e4m3fn", "complex64", "eager",
+    "flash_attention_2",
+    "kernels-community/flash-attn", "headwise", "headwise-recommender", "headwise-translator", "distance-aware",
+    "tener",
     {"type": "Regex", "pattern": {"Regex": "(a+)+$"}}, {"type": "Sequence", "pretokenizers": []}, {"Regex": "(a|a)*$"},
     {"type": "Replace", "pattern": {"Regex": "(.*)*x"}, "content": ""}, {"type": "Strip", "left": 1, "right": -1},
-    {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, {"type": "ByteLevel"}, {"type": "Split"}, {"type": "WordPiece"},
+    {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, {"type": "ByteLevel"}, {"type": "Split"},
+    {"type": "WordPiece"},
     {"direction": "Right", "max_length": 0, "strategy": "LongestFirst", "stride": 5},
-    {"strategy": {"Fixed": 2**40}, "direction": "Left", "pad_to_multiple_of": 0, "pad_id": 0, "pad_type_id": 0, "pad_token": "x"},
+    {"strategy": {"Fixed": 2**40}, "direction": "Left", "pad_to_multiple_of": 0, "pad_id": 0, "pad_type_id": 0,
+     "pad_token": "x"},
 ]  # fmt: skip
 
 _RAW_MARK = "\ue000raw{}\ue000"
@@ -221,18 +227,28 @@ def mutate_jsonl(random: Random, content: bytes) -> bytes:
     return b"\n".join(lines)
 
 
+#: Each list has nine times the one before, so the last one has 9⁹ items.
+BILLION_LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join([f'*{last}'] * 9)}]\n" for last, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
 #: YAML with tags, anchors, merge keys, several documents, odd scalars and deep nesting.
 YAML_TEXTS = [
     "!!python/object/apply:os.system ['touch CODE_HAS_RUN']\n", "a: !!python/name:os.system\n", "--- a\n--- b\n",
-    "a: &a [*a]\n", "a: &a {b: *a}\n", "<<: {seed: 3}\n", "<<: [*b]\n", "seed: !!int 'x'\n", "seed: 0x7fffffffffffffffff\n",
+    "a: &a [*a]\n", "a: &a {b: *a}\n", "<<: {seed: 3}\n", "<<: [*b]\n", "seed: !!int 'x'\n",
+    "seed: 0x7fffffffffffffffff\n",
     "seed: 2024-99-99\n", "model: 2024-02-30 99:99:99\n", "epochs: .nan\n", "epochs: -.inf\n", "epochs: 1:60:99\n",
-    "data: !!binary 'x'\n", "data: !!set {a, b}\n", "data: !!omap [a: 1]\n", "? [a, b]\n: c\n", "? {a: 1}\n: c\n", "\tseed: 1\n",
-    "seed: 1\nseed: 2\n", "model: |\n  a\n  b\n", "%YAML 9.9\n---\na: 1\n", "seed: " + "9" * 5000 + "\n", "*unknown\n", "...\n",
-    "data: " + "[" * 100_000 + "\n", "data: " + "[" * 400 + "]" * 400 + "\n", "{" * 3000, "- " * 5000 + "a\n", "null: 1\n",
-    "1: 2\n", "true: x\n", "seed: '\\ud800'\n", 'model: "\\ud800"\n', 'model: "\\x1b[2J"\n', "x: &x a\ny: *x\n", "storage: 1\n",
-    "storage: sqlite:////tmp/x.db\n", "storage: postgresql://user@127.0.0.1:9/x\n", "storage: mysql+x://\n", "name: [a]\n",
+    "data: !!binary 'x'\n", "data: !!set {a, b}\n", "data: !!omap [a: 1]\n", "? [a, b]\n: c\n", "? {a: 1}\n: c\n",
+    "\tseed: 1\n",
+    "seed: 1\nseed: 2\n", "model: |\n  a\n  b\n", "%YAML 9.9\n---\na: 1\n", "seed: " + "9" * 5000 + "\n", "*unknown\n",
+    "...\n",
+    "data: " + "[" * 100_000 + "\n", "data: " + "[" * 400 + "]" * 400 + "\n", "{" * 3000, "- " * 5000 + "a\n",
+    "null: 1\n",
+    "1: 2\n", "true: x\n", "seed: '\\ud800'\n", 'model: "\\ud800"\n', 'model: "\\x1b[2J"\n', "x: &x a\ny: *x\n",
+    "storage: 1\n",
+    "storage: sqlite:////tmp/x.db\n", "storage: postgresql://user@127.0.0.1:9/x\n", "storage: mysql+x://\n",
+    "name: [a]\n",
     "kind: search\n", "kind: {a: b}\n", "name: ''\n", "task: mind\n", "task: translation\n", "task: [mind]\n",
-    "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(f"{y}: &{y} [{','.join([f'*{x}'] * 9)}]\n" for x, y in zip("abcdefgh", "bcdefghi", strict=True)),
+    BILLION_LAUGHS,
 ]  # fmt: skip
 
 

@@ -120,7 +120,8 @@ def build_page(content: dict[str, Any]) -> Any:
 
 
 EMPTY_PAGE = {
-    "texts": ["a"] * 6, "tokens": ["a", "b"], "heads": 1, "layers": 1, "numbers": [0.5], "weights": [0.1] * 7, "statistics": True,
+    "texts": ["a"] * 6, "tokens": ["a", "b"], "heads": 1, "layers": 1, "numbers": [0.5], "weights": [0.1] * 7,
+    "statistics": True,
 }  # fmt: skip
 
 KINDS = [

@@ -112,11 +112,6 @@ class Pool:
         member.connection.close()
         shutil.rmtree(member.work_dir, ignore_errors=True)
 
-    def read_valid(self, kind: Kind) -> Outcome:
-        """Read the valid files of a kind, which must be accepted."""
-        outcome: Outcome = run_in_process(read_valid, self.kinds, self.root, kind, self.limits)
-        return outcome
-
 
 def death_outcome(number: int, kind: Kind, member: Member) -> Outcome:
     """Return the finding about an input that killed its worker."""
@@ -127,9 +122,10 @@ def death_outcome(number: int, kind: Kind, member: Member) -> Outcome:
     return Outcome(number, kind.name, "finding", f"{reason} {place.rpartition('/src/')[2]}", log)
 
 
-def read_valid(kinds: list[Kind], root: Path, kind: Kind, limits: Limits) -> Outcome:
-    """Read the valid files of a kind."""
-    return Worker(kinds, root / "seeds", root / "valid", limits).run_valid(kind)
+def read_valid(kinds: list[Kind], root: Path, limits: Limits) -> list[Outcome]:
+    """Read the valid files of kinds; return the outcomes, which must all be accepted."""
+    worker = Worker(kinds, root / "seeds", root / "valid", limits)
+    return [worker.run_valid(kind) for kind in kinds]
 
 
 def run_in_process(function: Any, *args: Any) -> Any:

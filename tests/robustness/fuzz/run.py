@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.robustness.fuzz.kinds import Kind, all_kinds, choose_kind, find_missing_package
-from tests.robustness.fuzz.pool import Pool, run_in_process
+from tests.robustness.fuzz.pool import Pool, read_valid, run_in_process
 from tests.robustness.fuzz.worker import Limits, Outcome, redirect_output, write_input
 
 #: Largest number of findings with the same summary whose inputs are saved.
@@ -112,6 +112,15 @@ def prepare(kinds: Sequence[Kind], root: Path) -> None:
             done[kind.prepare] = seed
 
 
+def prepare_in_process(kinds: Sequence[Kind], root: Path) -> None:
+    """Write the valid files in a process of its own, because training starts threads, which forks do not copy."""
+    try:
+        run_in_process(prepare, kinds, root)
+    except RuntimeError:
+        print((root / "prepare.log").read_text(encoding="utf-8", errors="replace")[-4000:], file=sys.stderr)
+        raise
+
+
 def open_kinds(result: Result, prefixes: Sequence[str] = ()) -> list[Kind]:
     """Return the kinds that can be read here; the others are noted in the result."""
     kinds = [kind for kind in all_kinds() if not prefixes or kind.name.startswith(tuple(prefixes))]
@@ -145,14 +154,13 @@ def fuzz(
         set_environment(root)
         kinds = open_kinds(result, prefixes)
         names = {kind.name for kind in kinds}
-        run_in_process(prepare, kinds, root)
+        prepare_in_process(kinds, root)
         pool = Pool(all_kinds(), root, processes, limits)
         chosen = [number for number in numbers if choose_kind(number, pool.kinds).name in names]
-        refused = [outcome for kind in kinds if (outcome := pool.read_valid(kind)).status != "accepted"]
-        if refused:
-            raise RuntimeError(
-                f"valid files of {refused[0].kind} are not accepted: {refused[0].summary}\n{refused[0].details}"
-            )
+        for outcome in run_in_process(read_valid, kinds, root, limits):
+            if outcome.status != "accepted":
+                problem = f"{outcome.kind}: valid files are not accepted: {outcome.summary}"
+                raise RuntimeError(f"{problem}\n{outcome.details}")
         start = reported = time.monotonic()
         for done, (outcome, _) in enumerate(pool.run(chosen), 1):
             if result.add(outcome):
@@ -161,7 +169,8 @@ def fuzz(
                 reported = time.monotonic()
                 rate = done / (reported - start)
                 print(
-                    f"{done:,} of {len(chosen):,} inputs, {rate:.0f} per second, {len(result.findings)} different findings",
+                    f"{done:,} of {len(chosen):,} inputs, {rate:.0f} per second, "
+                    f"{len(result.findings)} different findings",
                     file=sys.stderr,
                 )
         if not quiet:
@@ -199,7 +208,7 @@ def repeat(number: int, out: Path, limits: Limits) -> int:
         set_environment(root)
         if find_missing_package(kind) is not None:
             raise SystemExit(f"{kind.name}: a package is missing")
-        run_in_process(prepare, [kind], root)
+        prepare_in_process([kind], root)
         ((outcome, _),) = Pool(all_kinds(), root, 1, limits).run([number])
         if result.add(outcome):
             save(outcome, root / "seeds", out)

@@ -18,6 +18,7 @@ def prepare_study(directory: Path) -> None:
     from headwise.studies.methods import Method
     from headwise.studies.plan import plan_runs
     from headwise.studies.study import Study
+    from headwise.studies.worker import primary_value
     from headwise.training import TextConfig, train
     from tests.robustness.fuzz.model_dirs import write_reviews
 
@@ -29,7 +30,7 @@ def prepare_study(directory: Path) -> None:
     while (claimed := study.trials.claim("worker")) is not None:
         run_dir = study.study_dir.run_dir(claimed.run)
         result = train(claimed.run.config, run_dir)
-        study.trials.finish(claimed, result.metrics["test"]["accuracy"])
+        study.trials.finish(claimed, primary_value(result.metrics, "test"))
         shutil.rmtree(run_dir / "checkpoints")
         (run_dir / "model.safetensors").unlink()
     study.trials.storage.engine.dispose()

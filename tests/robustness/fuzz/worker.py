@@ -80,6 +80,7 @@ class Worker:
         faulthandler.enable()
         for number in (signal.SIGALRM, signal.SIGXCPU):  # print the stack and die, even in a loop in C
             faulthandler.register(number, chain=True)
+        sys.dont_write_bytecode = True
         os.environ["TMPDIR"] = str(work_dir / "output")
         os.chdir(work_dir)
         self.guard = Guard(work_dir)
@@ -190,6 +191,7 @@ def redirect_output(log: Path) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
 
 
 def limit_memory(size: int) -> None:
