@@ -12,6 +12,7 @@ examples:
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def main() -> int:
     parser.add_argument("--memory", type=float, default=2, help="GiB of memory for each input (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=20, help="computing time for each input (default: %(default)s)")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the workers and deletes their files
     limits = Limits(memory=int(arguments.memory * 2**30), cpu_seconds=arguments.seconds)
     if arguments.only is not None:
         return repeat(arguments.only, arguments.out, limits)

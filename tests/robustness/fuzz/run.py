@@ -18,6 +18,8 @@ from tests.robustness.fuzz.worker import Limits, Outcome, redirect_output, write
 
 #: Largest number of findings with the same summary whose inputs are saved.
 MAX_SAVED = 3
+#: Bytes that a file system in memory needs; files that were decompressed can be large.
+MIN_FREE_MEMORY = 4 * 2**30
 #: Seconds between two lines of progress.
 PROGRESS_SECONDS = 10
 
@@ -75,7 +77,8 @@ def format_row(name: str, counts: Sequence[int]) -> str:
 def working_directory() -> Iterator[Path]:
     """Create a directory for inputs, in memory where possible, because they are small and many."""
     memory = Path("/dev/shm")
-    root = Path(tempfile.mkdtemp(prefix="headwise-fuzz-", dir=memory if memory.is_dir() else None)).resolve()
+    has_space = memory.is_dir() and shutil.disk_usage(memory).free > MIN_FREE_MEMORY
+    root = Path(tempfile.mkdtemp(prefix="headwise-fuzz-", dir=memory if has_space else None)).resolve()
     try:
         yield root
     finally:

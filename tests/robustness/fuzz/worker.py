@@ -204,6 +204,7 @@ def limit_memory(size: int) -> None:
 def work(connection: Connection, *args: Any) -> None:
     """Run inputs whose numbers arrive on a connection, and send their outcomes; None ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     worker = Worker(*args)
     while (numbers := connection.recv()) is not None:
         for number in numbers:
