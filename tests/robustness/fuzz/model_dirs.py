@@ -11,11 +11,19 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from tests.robustness.fuzz.kinds import Kind, mutate_file, write_file
+from tests.robustness.fuzz.model_seeds import (
+    CODE,
+    prepare_bert,
+    prepare_checkpoint,
+    prepare_document_run,
+    prepare_recommendation_run,
+    prepare_text_run,
+    prepare_translation_run,
+    prepare_unfinished_run,
+)
 from tests.robustness.fuzz.mutations import (
-    HOSTILE_VALUES,
     Mutation,
     mutate_bytes,
     mutate_json,
@@ -24,21 +32,8 @@ from tests.robustness.fuzz.mutations import (
     random_value,
 )
 
-#: Python code in the model's directory. The guard reports it when it is run.
-CODE = """
-from pathlib import Path
-Path(__file__).with_name("CODE_HAS_RUN").touch()
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-class OwnConfig(BertConfig):
-    model_type = "own-model"
-class OwnModel(BertModel):
-    config_class = OwnConfig
-class OwnTokenizer(PreTrainedTokenizerFast):
-    pass
-"""
 #: A pickle that creates a file when it is loaded.
 PICKLE = b"cbuiltins\neval\n(S\"__import__('pathlib').Path('CODE_HAS_RUN').touch()\"\ntR."
-WORDS = "good fine great bad poor awful film plot actor scene music story"
 
 #: The files of a model, and how they are mutated.
 MODEL_FILES: dict[str, Mutation] = {
@@ -104,107 +99,26 @@ def add_file(random: Random, directory: Path) -> None:
     write_file(name, random.choice(contents))(directory)
 
 
-def prepare_code(directory: Path) -> None:
-    """Add Python code, and the options that ask for it are among the values that mutations insert."""
-    assert any("own.OwnModel" in str(value) for value in HOSTILE_VALUES)
-    (directory / "own.py").write_text(CODE, encoding="utf-8")
+def mutate_checkpoint(random: Random, directory: Path) -> None:
+    """Mutate a file of a checkpoint, and adapt its manifest, so that the checkpoint looks complete."""
+    from headwise.training.core import run_dir
+
+    checkpoint = random.choice(sorted((directory / "checkpoints").glob("checkpoint-*")))
+    files = sorted(path for path in checkpoint.iterdir() if path.name != run_dir.MANIFEST)
+    path = random.choice(files)
+    mutations = {".json": mutate_json, ".safetensors": mutate_safetensors}
+    content = mutations.get(path.suffix, mutate_bytes)(random, path.read_bytes())
+    path.write_bytes(PICKLE if path.suffix in (".pt", ".pth", ".bin") and random.random() < 0.3 else content)
+    run_dir.write_manifest(checkpoint)
 
 
-def write_reviews(path: Path) -> Path:
-    """Write a table that a model can be trained on."""
-    words = WORDS.split()
-    rows = [f"{words[i % 6]} {words[6 + i % 5]},{'positive' if i % 6 < 3 else 'negative'}\n" for i in range(40)]
-    path.write_text("text,label\n" + "".join(rows), encoding="utf-8")
-    return path
-
-
-def move_run(run: Path, directory: Path, **paths: Path) -> None:
-    """Move the files of a finished run to a directory, and replace the paths of data in its configuration."""
-    import yaml
-
-    for path in run.iterdir():
-        if path.name != "checkpoints":
-            shutil.move(path, directory / path.name)
-    options = yaml.safe_load((directory / "run.yaml").read_text(encoding="utf-8"))
-    (directory / "run.yaml").write_text(yaml.safe_dump(options | {"data": ["reviews.csv"]}), encoding="utf-8")
-    prepare_code(directory)
-
-
-def prepare_text_run(directory: Path) -> None:
-    """Train a classifier."""
-    from headwise.training import TextConfig, train
-
-    data = write_reviews(directory / "reviews.csv")
-    train(TextConfig(data=(str(data),), heads=2, head_dim=4, word_dim=8, epochs=1), directory / "run")
-    move_run(directory / "run", directory)
-
-
-def prepare_document_run(directory: Path) -> None:
-    """Train a hierarchical classifier of text pairs."""
-    from headwise.training import TextConfig, train
-
-    data = directory / "reviews.csv"
-    rows = [f"a film {i}. a plot.,a story {i},{i % 2}\n" for i in range(40)]
-    data.write_text("text,pair,label\n" + "".join(rows), encoding="utf-8")
-    options: dict[str, Any] = {"model": "rpr", "hierarchy": (4, 3), "heads": 2, "head_dim": 4, "word_dim": 8}
-    train(TextConfig(data=(str(data),), epochs=1, **options), directory / "run")
-    move_run(directory / "run", directory)
-
-
-def prepare_translation_run(directory: Path) -> None:
-    """Train a translator."""
+def resume_run(directory: Path, out: Path) -> None:
+    """Resume a run."""
     from headwise.training import train
-    from headwise.training.translation.config import TranslationConfig
+    from headwise.training.registry import load_config
 
-    for split in ("train", "dev", "test"):
-        for language, words in (("en", "one two three"), ("de", "eins zwei drei")):
-            (directory / f"{split}.{language}").write_text(f"{words}\n" * 20, encoding="utf-8")
-    config = TranslationConfig(
-        data=(str(directory),), source="en", target="de", model="small", layers=1, heads=2, head_dim=4, feedforward=8,
-        vocabulary=60, batch_size=80, warmup=2, steps=2, max_length=8, beams=2,
-    )  # fmt: skip
-    train(config, directory / "run")
-    move_run(directory / "run", directory)
-
-
-def prepare_recommendation_run(directory: Path) -> None:
-    """Train a recommender."""
-    from headwise.training import train
-    from headwise.training.recommendation.config import RecommendationConfig
-
-    log = directory / "log"
-    for split in ("train", "dev"):
-        (log / split).mkdir(parents=True)
-        news = "".join(f"N{i}\tnews\tnews\ta title of {i % 5}\t\t\t[]\t[]\n" for i in range(9))
-        clicks = "".join(f"{i}\tU{i % 3}\tt\tN1 N2\tN3-{i % 2} N4-{1 - i % 2}\n" for i in range(20))
-        (log / split / "news.tsv").write_text(news, encoding="utf-8")
-        (log / split / "behaviors.tsv").write_text(clicks, encoding="utf-8")
-    options: dict[str, Any] = {"heads": 2, "head_dim": 4, "word_dim": 8, "history": 3, "epochs": 1, "negatives": 1}
-    train(RecommendationConfig(task="mind", data=(str(log),), **options), directory / "run")
-    move_run(directory / "run", directory)
-
-
-def prepare_bert(directory: Path, *, scheme: str | None = None) -> None:
-    """Write a BERT classifier with one layer of width 8, optionally with a retrofitted scheme."""
-    import torch
-    from transformers import BertConfig, BertForSequenceClassification
-
-    from headwise.integrations import retrofit
-    from headwise.models import build_tokenizer
-
-    torch.manual_seed(0)
-    tokenizer = build_tokenizer([WORDS], framed=True, max_tokens=16)
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-        max_position_embeddings=16, pad_token_id=tokenizer.pad_token_id, num_labels=2,
-    )  # fmt: skip
-    model = BertForSequenceClassification(config)
-    if scheme is not None:
-        retrofit(model, scheme)
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    prepare_code(directory)
-    write_reviews(directory / "reviews.csv")
+    result = train(load_config(directory / "run.yaml"), directory, resume=True)
+    json.dumps(result.metrics, allow_nan=False)
 
 
 def read_twice(read: Callable[[Path, Path], bytes]) -> Callable[[Path, Path], None]:
@@ -276,14 +190,6 @@ def read_checkpoints(directory: Path, out: Path) -> None:
     if found is not None:
         manifest = json.loads((Path(found) / run_dir.MANIFEST).read_text(encoding="utf-8"))
         assert all((Path(found) / name).is_file() for name in manifest), "a file of the manifest is missing"
-
-
-def prepare_checkpoint(directory: Path) -> None:
-    checkpoint = directory / "checkpoints" / "checkpoint-3"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "model.safetensors").write_bytes(b"0123456789")
-    (checkpoint / "trainer_state.json").write_bytes(b"{}\n")
-    (checkpoint / "manifest.json").write_bytes(b'{"model.safetensors": 10, "trainer_state.json": 3}')
 
 
 def read_config(directory: Path, out: Path) -> None:
@@ -367,6 +273,14 @@ KINDS = [
         prepare=partial(prepare_bert, scheme="DistanceAware"),
         read=inspect_model,
         share=1,
+    ),
+    Kind(
+        name="checkpoint, resume",
+        share=1,
+        requires=("headwise.training.text.pipeline",),
+        prepare=prepare_unfinished_run,
+        mutate=mutate_checkpoint,
+        read=resume_run,
     ),
     Kind(
         name="run.yaml",

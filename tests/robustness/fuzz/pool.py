@@ -119,7 +119,8 @@ def death_outcome(number: int, kind: Kind, member: Member) -> Outcome:
     reason = DEATHS.get(-code, f"ends the process with code {code}")
     log = (member.work_dir / "log").read_text(encoding="utf-8", errors="replace")[:20_000]
     place = next((line.strip() for line in log.splitlines() if "/headwise/" in line), "")
-    return Outcome(number, kind.name, "finding", f"{reason} {place.rpartition('/src/')[2]}", log)
+    problem = f"{reason} {place.rpartition('/src/')[2]}"
+    return Outcome(number, kind.name, "finding", problem, log, problem)
 
 
 def read_valid(kinds: list[Kind], root: Path, limits: Limits) -> list[Outcome]:

@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from tests.robustness.fuzz.kinds import Kind, all_kinds, choose_kind, find_missi
 from tests.robustness.fuzz.pool import Pool, read_valid, run_in_process
 from tests.robustness.fuzz.worker import Limits, Outcome, redirect_output, write_input
 
-#: Largest number of findings with the same summary whose inputs are saved.
+#: Largest number of findings with the same cause whose inputs are saved.
 MAX_SAVED = 3
 #: Bytes that a file system in memory needs; files that were decompressed can be large.
 MIN_FREE_MEMORY = 4 * 2**30
@@ -30,12 +30,14 @@ class Result:
 
     Args:
         counts: the number of inputs by kind and status.
+        seconds: the computing time by kind.
         skipped: missing packages by kind.
-        findings: findings by kind and summary, the first ones of each.
-        num_findings: the number of findings by kind and summary.
+        findings: findings by kind and cause, the first ones of each.
+        num_findings: the number of findings by kind and cause.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     skipped: dict[str, str] = field(default_factory=dict)
     findings: dict[tuple[str, str], list[Outcome]] = field(default_factory=dict)
     num_findings: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -43,9 +45,10 @@ class Result:
     def add(self, outcome: Outcome) -> bool:
         """Count an outcome; return whether it is a finding that is to be saved."""
         self.counts[outcome.kind, outcome.status] += 1
+        self.seconds[outcome.kind] += outcome.seconds
         if outcome.status != "finding":
             return False
-        key = outcome.kind, outcome.summary
+        key = outcome.kind, outcome.cause
         self.num_findings[key] += 1
         examples = self.findings.setdefault(key, [])
         if len(examples) >= MAX_SAVED:
@@ -55,22 +58,22 @@ class Result:
 
     def table(self, kinds: Sequence[Kind]) -> str:
         """Return a table with one line for each kind."""
-        lines = [f"{'kind':<42}{'inputs':>9}{'accepted':>10}{'refused':>9}{'findings':>10}"]
+        lines = [f"{'kind':<42}{'inputs':>9}{'accepted':>10}{'refused':>9}{'findings':>10}{'ms/input':>10}"]
         for kind in kinds:
             if kind.name in self.skipped:
                 lines.append(f"{kind.name:<42}skipped: {self.skipped[kind.name]} is not installed")
-                continue
-            lines.append(format_row(kind.name, [self.counts[kind.name, status] for status in STATUSES]))
-        totals = [sum(n for (_, found), n in self.counts.items() if found == status) for status in STATUSES]
-        return "\n".join([*lines, format_row("total", totals)])
+            else:
+                lines.append(self.format_row(kind.name, [kind.name]))
+        return "\n".join([*lines, self.format_row("total", [kind.name for kind in kinds])])
 
-
-STATUSES = ("accepted", "refused", "finding")
-
-
-def format_row(name: str, counts: Sequence[int]) -> str:
-    accepted, refused, findings = counts
-    return f"{name:<42}{sum(counts):>9,}{accepted:>10,}{refused:>9,}{findings:>10,}"
+    def format_row(self, title: str, names: Sequence[str]) -> str:
+        """Return a line of the table, with the sums over some kinds."""
+        accepted, refused, findings = (
+            sum(self.counts[name, status] for name in names) for status in ("accepted", "refused", "finding")
+        )
+        inputs = accepted + refused + findings
+        milliseconds = 1000 * sum(self.seconds[name] for name in names) / max(1, inputs)
+        return f"{title:<42}{inputs:>9,}{accepted:>10,}{refused:>9,}{findings:>10,}{milliseconds:>10.1f}"
 
 
 @contextmanager
@@ -195,10 +198,11 @@ def save(outcome: Outcome, seeds: Path, out: Path) -> None:
 
 def print_findings(result: Result, out: Path) -> None:
     """Print one line for each different finding, the most frequent first."""
-    for (kind, summary), count in result.num_findings.most_common():
-        examples = ", ".join(str(outcome.number) for outcome in result.findings[kind, summary])
-        line = json.dumps(summary, ensure_ascii=True)[1:-1]
-        print(f"finding in {kind}, {count} times (input {examples}): {line}")
+    for key, count in result.num_findings.most_common():
+        outcomes = result.findings[key]
+        numbers = ", ".join(str(outcome.number) for outcome in outcomes)
+        summary = json.dumps(outcomes[0].summary)[1:-1]
+        print(f"finding in {outcomes[0].kind}, {count} times (input {numbers}): {summary:.300}")
     if result.findings:
         print(f"The inputs are in {out}; to repeat one: python -m tests.robustness.fuzz --only NUMBER")
 

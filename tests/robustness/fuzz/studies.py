@@ -20,7 +20,7 @@ def prepare_study(directory: Path) -> None:
     from headwise.studies.study import Study
     from headwise.studies.worker import primary_value
     from headwise.training import TextConfig, train
-    from tests.robustness.fuzz.model_dirs import write_reviews
+    from tests.robustness.fuzz.model_seeds import write_reviews
 
     data = write_reviews(directory.parent / "study-reviews.csv")
     config = TextConfig(data=(str(data),), heads=2, head_dim=4, word_dim=8, epochs=1)

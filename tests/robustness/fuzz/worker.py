@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import sys
+import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -13,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.robustness.fuzz.guard import ForbiddenAction, Guard
+from tests.robustness.fuzz.guard import Guard
 from tests.robustness.fuzz.kinds import Kind, choose_kind
 
 #: Largest number of characters that reading one input may print.
@@ -45,8 +46,10 @@ class Outcome:
         number: the number of the input.
         kind: its kind.
         status: accepted, refused or finding.
-        summary: one line: the error message, or the problem. Findings with the same summary count as one.
+        summary: one line: the error message, or the problem.
         details: the stack trace of a finding.
+        cause: the problem without details of the input. Findings with the same cause count as one.
+        seconds: the computing time; 0 if the process died.
     """
 
     number: int
@@ -54,6 +57,8 @@ class Outcome:
     status: str
     summary: str = ""
     details: str = ""
+    cause: str = ""
+    seconds: float = 0.0
 
 
 def write_input(number: int, kind: Kind, seeds: Path, directory: Path) -> None:
@@ -74,7 +79,7 @@ class Worker:
 
     def __init__(self, kinds: list[Kind], seeds: Path, work_dir: Path, limits: Limits) -> None:
         self.kinds, self.seeds, self.work_dir, self.limits = kinds, seeds, work_dir, limits
-        self.log = work_dir / "log"
+        self.log, self.start_seconds = work_dir / "log", 0.0
         work_dir.mkdir(parents=True, exist_ok=True)
         redirect_output(self.log)
         faulthandler.enable()
@@ -111,38 +116,41 @@ class Worker:
         """Read the current input, and judge the outcome."""
         from headwise.errors import UserError
 
-        status, summary, details = "accepted", "", ""
+        status, message, problem, cause = "accepted", "", "", ""
         self.start_clock()
         with self.guard.watch() as events:
             try:
                 kind.read(self.work_dir / "input", self.work_dir / "output")
             except UserError as error:
-                status, summary = "refused", str(error)
-                details = problem_of_message(summary)
-            except (Exception, ForbiddenAction) as error:
-                details = f"{type(error).__name__}: {first_line(error)} {find_place(error)}"
-                summary = traceback.format_exc(limit=-12)
+                status, message = "refused", str(error)
+                problem = cause = problem_of_message(message)
             except BaseException as error:  # panics of Rust libraries are no Exception
-                details = f"{type(error).__name__} (not an Exception): {first_line(error)} {find_place(error)}"
-                summary = traceback.format_exc(limit=-12)
-        self.stop_clock()
-        problem = f"forbidden: {events[0]}" if events else details or self.problem_of_output()
+                cause = f"{type(error).__name__} {find_place(error)}"
+                problem, message = f"{cause}: {first_line(error)}", traceback.format_exc(limit=-12)
+        seconds = self.stop_clock()
+        if events:
+            problem, cause = f"forbidden: {events[0]}", f"forbidden: {events[0].split()[0]}"
+        elif not problem:
+            problem = cause = self.problem_of_output()
         if problem:
-            return Outcome(number, kind.name, "finding", self.generalize(problem), summary + self.read_log())
-        return Outcome(number, kind.name, status, self.generalize(summary))
+            details = message + self.read_log()
+            return Outcome(number, kind.name, "finding", self.generalize(problem), details, cause, seconds)
+        return Outcome(number, kind.name, status, self.generalize(message), seconds=seconds)
 
     def start_clock(self) -> None:
         """Start the limits of time. The operating system ends the process that exceeds them."""
-        usage = resource.getrusage(resource.RUSAGE_SELF)
+        self.start_seconds = time.process_time()
         _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-        cpu_limit = int(usage.ru_utime + usage.ru_stime) + 1 + self.limits.cpu_seconds
+        cpu_limit = int(self.start_seconds) + 1 + self.limits.cpu_seconds
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit, hard))
         signal.alarm(self.limits.wall_seconds)
 
-    def stop_clock(self) -> None:
+    def stop_clock(self) -> float:
+        """Stop the limits of time, and return the computing time since they were started."""
         signal.alarm(0)
         _, hard = resource.getrlimit(resource.RLIMIT_CPU)
         resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+        return time.process_time() - self.start_seconds
 
     def read_log(self) -> str:
         """Return what the current input printed."""
@@ -166,11 +174,9 @@ def problem_of_message(message: str) -> str:
     """Return what is wrong with an error message; empty if nothing is."""
     if not message.strip():
         return "the error message is empty"
-    if len(message.splitlines()) > 1:
-        return f"the error message has several lines: {message.splitlines()[0]:.100}"
     if not message.isprintable():
-        return f"the error message has control characters: {message!r:.100}"
-    return f"the error message has {len(message)} characters: {message:.100}" if len(message) > MAX_MESSAGE else ""
+        return "the error message has several lines or control characters"
+    return f"the error message has more than {MAX_MESSAGE} characters" if len(message) > MAX_MESSAGE else ""
 
 
 def first_line(error: BaseException) -> str:
