@@ -205,7 +205,7 @@ def mutate_archive(random: Random, directory: Path) -> None:
         path.write_bytes(mutate_bytes(random, path.read_bytes()))
 
 
-def table(name: str, content: bytes, mutation: Callable[[Random, bytes], bytes], share: int = 4) -> list[Kind]:
+def table(name: str, content: bytes, mutation: Callable[[Random, bytes], bytes], share: int = 8) -> list[Kind]:
     """Return the kinds of one table format: as training data, and as a file to label."""
     path = f"data.{name}"
     make = partial(
@@ -217,19 +217,19 @@ def table(name: str, content: bytes, mutation: Callable[[Random, bytes], bytes],
     return [make(name=name, share=share, read=read_table), make(name=f"{name}, predict", share=share, read=read_rows)]
 
 
-PARQUET = {"requires": ("headwise.tasks", "headwise.training.core.table_writer"), "share": 4}
+PARQUET = {"requires": ("headwise.tasks", "headwise.training.core.table_writer"), "share": 8}
 
 KINDS = [
     *table("csv", CSV, mutate_text),
     *table("tsv", CSV.replace(b", ", b" ").replace(b",", b"\t"), mutate_text),
     *table("jsonl", JSONL, mutate_jsonl),
-    *table("csv.gz", gzip.compress(CSV), mutate_gzip(mutate_text), share=2),
-    *table("jsonl.gz", gzip.compress(JSONL), mutate_gzip(mutate_jsonl), share=1),
+    *table("csv.gz", gzip.compress(CSV), mutate_gzip(mutate_text), share=4),
+    *table("jsonl.gz", gzip.compress(JSONL), mutate_gzip(mutate_jsonl), share=2),
     Kind(name="parquet", **PARQUET, prepare=prepare_parquet, mutate=mutate_parquet, read=read_table),  # type: ignore[arg-type]
     Kind(name="parquet, predict", **PARQUET, prepare=prepare_parquet, mutate=mutate_parquet, read=read_rows),  # type: ignore[arg-type]
     Kind(
         name="parquet.gz",
-        share=1,
+        share=2,
         requires=("headwise.tasks",),
         prepare=prepare_gzipped_parquet,
         mutate=mutate_file("data.parquet.gz", mutate_gzip(mutate_bytes)),
@@ -237,7 +237,7 @@ KINDS = [
     ),
     Kind(
         name="conll",
-        share=4,
+        share=8,
         requires=("headwise.tasks",),
         prepare=write_file("data.conll", CONLL),
         mutate=mutate_file("data.conll", mutate_text),
@@ -245,7 +245,7 @@ KINDS = [
     ),
     Kind(
         name="click log",
-        share=4,
+        share=8,
         requires=("headwise.tasks.mind",),
         prepare=prepare_log,
         mutate=mutate_log,
@@ -253,7 +253,7 @@ KINDS = [
     ),
     Kind(
         name="titles, simulate",
-        share=2,
+        share=4,
         requires=("headwise.simulation.mind",),
         prepare=write_file("titles.csv", CSV),
         mutate=mutate_file("titles.csv", mutate_text),
@@ -261,7 +261,7 @@ KINDS = [
     ),
     Kind(
         name="line-aligned texts",
-        share=4,
+        share=8,
         requires=("headwise.tasks.translation",),
         prepare=prepare_pairs,
         mutate=mutate_pairs,
@@ -269,7 +269,7 @@ KINDS = [
     ),
     Kind(
         name="word vectors",
-        share=4,
+        share=8,
         requires=("headwise.models",),
         prepare=write_file("vectors.txt", GLOVE),
         mutate=mutate_file("vectors.txt", mutate_text),
@@ -277,7 +277,7 @@ KINDS = [
     ),
     Kind(
         name="word vectors, gzip",
-        share=2,
+        share=4,
         requires=("headwise.models",),
         prepare=write_file("vectors.gz", gzip.compress(GLOVE)),
         mutate=mutate_file("vectors.gz", mutate_gzip(mutate_text)),
@@ -285,7 +285,7 @@ KINDS = [
     ),
     Kind(
         name="word vectors, npz",
-        share=3,
+        share=6,
         requires=("headwise.models",),
         prepare=write_archive,
         mutate=mutate_archive,

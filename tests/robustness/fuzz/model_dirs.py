@@ -284,7 +284,7 @@ KINDS = [
     ),
     Kind(
         name="run.yaml",
-        share=10,
+        share=20,
         requires=("headwise.training.registry",),
         prepare=write_file("run.yaml", YAML),
         mutate=mutate_file("run.yaml", mutate_yaml),
@@ -292,7 +292,7 @@ KINDS = [
     ),
     Kind(
         name="checkpoint manifest",
-        share=4,
+        share=8,
         requires=("headwise.training.core.run_dir",),
         prepare=prepare_checkpoint,
         mutate=mutate_file("checkpoints/checkpoint-3/manifest.json", mutate_json),

@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class Worker:
         for number in (signal.SIGALRM, signal.SIGXCPU):  # print the stack and die, even in a loop in C
             faulthandler.register(number, chain=True)
         sys.dont_write_bytecode = True
-        os.environ["TMPDIR"] = str(work_dir / "output")
+        os.environ["TMPDIR"] = tempfile.tempdir = str(work_dir / "output")
         os.chdir(work_dir)
         self.guard = Guard(work_dir)
         if limits.memory:
