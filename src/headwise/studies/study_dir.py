@@ -10,6 +10,7 @@ import yaml
 
 from headwise.errors import UserError
 from headwise.locks import LOCK_FILE
+from headwise.small_files import read_yaml
 from headwise.studies.plan import Run, safe_file_name
 from headwise.studies.search import Search
 from headwise.studies.storage import connect, hide_password, sqlite_url
@@ -65,13 +66,15 @@ class StudyDir:
         Raises:
             UserError: the directory holds no study, or the file is damaged.
         """
-        try:
-            values = yaml.safe_load((path / STUDY_FILE).read_text(encoding="utf-8"))
-            return cls(path, values["name"], values["kind"], values.get("storage"))
-        except OSError:
-            raise UserError(f"{path}: holds no study ({STUDY_FILE} is missing)") from None
-        except (yaml.YAMLError, TypeError, KeyError):
-            raise UserError(f"{path / STUDY_FILE}: is damaged; expected name and kind") from None
+        if not (path / STUDY_FILE).is_file():
+            raise UserError(f"{path}: holds no study ({STUDY_FILE} is missing)")
+        values = read_yaml(path / STUDY_FILE)
+        if not isinstance(values, dict) or not {"name", "kind"} <= values.keys():
+            raise UserError(f"{path / STUDY_FILE}: is damaged; expected name and kind")
+        texts = [values["name"], values["kind"], values.get("storage")]
+        if not all(isinstance(text, str) for text in texts if text is not None):
+            raise UserError(f"{path / STUDY_FILE}: is damaged; name, kind and storage must be text")
+        return cls(path, *texts)
 
     def database_url(self, url: str | None = None) -> str:
         """Return the database's URL: the argument, else the environment variable, else the URL in study.yaml."""

@@ -1,7 +1,6 @@
 """Worker process of a study: trains one run after another until none is left. It imports torch only once."""
 
 import gc
-import json
 import logging
 import os
 import shutil
@@ -19,6 +18,7 @@ from typing import Any
 from optuna.exceptions import OptunaError, TrialPruned
 
 from headwise.errors import UserError
+from headwise.small_files import read_json
 from headwise.studies.plan import Run
 from headwise.studies.study_dir import StudyDir, delete_checkpoints
 from headwise.studies.trials import ClaimedTrial, Trials
@@ -93,7 +93,7 @@ def execute(
 def read_finished(run: Run, run_dir: Path) -> dict[str, Any] | None:
     """Return the metrics of a run that was trained by a worker that died before it recorded them, otherwise None."""
     path = run_dir / METRICS
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() and is_dir_of(run, run_dir) else None
+    return read_json(path) if path.is_file() and is_dir_of(run, run_dir) else None
 
 
 def prepare_resume(run: Run, run_dir: Path) -> bool:
