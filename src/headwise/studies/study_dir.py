@@ -13,7 +13,7 @@ from headwise.locks import LOCK_FILE
 from headwise.small_files import read_yaml
 from headwise.studies.plan import Run, safe_file_name
 from headwise.studies.search import Search
-from headwise.studies.storage import connect, hide_password, sqlite_url
+from headwise.studies.storage import DATABASE_FILE, connect, hide_password, sqlite_url
 from headwise.studies.trials import Trials
 from headwise.training.core.run_dir import atomic_write
 
@@ -48,7 +48,7 @@ class StudyDir:
         """
         if (path / STUDY_FILE).is_file():
             raise UserError(f"--out {path}: holds a study; --resume continues it")
-        ignored = ("study.db", LOCK_FILE)  # of a study that was stopped before study.yaml was written
+        ignored = (DATABASE_FILE, LOCK_FILE)  # of a study that was stopped before study.yaml was written
         if path.exists() and (not path.is_dir() or any(not x.name.startswith(ignored) for x in path.iterdir())):
             raise UserError(f"--out {path}: is not empty and holds no study; name a new directory")
         name = f"{path.absolute().name}-{secrets.token_hex(3)}"
@@ -82,10 +82,15 @@ class StudyDir:
             return url or sqlite_url(self.path)
         return url or os.environ.get(STORAGE_VARIABLE) or self.storage
 
-    def open_trials(self, url: str | None = None) -> Trials:
-        """Connect to the study's database."""
+    def open_trials(self, url: str | None = None, *, wait: bool = False) -> Trials:
+        """Connect to the study's database.
+
+        Args:
+            url: the database's URL; by default that of `database_url`.
+            wait: whether to wait for a database that cannot be reached.
+        """
         trials_class = Search if self.kind == "search" else Trials
-        return trials_class(connect(self.database_url(url)), self.name)
+        return trials_class(connect(self.database_url(url), wait=wait), self.name)
 
     def run_dir(self, run: Run) -> Path:
         """Return a run's directory."""
