@@ -12,7 +12,7 @@ import logging
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from headwise.cli.arguments import add_trust_option
+from headwise.cli.arguments import add_safe_csv_option, add_trust_option
 from headwise.cli.model_options import add_pipeline_options, add_run_argument, pipeline_options
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="file to write; its extension sets the format. For a translation model, - is standard output",
     )
     add_pipeline_options(parser, ("text", "pair", "delimiter", "source", "target"))
+    add_safe_csv_option(parser)
     add_trust_option(parser)
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from headwise.attention import DistanceAware
+from headwise.csv_cells import quote_record
 from headwise.inspection import style
 from headwise.inspection.head_statistics import MEASURES, HeadStatistics
 from headwise.inspection.inspected_model import InspectedModel
@@ -199,4 +200,4 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(map(quote_record, rows))

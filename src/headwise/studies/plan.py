@@ -8,9 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from headwise.errors import UserError
+from headwise.small_files import parse_yaml
 from headwise.studies.methods import SCHEME_OPTIONS, SCHEMES, Method, use_scheme_option
 from headwise.training.core.config import RunConfig
 from headwise.training.registry import get_task_type
@@ -78,7 +77,7 @@ class Result:
 @cache  # the same trials are parsed again at every poll
 def parse_config(text: str) -> RunConfig:
     """Parse the YAML of a configuration."""
-    values = yaml.safe_load(text)
+    values = parse_yaml(text, "study")
     return get_task_type(values.get("task")).config_class.from_dict(Path("study"), values)
 
 

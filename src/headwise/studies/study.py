@@ -1,6 +1,5 @@
 """A study: created or resumed, run by workers, and read back as results."""
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from headwise.errors import UserError
 from headwise.locks import lock_output
+from headwise.small_files import read_json
 from headwise.studies.plan import Result, Run, plan_more_seeds
 from headwise.studies.storage import connect, sqlite_url
 from headwise.studies.study_dir import StudyDir
@@ -138,11 +138,9 @@ class Study:
 
     def _read_result(self, run: Run) -> Result:
         path = self.study_dir.run_dir(run) / METRICS
-        try:
-            metrics = json.loads(path.read_text(encoding="utf-8"))
-        except OSError:
-            raise UserError(f"{path}: not found; all machines of a study must share its directory") from None
-        return Result(run.task, run.method, run.seed, path.parent, metrics)
+        if not path.is_file():
+            raise UserError(f"{path}: not found; all machines of a study must share its directory")
+        return Result(run.task, run.method, run.seed, path.parent, read_json(path))
 
 
 def higher_is_better(configs: Iterable[RunConfig]) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.errors import UserError
-from headwise.files import read_json
+from headwise.small_files import read_json
 from headwise.tasks.find_splits import SPLIT_WORDS, split_from_name
 from headwise.tasks.mind.behaviors import Split, read_split
 from headwise.tasks.mind.news import News, read_news
@@ -65,7 +65,7 @@ def oracle(data: Path | str) -> Mapping[str, Mapping[str, float]]:
         return {}
     try:
         metrics: Mapping[str, Mapping[str, float]] = read_json(path)["oracle"]
-    except (UserError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}: no metrics of the oracle; expected a file of headwise simulate mind") from None
     return metrics
 

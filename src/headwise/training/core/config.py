@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, ge
 
 import yaml
 
-from headwise import files
+from headwise import small_files
 from headwise.errors import UserError
 
 
@@ -116,7 +116,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         UserError: the file does not exist, is not YAML or holds something else.
     """
-    contents = files.read_yaml(path)
+    contents = small_files.read_yaml(path)
     if not isinstance(contents, dict):
         raise UserError(f"{path}: expected one option per line, as NAME: VALUE")
     return contents

@@ -9,12 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import nn
+from transformers import AutoConfig
 
 from headwise.errors import UserError
 from headwise.models.configuration import SCHEMES
+from headwise.native_errors import native_errors
 from headwise.tasks.hub import is_hub_reachable
 from headwise.training.core.callbacks import quiet_libraries
+from headwise.training.core.model_dir import check_model_dir, check_size
 
 #: The environment variable that allows the code of model directories, inherited by worker processes.
 TRUST_VARIABLE = "HEADWISE_TRUST_REMOTE_CODE"
@@ -33,21 +37,35 @@ def remote_code(trusted: bool) -> Iterator[None]:
             del os.environ[TRUST_VARIABLE]
 
 
-def load_pretrained(loader: Any, path: Path | str, **options: Any) -> Any:
+def load_pretrained(loader: Any, path: Path | str, *, complete: bool = False, **options: Any) -> Any:
     """Load a configuration, tokenizer or model of a directory or the hub.
 
     Args:
-        loader: A class with `from_pretrained`, such as `AutoTokenizer`, or a function with its signature.
+        loader: A class with `from_pretrained`, such as `AutoTokenizer`, or `headwise.from_pretrained` with an
+            `auto_class`.
         path: The directory or the name on the hub.
+        complete: Whether all weights of a model must be in its files, as in a run directory.
         options: Options of `from_pretrained`.
 
     Raises:
-        UserError: The directory needs Python code of its own, which is not trusted.
+        UserError: The directory needs Python code of its own, which is not trusted; its configuration does not fit its
+            weights; weights are missing; or memory is exhausted.
     """
     trusted = os.environ.get(TRUST_VARIABLE) == "1"
     load = getattr(loader, "from_pretrained", loader)
+    if complete:
+        options["output_loading_info"] = True
     try:
-        return load(path, trust_remote_code=trusted, **options)
+        with native_errors(path, "cannot be loaded"):
+            if Path(path).is_dir():
+                check_before_loading(loader, Path(path), options.get("config"), trusted=trusted)
+            loaded = load(path, trust_remote_code=trusted, **options)
+        if complete:
+            loaded, report = loaded
+            check_complete(report, path)
+        return loaded
+    except SafetensorError as error:
+        raise UserError(f"{path}: the weights cannot be read ({error})") from None
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
@@ -55,6 +73,35 @@ def load_pretrained(loader: Any, path: Path | str, **options: Any) -> Any:
             f"{path}: the model needs Python code from its directory, which was not run; if you trust its author, add "
             "--trust-remote-code"
         ) from None
+
+
+def check_before_loading(loader: Any, directory: Path, config: Any, *, trusted: bool) -> None:
+    """Check that the files of a model directory can be loaded safely.
+
+    Raises:
+        UserError: A file exceeds a limit, or the configuration describes a larger model than the weights.
+    """
+    loader_class = getattr(loader, "keywords", {}).get("auto_class", loader)
+    is_tokenizer = "Tokenizer" in getattr(loader_class, "__name__", "")
+    check_model_dir(directory, with_tokenizer=is_tokenizer)
+    if is_tokenizer or loader_class is AutoConfig or trusted:
+        return
+    config = config or AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    check_size(loader_class, config, directory)
+
+
+def check_complete(report: dict[str, Any], path: Path | str) -> None:
+    """Check transformers' report that the files of a model have all of its weights.
+
+    Raises:
+        UserError: Weights are missing.
+    """
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise UserError(
+            f"{path}: {len(missing)} weights of the model are missing, such as {missing[0]}; its files are damaged or "
+            "belong to different models"
+        )
 
 
 def is_scheme(model: str) -> bool:

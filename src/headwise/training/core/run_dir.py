@@ -20,8 +20,8 @@ from typing import Any
 from safetensors import SafetensorError
 
 from headwise.errors import UserError
-from headwise.files import read_json
 from headwise.locks import LOCK_FILE
+from headwise.small_files import read_json
 
 CONFIG, METRICS, PREDICTIONS, CARD = "run.yaml", "metrics.json", "predictions.parquet", "README.md"
 CHECKPOINTS, STAGING, MANIFEST = "checkpoints", ".unfinished", "manifest.json"
@@ -87,10 +87,7 @@ def read_metrics(run_dir: Path, *required: str) -> dict[str, Any]:
         UserError: the directory contains no finished run, or the file is damaged.
     """
     check_finished(run_dir)
-    try:
-        metrics = read_json(run_dir / METRICS)
-    except UserError:
-        metrics = None
+    metrics = read_json(run_dir / METRICS)
     missing = [name for name in required if not isinstance(metrics, dict) or name not in metrics]
     if missing or not isinstance(metrics, dict):
         reason = f" ({missing[0]!r} is missing)" if metrics else ""
@@ -129,7 +126,7 @@ def is_complete(checkpoint: Path) -> bool:
     try:
         sizes = read_json(checkpoint / MANIFEST)
         return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, TypeError):
         return False
 
 

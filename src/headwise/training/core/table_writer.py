@@ -12,6 +12,7 @@ from typing import Any, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headwise.csv_cells import quote_row
 from headwise.errors import UserError
 from headwise.tasks.formats import WRITABLE_EXTENSIONS, file_extension
 from headwise.training.core.run_dir import atomic_path
@@ -90,7 +91,7 @@ def csv_writer(file: TextIO, out: Path) -> Write:
         blank = [""] * len(next(iter(columns.values())))
         values = [["" if x is None else x for x in columns.get(name, blank)] for name in header]
         try:
-            writer.writerows([*lines, *zip(*values, strict=True)])
+            writer.writerows(map(quote_row, [*lines, *zip(*values, strict=True)]))
         except csv.Error:
             raise UserError(f"--out {out}: TSV cannot store tabs or line breaks in a field; use .csv") from None
 

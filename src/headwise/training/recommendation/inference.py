@@ -44,7 +44,7 @@ class RecommendationModel:
         """
         metrics = run_dir.read_metrics(run)
         with loading_errors(run):
-            model: Any = load_pretrained(HeadwiseForRecommendation, run, use_safetensors=True)
+            model: Any = load_pretrained(HeadwiseForRecommendation, run, complete=True, use_safetensors=True)
             tokenizer = load_pretrained(AutoTokenizer, run)
         config = RecommendationConfig.load(run / run_dir.CONFIG)
         return cls(config, metrics, model.to(device or get_device()).eval(), tokenizer)

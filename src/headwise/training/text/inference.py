@@ -48,7 +48,8 @@ class TextModel:
         config = TextConfig.load(run / run_dir.CONFIG)
         model_class = get_model_class(metrics["label_type"], config.classifier)
         with loading_errors(run):
-            model: Any = load_pretrained(partial(from_pretrained, auto_class=model_class), run, use_safetensors=True)
+            loader = partial(from_pretrained, auto_class=model_class)
+            model: Any = load_pretrained(loader, run, complete=True, use_safetensors=True)
             tokenizer = load_pretrained(AutoTokenizer, run)
         with loading_errors(run / run_dir.METRICS, "not written by headwise, or damaged"):
             inputs = metrics["inputs"]

@@ -116,7 +116,7 @@ class TranslationModel:
                 f"{run}: translates from {config.source} to {config.target}, not from {languages[0]} to {languages[1]}"
             )
         with loading_errors(run):
-            model: Any = load_pretrained(AutoModelForSeq2SeqLM, run, use_safetensors=True)
+            model: Any = load_pretrained(AutoModelForSeq2SeqLM, run, complete=True, use_safetensors=True)
             tokenizer = load_pretrained(AutoTokenizer, run)
         model = model.to(get_device()).eval()
         return cls(config, Decoder(model, tokenizer, config.beams, config.length_penalty, uses_bfloat16(config)))
