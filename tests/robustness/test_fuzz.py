@@ -17,6 +17,7 @@ from tests.robustness.fuzz.kinds import Kind, all_kinds, choose_kind, find_missi
 from tests.robustness.fuzz.pool import Pool
 from tests.robustness.fuzz.worker import Limits, Outcome, write_input
 
+ROOT = Path(__file__).parents[2]
 LIMITS = Limits(memory=2**30, cpu_seconds=2, wall_seconds=300)
 
 
@@ -189,8 +190,9 @@ def test_kinds_of_missing_packages_are_skipped() -> None:
 
 def test_a_short_run_has_no_findings(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Runs in a process of its own, because libraries must not be offline here."""
-    inputs = 20_000 if request.config.getoption("--slow") else 600
+    inputs = 20_000 if request.config.getoption("--slow") else 300
     command = [sys.executable, "-m", "tests.robustness.fuzz", "--inputs", str(inputs), "--processes", "2"]
-    result = subprocess.run([*command, "--out", tmp_path / "findings"], capture_output=True, text=True, check=False)
+    command += ["--out", str(tmp_path / "findings")]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "total" in result.stdout

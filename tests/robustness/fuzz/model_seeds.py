@@ -88,9 +88,10 @@ def prepare_translation_run(directory: Path) -> None:
     for split in ("train", "dev", "test"):
         for language, words in (("en", "one two three"), ("de", "eins zwei drei")):
             (directory / f"{split}.{language}").write_text(f"{words}\n" * 20, encoding="utf-8")
+    (directory / "sentence.en").write_text("one two\n", encoding="utf-8")
     config = TranslationConfig(
         data=(str(directory),), source="en", target="de", model="small", layers=1, heads=2, head_dim=4, feedforward=8,
-        vocabulary=60, batch_size=80, warmup=2, steps=2, max_length=8, beams=2,
+        vocabulary=300, batch_size=80, warmup=2, steps=2, max_length=8, beams=1,
     )  # fmt: skip
     train(config, directory / "run")
     move_run(directory / "run", directory)

@@ -43,14 +43,16 @@ def list_studies(directory: Path, out: Path) -> None:
     print_studies([directory])
 
 
-def report_study(directory: Path, out: Path) -> None:
-    """Write the report of the study."""
-    from headwise.studies.compare import report_comparison
+def analyze_study(directory: Path, out: Path) -> None:
+    """Compare the methods of the study, as its report does, and format the tables."""
+    from headwise.studies.analysis import analyze
+    from headwise.studies.report import print_analysis
     from headwise.studies.study import Study
     from headwise.studies.study_dir import StudyDir
 
     study_dir = StudyDir.read(directory)
-    report_comparison(Study(study_dir, study_dir.open_trials(), study_dir.database_url()))
+    study = Study(study_dir, study_dir.open_trials(), study_dir.database_url())
+    print_analysis(analyze(study.results(), study.metadata["baseline"], study.metadata["controls"]))
 
 
 def close_databases(read: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
@@ -132,9 +134,9 @@ KINDS = [
         read=close_databases(read),
     )
     for name, share, mutate, read in (
-        ("study.yaml, studies", 3, mutate_file("study.yaml", mutate_yaml), list_studies),
-        ("study.db, studies", 3, mutate_database, list_studies),
-        ("study.db, report", 1, mutate_database, report_study),
-        ("study runs, report", 1, mutate_result, report_study),
+        ("study.yaml, studies", 1, mutate_file("study.yaml", mutate_yaml), list_studies),
+        ("study.db, studies", 2, mutate_database, list_studies),
+        ("study.db, compare", 1, mutate_database, analyze_study),
+        ("study runs, compare", 1, mutate_result, analyze_study),
     )
 ]

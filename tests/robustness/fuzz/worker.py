@@ -88,6 +88,8 @@ class Worker:
             faulthandler.register(number, chain=True)
         sys.dont_write_bytecode = True
         os.environ["TMPDIR"] = tempfile.tempdir = str(work_dir / "output")
+        if "datasets" in sys.modules:
+            sys.modules["datasets"].config.HF_DATASETS_CACHE = work_dir / "output" / "cache"
         os.chdir(work_dir)
         self.guard = Guard(work_dir)
         if limits.memory:
