@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,7 +184,7 @@ def test_a_number_determines_an_input(tmp_path: Path) -> None:
 
 
 def test_kinds_of_missing_packages_are_skipped() -> None:
-    options = {"share": 1, "prepare": lambda _: None, "mutate": lambda *_: None, "read": accept}
+    options: dict[str, Any] = {"share": 1, "prepare": lambda _: None, "mutate": lambda *_: None, "read": accept}
     assert find_missing_package(Kind(name="a", requires=("no_such_package.x",), **options)) == "no_such_package"
     assert find_missing_package(Kind(name="b", requires=("json",), **options)) is None
 

@@ -146,7 +146,7 @@ def write_odd_parquet(random: Random, path: Path) -> None:
     count = random.choice([0, 1, 30])
     arrays: list[Any] = [
         pa.array([[("a", 1)]] * count, pa.map_(pa.string(), pa.int64())),
-        pa.array([2**62] * count, pa.timestamp("s")),
+        pa.array([2**50] * count, pa.timestamp("s")),
         pa.array([-(2**61)] * count, pa.timestamp("us", "UTC")),
         pa.array([2**30] * count, pa.date32()),
         pa.array([2**62] * count, pa.duration("s")),
@@ -217,7 +217,7 @@ def table(name: str, content: bytes, mutation: Callable[[Random, bytes], bytes],
     return [make(name=name, share=share, read=read_table), make(name=f"{name}, predict", share=share, read=read_rows)]
 
 
-PARQUET = {"requires": ("headwise.tasks", "headwise.training.core.table_writer"), "share": 8}
+PARQUET: dict[str, Any] = {"requires": ("headwise.tasks", "headwise.training.core.table_writer"), "share": 8}
 
 KINDS = [
     *table("csv", CSV, mutate_text),
@@ -225,8 +225,8 @@ KINDS = [
     *table("jsonl", JSONL, mutate_jsonl),
     *table("csv.gz", gzip.compress(CSV), mutate_gzip(mutate_text), share=4),
     *table("jsonl.gz", gzip.compress(JSONL), mutate_gzip(mutate_jsonl), share=2),
-    Kind(name="parquet", **PARQUET, prepare=prepare_parquet, mutate=mutate_parquet, read=read_table),  # type: ignore[arg-type]
-    Kind(name="parquet, predict", **PARQUET, prepare=prepare_parquet, mutate=mutate_parquet, read=read_rows),  # type: ignore[arg-type]
+    Kind(name="parquet", **PARQUET, prepare=prepare_parquet, mutate=mutate_parquet, read=read_table),
+    Kind(name="parquet, predict", **PARQUET, prepare=prepare_parquet, mutate=mutate_parquet, read=read_rows),
     Kind(
         name="parquet.gz",
         share=2,

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -190,10 +190,11 @@ def save(outcome: Outcome, seeds: Path, out: Path) -> None:
     directory = out / str(outcome.number)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    kind = choose_kind(outcome.number, all_kinds())
-    write_input(outcome.number, kind, seeds, directory / "input")
     text = f"{outcome.kind}\n{outcome.summary}\n\n{outcome.details}\n"
     (directory / "finding.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
+    kind = choose_kind(outcome.number, all_kinds())
+    with suppress(Exception):  # of a mutation that fails; then this is the finding
+        write_input(outcome.number, kind, seeds, directory / "input")
 
 
 def print_findings(result: Result, out: Path) -> None:
