@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig
 
 from headwise.errors import UserError
@@ -117,7 +118,7 @@ def is_available(model: str) -> bool:
 def unavailable_error(model: str, error: Exception, *, available: bool) -> UserError:
     """Return the error for a model that cannot be loaded."""
     if available:
-        return UserError(f"--model {model}: {str(error).splitlines()[0]}")
+        return UserError(f"--model {model}: {first_line(error)}")
     return UserError(
         f"--model {model}: no such directory, and the Hugging Face hub cannot be reached; "
         f"name a directory with config.json and model.safetensors, or one of {', '.join(SCHEMES)}"
@@ -133,7 +134,13 @@ def max_input_length(model: Any, tokenizer: Any) -> int:
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
-    return int(min(limit for limit in limits if limit))
+    try:
+        limit = int(min(limit for limit in limits if limit))
+    except (TypeError, ValueError):
+        limit = 0
+    if limit < 1:
+        raise UserError(f"{tokenizer.name_or_path}: model_max_length is {limits[0]!r:.40}, expected a number")
+    return limit
 
 
 @contextmanager
@@ -150,5 +157,36 @@ def loading_errors(path: Path | str, message: str = "the model cannot be loaded"
     except UserError:
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{path}: {message} ({reason})") from None
+        raise UserError(f"{path}: {message} ({first_line(error)})") from None
+
+
+@contextmanager
+def running_errors(model: Any) -> Iterator[None]:
+    """Turn any exception of a loaded model or its tokenizer into a UserError.
+
+    Files that do not belong together may load and fail later, such as a tokenizer with more tokens than the model.
+
+    Args:
+        model: the model, which knows its directory.
+    """
+    name = getattr(model, "name_or_path", "") or type(model).__name__
+    with loading_errors(name, "the model cannot be run; its files are damaged or do not belong together"):
+        yield
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def check_finite(scores: Tensor, model: Any) -> None:
+    """Check the scores of a model.
+
+    Raises:
+        UserError: a score is NaN or infinite.
+    """
+    if not torch.isfinite(scores).all():
+        name = getattr(model, "name_or_path", "") or type(model).__name__
+        raise UserError(
+            f"{name}: the model's scores are NaN or infinite: its weights are damaged, or its training has diverged"
+        )

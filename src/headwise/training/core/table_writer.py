@@ -58,14 +58,27 @@ def open_table(out: Path, *, source: Path) -> Iterator[Write]:
         )
     with open_output(out, source=source) as path:
         if extension == ".parquet":
-            is_parquet = source.suffix == ".parquet" and source.is_file()
-            with parquet_writer(path, out, pq.read_schema(source) if is_parquet else pa.schema([])) as write:
+            with parquet_writer(path, out, read_schema(source)) as write:
                 yield write
             if out.suffix == ".gz":
                 gzip_in_place(path)
         else:
             with open_text(path, gzipped=out.suffix == ".gz") as file:
                 yield csv_writer(file, out) if extension in (".csv", ".tsv") else json_lines_writer(file)
+
+
+def read_schema(source: Path) -> pa.Schema:
+    """Return the types of a Parquet file's columns; none for other files.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    if source.suffix != ".parquet" or not source.is_file():
+        return pa.schema([])
+    try:
+        return pq.read_schema(source)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{source}: invalid Parquet file ({str(error).splitlines()[0]})") from None
 
 
 def open_text(path: Path, *, gzipped: bool) -> Any:

@@ -145,7 +145,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
         )
     except UserError:
         raise
-    except (OSError, ValueError) as error:
+    except Exception as error:  # libraries raise many types for damaged files
         raise unavailable_error(config.model, error, available=available) from None
     if getattr(model_config, "headwise", None) is not None:
         raise UserError(f"--model {config.model}: already retrofitted; name the original model")
