@@ -137,10 +137,31 @@ def waits_for_database(method: Callable[Concatenate[S, P], T]) -> Callable[Conca
     return call
 
 
+def refuses_damage(method: Callable[[S], T]) -> Callable[[S], T]:
+    """Turn errors of a reading method into a UserError: a database from elsewhere can contain anything."""
+
+    @wraps(method)
+    def call(self: S) -> T:
+        try:
+            return method(self)
+        except UserError:
+            raise
+        except Exception as error:
+            if is_outage(error):
+                raise
+            raise UserError(
+                f"--storage {self.outages.url}: the database is damaged or of another program ({get_reason(error)})"
+            ) from error
+
+    return call
+
+
 def is_outage(error: BaseException) -> bool:
     """Return whether an error of a database may go away by itself."""
     if isinstance(error, StorageInternalError):
-        return isinstance(error.__cause__, OperationalError | InterfaceError)
+        return error.__cause__ is not None and is_outage(error.__cause__)
+    if "no such table" in str(error) or "no such column" in str(error):  # SQLite's, for a damaged database
+        return False
     is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
     return is_lost or isinstance(error, OperationalError | InterfaceError | sqlite3.OperationalError)
 

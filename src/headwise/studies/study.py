@@ -1,5 +1,6 @@
 """A study: created or resumed, run by workers, and read back as results."""
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,7 +141,22 @@ class Study:
         path = self.study_dir.run_dir(run) / METRICS
         if not path.is_file():
             raise UserError(f"{path}: not found; all machines of a study must share its directory")
-        return Result(run.task, run.method, run.seed, path.parent, read_json(path))
+        metrics = read_json(path)
+        if not is_valid_metrics(metrics):
+            raise UserError(f"{path}: not written by headwise, or damaged; repeat the run, or delete it from the study")
+        return Result(run.task, run.method, run.seed, path.parent, metrics)
+
+
+def is_valid_metrics(metrics: Any) -> bool:
+    """Return whether the contents of a metrics.json have what reports use, with the right types."""
+    try:
+        values = [split[metrics["primary_metric"]] for split in metrics["metrics"].values()]
+        names = [metrics["task"], metrics["label_type"], *metrics.get("labels", ())]
+        numbers = [*values, metrics["train_seconds"]]
+        is_complete = bool(values) and all(isinstance(name, str) for name in names)
+        return is_complete and all(type(x) in (int, float) and math.isfinite(x) for x in numbers)
+    except (AttributeError, KeyError, TypeError):
+        return False
 
 
 def higher_is_better(configs: Iterable[RunConfig]) -> bool:

@@ -19,7 +19,7 @@ from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from headwise.errors import UserError
-from headwise.studies.outages import Outages, waits_for_database
+from headwise.studies.outages import Outages, refuses_damage, waits_for_database
 from headwise.studies.plan import Run
 from headwise.studies.storage import display_url, lock_study
 
@@ -120,12 +120,14 @@ class Trials:
 
     @property
     @waits_for_database
+    @refuses_damage
     def metadata(self) -> dict[str, Any]:
         """The values stored with the study."""
         return self.storage.get_study_user_attrs(self.id)
 
     @property
     @waits_for_database
+    @refuses_damage
     def maximize(self) -> bool:
         """Whether a higher metric is better."""
         return self.study.direction.name == "MAXIMIZE"
@@ -135,6 +137,7 @@ class Trials:
         return lock_study(self.storage, self.id)
 
     @waits_for_database
+    @refuses_damage
     def statuses(self) -> list[TrialStatus]:
         """Return the status of every run, in the order in which the runs were added."""
         trials_of_run: dict[tuple[str, str, int], list[FrozenTrial]] = {}

@@ -201,7 +201,7 @@ def hash_texts(rows: Dataset) -> Any:
     """Return a hash of each row's texts, reading one batch at a time."""
     names = [name for name in ("text", "pair") if name in rows.column_names] or ["words"]
     to_hashable: Callable[[Any], Any] = tuple if names == ["words"] else str
-    hashes = []
+    hashes = [np.empty(0, np.int64)]
     for batch in rows.select_columns(names).iter(formats.BATCH_ROWS):
         texts = zip(*(map(to_hashable, batch[name]) for name in names), strict=True)
         hashes.append(np.fromiter(map(hash, texts), np.int64))

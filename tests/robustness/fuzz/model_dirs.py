@@ -66,6 +66,7 @@ def mutate_files(files: dict[str, Mutation]) -> Callable[[Random, Path], None]:
                 (directory / names[0]).unlink()
             case 1:
                 shutil.copyfile(directory / names[0], directory / names[1])
+                return
             case 2:
                 add_file(random, directory)
             case _:

@@ -44,15 +44,15 @@ def list_studies(directory: Path, out: Path) -> None:
 
 
 def analyze_study(directory: Path, out: Path) -> None:
-    """Compare the methods of the study, as its report does, and format the tables."""
-    from headwise.studies.analysis import analyze
+    """Compare the methods of the study and print the tables, as `headwise compare --resume` does."""
+    from headwise.studies.compare import analyze_comparison
     from headwise.studies.report import print_analysis
     from headwise.studies.study import Study
     from headwise.studies.study_dir import StudyDir
 
     study_dir = StudyDir.read(directory)
     study = Study(study_dir, study_dir.open_trials(), study_dir.database_url())
-    print_analysis(analyze(study.results(), study.metadata["baseline"], study.metadata["controls"]))
+    print_analysis(analyze_comparison(study))
 
 
 def close_databases(read: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:

@@ -1,5 +1,6 @@
 """Training with checkpoints: a resumed run ends with the same weights as an uninterrupted one."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +50,8 @@ def report_broken_checkpoint(trainer: Any, checkpoint: str | None) -> Iterator[N
         raise
     except Exception as error:
         has_trained = trainer.state.global_step > max(initial_step, get_step(checkpoint))
-        if checkpoint is None or has_trained or isinstance(error, OSError | torch.OutOfMemoryError):
+        is_disk_error = isinstance(error, OSError) and error.errno != errno.EINVAL  # torch's, for damaged archives
+        if checkpoint is None or has_trained or is_disk_error or isinstance(error, torch.OutOfMemoryError):
             raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
