@@ -202,7 +202,7 @@ def is_misspelling(label: str, count: int, other: str, other_count: int) -> bool
     longer, shorter = sorted(spellings, key=len, reverse=True)
     if without_digits[0] == without_digits[1] or (longer.endswith(shorter) and len(longer) > len(shorter) + 1):
         return False
-    return difflib.SequenceMatcher(None, *spellings).ratio() >= MIN_SIMILARITY
+    return difflib.SequenceMatcher(None, spellings[0], spellings[1]).ratio() >= MIN_SIMILARITY
 
 
 def shorten(label: str) -> str:
