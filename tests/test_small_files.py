@@ -9,7 +9,7 @@ from headwise.errors import UserError
 from headwise.small_files import MAX_JSON_BYTES, read_json, read_yaml
 
 DEEP = 100_000
-JSON_DEFECTS = {
+JSON_DEFECTS: dict[str, tuple[str | bytes, str]] = {
     "deep lists": ("[" * DEEP + "]" * DEEP, "nested more than 100 levels"),
     "deep objects": ('{"a":' * DEEP + "1" + "}" * DEEP, "nested more than 100 levels"),
     "101 levels": ("[" * 101 + "]" * 101, "nested more than 100 levels"),

@@ -43,8 +43,8 @@ def import_everything() -> None:
 
     storage.HEARTBEAT_SECONDS, storage.HEARTBEAT_TIMEOUT = 1, 3
     worker.POLL_SECONDS = worker_pool.POLL_SECONDS = outages.RETRY_SECONDS = 0.1
-    fakes: Any = SimpleNamespace(Popen=ForkedWorker, TimeoutExpired=subprocess.TimeoutExpired, DEVNULL=None)
-    worker_pool.subprocess = fakes
+    forking = SimpleNamespace(Popen=ForkedWorker, TimeoutExpired=subprocess.TimeoutExpired, DEVNULL=None)
+    vars(worker_pool)["subprocess"] = forking
 
 
 class ForkedWorker:
@@ -136,20 +136,18 @@ def limit_memory(limit: str) -> None:
 def jump_clock(seed: int) -> None:
     """Let the clock of this process jump a few times, by hours or years."""
     draw = random.Random(seed)
-    try:
-        set_offset = ctypes.CDLL(None).set_clock_offset  # of clock.c, preloaded
-    except AttributeError:
-        real = time.time
-        offset = [0]
-        time.time = lambda: real() + offset[0]
-
-        def set_offset(seconds: Any) -> None:
-            offset[0] = int(seconds.value)
+    library, real_time, offset = ctypes.CDLL(None), time.time, 0
+    is_preloaded = hasattr(library, "set_clock_offset")  # of clock.c
+    if not is_preloaded:
+        time.time = lambda: real_time() + offset
 
     def jump() -> None:
+        nonlocal offset
         for _ in range(3):
             time.sleep(draw.uniform(0.1, 1.0))
-            set_offset(ctypes.c_long(draw.choice([-1, 1]) * draw.choice([3600, 86_400, 300_000_000])))
+            offset = draw.choice([-1, 1]) * draw.choice([3600, 86_400, 300_000_000])
+            if is_preloaded:
+                library.set_clock_offset(ctypes.c_long(offset))
 
     threading.Thread(target=jump, daemon=True).start()
 

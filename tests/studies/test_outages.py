@@ -45,7 +45,11 @@ def test_study_waits_for_its_database(tmp_path: Path, server: Server, study_log:
         wait_until(lambda: sum("cannot be reached" in line for line in study_log) == num_outages)
         server.start()
 
-    thread = threading.Thread(target=lambda: [interrupt(1, 1), interrupt(4, 2)])
+    def interrupt_twice() -> None:
+        interrupt(1, 1)
+        interrupt(4, 2)
+
+    thread = threading.Thread(target=interrupt_twice)
     thread.start()
     worker = write_worker_script(tmp_path / "worker.py", seconds=0.5)
     run_workers(study.study_dir, study.trials, Resources(2), study.url, worker)

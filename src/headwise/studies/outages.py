@@ -130,11 +130,10 @@ S = TypeVar("S", bound=HasOutages)
 def waits_for_database(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
     """Repeat a method while the database cannot be reached."""
 
-    @wraps(method)
-    def call(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.outages.run(partial(method, self, *args, **kwargs))
 
-    return call
+    return wraps(method)(call)
 
 
 def refuses_damage(method: Callable[[S], T]) -> Callable[[S], T]:

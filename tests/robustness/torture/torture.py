@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.robustness.launcher import Launcher
 from tests.robustness.torture import cases
+from tests.robustness.torture.jobs import build_jobs, read_run, read_study
 
 #: Kills of each kind of job in the full form: 500 in all.
 KILLS = {
@@ -87,7 +88,6 @@ class Torture:
     def prepare(self) -> None:
         """Write the data of all cases."""
         from tests.robustness.torture.data import write_data
-        from tests.robustness.torture.jobs import build_jobs
 
         self.data = write_data(self.directory / "data")
         self.jobs = build_jobs(self.data)
@@ -164,7 +164,7 @@ class Torture:
             num_workers = self.counts[kind].planned
             few = out.with_name("few")
             assert launcher.run(*cases.many_runs_command(self.data, num_workers, 2), "--out", few) == 0, launcher.said()
-            cases.many_workers(launcher, self.data, out, num_workers, cases.read_study(few))
+            cases.many_workers(launcher, self.data, out, num_workers, read_study(few))
             return num_workers
         return 1
 
@@ -187,7 +187,7 @@ class Torture:
                 for seed in (0, 7):
                     out = self.directory / "references" / f"seed-{seed}"
                     assert launcher.run(*cases.run_command(self.data, seed, out)) == 0, launcher.said()
-                    outcomes[seed] = cases.read_run(out)
+                    outcomes[seed] = read_run(out)
                 self.references["at-once"] = outcomes
         outcome: dict[int, Any] = self.references["at-once"]
         return outcome
