@@ -67,20 +67,6 @@ def open_table(out: Path, *, source: Path) -> Iterator[Write]:
                 yield csv_writer(file, out) if extension in (".csv", ".tsv") else json_lines_writer(file)
 
 
-def read_schema(source: Path) -> pa.Schema:
-    """Return the types of a Parquet file's columns; none for other files.
-
-    Raises:
-        UserError: the file is damaged.
-    """
-    if source.suffix != ".parquet" or not source.is_file():
-        return pa.schema([])
-    try:
-        return pq.read_schema(source)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{source}: invalid Parquet file ({str(error).splitlines()[0]})") from None
-
-
 def open_text(path: Path, *, gzipped: bool) -> Any:
     """Open a text file for writing."""
     opener = gzip.open if gzipped else open
