@@ -351,3 +351,10 @@ def test_an_unreachable_hub_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     ) as raised:
         load_files("hub:owner/name")
     assert "\n" not in str(raised.value)
+
+
+def test_two_ratings_are_too_few_to_split(tmp_path: Path) -> None:
+    path = tmp_path / "ratings.csv"
+    path.write_text("text,label\na,1\nb,2\n")
+    with pytest.raises(UserError, match="2 rows are too few to split"):
+        load_files(path, label_type="regression", cache=tmp_path / "cache")

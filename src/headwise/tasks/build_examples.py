@@ -167,10 +167,12 @@ def draw_splits(rows: Dataset, sizes: Mapping[str, int], seed: int, origin: str)
     strata, train_indices = stratify(rows, seed)
     try:
         indices = splitting.stratified_split(strata, sizes, seed, excluded=train_indices)
+        indices = {"train": indices.pop("rest"), **indices}
+        if not len(indices["train"]):
+            raise ValueError("there are no rows for train")
     except ValueError:
         raise UserError(f"{origin}: {len(rows)} rows are too few to split; provide train, dev and test files") from None
-    rest = indices.pop("rest")
-    return {split: rows.select(chosen, keep_in_memory=True) for split, chosen in {"train": rest, **indices}.items()}
+    return {split: rows.select(chosen, keep_in_memory=True) for split, chosen in indices.items()}
 
 
 def stratify(rows: Dataset, seed: int) -> tuple[Any, Any]:
@@ -201,7 +203,7 @@ def hash_texts(rows: Dataset) -> Any:
     """Return a hash of each row's texts, reading one batch at a time."""
     names = [name for name in ("text", "pair") if name in rows.column_names] or ["words"]
     to_hashable: Callable[[Any], Any] = tuple if names == ["words"] else str
-    hashes = [np.empty(0, np.int64)]
+    hashes = []
     for batch in rows.select_columns(names).iter(formats.BATCH_ROWS):
         texts = zip(*(map(to_hashable, batch[name]) for name in names), strict=True)
         hashes.append(np.fromiter(map(hash, texts), np.int64))
