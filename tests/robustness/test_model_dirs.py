@@ -52,6 +52,11 @@ OF_BERT = {
     "words": (set_options("config.json", vocab_size=10**8), r"describes a model of [\d,]+ parameters, but its weights"),
     "positions": (set_options("config.json", max_position_embeddings=10**12), "describes a model of"),
     "width": (set_options("config.json", hidden_size=10**6), "describes a model of"),
+    "a long scheme": (
+        set_options("config.json", headwise={"scheme": "rpr", "layers": [0], "options": {"k": 10**9}}),
+        "an option of the scheme is 1,000,000,000, above 1,024",
+    ),
+    "experts": (set_options("config.json", num_experts=10**6), "num_experts is 1,000,000"),
     "classes": (set_options("config.json", num_labels=10**9), "num_labels is 1,000,000,000"),
     "a long integer": (set_options("config.json", hidden_size=int("9" * 4000)), "an integer of 4,000 digits"),
     "deep config.json": (replace("config.json", DEEP), "config.json: nested more than 100 levels"),
@@ -119,8 +124,10 @@ def test_known_patterns_are_accepted() -> None:
         r"|\s*[\r\n]+|\s+(?!\S)|\s+"
     )
     punctuation = r"[!-/:-~]+(?:[a-z]|[)\]])?(?:\(x\))*"
-    assert not any(map(has_nested_repeat, (gpt2, gpt4, punctuation)))
-    assert all(map(has_nested_repeat, (r"(a+)+", r"(a*){2,}", r"(?:x[+*]y|\s*)*", r"((ab)+c)*", r"(?:(a{3,}))+")))
+    possessive = r"(?:a++|b*+|c?+)+ (?>x+)* [*+]+"
+    assert not any(map(has_nested_repeat, (gpt2, gpt4, punctuation, possessive)))
+    exploding = (r"(a+)+", r"(a*){2,}", r"(?:x[+*]y|\s*)*", r"((ab)+c)*", r"(?:(a{3,}))+", r"(a+?)+")
+    assert all(map(has_nested_repeat, exploding))
 
 
 def test_panics_and_exhausted_memory_are_errors() -> None:

@@ -1,6 +1,6 @@
 """Torture: kill commands, start them twice at once, take away their database and memory, and let the clock jump.
 
-The full form takes about half an hour on four cores. It ends with a table of what was done and what held.
+It ends with a table of what was done and what held; Ctrl-C ends it early.
 
 examples:
   python -m tests.robustness.torture

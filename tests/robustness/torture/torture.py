@@ -1,6 +1,5 @@
 """The plan of `make torture`: how often each kind of case is done, by how many processes."""
 
-import queue
 import shutil
 import subprocess
 import threading
@@ -34,17 +33,25 @@ KILLS = {
 OTHERS = {"at-once": 100, "database": 20, "memory": 40, "clock": 40, "workers": 30}
 KINDS = (*KILLS, *OTHERS)
 STUDIES = ("compare", "sweep", "database", "workers")
+#: Kinds of which one case is done at a time: there is one server, and 30 workers are enough.
+ONE_AT_A_TIME = ("database", "workers")
 
 
 @dataclass
 class Count:
-    """The cases of a kind: how many are planned, were done, and failed; or why there are none."""
+    """The cases of a kind: how many are planned, were done, failed and are in progress; or why there are none."""
 
     planned: int
     done: int = 0
     failed: int = 0
+    busy: int = 0
     skipped: str = ""
     how: str = ""
+
+    @property
+    def share(self) -> float:
+        """The share of the cases that are done or in progress."""
+        return (self.done + self.busy) / self.planned
 
 
 class Torture:
@@ -64,26 +71,27 @@ class Torture:
             kind: Count(max(1, round(size * (KILLS | OTHERS)[kind])), skipped=why_skipped(kind)) for kind in kinds
         }
         self.mutex, self.number, self.start = threading.Lock(), 0, time.monotonic()
+        self.is_stopped = False
         self.references: dict[Any, Any] = {}
         self.reference_mutex = {kind: threading.Lock() for kind in KINDS}
 
     def run(self) -> None:
         """Do all cases."""
-        waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
-        open_kinds = [kind for kind, count in self.counts.items() if not count.skipped]
-        if not open_kinds:
+        if all(count.skipped for count in self.counts.values()):
             return
         self.prepare()
-        for kind in sorted(open_kinds, key=lambda kind: kind not in ("workers", "database")):  # the longest first
-            waiting.put(kind)
         with ExitStack() as stack:
-            threads = [
-                threading.Thread(target=self.work, args=(number, waiting, stack)) for number in range(self.processes)
-            ]
+            threads = [threading.Thread(target=self.work, args=(number, stack)) for number in range(self.processes)]
             for thread in threads:
                 thread.start()
-            for thread in threads:
-                thread.join()
+            try:
+                for thread in threads:
+                    thread.join()
+            except KeyboardInterrupt:
+                self.print("interrupted; the cases in progress are finished")
+                self.is_stopped = True
+                for thread in threads:
+                    thread.join()
 
     def prepare(self) -> None:
         """Write the data of all cases."""
@@ -97,26 +105,36 @@ class Torture:
         """Start a process that forks commands."""
         return Launcher(self.directory / name, **({"LD_PRELOAD": self.clock} if self.clock else {}))
 
-    def work(self, number: int, waiting: "queue.SimpleQueue[str]", stack: ExitStack) -> None:
+    def work(self, number: int, stack: ExitStack) -> None:
         """Do cases of the kinds in turn until all are done."""
         launcher = self.start_launcher(f"launcher-{number}")
         stack.callback(launcher.close)
-        while True:
-            try:
-                kind = waiting.get_nowait()
-            except queue.Empty:
+        while not self.is_stopped:
+            kind = self.take_kind()
+            if kind is None:
                 return
-            count = self.counts[kind]
-            is_alone = kind in ("database", "workers")  # one server, and enough processes
-            if not is_alone:
-                waiting.put(kind)  # others continue with it
-            while count.done < count.planned:
+            try:
                 self.do_case(kind, launcher, stack)
-                if not is_alone:
-                    break
-            else:
-                if not is_alone:
-                    drop(waiting, kind)
+            finally:
+                with self.mutex:
+                    self.counts[kind].busy -= 1
+
+    def take_kind(self) -> str | None:
+        """Return the kind that is furthest behind, or None if nothing is left to start."""
+        with self.mutex:
+            is_open = {
+                kind: count.share < 1 and not (count.busy and kind in ONE_AT_A_TIME)
+                for kind, count in self.counts.items()
+                if not count.skipped
+            }
+            kinds = [kind for kind, value in is_open.items() if value]
+            if not kinds:
+                return None
+            kind = min(
+                kinds, key=lambda kind: (self.counts[kind].done + self.counts[kind].busy) / self.counts[kind].planned
+            )
+            self.counts[kind].busy += 1
+            return kind
 
     def do_case(self, kind: str, launcher: Launcher, stack: ExitStack) -> None:
         """Do a case, count it and report its progress."""
@@ -133,8 +151,9 @@ class Torture:
             text = "".join(traceback.format_exception(error)) if not isinstance(error, AssertionError) else str(error)
             (out.parent / "failure.txt").write_text(f"seed {seed}\n{text}\n{launcher.said()}")
             with self.mutex:
-                count.done += 1
-                count.failed += 1
+                num_failed = count.planned if kind == "workers" else 1
+                count.done += num_failed
+                count.failed += num_failed
             self.print(f"{kind}: FAILED, see {out.parent}: {text.strip()[-300:]}")
             return
         cases.remove(out)
@@ -216,19 +235,6 @@ class Torture:
         if not num_failed:
             shutil.rmtree(self.directory, ignore_errors=True)
         return min(1, num_failed)
-
-
-def drop(waiting: "queue.SimpleQueue[str]", kind: str) -> None:
-    """Remove a kind from the queue."""
-    kinds = []
-    while True:
-        try:
-            kinds.append(waiting.get_nowait())
-        except queue.Empty:
-            break
-    for other in kinds:
-        if other != kind:
-            waiting.put(other)
 
 
 def why_skipped(kind: str) -> str:

@@ -32,8 +32,9 @@ SMALL_FILES = (
     "generation_config.json",
     "model.safetensors.index.json",
 )
-#: Options that count modules, each of which has weights.
-COUNTS = re.compile(r"layers?$|^(num|n)_\w*(blocks|experts|groups|stages)$|^depths?$")
+#: Options that count layers, each of which has weights, and modules whose weights may be stacked.
+LAYERS = re.compile(r"layers?$|^depths?$")
+MODULES = re.compile(r"^(num|n)_\w*(blocks|experts|groups|stages)$")
 
 
 class WeightSizes(NamedTuple):
@@ -70,18 +71,20 @@ def check_counts(config: dict[str, Any], directory: Path) -> None:
     sizes = measure_weights(directory)
     weights = "" if sizes is None else f", but its weights have {sizes.tensors:,} tensors"
     max_layers = MAX_LAYERS if sizes is None else sizes.tensors
-    for mapping in (value for value in iterate_values(config) if isinstance(value, dict)):
+    max_modules = MAX_LAYERS if sizes is None else max(sizes.tensors, sizes.largest_dim)
+    limits = ((LAYERS, max_layers), (MODULES, max_modules), (re.compile("^num_labels$"), MAX_CLASSES))
+    options = {name: value for name, value in config.items() if name not in ("id2label", "label2id")}
+    for mapping in (value for value in iterate_values(options) if isinstance(value, dict)):
         for name, value in mapping.items():
+            limit = next((limit for pattern, limit in limits if pattern.search(name)), None)
             for number in value if isinstance(value, list) else [value]:
-                limit = max_layers if COUNTS.search(name) else MAX_CLASSES if name == "num_labels" else None
                 if limit is not None and isinstance(number, int) and number > limit:
                     raise UserError(
                         f"{directory / CONFIG}: {name} is {number:,}{weights}; expected at most {limit:,}: the file "
                         "is damaged or belongs to another model"
                     )
-    options = config.get("headwise", {}).get("options") if isinstance(config.get("headwise"), dict) else None
     max_option = 1024 if sizes is None else max(1024, sizes.largest_dim)
-    for number in iterate_values(options):
+    for number in iterate_values(config.get("headwise")):  # of a scheme that retrofit has added
         if isinstance(number, int) and number > max_option:
             raise UserError(f"{directory / CONFIG}: an option of the scheme is {number:,}, above {max_option:,}")
 
@@ -166,6 +169,8 @@ def has_nested_repeat(pattern: str) -> bool:
     ).findall(pattern)
     for index, token in enumerate(tokens):
         following = tokens[index + 1] if index + 1 < len(tokens) else ""
+        if token == "+" and index and tokens[index - 1] in ("*", "+", "?"):
+            continue  # it makes the quantifier before it possessive
         if token.startswith("("):
             groups.append([token not in ("(", "(?"), False])
         elif token == ")" and len(groups) > 1:
@@ -174,7 +179,7 @@ def has_nested_repeat(pattern: str) -> bool:
             groups[-1][1] |= closed
             if closed and is_unbounded(following):
                 return True
-        elif is_unbounded(token) and not (following == "+" and token != "+"):
+        elif is_unbounded(token) and (following != "+" or token.startswith("{")):
             groups[-1][1] = True
     return False
 
