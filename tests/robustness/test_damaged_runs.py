@@ -1,16 +1,20 @@
 """Damaged run directories and models whose files do not belong together are one-line errors, found by fuzzing."""
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from headwise.errors import UserError
 from headwise.training import TextConfig, train
+from headwise.training.core.checkpointing import report_broken_checkpoint
 from tests.training.conftest import Headwise, rows, write
 
 
@@ -79,6 +83,26 @@ def test_a_tokenizer_of_another_model(run: Path, reviews: Path, tmp_path: Path, 
     check_one_line(headwise("inspect", run, "--text", "a film", "--out", tmp_path / "page.html"), str(run))
 
 
+@pytest.mark.parametrize("name", ["encoder.layer.0.attention.self.query.weight", "embeddings.word_embeddings.weight"])
+def test_missing_weights(name: str, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    """They would be initialized at random, so that the page shows random attention."""
+    model = Path(shutil.copytree(bert, tmp_path / "model"))
+    weights = load_file(model / "model.safetensors")
+    del weights[name]
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    check_one_line(headwise("inspect", model, "--text", "a film", "--out", tmp_path / "page.html"), name)
+
+
+def test_a_missing_pooler_is_not_an_error(bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    """Many encoders are saved without one, and inspection does not use it."""
+    model = Path(shutil.copytree(bert, tmp_path / "model"))
+    weights = load_file(model / "model.safetensors")
+    kept = {name: x for name, x in weights.items() if not name.startswith("pooler.")}
+    assert len(kept) < len(weights)
+    save_file(kept, model / "model.safetensors", metadata={"format": "pt"})
+    assert headwise("inspect", model, "--text", "a film", "--out", tmp_path / "page.html")[0] == 0
+
+
 def change_config(model: Path) -> None:
     edit_json(model / "config.json", hidden_size="8")
 
@@ -117,3 +141,15 @@ def test_predictions_of_a_damaged_parquet_file(run: Path, tmp_path: Path, headwi
     data = tmp_path / "data.parquet"
     data.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
     check_one_line(headwise("predict", run, data, "--out", tmp_path / "out.parquet"), str(data), "Parquet")
+
+
+def test_invalid_arguments_of_the_operating_system_are_damaged_checkpoints() -> None:
+    """torch seeks to positions that a damaged archive names, and the operating system refuses."""
+    trainer = SimpleNamespace(state=SimpleNamespace(global_step=0))
+    with (
+        pytest.raises(UserError, match="checkpoint-3: cannot be resumed"),
+        report_broken_checkpoint(trainer, "checkpoint-3"),
+    ):
+        raise OSError(errno.EINVAL, "Invalid argument")
+    with pytest.raises(OSError, match="No space left"), report_broken_checkpoint(trainer, "checkpoint-3"):
+        raise OSError(errno.ENOSPC, "No space left on device")

@@ -138,7 +138,8 @@ def open_model(path: str, name: str | None = None) -> InspectedModel:
     with loading_errors(path, "neither a headwise run nor a Hugging Face model that can be loaded"):
         config = load_pretrained(AutoConfig, path)
         auto_class = get_auto_class(next(iter(config.architectures or []), ""))
-        model: Any = load_pretrained(partial(from_pretrained, auto_class=auto_class), path, use_safetensors=True)
+        loader = partial(from_pretrained, auto_class=auto_class)
+        model: Any = load_pretrained(loader, path, complete=True, use_safetensors=True)
         tokenizer = load_pretrained(AutoTokenizer, path)
     max_length = max_input_length(model, tokenizer)
     return InspectedModel(name=name, model=model.to(get_device()).eval(), tokenizer=tokenizer, max_length=max_length)

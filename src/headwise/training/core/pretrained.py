@@ -97,7 +97,7 @@ def check_complete(report: dict[str, Any], path: Path | str) -> None:
     Raises:
         UserError: Weights are missing.
     """
-    missing = sorted(report["missing_keys"])
+    missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))  # unused in encoders
     if missing:
         raise UserError(
             f"{path}: {len(missing)} weights of the model are missing, such as {missing[0]}; its files are damaged or "
