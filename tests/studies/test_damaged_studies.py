@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from headwise.errors import UserError
-from headwise.studies import outages
 from headwise.studies.compare import analyze_comparison
 from headwise.studies.study import Study
 from headwise.studies.study_dir import StudyDir
@@ -51,7 +50,9 @@ def test_an_undamaged_study_is_analyzed(study_path: Path) -> None:
     ],
 )
 def test_damaged_databases_are_refused(statement: str, study_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outages.time, "sleep", lambda _: pytest.fail("waits for a database that is damaged"))
+    monkeypatch.setattr(
+        "headwise.studies.outages.time.sleep", lambda _: pytest.fail("waits for a database that is damaged")
+    )
     with closing(sqlite3.connect(study_path / "study.db", isolation_level=None)) as connection:
         connection.execute(statement)
     with pytest.raises(UserError):

@@ -126,8 +126,9 @@ def prepare_bert(directory: Path, *, scheme: str | None = None) -> None:
     tokenizer = build_tokenizer([WORDS], framed=True, max_tokens=16)
     config = BertConfig(
         vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-        max_position_embeddings=16, pad_token_id=tokenizer.pad_token_id, num_labels=2,
+        max_position_embeddings=16, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
+    config.num_labels = 2
     model = BertForSequenceClassification(config)
     if scheme is not None:
         retrofit(model, scheme)
