@@ -28,6 +28,7 @@ METAVARS = {
     "queries": "FILE",
     "documents": "FILE",
     "relevance": "FILE",
+    "delimiter": "CHAR",
     "vectors": "FILE",
     "guides": "GUIDE",
     "scheme_options": "NAME=VALUE",
