@@ -170,11 +170,13 @@ def build_for_training(directory: Path, out: Path) -> bytes:
 
     from headwise.tasks import load_files
     from headwise.training import TextConfig
+    from headwise.training.core.callbacks import quiet_libraries
     from headwise.training.text.model import build_model
 
     data = directory / "reviews.csv"
     task, examples = load_files(data, cache=out)
-    model, encoder, _ = build_model(TextConfig(data=(str(data),), model=str(directory)), task, examples)
+    with quiet_libraries():  # as `train` does
+        model, encoder, _ = build_model(TextConfig(data=(str(data),), model=str(directory)), task, examples)
     encoded = encoder.encode({"text": ["a good film"], "label": [0]})
     batch = encoder.collate([{name: values[0] for name, values in encoded.items()}])
     with torch.inference_mode():
