@@ -306,7 +306,8 @@ def mutate_gzip(inner: Mutation) -> Mutation:
             case 2:
                 return content + random.choice([content, b"\0" * 100, b"garbage", gzip.compress(b"")])
             case 3 if random.random() < 0.1:  # a small file that is large when decompressed
-                return gzip.compress(gzip.decompress(content) + random.choice([b"\0", b"a", b'"', b"\n"]) * 2**27, 1)
+                rest = random.choice([b"\0" * 2**27, b"a" * 2**27, b'"' * 2**27, b"\n" * 2**22])
+                return gzip.compress(gzip.decompress(content) + rest, 1)
             case _:
                 return gzip.compress(inner(random, gzip.decompress(content)), 1)
 
