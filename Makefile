@@ -16,11 +16,11 @@ demo: $(READY)  ## fine-tune a real model on real sentences, offline
 bench: $(READY)  ## benchmark attention on this machine
 	$(BIN)/headwise bench attention --out benchmarks/results/local
 
-torture: $(READY)  ## kill runs, studies and simulations hundreds of times and resume them
-	$(BIN)/pytest -q --slow tests/robustness/test_killed.py tests/robustness/test_killed_study.py
+torture: $(READY)  ## kill 500 commands, lose databases and memory, let clocks jump; ARGS="--size 0.1 --processes 8"
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.robustness.torture $(ARGS)
 
-fuzz: $(READY)  ## more than 100,000 corrupt inputs
-	$(BIN)/pytest -q --slow tests/robustness/test_hostile.py
+fuzz: $(READY)  ## 250,000 corrupt and hostile files, models, runs and studies; ARGS="--processes 4" and others
+	$(BIN)/python -m tests.robustness.fuzz --inputs 250000 $(ARGS)
 
 numbers: $(READY)  ## measure the accuracy of float32 and write docs/numbers.md
 	$(BIN)/python benchmarks/exactness.py --cases 10000 --out docs/numbers.md
@@ -49,7 +49,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest demo artefacts dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest demo artefacts dist fuzz-findings site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

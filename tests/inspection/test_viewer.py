@@ -126,3 +126,11 @@ def test_thumbnails_are_max_pooled() -> None:
 def test_invalid_arguments_are_errors(models: list[InspectedModel], texts: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         build_viewer(models, texts)
+
+
+def test_a_model_with_nan_weights_is_an_error(tmp_path: Path) -> None:
+    bert = build_bert()
+    next(bert.model.parameters()).data.fill_(float("nan"))
+    viewer = build_viewer([bert], [TEXT])
+    with pytest.raises(UserError, match="NaN or infinite"):
+        viewer.write(tmp_path / "page.html")

@@ -106,8 +106,11 @@ def test_a_large_file_needs_little_memory(packed: bool, tmp_path: Path) -> None:
         (LINES.encode() + b"rare 1 two 3\n", "line 4: expected numbers, got 'two'"),
         (LINES.encode() + b"rare 1 nan 3\n", "line 4: expected numbers, got 'nan'"),
         (LINES.encode() + b"caf\xe9 1 2 3\n", "line 4: the word is not UTF-8"),
-        (gzip.compress(LINES.encode() * 10_000, mtime=0)[:-200], r"incomplete or damaged after line [\d,]+"),
-        (gzip.compress(LINES.encode(), mtime=0)[:12], "incomplete or damaged after line 0"),
+        (
+            gzip.compress(LINES.encode() * 10_000, mtime=0)[:-200],
+            r"the gzip file ends after line \d+; it is incomplete",
+        ),
+        (gzip.compress(LINES.encode(), mtime=0)[:12], "the gzip file ends after line 0; it is incomplete"),
         (b"cat 1 2\n", "none of the 5 words of the vocabulary"),
         (b"", "none of the 5 words of the vocabulary"),
         (b"PK\x03\x04 no archive", "invalid .npz archive"),
@@ -149,3 +152,10 @@ def test_no_file(tmp_path: Path) -> None:
         read_vectors(tmp_path / "v.txt", VOCABULARY)
     with pytest.raises(UserError, match="directory"):
         read_vectors(tmp_path, VOCABULARY)
+
+
+def test_an_archive_that_is_compressed_too_strongly_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.models.vectors.MAX_RATIO_FREE_BYTES", 10_000)
+    np.savez_compressed(tmp_path / "a.npz", words=np.array(["a"]), vectors=np.zeros((1, 10**6), np.float32))
+    with pytest.raises(UserError, match=r"a\.npz: vectors\.npy has 4,000,128 bytes, compressed too strongly"):
+        read_vectors(tmp_path / "a.npz", {"a": 0})

@@ -111,6 +111,17 @@ def test_out_of_memory_with_a_batch_of_one(reviews: Path, tmp_path: Path, monkey
         train(config, tmp_path / "run")
 
 
+def test_exhausted_memory_is_one_line(headwise: Headwise, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhaust(arguments: Any) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr("headwise.cli.tasks.run", exhaust)
+    code, _, stderr = headwise("tasks")
+    assert code == 2
+    assert stderr.startswith("headwise: error: out of memory; ")
+    assert stderr.count("\n") == 1
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Any:
     """A small file system, if mounting is allowed."""

@@ -1,11 +1,6 @@
 """Studies with fake runs, messages that studies log, and a PostgreSQL server if one is installed."""
 
 import logging
-import os
-import shutil
-import socket
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +11,7 @@ from headwise.studies.methods import Method
 from headwise.studies.plan import Run, plan_runs
 from headwise.studies.study import Study
 from headwise.training import TextConfig
+from tests.studies.postgresql import Server, why_no_server
 from tests.training.conftest import bert, headwise, own_cache, reviews
 
 __all__ = ["bert", "headwise", "own_cache", "reviews"]
@@ -52,41 +48,14 @@ def study_log() -> Iterator[list[str]]:
     logger.setLevel(old_level)
 
 
-def find_server_programs() -> Path | None:
-    """Return the directory of PostgreSQL's programs: on the path, or where Debian installs them."""
-    initdb = shutil.which("initdb")
-    directories = [Path(initdb).parent] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((directory for directory in directories if (directory / "postgres").exists()), None)
-
-
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """The URL of an empty PostgreSQL server."""
-    programs = find_server_programs()
-    if programs is None:
-        pytest.skip("no PostgreSQL server on this machine (Debian: apt-get install postgresql)")
-    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'headwise[postgresql]'")
-    # The server refuses to run as root. It then runs as nobody, who has no access to pytest's directories.
-    user: dict[str, Any] = {"user": "nobody"} if os.getuid() == 0 else {}
-    directory = Path(tempfile.mkdtemp(prefix="headwise-postgresql-"))
-    if user:
-        shutil.chown(directory, "nobody")
-    with socket.socket() as free_socket:
-        free_socket.bind(("127.0.0.1", 0))
-        port = free_socket.getsockname()[1]
-    data, options = directory / "data", f"-p {port} -c listen_addresses=127.0.0.1 -k {directory} -c fsync=off"
-    subprocess.run(
-        [programs / "initdb", "-D", data, "-U", "headwise", "--auth=trust", "-E", "UTF8", "--locale=C"],
-        check=True, capture_output=True, cwd=directory, **user,
-    )  # fmt: skip
-    control = [str(programs / "pg_ctl"), "-D", str(data), "-w"]
-    quiet: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL, "cwd": directory, **user}
-    subprocess.run([*control, "-o", options, "-l", str(directory / "log"), "start"], **quiet)
-    try:
-        yield f"postgresql://headwise@127.0.0.1:{port}/postgres"
-    finally:
-        subprocess.run([*control, "-m", "immediate", "stop"], **quiet)
-        shutil.rmtree(directory, ignore_errors=True)
+    reason = why_no_server()
+    if reason:
+        pytest.skip(reason)
+    with Server() as server:
+        yield server.url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -12,6 +12,13 @@ def fake_train(config: RunConfig, run_dir: Path, resume: bool = False) -> dict[s
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "run.yaml").write_text(config.to_yaml())
     splits = {"dev": {"accuracy": 0.5}, "test": {"accuracy": config.seed / 10}}
-    metrics = {"primary_metric": "accuracy", "metrics": splits}
+    metrics = {
+        "task": "reviews",
+        "label_type": "classification",
+        "labels": ["negative", "positive"],
+        "primary_metric": "accuracy",
+        "metrics": splits,
+        "train_seconds": 1.0,
+    }
     (run_dir / "metrics.json").write_text(json.dumps(metrics))
     return metrics

@@ -14,8 +14,10 @@ SOURCE = Path(headwise.__file__).parents[1]
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
-signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.default_int_handler)
 sys.path.insert(0, {tests!r})
+from headwise.studies.parent import end_with_parent
 from headwise.studies.storage import connect
 from headwise.studies.study_dir import StudyDir
 from headwise.studies.trials import Trials
@@ -29,8 +31,9 @@ def train(config, run_dir, resume):
     time.sleep({seconds})
     return fake_train(config, run_dir)
 
+end_with_parent()
 study_dir = StudyDir.read(Path(sys.argv[1]))
-storage = connect(study_dir.database_url(), heartbeat_seconds=1, heartbeat_timeout=2)
+storage = connect(study_dir.database_url(), wait=True, heartbeat_seconds=1, heartbeat_timeout=2)
 work(Trials(storage, study_dir.name), study_dir, train, name=sys.argv[2], poll_seconds=0.1)
 """
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from headwise import __version__
 from headwise.cli.arguments import Parser, add_output_options, suggest
-from headwise.errors import UserError
+from headwise.csv_cells import safe_csv
+from headwise.errors import UserError, to_one_line
 
 #: The commands, with their line in `headwise --help`.
 COMMANDS = {
@@ -53,7 +54,10 @@ def main(args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return report_error(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+        message = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        return report_error(to_one_line(message))
+    except MemoryError:
+        return report_error("out of memory; use a smaller --batch-size, a smaller model or fewer --jobs")
     except KeyboardInterrupt:
         return 130
 
@@ -71,7 +75,8 @@ def run(args: Sequence[str]) -> int:
         print(f"headwise {__version__}")
         return 0
     command, arguments = parse(args)
-    with logging_to_stderr(level(arguments)), trust(getattr(arguments, "trust_remote_code", False)):
+    trusted, safe = (getattr(arguments, name, False) for name in ("trust_remote_code", "safe_csv"))
+    with logging_to_stderr(level(arguments)), trust(trusted), safe_csv(safe):
         return int(command.run(arguments))
 
 

@@ -143,6 +143,16 @@ def add_trust_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_safe_csv_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option of commands that write CSV files."""
+    parser.add_argument(
+        "--safe-csv",
+        action="store_true",
+        help="put an apostrophe before cells of CSV and TSV files that a spreadsheet would run as formulas; by default "
+        "cells are written as they are",
+    )
+
+
 def value_options(type_: Any) -> dict[str, Any]:
     """Return how argparse reads the values of a type."""
     type_ = without_none(type_)

@@ -10,7 +10,7 @@ examples:
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from headwise.cli.arguments import add_trust_option
+from headwise.cli.arguments import add_safe_csv_option, add_trust_option
 from headwise.errors import UserError
 
 
@@ -60,6 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="rows to show, numbered from 1, such as 3 or 7-9 (default: 1-4)",
     )
     parser.add_argument("--force", action="store_true", help="replace existing output")
+    add_safe_csv_option(parser)
     add_trust_option(parser)
 
 

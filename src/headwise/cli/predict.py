@@ -12,7 +12,7 @@ import logging
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from headwise.cli.arguments import add_trust_option
+from headwise.cli.arguments import add_safe_csv_option, add_trust_option
 from headwise.cli.model_options import add_pipeline_options, add_run_argument, pipeline_options
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "data",
         type=Path,
         metavar="FILE",
-        help="CSV, TSV, JSONL or Parquet, optionally gzipped; for a translation model also plain text with one "
+        help="CSV, TSV, JSONL, Parquet or Excel, optionally gzipped; for a translation model also plain text with one "
         "sentence per line, or - for standard input",
     )
     parser.add_argument(
@@ -34,7 +34,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="file to write; its extension sets the format. For a translation model, - is standard output",
     )
-    add_pipeline_options(parser, ("text", "pair", "source", "target"))
+    add_pipeline_options(parser, ("text", "pair", "delimiter", "source", "target"))
+    add_safe_csv_option(parser)
     add_trust_option(parser)
 
 

@@ -5,6 +5,7 @@ examples:
   headwise studies studies/2026
   headwise studies first second
   headwise studies --storage postgresql://me@host/studies
+  headwise studies study --storage postgresql://me@host/studies
 """
 
 from argparse import ArgumentParser, Namespace
@@ -19,7 +20,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="DIR",
         help="directories of studies, or directories that contain them (default: the current directory)",
     )
-    parser.add_argument("--storage", metavar="URL", help="list the studies of this database")
+    parser.add_argument(
+        "--storage",
+        metavar="URL",
+        help="list the studies of this database; with directories, the database of their studies, because addresses in "
+        "a directory are not connected to",
+    )
 
 
 def run(arguments: Namespace) -> int:

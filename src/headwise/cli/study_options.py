@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from headwise.cli.arguments import add_trust_option
+from headwise.cli.arguments import add_safe_csv_option, add_trust_option
 from headwise.cli.run_options import config_class_of, run_values
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
@@ -49,6 +49,7 @@ def add_study_options(parser: ArgumentParser) -> None:
         action="store_true",
         help="continue the study in the directory and retry failed runs; also used to join from another machine",
     )
+    add_safe_csv_option(parser)
     add_trust_option(parser)
 
 

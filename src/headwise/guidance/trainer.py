@@ -12,6 +12,7 @@ from transformers import Trainer
 from headwise.guidance.guided import Guided, guiding
 from headwise.guides import Guide
 from headwise.integrations import scheme_parameters
+from headwise.small_files import read_json
 
 #: The file of a checkpoint with the state of the guides.
 GUIDES_FILE = "guides.json"
@@ -67,7 +68,7 @@ class GuidedTrainer(Trainer):
         with guiding(cast(nn.Module, self.model), self.guides, example=self.example) as self.guided:
             path = Path(kwargs.get("resume_from_checkpoint") or "", GUIDES_FILE)
             if path.is_file():
-                self.guided.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
+                self.guided.load_state_dict(read_json(path))
             try:
                 return super()._inner_training_loop(*args, **kwargs)
             finally:

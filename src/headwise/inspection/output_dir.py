@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from headwise.attention import DistanceAware
+from headwise.csv_cells import quote_record
 from headwise.inspection import style
 from headwise.inspection.head_statistics import MEASURES, HeadStatistics
 from headwise.inspection.inspected_model import InspectedModel
@@ -34,8 +35,9 @@ def write_inspection(viewer: Viewer, models: Sequence[InspectedModel], out_dir: 
         models: the models of the page.
         out_dir: the output directory; it is created if necessary.
     """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    viewer.write(out_dir / PAGE)  # first: it refuses NaN, which figures would draw as empty cells
     write_figures(plot_all(viewer, models), out_dir)
-    viewer.write(out_dir / PAGE)
     if viewer.statistics:
         write_tables(viewer.statistics, out_dir)
 
@@ -198,4 +200,4 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(map(quote_record, rows))

@@ -264,8 +264,18 @@ def encode_chunk(name: str, data: NDArray[Any]) -> str:
 
 
 def to_script_json(value: Any) -> str:
-    """Return JSON that cannot close the script element that contains it."""
-    content = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Return JSON that cannot close the script element that contains it.
+
+    Raises:
+        UserError: a number is NaN or infinite, which is not JSON.
+    """
+    try:
+        content = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        raise UserError(
+            "attention weights, predictions or statistics are NaN or infinite: the model's weights are damaged, or its "
+            "training has diverged"
+        ) from None
     for character in "<>\u2028\u2029":
         content = content.replace(character, f"\\u{ord(character):04x}")
     return content

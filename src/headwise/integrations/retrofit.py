@@ -22,6 +22,7 @@ from headwise.integrations.model_utils import (
     unwrap_model,
 )
 from headwise.integrations.recording import LayerRecord, RecordField, recording
+from headwise.small_files import read_json
 
 #: Scheme classes by class name, which is what a saved model's configuration contains.
 SCHEMES: dict[str, type[Scheme]] = {scheme.__name__: scheme for scheme in schemes.SCHEMES.values()}
@@ -179,7 +180,7 @@ def load_adapter(model: nn.Module, directory: str | Path, *, example: Mapping[st
     path = directory / ADAPTER_CONFIG
     if not path.exists():
         raise FileNotFoundError(f"{directory} contains no {ADAPTER_CONFIG}, so it is not an adapter saved by headwise")
-    config = json.loads(path.read_text(encoding="utf-8"))
+    config = read_json(path)
     retrofit(model, config["scheme"], layers=config["layers"], example=example, **config["options"])
     _load_scheme_weights(unwrap_model(model), load_file(directory / ADAPTER_WEIGHTS), directory)
     return model
@@ -219,7 +220,7 @@ def _weight_files(path: str | Path, options: dict[str, Any]) -> list[str]:
     index = cached_file(str(path), SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False, **hub_options)
     names = {SAFE_WEIGHTS_NAME}
     if index is not None:
-        names = set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values())
+        names = set(read_json(Path(index))["weight_map"].values())
     return [str(cached_file(str(path), name, **hub_options)) for name in sorted(names)]
 
 

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, List
 
+from headwise.errors import UserError
 from headwise.studies.plan import Result
 from headwise.tasks import metrics
 from headwise.tasks.metrics.bootstrap import bootstrap_metric
@@ -40,7 +41,7 @@ def bootstrap_primary_metric(
     if label_type not in BOOTSTRAPS or not all((result.run_dir / PREDICTIONS).is_file() for result in results):
         return None
     compute_statistics, from_sums = BOOTSTRAPS[label_type]
-    ids_and_statistics = [compute_statistics(result, read_predictions(result, split)) for result in results]
+    ids_and_statistics = [load_statistics(result, split, compute_statistics) for result in results]
     all_ids = np.unique(np.concatenate([ids for ids, _ in ids_and_statistics]))
     num_statistics = ids_and_statistics[0][1].shape[1]
     statistics = np.zeros((len(all_ids), len(results), num_statistics))
@@ -52,6 +53,19 @@ def bootstrap_primary_metric(
 
     with np.errstate(invalid="ignore"):  # a sample may have no row of a run with few test rows
         return bootstrap_metric(statistics.reshape(len(all_ids), -1), metric, samples=samples, seed=seed)
+
+
+def load_statistics(result: Result, split: str, compute_statistics: "StatisticsFunction") -> tuple[Any, Any]:
+    """Compute the statistics of a run's predictions.
+
+    Raises:
+        UserError: the predictions are damaged.
+    """
+    try:
+        return compute_statistics(result, read_predictions(result, split))
+    except Exception as error:  # a file from elsewhere can contain anything
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"{result.run_dir / PREDICTIONS}: not written by headwise, or damaged ({reason})") from error
 
 
 def read_predictions(result: Result, split: str) -> pa.Table:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from headwise.errors import UserError
 from headwise.studies.methods import Method, add_controls
@@ -13,6 +14,9 @@ from headwise.studies.study import Study, higher_is_better
 from headwise.studies.trials import TrialStatus
 from headwise.studies.worker_pool import Resources
 from headwise.training.core.config import RunConfig
+
+if TYPE_CHECKING:
+    from headwise.studies.analysis import Analysis
 
 logger = logging.getLogger(__name__)
 
@@ -99,12 +103,25 @@ def run_and_report(study: Study, resources: Resources, report: Callable[[], None
 
 def report_comparison(study: Study) -> None:
     """Analyze the finished runs, write the report and print the results."""
-    from headwise.studies.analysis import analyze  # takes seconds to import
-    from headwise.studies.report import print_analysis, write_report
+    from headwise.studies.report import print_analysis, write_report  # takes seconds to import
 
-    analysis = analyze(study.results(), study.metadata["baseline"], study.metadata["controls"])
+    analysis = analyze_comparison(study)
     write_report(analysis, study.study_dir.path)
     print_analysis(analysis)
+
+
+def analyze_comparison(study: Study) -> "Analysis":
+    """Analyze the finished runs.
+
+    Raises:
+        UserError: no run has finished, or the database or the files of a run are damaged.
+    """
+    from headwise.studies.analysis import analyze
+
+    metadata = study.metadata
+    if not isinstance(metadata.get("baseline"), str) or not isinstance(metadata.get("controls"), dict):
+        raise UserError(f"{study.study_dir.path}: the database has no baseline and controls; it is damaged")
+    return analyze(study.results(), metadata["baseline"], metadata["controls"])
 
 
 def log_unfinished(unfinished: Sequence[TrialStatus], command: str, out_dir: Path) -> None:

@@ -1,5 +1,7 @@
 """List of studies, and a comparison of two of them."""
 
+import logging
+import os
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,11 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from headwise.errors import UserError
-from headwise.studies.storage import connect
-from headwise.studies.study_dir import STUDY_FILE, StudyDir
+from headwise.studies.storage import DATABASE_FILE, connect
+from headwise.studies.study_dir import STORAGE_VARIABLE, STUDY_FILE, StudyDir
 from headwise.studies.trials import Trials, TrialStatus
+
+logger = logging.getLogger(__name__)
 
 
 def print_studies(directories: Sequence[Path], storage: str | None = None) -> None:
@@ -24,18 +29,25 @@ def print_studies(directories: Sequence[Path], storage: str | None = None) -> No
     Raises:
         UserError: there is no study.
     """
-    studies = open_database(storage, directories) if storage is not None else open_folders(directories or [Path()])
+    by_database = storage is not None and not directories
+    studies = open_database(storage) if storage and by_database else open_folders(directories or [Path()], storage)
     console = Console(soft_wrap=True, highlight=False)
     console.print(build_list(studies))
     if len(studies) == 2 and (directories or storage is not None):
         console.print(build_comparison(*studies))
 
 
-def open_folders(directories: Iterable[Path]) -> list[tuple[str, Trials]]:
+def open_folders(directories: Iterable[Path], storage: str | None = None) -> list[tuple[str, Trials]]:
     """Open the studies in these directories and in their subfolders.
 
+    A directory may come from elsewhere, so no address that only its study.yaml names is connected to.
+
+    Args:
+        directories: the directories.
+        storage: the database's URL, for studies with a database outside of their directory.
+
     Raises:
-        UserError: a directory does not exist or holds no study.
+        UserError: a directory does not exist or holds no study, or the database of a study was not named.
     """
     studies: list[tuple[str, Trials]] = []
     for directory in directories:
@@ -47,18 +59,54 @@ def open_folders(directories: Iterable[Path]) -> list[tuple[str, Trials]]:
             paths = sorted(path.parent for path in directory.glob(f"*/{STUDY_FILE}"))
         if not paths:
             raise UserError(f"{directory}: holds no study, nor do its subfolders")
-        studies += [(str(path), StudyDir.read(path).open_trials()) for path in paths]
+        for path in paths:
+            try:
+                studies.append((str(path), open_study(StudyDir.read(path), storage)))
+            except UserError as error:
+                if path == directory:
+                    raise
+                logger.warning("skipped %s", error)
+    if not studies:
+        raise UserError("no study can be listed")
     return studies
 
 
-def open_database(url: str, directories: Sequence[Path]) -> list[tuple[str, Trials]]:
+def open_study(study_dir: StudyDir, storage: str | None) -> Trials:
+    """Open a study for reading.
+
+    Args:
+        study_dir: the study's directory.
+        storage: the database's URL that the user named, if any.
+
+    Raises:
+        UserError: the study's database was not named, or it is damaged.
+    """
+    url = storage or os.environ.get(STORAGE_VARIABLE)
+    if study_dir.storage is not None and url is None:
+        raise UserError(
+            f"{study_dir.path}: its database is {study_dir.storage}, which was not connected to; if you trust the "
+            f"address, add --storage {study_dir.storage}"
+        )
+    database = study_dir.path / DATABASE_FILE
+    if study_dir.storage is None and not database.is_file():
+        raise UserError(f"{database}: not found; the study was stopped before it was complete, or moved in part")
+    try:
+        trials = study_dir.open_trials(None if study_dir.storage is None else url)
+        build_list([(str(study_dir.path), trials)])
+    except UserError:
+        raise
+    except Exception as error:  # a database from elsewhere can contain anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{study_dir.path}: the database is damaged or of another program ({reason:.200})") from None
+    return trials
+
+
+def open_database(url: str) -> list[tuple[str, Trials]]:
     """Open the studies in a database.
 
     Raises:
-        UserError: directories are given too, or the database holds no study of headwise.
+        UserError: the database holds no study of headwise.
     """
-    if directories:
-        raise UserError("--storage and directories cannot be combined")
     storage = connect(url)
     names = [study.study_name for study in storage.get_all_studies() if "kind" in study.user_attrs]
     if not names:
@@ -74,7 +122,8 @@ def build_list(studies: Sequence[tuple[str, Trials]]) -> Table:
         start_times = [status.trial.datetime_start for status in statuses if status.trial.datetime_start is not None]
         started = f"{min(start_times):%Y-%m-%d %H:%M}" if start_times else "not started"
         best = format_best(statuses, maximize=trials.maximize)
-        table.add_row(name, trials.metadata["kind"], format_states(statuses), best, started)
+        cells = name, trials.metadata["kind"], format_states(statuses), best, started
+        table.add_row(*map(to_plain_text, cells))
     return table
 
 
@@ -116,8 +165,13 @@ def build_comparison(old: tuple[str, Trials], new: tuple[str, Trials]) -> Table:
     for key in dict.fromkeys([*old_values, *new_values]):
         before, after = old_values.get(key, []), new_values.get(key, [])
         difference = f"{statistics.fmean(after) - statistics.fmean(before):+.4f}" if before and after else ""
-        table.add_row(*key, format_mean(before), format_mean(after), difference)
+        table.add_row(*map(to_plain_text, (*key, format_mean(before), format_mean(after), difference)))
     return table
+
+
+def to_plain_text(cell: str) -> Text:
+    """Return a cell without markup and without control characters, which names from elsewhere may contain."""
+    return Text("".join(character if character.isprintable() or character == "\n" else "�" for character in str(cell)))
 
 
 def format_mean(values: Sequence[float]) -> str:

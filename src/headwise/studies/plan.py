@@ -8,9 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from headwise.errors import UserError
+from headwise.small_files import parse_yaml
 from headwise.studies.methods import SCHEME_OPTIONS, SCHEMES, Method, use_scheme_option
 from headwise.training.core.config import RunConfig
 from headwise.training.registry import get_task_type
@@ -78,7 +77,7 @@ class Result:
 @cache  # the same trials are parsed again at every poll
 def parse_config(text: str) -> RunConfig:
     """Parse the YAML of a configuration."""
-    values = yaml.safe_load(text)
+    values = parse_yaml(text, "study")
     return get_task_type(values.get("task")).config_class.from_dict(Path("study"), values)
 
 
@@ -135,7 +134,7 @@ def task_name(config: RunConfig) -> str:
     """Return the name of the task, or of the user's first file."""
     if config.task is not None:
         return config.task
-    files: Sequence[str] = config.data or getattr(config, "train", ())
+    files: Sequence[str] = config.data or getattr(config, "train", ()) or getattr(config, "queries", ())
     return Path(files[0]).name
 
 
@@ -145,7 +144,7 @@ def check_data(config: RunConfig) -> None:
     Raises:
         UserError: a file is missing.
     """
-    for option in ("data", "train", "dev", "test"):
+    for option in ("data", "train", "dev", "test", "queries", "documents", "relevance"):
         for name in getattr(config, option, ()):
             if not name.startswith("hub:") and not Path(name).exists():
                 raise UserError(f"{name}: no such file or directory")

@@ -99,8 +99,8 @@ class Search(Trials):
         Raises:
             TrialPruned: the metric is worse than the median of other runs at this epoch.
         """
-        self.storage.set_trial_intermediate_value(claimed.trial_id, epoch, value)
-        if self.study.pruner.prune(self.study, self.storage.get_trial(claimed.trial_id)):
+        self.outages.run(lambda: self.storage.set_trial_intermediate_value(claimed.trial_id, epoch, value))
+        if self.outages.run(lambda: self.study.pruner.prune(self.study, self.storage.get_trial(claimed.trial_id))):
             raise TrialPruned
 
 

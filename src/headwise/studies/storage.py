@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.storages import RDBStorage
@@ -13,6 +14,10 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from headwise.errors import UserError
+from headwise.studies.outages import Outages
+
+#: The SQLite database in a study's directory.
+DATABASE_FILE = "study.db"
 
 #: Seconds between two heartbeats of a worker.
 HEARTBEAT_SECONDS = 10
@@ -23,10 +28,19 @@ HEARTBEAT_TIMEOUT = 60
 #: Seconds to wait for another process that writes to the database.
 LOCK_TIMEOUT = 120
 
+#: Options of connections to PostgreSQL: seconds (tcp_user_timeout: milliseconds) until a silent server counts as lost.
+CONNECTION_OPTIONS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+
 
 def sqlite_url(study_dir: Path) -> str:
     """Return the URL of the database in a study's directory."""
-    return f"sqlite:///{(study_dir / 'study.db').absolute()}"
+    return f"sqlite:///{(study_dir / DATABASE_FILE).absolute()}"
 
 
 def parse_url(url: str) -> URL:
@@ -54,11 +68,19 @@ def hide_password(url: str) -> str:
     return make_url(url)._replace(password=None).render_as_string()
 
 
-def connect(url: str, *, heartbeat_seconds: int | None = None, heartbeat_timeout: int | None = None) -> RDBStorage:
+def display_url(storage: RDBStorage) -> str:
+    """Return the URL of a storage for messages: without password and driver."""
+    return hide_password(storage.url).replace("postgresql+psycopg:", "postgresql:", 1)
+
+
+def connect(
+    url: str, *, wait: bool = False, heartbeat_seconds: int | None = None, heartbeat_timeout: int | None = None
+) -> RDBStorage:
     """Open Optuna's storage at a URL.
 
     Args:
         url: the database.
+        wait: whether to wait for a database that cannot be reached.
         heartbeat_seconds: seconds between two heartbeats; by default `HEARTBEAT_SECONDS`.
         heartbeat_timeout: seconds after which a worker counts as dead; by default `HEARTBEAT_TIMEOUT`.
 
@@ -68,20 +90,30 @@ def connect(url: str, *, heartbeat_seconds: int | None = None, heartbeat_timeout
     parsed = parse_url(url)
     is_sqlite = parsed.get_backend_name() == "sqlite"
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
+
+    def open_storage() -> RDBStorage:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return RDBStorage(
                 parsed.render_as_string(hide_password=False),
-                engine_kwargs={"connect_args": {"timeout": LOCK_TIMEOUT}} if is_sqlite else {"pool_pre_ping": True},
+                engine_kwargs={"connect_args": {"timeout": LOCK_TIMEOUT}} if is_sqlite else server_options(parsed),
                 heartbeat_interval=HEARTBEAT_SECONDS if heartbeat_seconds is None else heartbeat_seconds,
                 grace_period=HEARTBEAT_TIMEOUT if heartbeat_timeout is None else heartbeat_timeout,
             )
+
+    try:
+        return Outages(hide_password(url)).run(open_storage) if wait else open_storage()
     except ImportError:
         raise UserError("--storage postgresql://…: needs psycopg; pip install 'headwise[postgresql]'") from None
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         reason = str(getattr(error, "orig", None) or error.__cause__ or error).strip().splitlines()[0]
         raise UserError(f"--storage {hide_password(url)}: {reason}") from None
+
+
+def server_options(url: URL) -> dict[str, Any]:
+    """Return the options of a connection to a server: a lost one is noticed, and replaced before it is used."""
+    connect_args = {name: value for name, value in CONNECTION_OPTIONS.items() if name not in url.query}
+    return {"pool_pre_ping": True, "connect_args": connect_args}
 
 
 def lock_study(storage: RDBStorage, study_id: int) -> AbstractContextManager[None]:

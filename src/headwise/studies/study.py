@@ -1,6 +1,6 @@
 """A study: created or resumed, run by workers, and read back as results."""
 
-import json
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import Any
 
 from headwise.errors import UserError
 from headwise.locks import lock_output
+from headwise.small_files import read_json
 from headwise.studies.plan import Result, Run, plan_more_seeds
 from headwise.studies.storage import connect, sqlite_url
 from headwise.studies.study_dir import StudyDir
@@ -138,11 +139,24 @@ class Study:
 
     def _read_result(self, run: Run) -> Result:
         path = self.study_dir.run_dir(run) / METRICS
-        try:
-            metrics = json.loads(path.read_text(encoding="utf-8"))
-        except OSError:
-            raise UserError(f"{path}: not found; all machines of a study must share its directory") from None
+        if not path.is_file():
+            raise UserError(f"{path}: not found; all machines of a study must share its directory")
+        metrics = read_json(path)
+        if not is_valid_metrics(metrics):
+            raise UserError(f"{path}: not written by headwise, or damaged; repeat the run, or delete it from the study")
         return Result(run.task, run.method, run.seed, path.parent, metrics)
+
+
+def is_valid_metrics(metrics: Any) -> bool:
+    """Return whether the contents of a metrics.json have what reports use, with the right types."""
+    try:
+        values = [split[metrics["primary_metric"]] for split in metrics["metrics"].values()]
+        names = [metrics["task"], metrics["label_type"], *metrics.get("labels", ())]
+        numbers = [*values, metrics["train_seconds"]]
+        is_complete = bool(values) and all(isinstance(name, str) for name in names)
+        return is_complete and all(type(x) in (int, float) and math.isfinite(x) for x in numbers)
+    except (AttributeError, KeyError, TypeError):
+        return False
 
 
 def higher_is_better(configs: Iterable[RunConfig]) -> bool:

@@ -10,9 +10,10 @@ import yaml
 
 from headwise.errors import UserError
 from headwise.locks import LOCK_FILE
+from headwise.small_files import read_yaml
 from headwise.studies.plan import Run, safe_file_name
 from headwise.studies.search import Search
-from headwise.studies.storage import connect, hide_password, sqlite_url
+from headwise.studies.storage import DATABASE_FILE, connect, hide_password, sqlite_url
 from headwise.studies.trials import Trials
 from headwise.training.core.run_dir import atomic_write
 
@@ -47,7 +48,7 @@ class StudyDir:
         """
         if (path / STUDY_FILE).is_file():
             raise UserError(f"--out {path}: holds a study; --resume continues it")
-        ignored = ("study.db", LOCK_FILE)  # of a study that was stopped before study.yaml was written
+        ignored = (DATABASE_FILE, LOCK_FILE)  # of a study that was stopped before study.yaml was written
         if path.exists() and (not path.is_dir() or any(not x.name.startswith(ignored) for x in path.iterdir())):
             raise UserError(f"--out {path}: is not empty and holds no study; name a new directory")
         name = f"{path.absolute().name}-{secrets.token_hex(3)}"
@@ -65,13 +66,15 @@ class StudyDir:
         Raises:
             UserError: the directory holds no study, or the file is damaged.
         """
-        try:
-            values = yaml.safe_load((path / STUDY_FILE).read_text(encoding="utf-8"))
-            return cls(path, values["name"], values["kind"], values.get("storage"))
-        except OSError:
-            raise UserError(f"{path}: holds no study ({STUDY_FILE} is missing)") from None
-        except (yaml.YAMLError, TypeError, KeyError):
-            raise UserError(f"{path / STUDY_FILE}: is damaged; expected name and kind") from None
+        if not (path / STUDY_FILE).is_file():
+            raise UserError(f"{path}: holds no study ({STUDY_FILE} is missing)")
+        values = read_yaml(path / STUDY_FILE)
+        if not isinstance(values, dict) or not {"name", "kind"} <= values.keys():
+            raise UserError(f"{path / STUDY_FILE}: is damaged; expected name and kind")
+        texts = [values["name"], values["kind"], values.get("storage")]
+        if not all(isinstance(text, str) for text in texts if text is not None):
+            raise UserError(f"{path / STUDY_FILE}: is damaged; name, kind and storage must be text")
+        return cls(path, *texts)
 
     def database_url(self, url: str | None = None) -> str:
         """Return the database's URL: the argument, else the environment variable, else the URL in study.yaml."""
@@ -79,10 +82,15 @@ class StudyDir:
             return url or sqlite_url(self.path)
         return url or os.environ.get(STORAGE_VARIABLE) or self.storage
 
-    def open_trials(self, url: str | None = None) -> Trials:
-        """Connect to the study's database."""
+    def open_trials(self, url: str | None = None, *, wait: bool = False) -> Trials:
+        """Connect to the study's database.
+
+        Args:
+            url: the database's URL; by default that of `database_url`.
+            wait: whether to wait for a database that cannot be reached.
+        """
         trials_class = Search if self.kind == "search" else Trials
-        return trials_class(connect(self.database_url(url)), self.name)
+        return trials_class(connect(self.database_url(url), wait=wait), self.name)
 
     def run_dir(self, run: Run) -> Path:
         """Return a run's directory."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from headwise.csv_cells import quote_formula
 from headwise.errors import UserError
 from headwise.studies.compare import log_unfinished
 from headwise.studies.methods import Method
@@ -184,5 +185,5 @@ def write_csv(candidates: Sequence[Candidate], out_dir: Path) -> None:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["candidate", "dev_mean", "dev_std", "seeds"])
-    rows.writerows([x.name, x.mean, x.std, len(x.dev_values)] for x in candidates)
+    rows.writerows([quote_formula(x.name), x.mean, x.std, len(x.dev_values)] for x in candidates)
     atomic_write(out_dir / "sweep.csv", text.getvalue())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+from headwise.csv_cells import quote_record
 from headwise.studies.analysis import Analysis, Comparison, MethodRuns, Metric, TaskComparison
 from headwise.studies.statistics import Estimate, Ranks
 from headwise.studies.summary import format_number, format_p
@@ -213,7 +214,7 @@ def to_csv(tasks: Sequence[TaskComparison]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, records[0], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records)
+    writer.writerows(map(quote_record, records))
     return file.getvalue()
 
 

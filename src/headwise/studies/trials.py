@@ -5,30 +5,28 @@ A run can therefore have several trials. At most one of them is running. The res
 """
 
 import math
-import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
+from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning, UpdateFinishedTrialError
 from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from headwise.errors import UserError
+from headwise.studies.outages import Outages, refuses_damage, waits_for_database
 from headwise.studies.plan import Run
-from headwise.studies.storage import lock_study
+from headwise.studies.storage import display_url, lock_study
 
 State = Literal["waiting", "running", "finished", "pruned", "failed"]
 
 #: After this many deaths of its workers, a run is not tried again, because the run may be their cause.
 MAX_WORKER_DEATHS = 3
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -86,11 +84,12 @@ class Trials:
 
     def __init__(self, storage: RDBStorage, name: str) -> None:
         self.storage, self.name = storage, name
+        self.outages = Outages(display_url(storage))
         try:
-            self.study = optuna.load_study(study_name=name, storage=storage)
+            self.study = self.outages.run(lambda: optuna.load_study(study_name=name, storage=storage))
         except KeyError:
-            raise UserError(f"--storage {storage.engine.url}: there is no study {name!r}") from None
-        self.id = storage.get_study_id_from_name(name)
+            raise UserError(f"--storage {self.outages.url}: there is no study {name!r}") from None
+        self.id = self.outages.run(lambda: storage.get_study_id_from_name(name))
 
     @classmethod
     def create(cls, storage: RDBStorage, name: str, metadata: Mapping[str, Any], *, maximize: bool = True) -> "Trials":
@@ -105,22 +104,30 @@ class Trials:
         Raises:
             UserError: the database has a study of this name.
         """
+        outages = Outages(display_url(storage))
+        direction = "maximize" if maximize else "minimize"
         try:
-            study = optuna.create_study(
-                storage=storage, study_name=name, direction="maximize" if maximize else "minimize"
-            )
+            if name in outages.run(lambda: optuna.get_all_study_names(storage)):
+                raise DuplicatedStudyError
+            # Repeated after an outage, which may have hidden that the study was created.
+            create = partial(optuna.create_study, study_name=name, direction=direction, load_if_exists=True)
+            study = outages.run(lambda: create(storage=storage))
         except DuplicatedStudyError:
-            raise UserError(f"--storage {storage.engine.url}: there is a study {name!r} already") from None
+            raise UserError(f"--storage {outages.url}: there is a study {name!r} already") from None
         for key, value in metadata.items():
-            study.set_user_attr(key, value)
+            outages.run(partial(study.set_user_attr, key, value))
         return cls(storage, name)
 
     @property
+    @waits_for_database
+    @refuses_damage
     def metadata(self) -> dict[str, Any]:
         """The values stored with the study."""
         return self.storage.get_study_user_attrs(self.id)
 
     @property
+    @waits_for_database
+    @refuses_damage
     def maximize(self) -> bool:
         """Whether a higher metric is better."""
         return self.study.direction.name == "MAXIMIZE"
@@ -129,6 +136,8 @@ class Trials:
         """Return a lock that excludes all other processes of the study."""
         return lock_study(self.storage, self.id)
 
+    @waits_for_database
+    @refuses_damage
     def statuses(self) -> list[TrialStatus]:
         """Return the status of every run, in the order in which the runs were added."""
         trials_of_run: dict[tuple[str, str, int], list[FrozenTrial]] = {}
@@ -139,6 +148,7 @@ class Trials:
                 trials_of_run.setdefault(key, []).append(trial)
         return [run_status(trials) for trials in trials_of_run.values()]
 
+    @waits_for_database
     def enqueue(self, runs: Iterable[Run], *, retry_failed: bool = False) -> None:
         """Add the runs that the study does not have yet.
 
@@ -152,6 +162,7 @@ class Trials:
                 if run.key not in statuses or (retry_failed and statuses[run.key].state == "failed"):
                     self._add(run)
 
+    @waits_for_database
     def claim(self, worker: str) -> ClaimedTrial | None:
         """Claim the next run that is waiting or whose worker died.
 
@@ -162,10 +173,15 @@ class Trials:
             The run, or None if no run is left to start.
         """
         with self.lock():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ExperimentalWarning)
-                fail_stale_trials(self.study)
-            for status in self.statuses():
+            if not self.outages.ended_within(self.storage.grace_period or 0):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", ExperimentalWarning)
+                    fail_stale_trials(self.study)
+            statuses = self.statuses()
+            for status in statuses:  # claimed by this worker before the database was lost
+                if status.state == "running" and status.trial.user_attrs.get("worker") == worker:
+                    return ClaimedTrial(status.run, status.trial._trial_id)
+            for status in statuses:
                 if status.state == "waiting":
                     return self._claim_waiting(status, worker)
             return self.sample(worker)
@@ -186,6 +202,7 @@ class Trials:
         """Return a context in which a search can stop the run early."""
         return nullcontext()
 
+    @waits_for_database
     def send_heartbeat(self, claimed: ClaimedTrial) -> bool:
         """Record a heartbeat. Return whether the run still belongs to this worker."""
         self.storage.record_heartbeat(claimed.trial_id)
@@ -213,6 +230,7 @@ class Trials:
         """Record that a run was stopped early."""
         self._end(claimed, TrialState.PRUNED)
 
+    @waits_for_database
     def release_all(self, worker: str, *, interrupted: bool = False) -> None:
         """Return the runs of a dead worker to the queue.
 
@@ -256,8 +274,8 @@ class Trials:
     ) -> None:
         try:
             for name, value in attributes.items():
-                retry_on_storage_error(partial(self.storage.set_trial_user_attr, claimed.trial_id, name, value))
-            retry_on_storage_error(partial(self.storage.set_trial_state_values, claimed.trial_id, state, values))
+                self.outages.run(partial(self.storage.set_trial_user_attr, claimed.trial_id, name, value))
+            self.outages.run(partial(self.storage.set_trial_state_values, claimed.trial_id, state, values))
         except UpdateFinishedTrialError:
             pass  # the trial became stale and was marked as failed; another worker takes over
 
@@ -281,13 +299,3 @@ def run_status(trials: Sequence[FrozenTrial]) -> TrialStatus:
     if "error" in last.user_attrs or num_deaths >= MAX_WORKER_DEATHS:
         return status(state="failed", trial=last)
     return status(state="waiting", trial=last, is_enqueued=False)
-
-
-def retry_on_storage_error(action: Callable[[], T], *, attempts: int = 8) -> T:
-    """Call a function. If the database cannot be reached, retry for about two minutes."""
-    for attempt in range(attempts - 1):
-        try:
-            return action()
-        except StorageInternalError:
-            time.sleep(2**attempt)
-    return action()

@@ -1,7 +1,6 @@
 """Worker process of a study: trains one run after another until none is left. It imports torch only once."""
 
 import gc
-import json
 import logging
 import os
 import shutil
@@ -19,6 +18,9 @@ from typing import Any
 from optuna.exceptions import OptunaError, TrialPruned
 
 from headwise.errors import UserError
+from headwise.small_files import read_json
+from headwise.studies.outages import DatabaseLostError
+from headwise.studies.parent import end_with_parent
 from headwise.studies.plan import Run
 from headwise.studies.study_dir import StudyDir, delete_checkpoints
 from headwise.studies.trials import ClaimedTrial, Trials
@@ -84,6 +86,8 @@ def execute(
             raise
         except TrialPruned:
             trials.prune(claimed)
+        except DatabaseLostError:  # a finished run is recorded by the next worker
+            raise
         except Exception as error:
             traceback.print_exc()
             trials.fail(claimed, format_error(error))
@@ -93,7 +97,7 @@ def execute(
 def read_finished(run: Run, run_dir: Path) -> dict[str, Any] | None:
     """Return the metrics of a run that was trained by a worker that died before it recorded them, otherwise None."""
     path = run_dir / METRICS
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() and is_dir_of(run, run_dir) else None
+    return read_json(path) if path.is_file() and is_dir_of(run, run_dir) else None
 
 
 def prepare_resume(run: Run, run_dir: Path) -> bool:
@@ -127,12 +131,8 @@ def format_error(error: Exception) -> str:
 
 @contextmanager
 def sending_heartbeats(trials: Trials, claimed: ClaimedTrial) -> Iterator[None]:
-    """Send heartbeats in a thread.
-
-    The process exits at once when another worker has taken over the run. It is interrupted when its parent is gone.
-    """
+    """Send heartbeats in a thread. The process exits at once when another worker has taken over the run."""
     stop = threading.Event()
-    parent = os.getppid()
 
     def send() -> None:
         while not stop.wait(trials.storage.get_heartbeat_interval()):
@@ -140,10 +140,8 @@ def sending_heartbeats(trials: Trials, claimed: ClaimedTrial) -> Iterator[None]:
                 if not trials.send_heartbeat(claimed) and not stop.is_set():
                     logger.error("%s was taken over by another worker", claimed.run)
                     os._exit(EXIT_TAKEN_OVER)
-            except OptunaError:
-                logger.exception("heartbeat failed")  # the database may come back
-            if os.getppid() != parent:
-                os.kill(os.getpid(), signal.SIGINT)
+            except (DatabaseLostError, OptunaError) as error:
+                logger.error("heartbeat failed: %s", error)  # the run is finished all the same
 
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
@@ -151,7 +149,8 @@ def sending_heartbeats(trials: Trials, claimed: ClaimedTrial) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join()
+        with trials.outages.not_waiting():
+            thread.join()
 
 
 @contextmanager
@@ -189,12 +188,16 @@ def main() -> int:
         signal.signal(stop_signal, signal.default_int_handler)
     logging.basicConfig(format="%(message)s")
     logging.getLogger("headwise").setLevel(logging.INFO)
+    end_with_parent()
     path, name = sys.argv[1:]
-    study_dir = StudyDir.read(Path(path))
     try:
-        work(study_dir.open_trials(), study_dir, train_run, name=name)
+        study_dir = StudyDir.read(Path(path))
+        work(study_dir.open_trials(wait=True), study_dir, train_run, name=name)
     except KeyboardInterrupt:
         return 130
+    except UserError as error:
+        logger.error("%s", error)
+        return 2
     return 0
 
 

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 from headwise.errors import UserError
+from headwise.studies.outages import DatabaseLostError
+from headwise.studies.parent import PARENT_VARIABLE
 from headwise.studies.progress import Progress, read_tail
 from headwise.studies.study_dir import LOGS, STORAGE_VARIABLE, StudyDir
 from headwise.studies.trials import Trials, TrialStatus
@@ -112,7 +114,7 @@ class WorkerPool:
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 [*(self.command or WORKER_COMMAND), str(self.study_dir.path), name],
-                env=self.resources.environment(slot) | {STORAGE_VARIABLE: self.url},
+                env=self.resources.environment(slot) | {STORAGE_VARIABLE: self.url, PARENT_VARIABLE: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -161,8 +163,10 @@ class WorkerPool:
             except subprocess.TimeoutExpired:
                 worker.process.kill()
                 worker.process.wait()
-            if worker.process.returncode != 0:
-                self.trials.release_all(worker.name, interrupted=True)
+        with self.trials.outages.not_waiting(), suppress(DatabaseLostError):  # else the runs become stale
+            for worker in self.workers:
+                if worker.process.returncode != 0:
+                    self.trials.release_all(worker.name, interrupted=True)
         self.workers.clear()
 
 

@@ -1,11 +1,15 @@
 """The choice of the columns of text, second text and label."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from headwise.errors import UserError
-from headwise.tasks.formats import Batch, missing_column
+from headwise.tasks.formats import Batch, format_names, missing_column
+
+logger = logging.getLogger(__name__)
 
 #: Known names of columns; upper and lower case are equal.
 TEXT_NAMES = (
@@ -30,7 +34,16 @@ PAIR_NAMES = (
     ("claim", "evidence"),
     ("claim", "document"),
     ("query", "document"),
+    ("query", "passage"),
+    ("question", "passage"),
+    ("question", "context"),
+    ("question", "document"),
     ("question", "answer"),
+    ("question1", "question2"),
+    ("sentence_1", "sentence_2"),
+    ("sentence_a", "sentence_b"),
+    ("text_1", "text_2"),
+    ("texta", "textb"),
 )
 LABEL_NAMES = (
     "label",
@@ -82,6 +95,7 @@ def choose_columns(
     def unused() -> list[str]:
         return [name for name in names if name not in (text, pair, label)]
 
+    is_detected = text is None and pair is None
     if text is None and pair is None:
         text, pair = find_known_pair(unused())
     if text is None:
@@ -89,9 +103,24 @@ def choose_columns(
     if label is None and labelled:
         label = find_known_column(batch, unused(), LABEL_NAMES, "label")
     if text is None:
-        text = only_column([name for name in unused() if has_text(batch.columns[name])], batch, "text")
+        texts = [name for name in unused() if has_text(batch.columns[name])]
+        if len(texts) == 2 and pair is None and (label is not None or not labelled):
+            raise UserError(
+                f"{batch.path}: {texts[0]} and {texts[1]} have texts; for text pairs, set --text {quote(texts[0])} "
+                f"--pair {quote(texts[1])}, for one text --text"
+            )
+        text = only_column(texts, batch, "text")
     if label is None and labelled:
         label = only_column(unused(), batch, "label")
+    if is_detected and labelled and pair is None:
+        others = [name for name in unused() if has_sentences(batch.columns[name])]
+        if others:
+            logger.info(
+                "%s: the texts of %s are used, not those of %s; for text pairs, set --text and --pair",
+                batch.path,
+                text,
+                format_names(others),
+            )
     return Columns(text, pair, label)
 
 
@@ -130,16 +159,23 @@ def has_text(values: Sequence[Any]) -> bool:
     return any(isinstance(value, str | list) and not is_number(value) for value in values)
 
 
+def has_sentences(values: Sequence[Any]) -> bool:
+    """Return whether most values are texts of several words."""
+    counts = [len(value.split()) for value in values if isinstance(value, str)]
+    return sum(count >= 3 for count in counts) > len(values) / 2
+
+
 def is_number(value: Any) -> bool:
     """Return whether a value can be converted to a number."""
     try:
         float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return True
 
 
 def ambiguous_column(batch: Batch, role: str, matches: Sequence[str] = ()) -> UserError:
     """Return the error for a column that cannot be chosen."""
-    choices = f"{' and '.join(matches)} are possible" if matches else f"the columns are {', '.join(batch.columns)}"
-    return UserError(f"{batch.path}: the {role} column is not clear; name it with --{role}; {choices}")
+    pairs = "; for text pairs, set --text and --pair" if role == "text" and len(batch.columns) > 2 else ""
+    choices = f"{' and '.join(matches)} are possible" if matches else f"the columns are {format_names(batch.columns)}"
+    return UserError(f"{batch.path}: the {role} column is not clear; name it with --{role}{pairs}; {choices}")

@@ -36,7 +36,6 @@ from headwise.models.first_token import NAME as FIRST_TOKEN
 from headwise.tasks.columns import LABEL_NAMES, Columns, choose_columns, find_known_column
 from headwise.tasks.formats import Batch, read_batches
 from headwise.training.core import run_dir
-from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.core.environment import get_device
 from headwise.training.core.pretrained import load_pretrained, loading_errors, max_input_length, remote_code
 from headwise.training.registry import get_task_type, load_config
@@ -116,7 +115,7 @@ def write_output(
     if not texts and data is None:
         return plot_learned(models, names, out)
     inspected = [open_model(path, name) for path, name in zip(models, names, strict=True)]
-    with quiet_libraries():
+    with loading_errors(", ".join(models), "cannot be run; the files are damaged or do not belong together"):
         viewer = build_viewer(inspected, texts) if data is None else inspect_file(inspected, data, columns, row_numbers)
     if out.suffix == ".html":
         with run_dir.atomic_path(out) as path:
@@ -139,7 +138,8 @@ def open_model(path: str, name: str | None = None) -> InspectedModel:
     with loading_errors(path, "neither a headwise run nor a Hugging Face model that can be loaded"):
         config = load_pretrained(AutoConfig, path)
         auto_class = get_auto_class(next(iter(config.architectures or []), ""))
-        model: Any = load_pretrained(partial(from_pretrained, auto_class=auto_class), path, use_safetensors=True)
+        loader = partial(from_pretrained, auto_class=auto_class)
+        model: Any = load_pretrained(loader, path, complete=True, use_safetensors=True)
         tokenizer = load_pretrained(AutoTokenizer, path)
     max_length = max_input_length(model, tokenizer)
     return InspectedModel(name=name, model=model.to(get_device()).eval(), tokenizer=tokenizer, max_length=max_length)

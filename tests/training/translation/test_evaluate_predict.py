@@ -69,6 +69,14 @@ def test_stream_lines_are_yielded_as_they_arrive() -> None:
     assert rest == ["second", "third"]
 
 
+def test_invalid_streams_raise_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWISE_MAX_LINE_BYTES", "10")
+    with pytest.raises(UserError, match="standard input, line 2: more than 10 characters"):
+        list(read_stream(io.StringIO("short\n" + "long " * 1000)))
+    with pytest.raises(UserError, match="standard input, line 1 or later: not utf-8; convert it to UTF-8"):
+        list(read_stream(io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8")))
+
+
 def test_table_gets_a_predicted_column(run: RunResult, translations: list[str], tmp_path: Path) -> None:
     rows = [{"id": n, "en": text} for n, text in enumerate(LINES)]
     (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

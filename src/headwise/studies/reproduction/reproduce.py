@@ -1,6 +1,5 @@
 """`headwise reproduce`: run a paper's study on the published or other data, and compare with the reported values."""
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -12,6 +11,7 @@ from matplotlib.figure import Figure
 
 from headwise.errors import UserError
 from headwise.inspection import draw_curves
+from headwise.small_files import read_json
 from headwise.studies import tables
 from headwise.studies.analysis import Metric, TaskComparison, analyze
 from headwise.studies.compare import run_and_report
@@ -155,7 +155,7 @@ def is_applicable(method: Method, base: RunConfig) -> bool:
     model_config = Path(method.overrides.get("model", base.model)) / "config.json"
     if not layers or not model_config.is_file():  # the layers of a model on the hub are unknown
         return True
-    num_layers = json.loads(model_config.read_text(encoding="utf-8")).get("num_hidden_layers", max(layers) + 1)
+    num_layers = read_json(model_config).get("num_hidden_layers", max(layers) + 1)
     if max(layers) >= num_layers:
         logger.warning("skipped %s: the model has %d layers", method.name, num_layers)
         return False

@@ -1,6 +1,6 @@
 """Training with checkpoints: a resumed run ends with the same weights as an uninterrupted one."""
 
-import json
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
 from headwise.errors import UserError
+from headwise.small_files import read_json
 from headwise.training.core import distributed, run_dir
 from headwise.training.core.callbacks import ProgressBar
 from headwise.training.core.distributed import main_process_only
@@ -49,7 +50,8 @@ def report_broken_checkpoint(trainer: Any, checkpoint: str | None) -> Iterator[N
         raise
     except Exception as error:
         has_trained = trainer.state.global_step > max(initial_step, get_step(checkpoint))
-        if checkpoint is None or has_trained or isinstance(error, OSError | torch.OutOfMemoryError):
+        is_disk_error = isinstance(error, OSError) and error.errno != errno.EINVAL  # torch's, for damaged archives
+        if checkpoint is None or has_trained or is_disk_error or isinstance(error, torch.OutOfMemoryError):
             raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
@@ -79,7 +81,7 @@ def get_final_step(checkpoint: str | None) -> int:
     """Return the step at which training had ended when the checkpoint was written, or 0 if it had not."""
     if checkpoint is None:
         return 0
-    state = json.loads(Path(checkpoint, "trainer_state.json").read_text(encoding="utf-8"))
+    state = read_json(Path(checkpoint, "trainer_state.json"))
     control = state["stateful_callbacks"]["TrainerControl"]["args"]
     return int(state["global_step"]) if control["should_training_stop"] else 0
 

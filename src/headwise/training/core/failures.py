@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from transformers import Trainer
 
 from headwise.errors import UserError
+from headwise.native_errors import is_out_of_memory
 
 #: Steps between two checks of the losses. Each check synchronizes with the GPU.
 CHECK_INTERVAL = 20
@@ -48,10 +49,10 @@ class CheckedTrainer(Trainer):
         self._losses, memory_error = None, ""
         try:
             loss = self.forward_backward(model, inputs, num_items_in_batch)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            memory_error = str(error).splitlines()[0]
+            memory_error = (str(error).splitlines() or [type(error).__name__])[0]
         if memory_error:  # outside of the except block, which keeps the step's tensors alive
             del inputs
             raise UserError(self.suggest_batch_size(model, memory_error))
@@ -122,7 +123,7 @@ class CheckedTrainer(Trainer):
         model.zero_grad()
         try:
             self.forward_backward(model, self._prepare_inputs(inputs))
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return False
@@ -141,19 +142,6 @@ class CheckedTrainer(Trainer):
 def to_scalar(x: Tensor) -> Tensor:
     """Convert a loss or norm, which FSDP may shard, to a float32 scalar."""
     return (x.full_tensor() if isinstance(x, DTensor) else x).detach().float().reshape(())
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that the memory of the GPU or CPU is exhausted.
-
-    >>> is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory")), is_out_of_memory(RuntimeError("shapes differ"))
-    (True, False)
-    """
-    return (
-        isinstance(error, torch.OutOfMemoryError)
-        or "not enough memory" in str(error)
-        or ("DefaultCPUAllocator" in str(error) and "allocate" in str(error))
-    )
 
 
 def format_rows(rows: Sequence[int]) -> str:

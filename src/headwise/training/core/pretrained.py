@@ -9,12 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import AutoConfig
 
 from headwise.errors import UserError
 from headwise.models.configuration import SCHEMES
+from headwise.native_errors import native_errors
 from headwise.tasks.hub import is_hub_reachable
 from headwise.training.core.callbacks import quiet_libraries
+from headwise.training.core.model_dir import check_model_dir, check_size
 
 #: The environment variable that allows the code of model directories, inherited by worker processes.
 TRUST_VARIABLE = "HEADWISE_TRUST_REMOTE_CODE"
@@ -33,21 +38,35 @@ def remote_code(trusted: bool) -> Iterator[None]:
             del os.environ[TRUST_VARIABLE]
 
 
-def load_pretrained(loader: Any, path: Path | str, **options: Any) -> Any:
+def load_pretrained(loader: Any, path: Path | str, *, complete: bool = False, **options: Any) -> Any:
     """Load a configuration, tokenizer or model of a directory or the hub.
 
     Args:
-        loader: A class with `from_pretrained`, such as `AutoTokenizer`, or a function with its signature.
+        loader: A class with `from_pretrained`, such as `AutoTokenizer`, or `headwise.from_pretrained` with an
+            `auto_class`.
         path: The directory or the name on the hub.
+        complete: Whether all weights of a model must be in its files, as in a run directory.
         options: Options of `from_pretrained`.
 
     Raises:
-        UserError: The directory needs Python code of its own, which is not trusted.
+        UserError: The directory needs Python code of its own, which is not trusted; its configuration does not fit its
+            weights; weights are missing; or memory is exhausted.
     """
     trusted = os.environ.get(TRUST_VARIABLE) == "1"
     load = getattr(loader, "from_pretrained", loader)
+    if complete:
+        options["output_loading_info"] = True
     try:
-        return load(path, trust_remote_code=trusted, **options)
+        with native_errors(path, "cannot be loaded"):
+            if Path(path).is_dir():
+                check_before_loading(loader, Path(path), options.get("config"), trusted=trusted)
+            loaded = load(path, trust_remote_code=trusted, **options)
+        if complete:
+            loaded, report = loaded
+            check_complete(report, path)
+        return loaded
+    except SafetensorError as error:
+        raise UserError(f"{path}: the weights cannot be read ({error})") from None
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
@@ -55,6 +74,35 @@ def load_pretrained(loader: Any, path: Path | str, **options: Any) -> Any:
             f"{path}: the model needs Python code from its directory, which was not run; if you trust its author, add "
             "--trust-remote-code"
         ) from None
+
+
+def check_before_loading(loader: Any, directory: Path, config: Any, *, trusted: bool) -> None:
+    """Check that the files of a model directory can be loaded safely.
+
+    Raises:
+        UserError: A file exceeds a limit, or the configuration describes a larger model than the weights.
+    """
+    loader_class = getattr(loader, "keywords", {}).get("auto_class", loader)
+    is_tokenizer = "Tokenizer" in getattr(loader_class, "__name__", "")
+    check_model_dir(directory, with_tokenizer=is_tokenizer)
+    if is_tokenizer or loader_class is AutoConfig or trusted:
+        return
+    config = config or AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    check_size(loader_class, config, directory)
+
+
+def check_complete(report: dict[str, Any], path: Path | str) -> None:
+    """Check transformers' report that the files of a model have all of its weights.
+
+    Raises:
+        UserError: Weights are missing.
+    """
+    missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))  # unused in encoders
+    if missing:
+        raise UserError(
+            f"{path}: {len(missing)} weights of the model are missing, such as {missing[0]}; its files are damaged or "
+            "belong to different models"
+        )
 
 
 def is_scheme(model: str) -> bool:
@@ -70,7 +118,7 @@ def is_available(model: str) -> bool:
 def unavailable_error(model: str, error: Exception, *, available: bool) -> UserError:
     """Return the error for a model that cannot be loaded."""
     if available:
-        return UserError(f"--model {model}: {str(error).splitlines()[0]}")
+        return UserError(f"--model {model}: {first_line(error)}")
     return UserError(
         f"--model {model}: no such directory, and the Hugging Face hub cannot be reached; "
         f"name a directory with config.json and model.safetensors, or one of {', '.join(SCHEMES)}"
@@ -86,7 +134,13 @@ def max_input_length(model: Any, tokenizer: Any) -> int:
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
-    return int(min(limit for limit in limits if limit))
+    try:
+        limit = int(min(limit for limit in limits if limit))
+    except (TypeError, ValueError):
+        limit = 0
+    if limit < 1:
+        raise UserError(f"{tokenizer.name_or_path}: model_max_length is {limits[0]!r:.40}, expected a number")
+    return limit
 
 
 @contextmanager
@@ -103,5 +157,36 @@ def loading_errors(path: Path | str, message: str = "the model cannot be loaded"
     except UserError:
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{path}: {message} ({reason})") from None
+        raise UserError(f"{path}: {message} ({first_line(error)})") from None
+
+
+@contextmanager
+def running_errors(model: Any) -> Iterator[None]:
+    """Turn any exception of a loaded model or its tokenizer into a UserError.
+
+    Files that do not belong together may load and fail later, such as a tokenizer with more tokens than the model.
+
+    Args:
+        model: the model, which knows its directory.
+    """
+    name = getattr(model, "name_or_path", "") or type(model).__name__
+    with loading_errors(name, "the model cannot be run; its files are damaged or do not belong together"):
+        yield
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def check_finite(scores: Tensor, model: Any) -> None:
+    """Check the scores of a model.
+
+    Raises:
+        UserError: a score is NaN or infinite.
+    """
+    if not torch.isfinite(scores).all():
+        name = getattr(model, "name_or_path", "") or type(model).__name__
+        raise UserError(
+            f"{name}: the model's scores are NaN or infinite: its weights are damaged, or its training has diverged"
+        )

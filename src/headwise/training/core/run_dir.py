@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 
 from headwise.errors import UserError
 from headwise.locks import LOCK_FILE
+from headwise.small_files import read_json
 
 CONFIG, METRICS, PREDICTIONS, CARD = "run.yaml", "metrics.json", "predictions.parquet", "README.md"
 CHECKPOINTS, STAGING, MANIFEST = "checkpoints", ".unfinished", "manifest.json"
@@ -86,10 +87,7 @@ def read_metrics(run_dir: Path, *required: str) -> dict[str, Any]:
         UserError: the directory contains no finished run, or the file is damaged.
     """
     check_finished(run_dir)
-    try:
-        metrics = json.loads((run_dir / METRICS).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        metrics = None
+    metrics = read_json(run_dir / METRICS)
     missing = [name for name in required if not isinstance(metrics, dict) or name not in metrics]
     if missing or not isinstance(metrics, dict):
         reason = f" ({missing[0]!r} is missing)" if metrics else ""
@@ -126,9 +124,9 @@ def write_manifest(checkpoint: Path) -> None:
 def is_complete(checkpoint: Path) -> bool:
     """Return whether all files in a checkpoint's manifest exist with their recorded sizes."""
     try:
-        sizes = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+        sizes = read_json(checkpoint / MANIFEST)
         return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, TypeError):
         return False
 
 

@@ -13,7 +13,7 @@ from headwise.models import HeadwiseForRecommendation
 from headwise.tasks.mind import News, Split
 from headwise.training.core import run_dir
 from headwise.training.core.environment import autocast, get_device
-from headwise.training.core.pretrained import load_pretrained, loading_errors
+from headwise.training.core.pretrained import check_finite, load_pretrained, loading_errors, running_errors
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.recommendation.ranking import ScoredImpressions, score_by_model
 from headwise.training.recommendation.titles import Titles, tokenize_titles
@@ -44,19 +44,24 @@ class RecommendationModel:
         """
         metrics = run_dir.read_metrics(run)
         with loading_errors(run):
-            model: Any = load_pretrained(HeadwiseForRecommendation, run, use_safetensors=True)
+            model: Any = load_pretrained(HeadwiseForRecommendation, run, complete=True, use_safetensors=True)
             tokenizer = load_pretrained(AutoTokenizer, run)
         config = RecommendationConfig.load(run / run_dir.CONFIG)
         return cls(config, metrics, model.to(device or get_device()).eval(), tokenizer)
 
     def tokenize(self, news: News) -> Titles:
         """Tokenize all titles of a log."""
-        return tokenize_titles(self.tokenizer, news.data, self.config.title_length)
+        with running_errors(self.model):
+            return tokenize_titles(self.tokenizer, news.data, self.config.title_length)
 
     def score(self, split: Split, titles: Titles) -> ScoredImpressions:
         """Score all candidates in the log's order, some impressions at a time."""
         precision = partial(autocast, self.config, self.model.device.type)
-        return score_by_model(self.model, split, titles, history=self.config.history, precision=precision)
+        parts = score_by_model(self.model, split, titles, history=self.config.history, precision=precision)
+        with running_errors(self.model):
+            for part, scores in parts:
+                check_finite(torch.as_tensor(scores), self.model)
+                yield part, scores
 
 
 def open_inspected(run: Path, name: str) -> InspectedModel:

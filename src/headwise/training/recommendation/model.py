@@ -91,7 +91,7 @@ def build_from_encoder(config: RecommendationConfig) -> tuple[HeadwiseForRecomme
         encoder = load_pretrained(AutoModel, config.model, dtype=torch.float32, use_safetensors=True, **options)
     except UserError:
         raise
-    except (OSError, ValueError) as error:
+    except Exception as error:  # libraries raise many types for damaged files
         raise unavailable_error(config.model, error, available=available) from None
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
         tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token will do

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
+from headwise.native_errors import tokenizing
+
 #: Titles tokenized at a time.
 CHUNK_ROWS = 1000
 
@@ -41,7 +43,8 @@ def tokenize_titles(tokenizer: Any, news: Dataset, max_length: int) -> Titles:
     lengths = np.ones(len(news), dtype=np.int32)
     num_truncated = 0
     for start, titles in iterate_titles(news):
-        encoded = tokenizer(titles, truncation=True, max_length=max_length, return_attention_mask=False)
+        with tokenizing(tokenizer):
+            encoded = tokenizer(titles, truncation=True, max_length=max_length, return_attention_mask=False)
         num_truncated += sum(bool(encoding.overflowing) for encoding in encoded.encodings or ())
         for row, ids in enumerate(encoded["input_ids"], start):
             ids = ids or [unknown_id(tokenizer)]

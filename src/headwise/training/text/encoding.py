@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headwise.errors import UserError
 from headwise.models import encode_document
+from headwise.native_errors import tokenizing
 from headwise.training.text.arrow_dataset import METADATA_COLUMNS, ArrowDataset, pad_rows
 
 #: Number of rows from which on a progress bar is shown.
@@ -95,9 +96,10 @@ class TextEncoder:
     def encode_texts(self, *texts: Sequence[str]) -> dict[str, list[Any]]:
         """Tokenize texts, or text pairs as one sequence."""
         is_pair = len(texts) == 2
-        tokenized = self.tokenizer(
-            *map(list, texts), truncation=True, max_length=self.max_length, return_token_type_ids=is_pair or None
-        )
+        with tokenizing(self.tokenizer):
+            tokenized = self.tokenizer(
+                *map(list, texts), truncation=True, max_length=self.max_length, return_token_type_ids=is_pair or None
+            )
         names = ["input_ids", "attention_mask"] + (["token_type_ids"] if is_pair else [])
         encoded = {name: list(tokenized[name]) for name in names if name in tokenized}
         lengths = [len(ids) for ids in encoded["input_ids"]]
@@ -113,7 +115,9 @@ class TextEncoder:
         assert self.hierarchy is not None
         max_words, max_sentences = self.hierarchy
         # A sentence above the maximum shows that a document is truncated.
-        documents = [encode_document(text, self.tokenizer, hierarchy=(max_words, max_sentences + 1)) for text in texts]
+        hierarchy = max_words, max_sentences + 1
+        with tokenizing(self.tokenizer):
+            documents = [encode_document(text, self.tokenizer, hierarchy=hierarchy) for text in texts]
         truncated_documents = [document[:max_sentences] or [[self.tokenizer.unk_token_id]] for document in documents]
         return {
             "input_ids": truncated_documents,
@@ -128,7 +132,8 @@ class TextEncoder:
         `word_indices` are the words that have a token: truncation and some tokenizers remove words.
         """
         sentences = [list(row) for row in rows["words"]]
-        tokenized = self.tokenizer(sentences, is_split_into_words=True, truncation=True, max_length=self.max_length)
+        with tokenizing(self.tokenizer):
+            tokenized = self.tokenizer(sentences, is_split_into_words=True, truncation=True, max_length=self.max_length)
         labels, word_indices, truncated = [], [], []
         for index, sentence in enumerate(sentences):
             words = tokenized.word_ids(index)  # of each token; None for special tokens

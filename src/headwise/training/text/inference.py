@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from transformers import AutoTokenizer
@@ -14,9 +14,10 @@ from headwise.inspection.inspected_model import InspectedModel
 from headwise.integrations import from_pretrained
 from headwise.tasks.columns import Columns, choose_columns
 from headwise.tasks.formats import Batch
+from headwise.tasks.task import LabelType
 from headwise.training.core import run_dir
 from headwise.training.core.environment import autocast, get_device
-from headwise.training.core.pretrained import load_pretrained, loading_errors
+from headwise.training.core.pretrained import check_finite, load_pretrained, loading_errors, running_errors
 from headwise.training.text.config import TextConfig
 from headwise.training.text.encoding import IGNORED_LABEL, TextEncoder
 from headwise.training.text.model import get_model_class
@@ -48,12 +49,14 @@ class TextModel:
         config = TextConfig.load(run / run_dir.CONFIG)
         model_class = get_model_class(metrics["label_type"], config.classifier)
         with loading_errors(run):
-            model: Any = load_pretrained(partial(from_pretrained, auto_class=model_class), run, use_safetensors=True)
+            loader = partial(from_pretrained, auto_class=model_class)
+            model: Any = load_pretrained(loader, run, complete=True, use_safetensors=True)
             tokenizer = load_pretrained(AutoTokenizer, run)
         with loading_errors(run / run_dir.METRICS, "not written by headwise, or damaged"):
             inputs = metrics["inputs"]
             hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
             encoder = TextEncoder(tokenizer, metrics["label_type"], inputs["pair"], inputs["max_length"], hierarchy)
+            check_labels(metrics, model.config.num_labels)
         return cls(config, metrics, model.to(device or get_device()).eval(), encoder)
 
     def choose_columns(self, batch: Batch, *, labelled: bool, **names: str | None) -> Columns:
@@ -89,7 +92,14 @@ class TextModel:
 
         Returns:
             An array of shape (classes,) per row; for tagging of shape (words, classes).
+
+        Raises:
+            UserError: the model cannot be run, because its files are damaged or do not belong together.
         """
+        with running_errors(self.model):
+            return self._scores(rows, batch_size)
+
+    def _scores(self, rows: Mapping[str, Sequence[Any]], batch_size: int) -> list[Any]:
         encoded = self.encoder.encode(rows)
         num_rows = len(encoded["input_ids"])
         order = sorted(range(num_rows), key=lambda row: encoded["length"][row])  # rows of similar length together
@@ -100,6 +110,7 @@ class TextModel:
             batch.pop("labels", None)
             with torch.inference_mode(), autocast(self.config, self.model.device.type):
                 logits = self.model(**{name: x.to(self.model.device) for name, x in batch.items()}).logits
+            check_finite(logits, self.model)
             for row, row_logits in zip(indices, logits.float().cpu().numpy(), strict=True):
                 if self.encoder.label_type == "tokens":
                     row_logits = self.word_scores(row_logits, encoded, row, len(rows["words"][row]))
@@ -111,6 +122,21 @@ class TextModel:
         first_tokens = [token for token, label in enumerate(encoded["labels"][row]) if label != IGNORED_LABEL]
         labels = self.metrics["labels"]
         return fill_word_scores(logits[first_tokens], encoded["word_indices"][row], num_words, labels)
+
+
+def check_labels(metrics: Mapping[str, Any], num_outputs: int) -> None:
+    """Check that a run's labels are those of its model.
+
+    Raises:
+        ValueError: they are not.
+    """
+    label_type, labels = metrics["label_type"], metrics["labels"]
+    if label_type not in get_args(LabelType):
+        raise ValueError(f"unknown label type {label_type!r:.40}")
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise ValueError("labels must be a list of names")
+    if (len(labels) or 1) != num_outputs:  # a rating has one output and no labels
+        raise ValueError(f"{len(labels)} labels, but the model has {num_outputs}")
 
 
 def open_inspected(run: Path, name: str) -> InspectedModel:

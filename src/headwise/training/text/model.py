@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import yaml
 from datasets import Dataset
 from transformers import (
     AutoConfig,
@@ -18,6 +17,7 @@ from headwise import integrations
 from headwise.errors import UserError
 from headwise.models import FirstToken, HeadwiseConfig, build_tokenizer, count_words, initialize_by_name, read_vectors
 from headwise.models.configuration import SCHEMES
+from headwise.small_files import parse_yaml
 from headwise.tasks import Examples, Task
 from headwise.training.core.config import option_name
 from headwise.training.core.pretrained import (
@@ -110,7 +110,7 @@ def parse_scheme_options(options: tuple[str, ...]) -> dict[str, Any]:
         name, equals, value = option.partition("=")
         if not (name and equals and value):
             raise UserError(f"--scheme-options {option}: expected NAME=VALUE, such as mapping=sigmoid")
-        parsed[name.replace("-", "_")] = yaml.safe_load(value)
+        parsed[name.replace("-", "_")] = parse_yaml(value, f"--scheme-options {option}")
     return parsed
 
 
@@ -145,7 +145,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
         )
     except UserError:
         raise
-    except (OSError, ValueError) as error:
+    except Exception as error:  # libraries raise many types for damaged files
         raise unavailable_error(config.model, error, available=available) from None
     if getattr(model_config, "headwise", None) is not None:
         raise UserError(f"--model {config.model}: already retrofitted; name the original model")

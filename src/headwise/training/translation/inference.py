@@ -16,7 +16,7 @@ from headwise.errors import UserError
 from headwise.inspection.inspected_model import InspectedModel
 from headwise.training.core import run_dir
 from headwise.training.core.environment import get_device, uses_bfloat16
-from headwise.training.core.pretrained import load_pretrained, loading_errors
+from headwise.training.core.pretrained import load_pretrained, loading_errors, running_errors
 from headwise.training.translation.config import TranslationConfig
 from headwise.training.translation.model import MAX_EXTRA_TOKENS
 from headwise.training.translation.tokens import clip_ids, encode, too_long_error
@@ -116,7 +116,7 @@ class TranslationModel:
                 f"{run}: translates from {config.source} to {config.target}, not from {languages[0]} to {languages[1]}"
             )
         with loading_errors(run):
-            model: Any = load_pretrained(AutoModelForSeq2SeqLM, run, use_safetensors=True)
+            model: Any = load_pretrained(AutoModelForSeq2SeqLM, run, complete=True, use_safetensors=True)
             tokenizer = load_pretrained(AutoTokenizer, run)
         model = model.to(get_device()).eval()
         return cls(config, Decoder(model, tokenizer, config.beams, config.length_penalty, uses_bfloat16(config)))
@@ -136,14 +136,16 @@ class TranslationModel:
             UserError: a sentence is too long and `clip` is false.
         """
         max_length = self.config.max_length
-        sources = list(encode(self.decoder.tokenizer, [text for text in texts if text.strip()]))
+        with running_errors(self.decoder.model):
+            sources = list(encode(self.decoder.tokenizer, [text for text in texts if text.strip()]))
         source_locations = [location for location, text in zip(locations, texts, strict=True) if text.strip()]
         for index, (ids, location) in enumerate(zip(sources, source_locations, strict=True)):
             if len(ids) > max_length:
                 if not clip:
                     raise too_long_error(location, len(ids), max_length)
                 sources[index] = clip_ids(ids, max_length)
-        translations = iter(self.decoder.translate(sources, show_progress=show_progress))
+        with running_errors(self.decoder.model):
+            translations = iter(self.decoder.translate(sources, show_progress=show_progress))
         return [next(translations) if text.strip() else "" for text in texts]
 
 

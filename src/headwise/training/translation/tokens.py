@@ -10,6 +10,7 @@ from datasets import Dataset
 from numpy.typing import NDArray
 
 from headwise.errors import UserError
+from headwise.native_errors import tokenizing
 
 #: Sentences tokenized at a time.
 CHUNK_ROWS = 1000
@@ -127,7 +128,8 @@ def encode(tokenizer: Any, texts: list[str]) -> Iterator[list[int]]:
 
     The backend tokenizer is called directly because the wrapper warns about long texts.
     """
-    return (encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(list(texts)))
+    with tokenizing(tokenizer):
+        return (encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(list(texts)))
 
 
 def clip_ids(ids: list[int], max_length: int) -> list[int]:

@@ -1,6 +1,5 @@
 """The Hugging Face Trainer of translators, and the average of its checkpoints."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from headwise.small_files import read_json
 from headwise.training.core.batches import EpochDataLoader, identity_collate
 from headwise.training.core.failures import CheckedTrainer
 from headwise.training.translation.batches import (
@@ -173,4 +173,4 @@ def average_checkpoints(model: nn.Module, directory: Path, max_count: int) -> in
 
 
 def read_global_step(trainer_state: Path) -> int:
-    return int(json.loads(trainer_state.read_text())["global_step"])
+    return int(read_json(trainer_state)["global_step"])

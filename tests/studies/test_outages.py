@@ -1,0 +1,149 @@
+"""A database that goes away in the middle of a study, and a command that dies: nothing is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwise.cli import main
+from headwise.errors import UserError
+from headwise.studies import outages, worker_pool
+from headwise.studies.study import Study
+from headwise.studies.worker_pool import Resources, run_workers
+from tests.studies.conftest import create_study, states
+from tests.studies.postgresql import Server, why_no_server
+from tests.studies.worker_script import SOURCE, read_starts, wait_until, worker_environment, write_worker_script
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    reason = why_no_server()
+    if reason:
+        pytest.skip(reason)
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def frequent_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outages, "RETRY_SECONDS", 0.2)
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+
+
+def test_study_waits_for_its_database(tmp_path: Path, server: Server, study_log: list[str]) -> None:
+    study = create_study(tmp_path / "study", seeds=4, storage=server.url)
+
+    def interrupt(num_started: int, num_outages: int) -> None:
+        wait_until(lambda: len(read_starts(study)) >= num_started)
+        server.stop()
+        wait_until(lambda: sum("cannot be reached" in line for line in study_log) == num_outages)
+        server.start()
+
+    def interrupt_twice() -> None:
+        interrupt(1, 1)
+        interrupt(4, 2)
+
+    thread = threading.Thread(target=interrupt_twice)
+    thread.start()
+    worker = write_worker_script(tmp_path / "worker.py", seconds=0.5)
+    run_workers(study.study_dir, study.trials, Resources(2), study.url, worker)
+    thread.join()
+    assert states(study) == ["finished"] * 8
+    assert len(study.results()) == 8
+    assert set(Counter((model, seed) for model, seed, _ in read_starts(study)).values()) == {1}, "no run is repeated"
+    lines = [line for line in study_log if "database" in line]
+    assert len(lines) == 4, "each outage and its end are reported once"
+    assert all("cannot be reached" in line and "\n" not in line for line in lines[::2])
+    assert all(line.startswith("the database is back after") for line in lines[1::2])
+    logs = "".join(path.read_text() for path in (tmp_path / "study" / "logs").rglob("*.log"))
+    assert "OperationalError" not in logs, "no stack traces of the database"
+    assert "StorageInternalError" not in logs
+
+
+def test_lost_database_is_one_line(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    study = create_study(tmp_path / "study", seeds=2, storage=server.url)
+    worker = write_worker_script(tmp_path / "worker.py", seconds=0.5)
+    monkeypatch.setattr(worker_pool, "WORKER_COMMAND", worker)
+    monkeypatch.setattr(outages, "OUTAGE_TIMEOUT", 1.0)
+
+    def stop_server() -> None:
+        wait_until(lambda: len(read_starts(study)) >= 2)
+        server.stop()
+
+    thread = threading.Thread(target=stop_server)
+    thread.start()
+    try:
+        code = main(["compare", "--resume", "--out", str(study.study_dir.path)])
+        thread.join()
+        stderr = capfd.readouterr().err
+        assert code == 2
+        assert "Traceback" not in stderr
+        assert stderr.count("cannot be reached") == 1
+        assert stderr.splitlines()[-1].startswith(f"headwise: error: --storage {server.url}: the database could not be")
+        assert "--resume continues the study" in stderr.splitlines()[-1]
+    finally:
+        server.start()
+    finished = {path: path.stat().st_mtime_ns for path in (tmp_path / "study").rglob("metrics.json")}
+    assert finished
+    resumed = Study.resume(study.study_dir.path)
+    run_workers(resumed.study_dir, resumed.trials, Resources(1), resumed.url, worker)
+    assert states(resumed) == ["finished"] * 4
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished, "finished runs are kept"
+
+
+def test_errors_that_do_not_go_away_are_not_waited_for(tmp_path: Path) -> None:
+    study = create_study(tmp_path / "study", seeds=1)
+    with pytest.raises(UserError, match="there is no study 'other'"):
+        type(study.trials)(study.trials.storage, "other")
+    assert study.trials.outages.started is None
+
+
+PARENT = """
+import signal, sys
+from pathlib import Path
+from headwise.studies.study import Study
+from headwise.studies.worker_pool import Resources, run_workers
+study = Study.resume(Path(sys.argv[1]))
+run_workers(study.study_dir, study.trials, Resources(3), study.url, sys.argv[2:])
+"""
+
+
+def is_running(process: int) -> bool:
+    """Return whether a process runs; one that has ended may wait for its parent."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    study = create_study(tmp_path / "study", seeds=4)
+    worker = write_worker_script(tmp_path / "worker.py", seconds=600)
+    command = [sys.executable, "-c", PARENT, str(study.study_dir.path), *worker]
+    parent = subprocess.Popen(command, env=worker_environment(), stderr=subprocess.DEVNULL)
+    wait_until(lambda: len(read_starts(study)) == 3)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    workers = [int(process) for *_, process in read_starts(study)]
+    wait_until(lambda: not any(map(is_running, workers)), seconds=30)
+    assert states(study) == ["waiting"] * 8, "their runs are back in the queue"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_worker_ends_if_its_parent_died_before_it_started(tmp_path: Path) -> None:
+    study = create_study(tmp_path / "study", seeds=1)
+    worker = write_worker_script(tmp_path / "worker.py", seconds=600)
+    environment = worker_environment(HEADWISE_PARENT_PROCESS=str(os.getppid()))  # not the parent of the worker
+    process = subprocess.Popen([*worker, str(study.study_dir.path), "orphan"], env=environment, stderr=subprocess.PIPE)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "running" not in states(study)
