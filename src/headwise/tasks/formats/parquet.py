@@ -81,11 +81,12 @@ def check_compression(path: Path, metadata: pq.FileMetaData, file_size: int) -> 
     """
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
-        ratio = row_group.total_byte_size / max(file_size, 1)
-        if row_group.total_byte_size > MAX_RATIO_FREE_BYTES and ratio > MAX_COMPRESSION_RATIO:
+        size = row_group.total_byte_size
+        ratio = size / max(file_size, 1)
+        if size > MAX_RATIO_FREE_BYTES and ratio > MAX_COMPRESSION_RATIO:
             raise UserError(
-                f"{path}: {row_group.num_rows:,} rows have {row_group.total_byte_size:,} bytes, compressed {ratio:,.0f} "
-                f"times; at most {MAX_COMPRESSION_RATIO} times are allowed"
+                f"{path}: {row_group.num_rows:,} rows have {size:,} bytes, compressed {ratio:,.0f} times; at most "
+                f"{MAX_COMPRESSION_RATIO} times are allowed"
             )
 
 
