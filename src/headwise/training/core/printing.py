@@ -8,7 +8,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from headwise import tasks
-from headwise.tasks.mind import MIND
 from headwise.training.core.run_dir import RunResult
 
 #: The arguments of `headwise predict` by label type, if they are not those of a file of examples.
@@ -67,7 +66,7 @@ def format_number(value: float) -> str:
 def print_tasks() -> None:
     """Print the built-in tasks: the question, the paper and the source of the data."""
     console = Console()
-    for task in (*tasks.list_tasks(), MIND):
+    for task in tasks.list_tasks():
         console.print(f"[bold]{task.name}[/] ({task.primary})", highlight=False)
         for label, text in (("", task.about), ("paper: ", task.paper), ("data: ", task.source)):
             if text:
