@@ -43,7 +43,8 @@ class RunConfig:
     seed: int = 0
     """Random seed for splits, initial weights, batches and dropout."""
     deterministic: bool = False
-    """Use deterministic algorithms only. Slower on a GPU; CPU runs are always deterministic."""
+    """Use deterministic algorithms only. Slower on a GPU; CPU runs with the same number of threads are always
+    deterministic."""
 
     def __post_init__(self) -> None:
         for name, minimum in self.MIN_VALUES.items():
