@@ -25,6 +25,8 @@ from headwise.training.core.distributed import main_process_first, main_process_
 from headwise.training.core.environment import describe_device, get_versions, reset_peak_memory
 from headwise.training.core.failures import CheckedTrainer
 from headwise.training.core.metrics import Evaluation, build_metrics, count_parameters
+from headwise.training.core.pretrained import is_scheme
+from headwise.training.core.verdict import judge_run
 
 logger = logging.getLogger(__name__)
 
@@ -166,6 +168,7 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                 output=output,
                 train_seconds=train_seconds,
             )
+            metrics["verdict"] = judge_run(metrics, from_scratch=is_scheme(config.model))
 
             weights = gather_weights(trainer)
             if is_main_process:

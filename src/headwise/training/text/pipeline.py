@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 from transformers import EarlyStoppingCallback
 
@@ -100,7 +101,10 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
                     baselines=compute_baselines(task, examples, split),
                 )
         inputs = {"pair": encoder.pair, "max_length": encoder.max_length, "hierarchy": encoder.hierarchy}
-        return Evaluation(results, {"labels": list(examples.labels), "inputs": inputs})
+        extras: dict[str, Any] = {"labels": list(examples.labels), "inputs": inputs}
+        if task.label_type == "classification":
+            extras["most_frequent_label"] = most_frequent_label(examples)
+        return Evaluation(results, extras)
 
     def describe(self, data: TextData, metrics: dict[str, Any]) -> Card:
         return build_card(self.config, data.task, metrics["labels"])
@@ -113,6 +117,11 @@ def tokenize_splits(encoder: TextEncoder, examples: Examples, directory: Path) -
         split: encoder.encode_dataset(rows, directory / f"{split}.arrow", overwrite=state().is_main_process)
         for split, rows in examples.splits.items()
     }
+
+
+def most_frequent_label(examples: Examples) -> str:
+    """Return the most frequent label of the training rows."""
+    return examples.labels[int(np.bincount(column_array(examples.splits["train"], "label")).argmax())]
 
 
 def dev_metrics(data: TextData, encoded: Dataset) -> Any:
