@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, set_seed
 
 from headwise.inspection.inspected_model import InspectedModel
 from headwise.training.core import run_dir
+from headwise.training.core.arguments import get_trackers
 from headwise.training.core.card import Card, render_card
 from headwise.training.core.checkpointing import fit, gather_weights
 from headwise.training.core.config import RunConfig
@@ -25,6 +26,8 @@ from headwise.training.core.distributed import main_process_first, main_process_
 from headwise.training.core.environment import describe_device, get_versions, reset_peak_memory
 from headwise.training.core.failures import CheckedTrainer
 from headwise.training.core.metrics import Evaluation, build_metrics, count_parameters
+from headwise.training.core.pretrained import is_scheme
+from headwise.training.core.verdict import judge_run
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +95,10 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
             UserError: the data is missing or invalid.
         """
 
+    def fill_unset(self, data: DataT) -> ConfigT:
+        """Return the configuration with values for all options that the user did not set."""
+        return self.config
+
     @abstractmethod
     def build(self, data: DataT, scratch_dir: Path) -> BundleT:
         """Build the untrained model and its tokenizer. The run directory does not exist yet.
@@ -135,8 +142,10 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
             UserError: the configuration or the data is invalid, or memory or disk space runs out. Errors in `load` and
                 `build` do not change an existing run in `out_dir`.
         """
-        config, is_main_process = self.config, state().is_main_process
+        is_main_process = state().is_main_process
+        get_trackers(self.config)  # raises an error before the data is read
         data = main_process_first(self.load)
+        self.config = config = self.fill_unset(data)
         with (
             run_dir.report_full_disk(out_dir),
             run_dir.scratch_dir(out_dir, is_main_process=is_main_process) as scratch_dir,
@@ -166,6 +175,7 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                 output=output,
                 train_seconds=train_seconds,
             )
+            metrics["verdict"] = judge_run(metrics, from_scratch=is_scheme(config.model))
 
             weights = gather_weights(trainer)
             if is_main_process:

@@ -21,6 +21,7 @@ def format_result(result: RunResult) -> str:
     for split, values in metrics["metrics"].items():
         lines.append(format_metrics(split, values, metrics["primary_metric"], metrics["standard_error"][split]))
         lines += format_baselines(metrics["baselines"].get(split, {}), metrics["primary_metric"])
+    lines.append(f"Verdict on {metrics['verdict']}")
     arguments = PREDICT_ARGUMENTS.get(metrics["label_type"], "FILE --out LABELLED")
     lines.append(f"The model, its card and its predictions are in {result.run_dir}")
     lines.append(f"To use the model: headwise predict {quote(str(result.run_dir))} {arguments}")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from headwise.errors import UserError
-from headwise.training.core.config import RunConfig, absolute_if_exists, option_name
+from headwise.training.core.config import EncoderConfig, absolute_if_exists, option_name
 
 #: Options that apply only to models trained from scratch.
 FROM_SCRATCH_ONLY = (
@@ -23,17 +23,17 @@ FROM_SCRATCH_ONLY = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextConfig(RunConfig):
+class TextConfig(EncoderConfig):
     """Options for labelled texts: classes, ratings, tags, text pairs and rankings."""
 
-    MIN_VALUES: ClassVar[dict[str, int]] = RunConfig.MIN_VALUES | {
+    MIN_VALUES: ClassVar[dict[str, int]] = EncoderConfig.MIN_VALUES | {
         "heads": 1,
         "head_dim": 1,
         "layers": 1,
         "word_dim": 1,
         "max_length": 1,
     }
-    POSITIVE: ClassVar[tuple[str, ...]] = (*RunConfig.POSITIVE, "scheme_learning_rate")
+    POSITIVE: ClassVar[tuple[str, ...]] = (*EncoderConfig.POSITIVE, "scheme_learning_rate")
 
     data: tuple[str, ...] = ()
     """CSV, TSV, JSONL or Parquet: one file (split 80/10/10), several files, a directory with train, dev and test files,

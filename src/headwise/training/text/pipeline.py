@@ -1,9 +1,11 @@
 """The text pipeline."""
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 from transformers import EarlyStoppingCallback
 
@@ -12,12 +14,14 @@ from headwise.guides import Guide
 from headwise.tasks import Examples
 from headwise.tasks.baselines import compute_baselines
 from headwise.tasks.metrics.labels import column_array
-from headwise.training.core.arguments import build_task_arguments, get_batch_size
+from headwise.training.core.arguments import build_encoder_arguments, get_batch_size
 from headwise.training.core.batches import identity_collate
 from headwise.training.core.card import Card
+from headwise.training.core.defaults import MIN_PATIENCE, choose_settings, describe_choice, fill_unset
 from headwise.training.core.distributed import state
 from headwise.training.core.metrics import Evaluation, SplitResult
 from headwise.training.core.pipeline import ModelBundle, Pipeline
+from headwise.training.core.pretrained import is_scheme
 from headwise.training.core.trainer import LengthGroupedTrainer
 from headwise.training.text.card import build_card
 from headwise.training.text.config import TextConfig
@@ -29,6 +33,8 @@ from headwise.training.text.inference import open_inspected
 from headwise.training.text.model import build_model
 from headwise.training.text.predict import predict
 from headwise.training.text.predictions import build_predictions, get_scores
+
+logger = logging.getLogger(__name__)
 
 
 class TextTrainer(LengthGroupedTrainer, GuidedTrainer):
@@ -54,6 +60,14 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
     def load(self) -> TextData:
         return load_data(self.config)
 
+    def fill_unset(self, data: TextData) -> TextConfig:
+        num_rows = len(data.examples.splits["train"])
+        settings = choose_settings(num_rows, from_scratch=is_scheme(self.config.model))
+        config = fill_unset(self.config, settings, num_rows)
+        if line := describe_choice(self.config, config, num_rows):
+            logger.info("%s", line)
+        return config
+
     def build(self, data: TextData, scratch_dir: Path) -> TextBundle:
         model, encoder, notes = build_model(self.config, data.task, data.examples)
         guides = build_guides(self.config, model, encoder, data.examples)
@@ -65,21 +79,21 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         bundle.notes += truncation_notes(bundle.encoded, bundle.encoder)
 
     def build_trainer(self, data: TextData, bundle: TextBundle, out_dir: Path) -> TextTrainer:
-        task, splits = data.task, data.examples.splits
+        config, task, splits = self.config, data.task, data.examples.splits
         has_dev = "dev" in splits
         return TextTrainer(
             model=bundle.model,
-            args=build_task_arguments(self.config, task, out_dir, has_dev=has_dev),
+            args=build_encoder_arguments(config, out_dir, dev_metric=task.primary if has_dev else None),
             train_dataset=bundle.encoder.to_dataset(bundle.encoded["train"]),
             eval_dataset=bundle.encoder.to_dataset(bundle.encoded["dev"]) if has_dev else None,
             data_collator=identity_collate,
             compute_metrics=dev_metrics(data, bundle.encoded["dev"]) if has_dev else None,
             preprocess_logits_for_metrics=keep_logits,
-            callbacks=[EarlyStoppingCallback(self.config.patience)] if has_dev else [],
-            batch_size=get_batch_size(self.config, task),
+            callbacks=[EarlyStoppingCallback(config.early_stopping_patience or MIN_PATIENCE)] if has_dev else [],
+            batch_size=get_batch_size(config),
             row_numbers=column_array(splits["train"], "row"),
             guides=bundle.guides,
-            scheme_learning_rate=self.config.scheme_learning_rate,
+            scheme_learning_rate=config.scheme_learning_rate,
             example=bundle.encoder.example_batch(splits["train"]),
         )
 
@@ -100,7 +114,10 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
                     baselines=compute_baselines(task, examples, split),
                 )
         inputs = {"pair": encoder.pair, "max_length": encoder.max_length, "hierarchy": encoder.hierarchy}
-        return Evaluation(results, {"labels": list(examples.labels), "inputs": inputs})
+        extras: dict[str, Any] = {"labels": list(examples.labels), "inputs": inputs}
+        if task.label_type == "classification":
+            extras["most_frequent_label"] = most_frequent_label(examples)
+        return Evaluation(results, extras)
 
     def describe(self, data: TextData, metrics: dict[str, Any]) -> Card:
         return build_card(self.config, data.task, metrics["labels"])
@@ -113,6 +130,11 @@ def tokenize_splits(encoder: TextEncoder, examples: Examples, directory: Path) -
         split: encoder.encode_dataset(rows, directory / f"{split}.arrow", overwrite=state().is_main_process)
         for split, rows in examples.splits.items()
     }
+
+
+def most_frequent_label(examples: Examples) -> str:
+    """Return the most frequent label of the training rows."""
+    return examples.labels[int(np.bincount(column_array(examples.splits["train"], "label")).argmax())]
 
 
 def dev_metrics(data: TextData, encoded: Dataset) -> Any:
