@@ -1,27 +1,18 @@
-"""Whether methods learned: whether they are better than a baseline that does not read the text."""
+"""Whether methods learned: whether they are clearly better than a baseline that gives every row the same answer."""
 
 from dataclasses import dataclass
 from statistics import fmean
 
 from headwise.studies.analysis import MethodRuns, TaskComparison
-
-#: Baselines that do not read the text, and how an answer of theirs is described.
-TRIVIAL_BASELINES = {
-    "most frequent label": "always answering the most frequent label",
-    "labels of most rows": "always answering the labels of most rows",
-    "mean": "always answering the mean",
-}
-
-#: A method has learned if it is better than the baseline by more than this many standard errors of its metric.
-NUM_STANDARD_ERRORS = 2
+from headwise.training.core.verdict import CLEAR, CONSTANT_ANSWERS
 
 
 @dataclass(frozen=True)
 class Learning:
-    """A method and the best baseline that does not read the text, as means over seeds.
+    """A method and a baseline that gives every row the same answer, as means over seeds.
 
     Args:
-        baseline: the baseline's name, a key of `TRIVIAL_BASELINES`.
+        baseline: the baseline's name, a key of `CONSTANT_ANSWERS`.
         baseline_value: the baseline's metric.
         has_learned: whether the method is better than the baseline.
     """
@@ -32,17 +23,17 @@ class Learning:
 
 
 def get_learning(method: MethodRuns, task: TaskComparison) -> Learning | None:
-    """Compare a method with the baseline that does not read the text; None if its runs have no such baseline."""
+    """Compare a method with the baseline of constant answers; None if its runs have no such baseline."""
     metric = task.metric
     runs = list(method.results.values())
     baselines = [run.metrics.get("baselines", {}).get(metric.split, {}) for run in runs]
-    name = next((name for name in TRIVIAL_BASELINES if runs and all(name in values for values in baselines)), None)
+    name = next((name for name in CONSTANT_ANSWERS if runs and all(name in values for values in baselines)), None)
     if name is None:
         return None
     value = fmean(metric.scale * values[name][metric.name] for values in baselines)
     errors = [run.metrics.get("standard_error", {}).get(metric.split, 0.0) for run in runs]
     sign = 1 if metric.higher_is_better else -1
-    margin = NUM_STANDARD_ERRORS * metric.scale * fmean(errors)
+    margin = CLEAR * metric.scale * fmean(errors)
     return Learning(name, value, sign * (method.mean - value) > margin)
 
 

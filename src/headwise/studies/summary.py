@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 
 from headwise.studies.analysis import Analysis, Comparison, Metric, TaskComparison
-from headwise.studies.learning import TRIVIAL_BASELINES, list_unlearned
+from headwise.studies.learning import list_unlearned
 from headwise.studies.statistics import ALPHA, Estimate, Ranks, min_permutation_p, min_seeds
+from headwise.training.core.verdict import CONSTANT_ANSWERS
 
 
 def summarize(analysis: Analysis) -> list[str]:
@@ -29,7 +30,7 @@ def summarize_learning(task: TaskComparison) -> list[str]:
         return []
     learning = next(iter(unlearned.values()))
     value = format_number(learning.baseline_value, task.metric)
-    baseline = f"{TRIVIAL_BASELINES[learning.baseline]} ({task.metric.name} {value})"
+    baseline = f"{CONSTANT_ANSWERS[learning.baseline]} ({task.metric.name} {value})"
     if len(unlearned) == len(task.methods):
         return [
             f"Nobody learned: no method is better than {baseline}. Differences between the methods say nothing about "
