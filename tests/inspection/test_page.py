@@ -3,6 +3,7 @@
 import base64
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 from headwise.inspection import Page, draw_differences
 
@@ -62,3 +63,18 @@ def test_a_table_has_a_header_and_rows() -> None:
     page.table(["model", "accuracy"], [["plain", "90.1"], ["guided", "90.3"]])
     tags = [tag for tag, _ in ParsedPage(page.html()).tags]
     assert (tags.count("th"), tags.count("tr"), tags.count("td")) == (2, 3, 4)
+
+
+def test_the_table_of_a_study_fits_the_page(browser: Any, tmp_path: Path) -> None:
+    method = "sentence-transformers/all-MiniLM-L6-v2+mdg@6=0.01+pdg@6=0.001"
+    cells = ["77.71 ± 0.77", "+1.83* [−0.45, 3.22]", "0.038", "0.062", "[−0.92, 2.79]", "[−0.16, 3.50]", "10"]
+    header = ["method", "accuracy, %", "difference", "p (Holm)", "p (permutation)", "CI over examples", "CI over both"]
+    page = Page("Report")
+    page.table([*header, "seeds"], [[method, *cells]])
+    page.write(tmp_path / "report.html")
+    context = browser.new_context(viewport={"width": 1100, "height": 900})
+    opened = context.new_page()
+    opened.goto((tmp_path / "report.html").as_uri())
+    shown, whole = opened.evaluate("(box => [box.clientWidth, box.scrollWidth])(document.querySelector('.wide'))")
+    context.close()
+    assert whole <= shown
