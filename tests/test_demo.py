@@ -87,7 +87,6 @@ def test_other_directories_are_not_deleted(demo: Any, tmp_path: Path) -> None:
 
 def commands(*arguments: str) -> str:
     """Return the commands that make would run in a new checkout."""
-    command = ["make", "--dry-run", *arguments, "VENV=no-such-environment"]
     result = subprocess.run(
         ["make", "--dry-run", *arguments, "VENV=no-such-environment"],
         cwd=ROOT,
