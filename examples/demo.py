@@ -48,7 +48,10 @@ TOTAL_SECONDS = 360
 #: The seconds of a run besides its training: it loads, evaluates and saves a model.
 OVERHEAD_SECONDS = 12
 
-BENCHMARK = ("--schemes", "distance-aware", "--lengths", 256, 512, "--implementations", "headwise-reference", "naive")
+BENCHMARK = (
+    *("--schemes", "distance-aware", "--lengths", 512, 1024, "--repeats", 5),
+    *("--implementations", "headwise-reference", "headwise-blockwise", "naive"),
+)
 
 TEXT = (
     "A warm and funny film with a wonderful cast. The plot goes nowhere, and the jokes fall flat. "
