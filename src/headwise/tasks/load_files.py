@@ -24,10 +24,12 @@ def load_files(
     label: str | None = None,
     label_type: LabelType = "classification",
     separator: str = "|",
+    delimiter: str | None = None,
+    skip_bad_rows: bool = False,
     seed: int = 0,
     cache: Path | None = None,
 ) -> tuple[Task, Examples]:
-    """Load a task from CSV, TSV, JSON Lines, Parquet or, for tokens, CoNLL files, gzipped or not.
+    """Load a task from CSV, TSV, JSON Lines, Parquet, Excel or, for tokens, CoNLL files, gzipped or not.
 
     Args:
         data: One file, which is split 80/10/10; several files; a directory with files named train, dev (valid,
@@ -36,16 +38,27 @@ def load_files(
         text, pair, label: The columns; by default they are chosen by their names.
         label_type: The type of the labels.
         separator: Separates the labels of a multi-label row, unless they are a list.
+        delimiter: Separates the columns of CSV and TSV files; by default it is recognized.
+        skip_bad_rows: Skip rows without a valid text or label, with a warning; by default they are an error.
         seed: The seed of random splits.
         cache: The cache directory; by default a subdirectory of the cache of Hugging Face's datasets.
 
     Raises:
         UserError: The data does not exist or is invalid.
     """
-    sources = find_sources(data, {"train": train, "dev": dev, "test": test}, label_type)
+    sources = find_sources(data, {"train": train, "dev": dev, "test": test}, label_type, delimiter)
     if label_type == "ranking":
         raise UserError("--label-type ranking is for built-in tasks; use pairs with the labels 0 and 1 instead")
-    rows = read_sources(sources, label_type, text=text, pair=pair, label=label, separator=separator, cache=cache)
+    rows = read_sources(
+        sources,
+        label_type,
+        text=text,
+        pair=pair,
+        label=label,
+        separator=separator,
+        skip_bad_rows=skip_bad_rows,
+        cache=cache,
+    )
     files = [file for source in sources.values() for file in source.files]
     origin = str(data) if is_hub(data) else ", ".join(file.name for file in files)
     examples = build_examples(rows, seed=seed, origin=origin)
@@ -54,13 +67,16 @@ def load_files(
     return Task(name=name, label_type=label_type, about="own data", source=origin, pair=has_pair), examples
 
 
-def find_sources(data: Data | None, split_files: Mapping[str, Data | None], label_type: LabelType) -> dict[str, Source]:
+def find_sources(
+    data: Data | None, split_files: Mapping[str, Data | None], label_type: LabelType, delimiter: str | None = None
+) -> dict[str, Source]:
     """Find the source of each split.
 
     Args:
         data: The data of all splits.
         split_files: The files of each split, instead of `data`.
         label_type: The type of the labels.
+        delimiter: The delimiter of CSV and TSV files.
     """
     split_paths = {split: to_paths(files) for split, files in split_files.items() if files is not None}
     if (data is None) == (not split_paths):
@@ -68,11 +84,12 @@ def find_sources(data: Data | None, split_files: Mapping[str, Data | None], labe
     if data is None:
         if "train" not in split_paths:
             raise UserError(f"--train is required with {' and '.join(f'--{split}' for split in split_paths)}")
-        return {split: source_from_files(paths, label_type) for split, paths in split_paths.items()}
+        return {split: source_from_files(paths, label_type, delimiter) for split, paths in split_paths.items()}
     if is_hub(data):
         return select_splits(hub.load_sources(str(data).removeprefix(hub.PREFIX)))
     is_readable = (lambda path: not path.name.startswith(".")) if label_type == "tokens" else None
-    return {split: source_from_files(paths, label_type) for split, paths in find_splits(data, is_readable).items()}
+    files = find_splits(data, is_readable)
+    return {split: source_from_files(paths, label_type, delimiter) for split, paths in files.items()}
 
 
 def is_hub(data: Data | None) -> bool:

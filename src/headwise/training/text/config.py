@@ -36,8 +36,8 @@ class TextConfig(EncoderConfig):
     POSITIVE: ClassVar[tuple[str, ...]] = (*EncoderConfig.POSITIVE, "scheme_learning_rate")
 
     data: tuple[str, ...] = ()
-    """CSV, TSV, JSONL or Parquet: one file (split 80/10/10), several files, a directory with train, dev and test files,
-    or hub:OWNER/NAME."""
+    """CSV, TSV, JSONL, Parquet or Excel: one file (split 80/10/10), several files, a directory with train, dev and test
+    files, or hub:OWNER/NAME."""
     train: tuple[str, ...] = ()
     """Training file or files, instead of --data."""
     dev: tuple[str, ...] = ()
@@ -53,6 +53,10 @@ class TextConfig(EncoderConfig):
     label_type: Literal["classification", "multi-label", "regression", "tokens"] = "classification"
     """Type of the labels in your own data: one class, several classes separated by |, a number, or one tag per word
     (CoNLL)."""
+    delimiter: str | None = None
+    """Delimiter of the columns of your CSV or TSV files: a character, or tab; detected by default."""
+    skip_bad_rows: bool = False
+    """Skip rows without a text or with an invalid label; by default they are an error."""
     rows: float | None = None
     """Train on a random subset: a number of rows, or a fraction below 1."""
 
@@ -104,7 +108,7 @@ class TextConfig(EncoderConfig):
         if self.rows is not None and not (0 < self.rows < 1 or (self.rows >= 2 and self.rows == int(self.rows))):
             raise UserError(f"--rows must be a whole number of at least 2 or a fraction below 1, got {self.rows:g}")
         if self.task is not None:
-            for name in ("train", "dev", "test", "text", "pair", "label", "label_type"):
+            for name in ("train", "dev", "test", "text", "pair", "label", "label_type", "delimiter", "skip_bad_rows"):
                 if getattr(self, name) != self.default_value(name):
                     raise UserError(
                         f"{option_name(name)} is for your own data; --task {self.task} defines the layout of --data"

@@ -64,6 +64,8 @@ def load_own_files(config: TextConfig) -> tuple[Task, Examples]:
         pair=config.pair,
         label=config.label,
         label_type=config.label_type,
+        delimiter=config.delimiter,
+        skip_bad_rows=config.skip_bad_rows,
         seed=config.seed,
     )
 

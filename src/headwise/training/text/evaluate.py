@@ -22,7 +22,14 @@ BATCH_ROWS = 1000
 
 
 def evaluate(
-    run: Path, data: Path | None = None, *, text: str | None = None, pair: str | None = None, label: str | None = None
+    run: Path,
+    data: Path | None = None,
+    *,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    delimiter: str | None = None,
+    skip_bad_rows: bool = False,
 ) -> dict[str, Any]:
     """Evaluate a run's model on its test split (dev if there is none), or on another labelled file.
 
@@ -32,6 +39,8 @@ def evaluate(
         text: its text column; by default the run's, or detected.
         pair: its second text column.
         label: its label column.
+        delimiter: the delimiter of its columns, for CSV and TSV; detected by default.
+        skip_bad_rows: skip rows without a text or with an invalid label; by default they are an error.
 
     Returns:
         The data, the number of rows, the metrics, the standard error of the primary metric and the baselines.
@@ -51,7 +60,7 @@ def evaluate(
         baselines = compute_baselines(task, own.examples, split)
     else:
         task = Task(name=trained.metrics["task"], label_type=trained.metrics["label_type"], about="")
-        rows = load_labelled_file(trained, data, text=text, pair=pair, label=label)
+        rows = load_labelled_file(trained, data, delimiter, skip_bad_rows, text=text, pair=pair, label=label)
         dataset, baselines = data.name, {}
     scores = score_rows(trained, rows)
     return build_evaluation(
@@ -80,7 +89,9 @@ def score_rows(trained: TextModel, rows: Dataset) -> Any:
     return scores if trained.encoder.label_type == "tokens" else np.stack(scores).astype(np.float64)
 
 
-def load_labelled_file(trained: TextModel, data: Path, **names: str | None) -> Dataset:
+def load_labelled_file(
+    trained: TextModel, data: Path, delimiter: str | None, skip_bad_rows: bool, **names: str | None
+) -> Dataset:
     """Load a labelled file, with the numbers that its labels have in the run.
 
     Raises:
@@ -89,7 +100,8 @@ def load_labelled_file(trained: TextModel, data: Path, **names: str | None) -> D
     label_type = trained.metrics["label_type"]
     if label_type == "ranking":
         raise UserError(f"{data}: rankings are evaluated on the task's own candidates only; omit --data")
-    source = source_from_files([data], label_type)
+    source = source_from_files([data], label_type, delimiter)
     columns = trained.choose_columns(source.head(), labelled=True, **names)
-    rows = read_sources({"all": source}, label_type, text=columns.text, pair=columns.pair, label=columns.label)["all"]
+    names = {"text": columns.text, "pair": columns.pair, "label": columns.label}
+    rows = read_sources({"all": source}, label_type, skip_bad_rows=skip_bad_rows, **names)["all"]
     return rows.data if label_type == "regression" else encode_labels("all", rows, trained.metrics["labels"])

@@ -11,12 +11,14 @@ from transformers import EarlyStoppingCallback
 
 from headwise.guidance import GuidedTrainer
 from headwise.guides import Guide
-from headwise.tasks import Examples
+from headwise.tasks import Examples, summarize
 from headwise.tasks.baselines import compute_baselines
 from headwise.tasks.metrics.labels import column_array
+from headwise.tasks.summary import describe_labels
 from headwise.training.core.arguments import build_encoder_arguments, get_batch_size
 from headwise.training.core.batches import identity_collate
 from headwise.training.core.card import Card
+from headwise.training.core.data_check import length_notes
 from headwise.training.core.defaults import MIN_PATIENCE, choose_settings, describe_choice, fill_unset
 from headwise.training.core.distributed import state
 from headwise.training.core.metrics import Evaluation, SplitResult
@@ -76,6 +78,7 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
 
     def tokenize(self, data: TextData, bundle: TextBundle, scratch_dir: Path) -> None:
         bundle.encoded = tokenize_splits(bundle.encoder, data.examples, scratch_dir)
+        bundle.notes += data_notes(data.examples)
         bundle.notes += truncation_notes(bundle.encoded, bundle.encoder)
 
     def build_trainer(self, data: TextData, bundle: TextBundle, out_dir: Path) -> TextTrainer:
@@ -149,10 +152,17 @@ def keep_logits(outputs: Any, labels: Any) -> Any:
 
 
 def truncation_notes(encoded: dict[str, Dataset], encoder: TextEncoder) -> list[str]:
-    """Return a note with the number of truncated texts, if there are any."""
+    """Return notes with the lengths of the texts and the number of truncated ones."""
     counts = {split: (int(column_array(rows, "truncated").sum()), len(rows)) for split, rows in encoded.items()}
-    parts = [f"{truncated:,} of {total:,} {split} texts" for split, (truncated, total) in counts.items() if truncated]
     limit = f"{encoder.max_length} tokens (--max-length)"
     if encoder.hierarchy is not None:
         limit = f"{encoder.hierarchy[1]} sentences of {encoder.hierarchy[0]} words (--hierarchy)"
-    return [f"truncated to {limit}: {', '.join(parts)}"] if parts else []
+    return length_notes(column_array(encoded["train"], "length"), counts, limit)
+
+
+def data_notes(examples: Examples) -> list[str]:
+    """Return a note with the number of rows of each label, and log warnings about likely mistakes in the data."""
+    summary = summarize(examples)
+    for warning in summary.warnings:
+        logger.warning("%s", warning)
+    return [describe_labels(summary.labels, summary.ratings)]
