@@ -45,8 +45,8 @@ MIN_SEEDS, MAX_SEEDS = 2, 10
 
 #: The demo chooses the number of seeds so that it takes about this many seconds.
 TOTAL_SECONDS = 360
-#: The seconds of a run besides its training: it loads, evaluates and saves a model.
-OVERHEAD_SECONDS = 12
+#: The seconds of a run besides its training: it loads, evaluates and saves a model, while another one is trained.
+OVERHEAD_SECONDS = 6
 
 BENCHMARK = (
     *("--schemes", "distance-aware", "--lengths", 512, 1024, "--repeats", 5),
@@ -64,7 +64,7 @@ RESULTS = {
     "heads.html": "what the model's heads attend to",
     "speed": "the speed of attention",
     "comparison/report.html": "the comparison",
-    "disagreement.html": "the heads of both methods, for a sentence on which they disagree",
+    "disagreement.html": "the heads of both methods for a sentence on which they disagree",
 }
 
 console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
@@ -87,6 +87,7 @@ def write_reviews(directory: Path, num_sentences: Mapping[str, int]) -> None:
 
 def print_section(title: str, text: str) -> None:
     """Print the title of a part of the demo, and what it does."""
+    console.print()
     console.rule(f"[bold]{title}", align="left")
     console.print(text, markup=False)
 
@@ -157,19 +158,19 @@ def choose_num_seeds(seconds_left: float, seconds_per_run: float) -> int:
 
 
 def find_disagreement(first: Path, second: Path) -> int | None:
-    """Return the test row on which two runs disagree most; None if they agree on all.
+    """Return the test row on which two runs disagree although both are sure; None if they agree on all rows.
 
     Args:
         first: a run's directory.
         second: the directory of a run with the same test rows.
     """
     tables = [pq.read_table(run_dir / "predictions.parquet").to_pylist() for run_dir in (first, second)]
-    differences = {}
+    margins = {}
     for row, other in zip(*tables, strict=True):
-        scores, other_scores = row["scores"], other["scores"]
-        if row["split"] == "test" and (scores[0] < scores[1]) != (other_scores[0] < other_scores[1]):
-            differences[row["row"]] = min(abs(scores[0] - scores[1]), abs(other_scores[0] - other_scores[1]))
-    return max(differences, key=lambda row: differences[row], default=None)
+        margin, other_margin = (scores[1] - scores[0] for scores in (row["scores"], other["scores"]))
+        if row["split"] == "test" and margin * other_margin < 0:
+            margins[row["row"]] = min(abs(margin), abs(other_margin))
+    return max(margins, key=lambda row: margins[row], default=None)
 
 
 def prepare_out_dir(out_dir: Path) -> None:
@@ -201,9 +202,10 @@ def compare_methods(data: Path, out_dir: Path, options: dict[str, int], num_seed
     if row is None:
         console.print("\nThe models of the first seed agree on all test sentences.")
         return
-    console.print("\nThe models of the first seed disagree on this test sentence more than on all others:")
-    test = ["--data", data / "test.csv", "--rows", row + 1]
-    run("inspect", *run_dirs, *test, "--out", out_dir / "disagreement.html")
+    with (data / "test.csv").open(newline="", encoding="utf-8") as file:
+        text = next(islice(csv.DictReader(file), row, None))["text"]
+    console.print("\nThe models of the first seed disagree on this test sentence. The page shows their heads:")
+    run("inspect", *run_dirs, "--text", text, "--out", out_dir / "disagreement.html")
 
 
 def main() -> None:

@@ -218,13 +218,17 @@ def check_output(out: Path, force: bool) -> None:
 
 
 def short_names(models: Sequence[str]) -> list[str]:
-    """Return the last part of each path, or the whole paths if these are not distinct.
+    """Return the last parts of each path, as many as are needed for distinct names.
 
-    >>> short_names(["runs/plain", "runs/guided/"]), short_names(["a/0", "b/0"])
-    (['plain', 'guided'], ['a/0', 'b/0'])
+    >>> short_names(["runs/plain", "runs/guided/"]), short_names(["study/a/seed-0", "study/b/seed-0"])
+    (['plain', 'guided'], ['a/seed-0', 'b/seed-0'])
     """
-    names = [Path(model).name or model for model in models]
-    return names if len(set(names)) == len(names) else list(models)
+    paths = [Path(model).parts or (model,) for model in models]
+    for num_parts in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(parts[-num_parts:]) for parts in paths]
+        if len(set(names)) == len(names):
+            return names
+    return list(models)
 
 
 def inspect_file(
