@@ -67,13 +67,16 @@ def evaluate(run: Path, data: Path | None = None, *, trust_remote_code: bool = F
         return pipeline.evaluate(run, data, **check_options(options, pipeline.evaluate, run))
 
 
-def predict(run: Path, data: Path, out: Path, *, trust_remote_code: bool = False, **options: Any) -> int:
+def predict(
+    run: Path, data: Path, out: Path, *, force: bool = False, trust_remote_code: bool = False, **options: Any
+) -> int:
     """Write the predictions of a finished run's model for the rows of a file, in their order.
 
     Args:
         run: the directory of a finished run.
         data: the input file.
         out: the output file. It is not written if an error occurs.
+        force: replace an existing output file.
         trust_remote_code: run the Python code of the run's directory, if it has some.
         options: options of the pipeline; for texts the columns `text` and `pair` of the file.
 
@@ -81,11 +84,13 @@ def predict(run: Path, data: Path, out: Path, *, trust_remote_code: bool = False
         The number of rows without a prediction.
 
     Raises:
-        UserError: there is no such run or file, or a row is invalid.
+        UserError: there is no such run or file, a row is invalid, or the output file exists.
     """
     pipeline = load_pipeline(run)
-    lock = nullcontext() if str(out) == "-" else lock_output(out, is_directory=False)
-    with remote_code(trust_remote_code), lock:
+    is_stream = str(out) == "-"
+    with remote_code(trust_remote_code), nullcontext() if is_stream else lock_output(out, is_directory=False):
+        if out.exists() and not force and not is_stream and not (data.exists() and out.samefile(data)):
+            raise UserError(f"--out {out}: the file exists; --force replaces it")
         return pipeline.predict(run, data, out, **check_options(options, pipeline.predict, run))
 
 

@@ -1,32 +1,14 @@
 """Fingerprints of data splits, which detect data that has changed since a run was trained."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
 
 from headwise.errors import UserError
 from headwise.training.core import run_dir
-
-BATCH_ROWS = 1000
-
-
-def hash_dataset(rows: Dataset, columns: Sequence[str]) -> str:
-    """Return a hash of a split.
-
-    Args:
-        rows: the split.
-        columns: the columns that identify an example, of which those that the split has are hashed.
-    """
-    present = rows.select_columns([name for name in columns if name in rows.column_names]).with_format(None)
-    digest = hashlib.sha256()
-    for batch in present.iter(BATCH_ROWS):
-        digest.update(json.dumps(batch, sort_keys=True, default=str).encode())
-    return digest.hexdigest()
 
 
 def hash_arrays(arrays: Iterable[Any]) -> str:

@@ -26,6 +26,7 @@ from headwise.training.core.environment import describe_device, get_versions, re
 from headwise.training.core.failures import CheckedTrainer
 from headwise.training.core.metrics import Evaluation, build_metrics, count_parameters
 from headwise.training.core.pretrained import is_scheme
+from headwise.training.core.report import write_report
 from headwise.training.core.verdict import judge_run
 
 logger = logging.getLogger(__name__)
@@ -176,8 +177,9 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                     bundle.model.save_pretrained(stage, state_dict=weights)
                     bundle.tokenizer.save_pretrained(stage)
                     write_predictions(stage / run_dir.PREDICTIONS, evaluation)
-                    card = render_card(self.describe(data, metrics), metrics, seed=config.seed)
-                    (stage / run_dir.CARD).write_text(card, encoding="utf-8")
+                    card = self.describe(data, metrics)
+                    (stage / run_dir.CARD).write_text(render_card(card, metrics, seed=config.seed), encoding="utf-8")
+                    write_report(stage, metrics, title=card.title)
                     (stage / run_dir.METRICS).write_text(run_dir.to_json(metrics), encoding="utf-8")
             state().wait_for_everyone()
             return metrics

@@ -18,6 +18,7 @@ from headwise.training.core import run_dir
 from headwise.training.core.environment import autocast, get_device
 from headwise.training.core.pretrained import load_pretrained, loading_errors
 from headwise.training.text.config import TextConfig
+from headwise.training.text.decision import DecisionRule
 from headwise.training.text.encoding import IGNORED_LABEL, TextEncoder
 from headwise.training.text.model import get_model_class
 from headwise.training.text.predictions import fill_word_scores
@@ -44,7 +45,7 @@ class TextModel:
         Raises:
             UserError: the directory contains no finished run, or its files are damaged.
         """
-        metrics = run_dir.read_metrics(run, "label_type", "task", "labels", "inputs")
+        metrics = run_dir.read_metrics(run, "label_type", "task", "labels", "inputs", "decision")
         config = TextConfig.load(run / run_dir.CONFIG)
         model_class = get_model_class(metrics["label_type"], config.classifier)
         with loading_errors(run):
@@ -53,6 +54,7 @@ class TextModel:
         with loading_errors(run / run_dir.METRICS, "not written by headwise, or damaged"):
             inputs = metrics["inputs"]
             hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
+            DecisionRule.from_metrics(metrics)
             encoder = TextEncoder(tokenizer, metrics["label_type"], inputs["pair"], inputs["max_length"], hierarchy)
         return cls(config, metrics, model.to(device or get_device()).eval(), encoder)
 

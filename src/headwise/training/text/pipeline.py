@@ -4,32 +4,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from datasets import Dataset
 from transformers import EarlyStoppingCallback
 
 from headwise.guidance import GuidedTrainer
 from headwise.guides import Guide
 from headwise.tasks import Examples
-from headwise.tasks.baselines import compute_baselines
 from headwise.tasks.metrics.labels import column_array
 from headwise.training.core.arguments import build_task_arguments, get_batch_size
 from headwise.training.core.batches import identity_collate
 from headwise.training.core.card import Card
 from headwise.training.core.distributed import state
-from headwise.training.core.metrics import Evaluation, SplitResult
+from headwise.training.core.metrics import Evaluation
 from headwise.training.core.pipeline import ModelBundle, Pipeline
 from headwise.training.core.trainer import LengthGroupedTrainer
 from headwise.training.text.card import build_card
 from headwise.training.text.config import TextConfig
-from headwise.training.text.data import TextData, fingerprint, load_data
+from headwise.training.text.data import TextData, load_data
 from headwise.training.text.encoding import TextEncoder
-from headwise.training.text.evaluate import evaluate
+from headwise.training.text.evaluate import evaluate, evaluate_scores
 from headwise.training.text.guides import build_guides
 from headwise.training.text.inference import open_inspected
 from headwise.training.text.model import build_model
 from headwise.training.text.predict import predict
-from headwise.training.text.predictions import build_predictions, get_scores
+from headwise.training.text.predictions import get_scores
 
 
 class TextTrainer(LengthGroupedTrainer, GuidedTrainer):
@@ -87,24 +85,17 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
     def evaluate_splits(self, data: TextData, bundle: TextBundle, trainer: Any) -> Evaluation:
         task, examples, encoder = data.task, data.examples, bundle.encoder
         trainer.compute_metrics = None  # it evaluates dev only
-        results = {}
-        for split, encoded in bundle.encoded.items():
-            if split != "train":
-                rows = examples.splits[split]
-                output = trainer.predict(encoder.to_dataset(encoded))
-                scores = get_scores(task, output, rows, encoded, examples.labels)
-                results[split] = SplitResult(
-                    metrics=task.metrics(scores, rows),
-                    standard_error=task.standard_error(scores, rows),
-                    predictions=build_predictions(split, scores, rows),
-                    fingerprint=fingerprint(rows),
-                    baselines=compute_baselines(task, examples, split),
-                )
+        scores = {
+            split: get_scores(
+                task, trainer.predict(encoder.to_dataset(encoded)), examples.splits[split], encoded, examples.labels
+            )
+            for split, encoded in bundle.encoded.items()
+            if split != "train"
+        }
         inputs = {"pair": encoder.pair, "max_length": encoder.max_length, "hierarchy": encoder.hierarchy}
-        extras: dict[str, Any] = {"labels": list(examples.labels), "inputs": inputs}
-        if task.label_type == "classification":
-            extras["most_frequent_label"] = most_frequent_label(examples)
-        return Evaluation(results, extras)
+        evaluation = evaluate_scores(task, examples, scores)
+        evaluation.extras["inputs"] = inputs
+        return evaluation
 
     def describe(self, data: TextData, metrics: dict[str, Any]) -> Card:
         return build_card(self.config, data.task, metrics["labels"])
@@ -117,11 +108,6 @@ def tokenize_splits(encoder: TextEncoder, examples: Examples, directory: Path) -
         split: encoder.encode_dataset(rows, directory / f"{split}.arrow", overwrite=state().is_main_process)
         for split, rows in examples.splits.items()
     }
-
-
-def most_frequent_label(examples: Examples) -> str:
-    """Return the most frequent label of the training rows."""
-    return examples.labels[int(np.bincount(column_array(examples.splits["train"], "label")).argmax())]
 
 
 def dev_metrics(data: TextData, encoded: Dataset) -> Any:
