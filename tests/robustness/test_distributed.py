@@ -74,7 +74,18 @@ def test_a_process_that_dies_is_reported_and_not_waited_for(data: Path, tmp_path
         "HF_DATASETS_CACHE": str(tmp_path / "cache"),
     }
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "headwise"]
-    arguments = ["train", "--data", str(data), "--out", str(out), "--epochs", "400", "--patience", "400", *SMALL]
+    arguments = [
+        "train",
+        "--data",
+        str(data),
+        "--out",
+        str(out),
+        "--epochs",
+        "400",
+        "--early-stopping-patience",
+        "400",
+        *SMALL,
+    ]
     with subprocess.Popen([*command, *arguments], env=environment, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 120
         while last_checkpoint(out) is None:

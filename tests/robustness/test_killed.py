@@ -69,7 +69,7 @@ def everything(out: Path) -> Any:
 
 def runs(data: Path) -> Job:
     """With dropout, whose random numbers go on, and with patience, which is counted on."""
-    options = ("--data", data, *SMALL, "--epochs", "6", "--patience", "2", "--dropout", "0.2")
+    options = ("--data", data, *SMALL, "--epochs", "6", "--early-stopping-patience", "2", "--dropout", "0.2")
     return Job(("train", *options), ("train", "--resume"), "run.yaml", "metrics.json", trained)
 
 

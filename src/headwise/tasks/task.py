@@ -37,7 +37,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class TrainingDefaults:
-    """Default hyperparameters of a task."""
+    """Hyperparameters of a task's paper, for `headwise reproduce`. `headwise train` uses only `max_length`."""
 
     epochs: int
     learning_rate: float

@@ -20,6 +20,7 @@ from headwise.training.core.pretrained import load_pretrained, loading_errors
 from headwise.training.text.config import TextConfig
 from headwise.training.text.decision import DecisionRule
 from headwise.training.text.encoding import IGNORED_LABEL, TextEncoder
+from headwise.training.text.long_text import WINDOW_ROW, pool_windows
 from headwise.training.text.model import get_model_class
 from headwise.training.text.predictions import fill_word_scores
 
@@ -55,7 +56,9 @@ class TextModel:
             inputs = metrics["inputs"]
             hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
             DecisionRule.from_metrics(metrics)
-            encoder = TextEncoder(tokenizer, metrics["label_type"], inputs["pair"], inputs["max_length"], hierarchy)
+            encoder = TextEncoder(
+                tokenizer, metrics["label_type"], inputs["pair"], inputs["max_length"], hierarchy, inputs["long_text"]
+            )
         return cls(config, metrics, model.to(device or get_device()).eval(), encoder)
 
     def choose_columns(self, batch: Batch, *, labelled: bool, **names: str | None) -> Columns:
@@ -106,7 +109,7 @@ class TextModel:
                 if self.encoder.label_type == "tokens":
                     row_logits = self.word_scores(row_logits, encoded, row, len(rows["words"][row]))
                 scores[row] = row_logits
-        return scores
+        return list(pool_windows(scores, encoded[WINDOW_ROW])) if WINDOW_ROW in encoded else scores
 
     def word_scores(self, logits: Any, encoded: Mapping[str, Any], row: int, num_words: int) -> Any:
         """Return the scores of a row's words, given those of its tokens."""

@@ -106,7 +106,7 @@ class TranslationPipeline(Pipeline[TranslationConfig, TranslationData, Translati
             batch_size=get_batch_size(self.config),
             label_smoothing=self.config.smoothing,
             compute_dev_metrics=partial(self.compute_dev_metrics, data, bundle) if selects_by_bleu else None,
-            callbacks=[EarlyStoppingCallback(self.config.patience)],
+            callbacks=[EarlyStoppingCallback(self.config.early_stopping_patience or 5)],
         )
 
     def compute_dev_metrics(self, data: TranslationData, bundle: TranslationBundle) -> dict[str, float]:
