@@ -1,28 +1,27 @@
 """Checks of data splits: lengths of texts, and fingerprints that detect data that has changed since training."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
 
 from headwise.errors import UserError
 from headwise.tasks.summary import describe_lengths
 from headwise.training.core import run_dir
 
-BATCH_ROWS = 1000
 
-
-def length_notes(lengths: Any, truncated: Mapping[str, tuple[int, int]], limit: str) -> list[str]:
+def length_notes(
+    lengths: Any, truncated: Mapping[str, tuple[int, int]], limit: str, verb: str = "truncated to"
+) -> list[str]:
     """Return notes on the lengths of texts: quantiles, and how many texts are truncated.
 
     Args:
         lengths: (rows,), the number of tokens of each training text, after truncation.
         truncated: for each split the number of truncated texts and of all texts.
         limit: the limit of a text, with its unit and option.
+        verb: what happens to longer texts.
 
     >>> length_notes([2, 3, 8, 8], {"train": (1, 4), "dev": (0, 2)}, "8 tokens (--max-length)")
     ['lengths: median 3 tokens, 95% have at most 8, longest 8', \
@@ -33,22 +32,8 @@ def length_notes(lengths: Any, truncated: Mapping[str, tuple[int, int]], limit: 
     if parts:
         count, total = truncated["train"]
         quantile = f"the limit is the {1 - count / max(total, 1):.1%} quantile of train"
-        notes.append(f"truncated to {limit}: {', '.join(parts)}; {quantile}")
+        notes.append(f"{verb} {limit}: {', '.join(parts)}; {quantile}")
     return notes
-
-
-def hash_dataset(rows: Dataset, columns: Sequence[str]) -> str:
-    """Return a hash of a split.
-
-    Args:
-        rows: the split.
-        columns: the columns that identify an example, of which those that the split has are hashed.
-    """
-    present = rows.select_columns([name for name in columns if name in rows.column_names]).with_format(None)
-    digest = hashlib.sha256()
-    for batch in present.iter(BATCH_ROWS):
-        digest.update(json.dumps(batch, sort_keys=True, default=str).encode())
-    return digest.hexdigest()
 
 
 def hash_arrays(arrays: Iterable[Any]) -> str:

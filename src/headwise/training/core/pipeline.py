@@ -8,7 +8,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -27,6 +27,8 @@ from headwise.training.core.environment import describe_device, get_versions, re
 from headwise.training.core.failures import CheckedTrainer
 from headwise.training.core.metrics import Evaluation, build_metrics, count_parameters
 from headwise.training.core.pretrained import is_scheme
+from headwise.training.core.report import write_report
+from headwise.training.core.tune import describe_tuning, read_tuning
 from headwise.training.core.verdict import judge_run
 
 logger = logging.getLogger(__name__)
@@ -114,6 +116,10 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
     def build_trainer(self, data: DataT, bundle: BundleT, out_dir: Path) -> CheckedTrainer:
         """Build the Trainer."""
 
+    def tune(self, data: DataT, bundle: BundleT, scratch_dir: Path, out_dir: Path) -> dict[str, Any]:
+        """Search the learning rate on dev and return the contents of `tuning.json`. All processes call this method."""
+        raise NotImplementedError
+
     def after_training(self, bundle: BundleT, trainer: Any, out_dir: Path) -> None:
         """Change the trained model before it is evaluated, for example average its checkpoints."""
 
@@ -157,6 +163,19 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
             main_process_first(lambda: self.tokenize(data, bundle, scratch_dir))
             if is_main_process:
                 self.log_notes(data, bundle)
+                if resume and run_dir.last_checkpoint(out_dir) is None:
+                    logger.info("no complete checkpoint yet: training starts at the first epoch")
+
+            if getattr(config, "tune", False):
+                chosen = self.tune(data, bundle, scratch_dir, out_dir)["chosen"]
+                self.config = config = replace(config, learning_rate=chosen, tune=False)  # type: ignore[call-arg]
+            tuning = read_tuning(out_dir)
+            if tuning is not None:
+                bundle.notes.append(describe_tuning(tuning))
+                comment = f"# {describe_tuning(tuning)}\n"
+                main_process_only(
+                    lambda: run_dir.atomic_write(out_dir / run_dir.CONFIG, header() + comment + config.to_yaml())
+                )
 
             trainer = self.build_trainer(data, bundle, out_dir)
             reset_peak_memory()
@@ -175,6 +194,8 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                 output=output,
                 train_seconds=train_seconds,
             )
+            if tuning is not None:
+                metrics["tuning"] = tuning
             metrics["verdict"] = judge_run(metrics, from_scratch=is_scheme(config.model))
 
             weights = gather_weights(trainer)
@@ -183,8 +204,9 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                     bundle.model.save_pretrained(stage, state_dict=weights)
                     bundle.tokenizer.save_pretrained(stage)
                     write_predictions(stage / run_dir.PREDICTIONS, evaluation)
-                    card = render_card(self.describe(data, metrics), metrics, seed=config.seed)
-                    (stage / run_dir.CARD).write_text(card, encoding="utf-8")
+                    card = self.describe(data, metrics)
+                    (stage / run_dir.CARD).write_text(render_card(card, metrics, seed=config.seed), encoding="utf-8")
+                    write_report(stage, metrics, title=card.title)
                     (stage / run_dir.METRICS).write_text(run_dir.to_json(metrics), encoding="utf-8")
             state().wait_for_everyone()
             return metrics

@@ -8,6 +8,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from headwise import tasks
+from headwise.training.core.metrics import DETAILS
+from headwise.training.core.result_tables import format_details, select_split
 from headwise.training.core.run_dir import RunResult
 
 #: The arguments of `headwise predict` by label type, if they are not those of a file of examples.
@@ -21,9 +23,13 @@ def format_result(result: RunResult) -> str:
     for split, values in metrics["metrics"].items():
         lines.append(format_metrics(split, values, metrics["primary_metric"], metrics["standard_error"][split]))
         lines += format_baselines(metrics["baselines"].get(split, {}), metrics["primary_metric"])
+    lines += [f"  note: {note}" for note in metrics["baseline_notes"]]
+    if (split := select_split(metrics)) is not None:
+        details = {name: metrics[name].get(split) for name in DETAILS}
+        lines += format_details(details, metrics.get("labels", ()), split)
     lines.append(f"Verdict on {metrics['verdict']}")
     arguments = PREDICT_ARGUMENTS.get(metrics["label_type"], "FILE --out LABELLED")
-    lines.append(f"The model, its card and its predictions are in {result.run_dir}")
+    lines.append(f"The model, its card, its predictions and a report (report.html) are in {result.run_dir}")
     lines.append(f"To use the model: headwise predict {quote(str(result.run_dir))} {arguments}")
     return "\n".join(lines)
 
@@ -35,6 +41,9 @@ def format_evaluation(evaluation: dict[str, Any]) -> str:
         f"{evaluation['dataset']} ({evaluation['rows']:,} rows)",
         format_metrics("metrics", evaluation["metrics"], primary_metric, evaluation["standard_error"]),
         *format_baselines(evaluation["baselines"], primary_metric),
+        *(f"  note: {note}" for note in evaluation["baseline_notes"]),
+        *format_details(evaluation, evaluation.get("labels", ()), "data"),
+        f"Verdict: {evaluation['verdict']}",
     ]
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from headwise.tasks.metrics import clicks
 from headwise.tasks.metrics.clicks import METRICS, ClickMetrics
 from headwise.tasks.mind import MIND, Split
 from headwise.training.core.arguments import build_encoder_arguments, get_batch_size
-from headwise.training.core.card import Card, short_name
+from headwise.training.core.card import UNKNOWN, Card, describe_base_model, short_name
 from headwise.training.core.defaults import MIN_PATIENCE, Settings, fill_unset
 from headwise.training.core.distributed import state
 from headwise.training.core.environment import autocast, get_device
@@ -151,7 +151,11 @@ class RecommendationPipeline(Pipeline[RecommendationConfig, RecommendationData, 
 
     def describe(self, data: RecommendationData, metrics: dict[str, Any]) -> Card:
         return Card(
-            header={"library_name": "headwise", "tags": ["headwise", "recommendation"]},
+            header={
+                "library_name": "headwise",
+                "tags": ["headwise", "recommendation"],
+                **({"license": UNKNOWN} if is_scheme(self.config.model) else describe_base_model(self.config.model)),
+            },
             title=f"{short_name(self.config.model)} for news recommendation",
             description="A news recommender based on titles and clicks.",
             error_method="its variance over impressions",

@@ -18,7 +18,9 @@ from headwise.training.core import run_dir
 from headwise.training.core.environment import autocast, get_device
 from headwise.training.core.pretrained import load_pretrained, loading_errors
 from headwise.training.text.config import TextConfig
+from headwise.training.text.decision import DecisionRule
 from headwise.training.text.encoding import IGNORED_LABEL, TextEncoder
+from headwise.training.text.long_text import WINDOW_ROW, pool_windows
 from headwise.training.text.model import get_model_class
 from headwise.training.text.predictions import fill_word_scores
 
@@ -44,7 +46,7 @@ class TextModel:
         Raises:
             UserError: the directory contains no finished run, or its files are damaged.
         """
-        metrics = run_dir.read_metrics(run, "label_type", "task", "labels", "inputs")
+        metrics = run_dir.read_metrics(run, "label_type", "task", "labels", "inputs", "decision")
         config = TextConfig.load(run / run_dir.CONFIG)
         model_class = get_model_class(metrics["label_type"], config.classifier)
         with loading_errors(run):
@@ -53,7 +55,10 @@ class TextModel:
         with loading_errors(run / run_dir.METRICS, "not written by headwise, or damaged"):
             inputs = metrics["inputs"]
             hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
-            encoder = TextEncoder(tokenizer, metrics["label_type"], inputs["pair"], inputs["max_length"], hierarchy)
+            DecisionRule.from_metrics(metrics)
+            encoder = TextEncoder(
+                tokenizer, metrics["label_type"], inputs["pair"], inputs["max_length"], hierarchy, inputs["long_text"]
+            )
         return cls(config, metrics, model.to(device or get_device()).eval(), encoder)
 
     def choose_columns(self, batch: Batch, *, labelled: bool, **names: str | None) -> Columns:
@@ -104,7 +109,7 @@ class TextModel:
                 if self.encoder.label_type == "tokens":
                     row_logits = self.word_scores(row_logits, encoded, row, len(rows["words"][row]))
                 scores[row] = row_logits
-        return scores
+        return list(pool_windows(scores, encoded[WINDOW_ROW])) if WINDOW_ROW in encoded else scores
 
     def word_scores(self, logits: Any, encoded: Mapping[str, Any], row: int, num_words: int) -> Any:
         """Return the scores of a row's words, given those of its tokens."""
