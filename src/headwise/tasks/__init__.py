@@ -2,6 +2,7 @@
 
 from headwise.tasks.benchmarks import get_task, list_tasks
 from headwise.tasks.load_files import load_files
+from headwise.tasks.load_ranking import load_ranking
 from headwise.tasks.summary import DataSummary, summarize
 from headwise.tasks.task import Examples, LabelType, Task, TrainingDefaults
 
@@ -14,5 +15,6 @@ __all__ = [
     "get_task",
     "list_tasks",
     "load_files",
+    "load_ranking",
     "summarize",
 ]

@@ -104,7 +104,8 @@ class BadRows:
         ]
         more = self.count - len(rows)
         end = f" and {more:,} more" if more else ""
-        return f"{files[0]}: {self.count:,} of {self.total:,} rows are invalid: {', '.join(rows)}{end}"
+        start = "" if len(files) > 1 else f"{files[0]}: "
+        return f"{start}{self.count:,} of {self.total:,} rows are invalid: {', '.join(rows)}{end}"
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,10 @@ def find_in_directory(directory: Path, is_readable: Callable[[Path], bool]) -> S
     splits = group_by_split(files)
     if not splits and len(files) > 1:
         names = ", ".join(path.name for path in files)
-        raise UserError(f"{directory}: several files: {names}; name one of them, or call them train, dev and test")
+        hint = "; for a ranking, use --label-type ranking" if "queries" in names else ""
+        raise UserError(
+            f"{directory}: several files: {names}; name one of them, or call them train, dev and test{hint}"
+        )
     return splits or {"all": files}
 
 

@@ -8,6 +8,7 @@ from headwise.tasks import hub
 from headwise.tasks.arrow_cache import Source
 from headwise.tasks.build_examples import build_examples, read_sources, source_from_files
 from headwise.tasks.find_splits import find_splits, split_from_name
+from headwise.tasks.load_ranking import load_ranking
 from headwise.tasks.task import Examples, LabelType, Task
 
 Data = Path | str | Sequence[Path | str]
@@ -36,7 +37,7 @@ def load_files(
             validation) and test; or `hub:owner/name`, a data set of the Hugging Face hub.
         train, dev, test: The files of each split, instead of `data`.
         text, pair, label: The columns; by default they are chosen by their names.
-        label_type: The type of the labels.
+        label_type: The type of the labels. For "ranking", `data` is a directory that `load_ranking` loads.
         separator: Separates the labels of a multi-label row, unless they are a list.
         delimiter: Separates the columns of CSV and TSV files; by default it is recognized.
         skip_bad_rows: Skip rows without a valid text or label, with a warning; by default they are an error.
@@ -46,9 +47,11 @@ def load_files(
     Raises:
         UserError: The data does not exist or is invalid.
     """
-    sources = find_sources(data, {"train": train, "dev": dev, "test": test}, label_type, delimiter)
     if label_type == "ranking":
-        raise UserError("--label-type ranking is for built-in tasks; use pairs with the labels 0 and 1 instead")
+        if train is not None or dev is not None or test is not None or not isinstance(data, Path | str):
+            raise UserError("a ranking needs one directory as data (--data), or headwise.tasks.load_ranking")
+        return load_ranking(data, delimiter=delimiter, skip_bad_rows=skip_bad_rows, seed=seed)
+    sources = find_sources(data, {"train": train, "dev": dev, "test": test}, label_type, delimiter)
     rows = read_sources(
         sources,
         label_type,

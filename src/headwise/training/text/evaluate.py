@@ -62,7 +62,7 @@ def evaluate(
         task, split = own.task, "test" if "test" in own.examples.splits else "dev"
         rows = own.examples.splits[split]
         config = trained.config
-        paths = (*config.data, *config.train, *config.dev, *config.test)
+        paths = (*config.data, *config.train, *config.dev, *config.test, *config.queries, *config.documents)
         check_unchanged(run, split, fingerprint(rows), paths)
         dataset = f"{task.name}, {split}: {own.description}"
         baselines = compute_baselines(task, own.examples)
