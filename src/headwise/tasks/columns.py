@@ -1,5 +1,6 @@
 """The choice of the columns of text, second text and label."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
@@ -7,6 +8,9 @@ from typing import Any
 
 from headwise.errors import UserError
 from headwise.tasks.formats import Batch, format_names, missing_column
+
+#: Two words with letters.
+SEVERAL_WORDS = re.compile(r"[^\W\d_]\S*\s+\S*[^\W\d_]")
 
 #: Known names of columns; upper and lower case are equal.
 TEXT_NAMES = (
@@ -100,6 +104,7 @@ def choose_columns(
         label = find_known_column(batch, unused(), LABEL_NAMES, "label")
     if text is None:
         texts = [name for name in unused() if has_text(batch.columns[name])]
+        texts = [name for name in texts if has_words(batch.columns[name])] or texts
         if len(texts) == 2 and pair is None and (label is not None or not labelled):
             raise UserError(
                 f"{batch.path}: {texts[0]} and {texts[1]} have texts; for text pairs, set --text {quote(texts[0])} "
@@ -144,6 +149,17 @@ def only_column(names: Sequence[str], batch: Batch, role: str) -> str:
 def has_text(values: Sequence[Any]) -> bool:
     """Return whether a column has a value that is a text and not a number."""
     return any(isinstance(value, str | list) and not is_number(value) for value in values)
+
+
+def has_words(values: Sequence[Any]) -> bool:
+    """Return whether most values have several words, unlike names, dates and identifiers.
+
+    >>> has_words(["A fine film.", "Dull", "Go and see it"]), has_words(["2026-11-16 12:00", "libc6"])
+    (True, False)
+    """
+    texts = [" ".join(map(str, value)) if isinstance(value, list) else value for value in values]
+    present = [text for text in texts if isinstance(text, str) and text.strip()]
+    return 2 * sum(SEVERAL_WORDS.search(text) is not None for text in present) > len(present)
 
 
 def is_number(value: Any) -> bool:
