@@ -64,7 +64,7 @@ RESULTS = {
     "heads.html": "what the model's heads attend to",
     "speed": "the speed of attention",
     "comparison/report.html": "the comparison",
-    "disagreement.html": "the heads of both methods for a sentence on which they disagree",
+    "disagreement.html": "the heads of two models for a sentence on which they disagree",
 }
 
 console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
@@ -197,7 +197,7 @@ def prepare_out_dir(out_dir: Path) -> None:
 
 
 def compare_methods(data: Path, out_dir: Path, options: dict[str, int], num_seeds: int) -> None:
-    """Compare the methods, and write a page of a sentence on which the models of the first seed disagree."""
+    """Compare the methods, and show a sentence on which two models disagree."""
     print_section(
         "5. Is another method better?",
         "The unchanged model is compared with the same model with distance-aware attention, which adds two parameters "
@@ -209,15 +209,22 @@ def compare_methods(data: Path, out_dir: Path, options: dict[str, int], num_seed
     seeds = ["--seeds", num_seeds, "--jobs", min(2, os.cpu_count() or 1)]
     study_dir = out_dir / "comparison"
     run("compare", "--data", data, "--methods", *methods, *training, *seeds, "--out", study_dir)
-    run_dirs = [study_dir / "runs" / data.name / name / "seed-0" for name in METHODS]
-    row = find_disagreement(*run_dirs)
+    show_disagreement(data, out_dir, study_dir / "runs" / data.name / "distance-aware" / "seed-0")
+
+
+def show_disagreement(data: Path, out_dir: Path, other: Path) -> None:
+    """Write a page of a test sentence on which the model and another one disagree."""
+    row = find_disagreement(out_dir / "model", other)
     if row is None:
-        console.print("\nThe models of the first seed agree on all test sentences.")
+        console.print("\nThe models agree on all test sentences.")
         return
     with (data / "test.csv").open(newline="", encoding="utf-8") as file:
         text = next(islice(csv.DictReader(file), row, None))["text"]
-    console.print("\nThe models of the first seed disagree on this test sentence. The page shows their heads:")
-    run("inspect", *run_dirs, "--text", text, "--out", out_dir / "disagreement.html")
+    console.print(
+        "\nThe model of part 1 and the distance-aware model of the first seed disagree on this test sentence. The page "
+        "shows their answers and their heads."
+    )
+    run("inspect", out_dir / "model", other, "--text", text, "--out", out_dir / "disagreement.html")
 
 
 def main() -> None:

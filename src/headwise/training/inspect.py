@@ -220,11 +220,14 @@ def check_output(out: Path, force: bool) -> None:
 def short_names(models: Sequence[str]) -> list[str]:
     """Return the last parts of each path, as many as are needed for distinct names.
 
-    >>> short_names(["runs/plain", "runs/guided/"]), short_names(["study/a/seed-0", "study/b/seed-0"])
-    (['plain', 'guided'], ['a/seed-0', 'b/seed-0'])
+    The runs of a study are named by their method and seed.
+
+    >>> short_names(["runs/plain", "runs/guided/"]), short_names(["study/a/seed-0", "study/b/seed-1"])
+    (['plain', 'guided'], ['a/seed-0', 'b/seed-1'])
     """
     paths = [Path(model).parts or (model,) for model in models]
-    for num_parts in range(1, max(map(len, paths)) + 1):
+    has_seeds = any(parts[-1].startswith("seed-") for parts in paths) and len({parts[:-1] for parts in paths}) > 1
+    for num_parts in range(2 if has_seeds else 1, max(map(len, paths)) + 1):
         names = ["/".join(parts[-num_parts:]) for parts in paths]
         if len(set(names)) == len(names):
             return names
