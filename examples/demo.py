@@ -38,7 +38,7 @@ EPOCHS = 4
 LEARNING_RATE = "1e-4"
 
 #: The comparison trains on fewer sentences and for fewer epochs, to have time for more seeds.
-COMPARISON = {"rows": 200, "epochs": 3}
+COMPARISON = {"rows": 200, "epochs": 4}
 METHODS = {
     "unchanged": f"--model {quote(MODEL)}",
     "distance-aware": f"--model {quote(MODEL)} --retrofit distance-aware",
