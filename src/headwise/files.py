@@ -27,6 +27,10 @@ MAX_JSON_BYTES = 2**26  # of a file that is one JSON value
 MAX_YAML_BYTES = 2**20
 MAX_NESTING = 100  # of JSON and YAML
 
+#: Compressed parts of Parquet files and archives may be larger than this only up to a ratio.
+MAX_RATIO_FREE_BYTES = 2**28
+MAX_COMPRESSION_RATIO = 100
+
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -289,7 +293,11 @@ def parse_yaml(text: str, location: str) -> Any:
         UserError: It is not YAML, is nested too deeply, or has an alias or an invalid value.
     """
     try:
-        return yaml.load(text, YamlLoader)
+        loader = YamlLoader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = "" if mark is None else f", line {mark.line + 1}"

@@ -76,3 +76,17 @@ def test_names_dates_and_identifiers_are_not_texts(other: list[str]) -> None:
 def test_a_label_of_single_words_is_told_from_the_text() -> None:
     columns = {"utterance": ["Where is my card?", "I lost it"], "purpose": ["card_arrival", "lost"]}
     assert choose_columns(Batch(Path("a.csv"), [0, 1], [2, 3], columns)) == Columns("utterance", None, "purpose")
+
+
+def test_a_second_column_of_texts_is_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    columns = {"text": ["a b c", "d"], "summary": ["e f g", "h i j"], "source": ["x", "y"], "label": ["1", "2"]}
+    batch = Batch(Path("a.csv"), [0, 1], [2, 3], columns)
+    with caplog.at_level("INFO"):
+        assert choose_columns(batch) == Columns("text", None, "label")
+        assert caplog.messages == [
+            "a.csv: the texts of text are used, not those of summary; for text pairs, set --text and --pair"
+        ]
+        caplog.clear()
+        choose_columns(batch, text="text")
+        choose_columns(batch, labelled=False)
+        assert not caplog.messages

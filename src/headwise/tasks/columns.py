@@ -1,6 +1,6 @@
 """The choice of the columns of text, second text and label."""
 
-import re
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
@@ -9,8 +9,7 @@ from typing import Any
 from headwise.errors import UserError
 from headwise.tasks.formats import Batch, format_names, missing_column
 
-#: Two words with letters.
-SEVERAL_WORDS = re.compile(r"[^\W\d_]\S*\s+\S*[^\W\d_]")
+logger = logging.getLogger(__name__)
 
 #: Known names of columns; upper and lower case are equal.
 TEXT_NAMES = (
@@ -96,6 +95,7 @@ def choose_columns(
     def unused() -> list[str]:
         return [name for name in names if name not in (text, pair, label)]
 
+    is_detected = text is None and pair is None
     if text is None and pair is None:
         text, pair = find_known_pair(unused())
     if text is None:
@@ -104,7 +104,7 @@ def choose_columns(
         label = find_known_column(batch, unused(), LABEL_NAMES, "label")
     if text is None:
         texts = [name for name in unused() if has_text(batch.columns[name])]
-        texts = [name for name in texts if has_words(batch.columns[name])] or texts
+        texts = [name for name in texts if has_sentences(batch.columns[name])] or texts
         if len(texts) == 2 and pair is None and (label is not None or not labelled):
             raise UserError(
                 f"{batch.path}: {texts[0]} and {texts[1]} have texts; for text pairs, set --text {quote(texts[0])} "
@@ -113,6 +113,15 @@ def choose_columns(
         text = only_column(texts, batch, "text")
     if label is None and labelled:
         label = only_column(unused(), batch, "label")
+    if is_detected and labelled and pair is None:
+        others = [name for name in unused() if has_sentences(batch.columns[name])]
+        if others:
+            logger.info(
+                "%s: the texts of %s are used, not those of %s; for text pairs, set --text and --pair",
+                batch.path,
+                text,
+                format_names(others),
+            )
     return Columns(text, pair, label)
 
 
@@ -151,15 +160,10 @@ def has_text(values: Sequence[Any]) -> bool:
     return any(isinstance(value, str | list) and not is_number(value) for value in values)
 
 
-def has_words(values: Sequence[Any]) -> bool:
-    """Return whether most values have several words, unlike names, dates and identifiers.
-
-    >>> has_words(["A fine film.", "Dull", "Go and see it"]), has_words(["2026-11-16 12:00", "libc6"])
-    (True, False)
-    """
-    texts = [" ".join(map(str, value)) if isinstance(value, list) else value for value in values]
-    present = [text for text in texts if isinstance(text, str) and text.strip()]
-    return 2 * sum(SEVERAL_WORDS.search(text) is not None for text in present) > len(present)
+def has_sentences(values: Sequence[Any]) -> bool:
+    """Return whether most values are texts of several words."""
+    counts = [len(value.split()) for value in values if isinstance(value, str)]
+    return sum(count >= 3 for count in counts) > len(values) / 2
 
 
 def is_number(value: Any) -> bool:
