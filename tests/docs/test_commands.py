@@ -164,7 +164,7 @@ def run_page(page: Path, max_commands: int | None = None) -> list[str]:
 def test_first_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fixtures.write_files(tmp_path)
-    assert run_page(README, max_commands=3) == ["train", "evaluate", "predict"]
+    assert run_page(README, max_commands=3) == ["train", "predict", "inspect"]
 
 
 @pytest.mark.slow
