@@ -135,7 +135,7 @@ def parquet_writer(path: Path, out: Path, source_schema: pa.Schema) -> Iterator[
 def infer_schema(columns: Columns, source_schema: pa.Schema) -> pa.Schema:
     """Return the schema of a batch: types of the source where it has the column, else those of the values."""
     types = {name: pa.array(list(values)).type for name, values in columns.items()}
-    types |= {name: pa.float64() for name in types if name.startswith("probability_")}
+    types |= {name: pa.float64() for name in types if name.startswith(("probability_", "confidence"))}
     types |= {name: pa.string() for name, arrow_type in types.items() if pa.types.is_null(arrow_type)}
     return pa.schema(
         [
