@@ -11,6 +11,7 @@ import pytest
 from huggingface_hub import ModelCard, ModelCardData
 from sklearn.metrics import confusion_matrix
 
+from headwise.inspection import draw_curves
 from headwise.training import RunResult, TextConfig, evaluate, predict, train
 from headwise.training.core.card import describe_base_model
 from headwise.training.core.printing import format_evaluation, format_result
@@ -206,3 +207,18 @@ def test_base_models(model: str, base_model: str | None, tmp_path: Path, monkeyp
         (tmp_path / model / "config.json").write_text('{"_name_or_path": "/home/me/model"}')
     assert describe_base_model(model).get("base_model") == base_model
     assert describe_base_model(model)["license"] == "unknown"
+
+
+def test_the_report_of_a_guided_run_shows_the_guides_term(bert: Path, reviews: Path, tmp_path: Path) -> None:
+    curves: list[dict[str, Any]] = []
+
+    def draw(runs: dict[str, Any], **options: str) -> Any:
+        curves.append(runs)
+        return draw_curves(runs, **options)
+
+    config = TextConfig(data=(str(reviews),), model=str(bert), epochs=1, guides=("mdg",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headwise.inspection.draw_curves", draw)
+        train(config, tmp_path / "run")
+    assert [list(runs) for runs in curves] == [["eval_accuracy"], ["task_loss"], ["guide/MapDiscrimination"]]
+    assert all(len(curve) == 1 for runs in curves[:1] for (curve,) in runs.values()), "one epoch is one point"
