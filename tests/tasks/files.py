@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -30,6 +31,11 @@ def write_file(path: Path, columns: Columns) -> Path:
             uncompressed.write_text("".join(lines), encoding="utf-8")
         case ".parquet":
             pq.write_table(pa.table(dict(columns)), uncompressed)
+        case ".xlsx":
+            workbook = openpyxl.Workbook()
+            for row in [tuple(columns), *rows]:
+                workbook.active.append(row)
+            workbook.save(uncompressed)
     if uncompressed != path:
         path.write_bytes(gzip.compress(uncompressed.read_bytes()))
         uncompressed.unlink()

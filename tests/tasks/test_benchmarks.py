@@ -11,7 +11,7 @@ from datasets import ClassLabel, Dataset, DatasetDict
 
 from headwise.errors import UserError
 from headwise.tasks import Examples, get_task, hub, list_tasks, load_files
-from headwise.tasks.benchmarks.retrieval import rank_bm25
+from headwise.tasks.ranking import rank_bm25
 from tests.tasks.files import Columns, sample_columns, write_file
 
 

@@ -21,6 +21,8 @@ def head(*names: str) -> Batch:
         (("id", "title", "text", "label"), Columns("text", None, "label")),
         (("gold_label", "sentence1", "sentence2"), Columns("sentence1", "sentence2", "gold_label")),
         (("label", "premise", "hypothesis", "genre"), Columns("premise", "hypothesis", "label")),
+        (("question", "passage", "label"), Columns("question", "passage", "label")),
+        (("Label", "Question1", "Question2"), Columns("Question1", "Question2", "Label")),
         (("utterance", "purpose"), None),
         (("utterance", "label"), Columns("utterance", None, "label")),
         (("text", "purpose"), Columns("text", None, "purpose")),
@@ -51,3 +53,14 @@ def test_given_columns_take_precedence() -> None:
 def test_a_missing_column_raises_an_error_with_the_existing_columns() -> None:
     with pytest.raises(UserError, match=r"a\.csv: no column 'stars'; the columns are text, label"):
         choose_columns(head("text", "label"), label="stars")
+
+
+def test_two_columns_of_texts_lead_to_a_hint() -> None:
+    message = (
+        r"a\.csv: headline and full article have texts; for text pairs, set --text headline --pair 'full article', "
+        "for one text --text"
+    )
+    with pytest.raises(UserError, match=message):
+        choose_columns(head("headline", "full article", "label"))
+    with pytest.raises(UserError, match=r"not clear; name it with --text; for text pairs, set --text and --pair; the"):
+        choose_columns(head("headline", "article", "source", "label"))

@@ -1,15 +1,18 @@
 """All formats give the same rows; invalid files raise errors that name file and line."""
 
 import gzip
+import os
+import sys
 from pathlib import Path
 
+import numpy as np
+import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from headwise.errors import UserError
-from headwise.tasks import formats
-from headwise.tasks.formats import read_batches, read_head
+from headwise.tasks.formats import excel, read_batches, read_head
 from tests.tasks.files import sample_columns, write_file
 
 FORMATS = ("csv", "tsv", "jsonl", "json", "parquet")
@@ -24,7 +27,7 @@ def read_texts(path: Path) -> list[str]:
 def test_every_format_gives_the_same_rows(
     tmp_path: Path, extension: str, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "BATCH_ROWS", 7)
+    monkeypatch.setattr("headwise.tasks.formats.batch.BATCH_ROWS", 7)
     columns = sample_columns(20)
     path = write_file(tmp_path / f"rows.{extension}{suffix}", columns)
     batches = list(read_batches(path))
@@ -68,13 +71,19 @@ INVALID_FILES = {
     "list.jsonl": (b'{"text": "a"}\n["b"]\n', "line 2: expected a JSON object"),
     "array.json": (b'[{"text": "a"}]\n', "a JSON array; expected one object per line"),
     "half.jsonl": (b'{"text": "\\ud83d\\ude00"}\n{"text": "cut \\ud83d"}\n', "line 2: contains a lone surrogate"),
-    "gap.jsonl": (b'{"text": "a"}\n{"label": "b"}\n', "line 2: no column 'text'; the columns are label"),
+    "gap.jsonl": (b'{"label": "a"}\n{"label": "b"}\n', "no column 'text'; the columns are label"),
+    "deep.jsonl": (b'{"text": "a"}\n{"text": ' + b"[" * 100_000 + b"\n", "line 2: invalid JSON: nested more than 100"),
+    "deep101.jsonl": (b'{"text": ' + b"[" * 101 + b"]" * 101 + b"}\n", "line 1: invalid JSON: nested more than 100"),
+    "digits.jsonl": (b'{"text": ' + b"1" * 5000 + b"}\n", "line 1: invalid JSON: a number has too many digits"),
+    "columns.csv": (b",".join(b"c%d" % i for i in range(5000)) + b"\n", "c18, c19 and 4,980 others"),
     "column.csv": (b"body,label\na,1\n", "no column 'text'; the columns are body, label"),
     "empty.csv": (b"", "the file is empty"),
     "not.parquet": (b"text,label\n", "invalid Parquet file"),
-    "not.csv.gz": (b"text,label\n", "invalid gzip file"),
-    "not.parquet.gz": (b"text,label\n", "invalid or incomplete gzip file"),
-    "rows.xlsx": (b"", "unknown format '.xlsx'; expected .csv"),
+    "damaged.csv.gz": (gzip.compress(b"text,label\n")[:10] + b"\xff" * 20, "invalid gzip file after line 0"),
+    "not.parquet.gz": (b"text,label\n", "invalid Parquet file"),
+    "damaged.parquet.gz": (gzip.compress(b"text,label\n")[:14], "invalid or incomplete gzip file"),
+    "not.xlsx": (b"text,label\n", "invalid Excel file (File is not a zip file)"),
+    "rows.xls": (b"", "unknown format '.xls'; expected .csv"),
     "return.csv": (b"text,label\na\rb,1\n", "line 2: a carriage return"),
 }
 
@@ -116,8 +125,121 @@ def test_a_missing_file_raises_an_error(tmp_path: Path) -> None:
 def test_an_unclosed_quote_does_not_read_the_rest_of_a_large_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "MAX_FIELD_LENGTH", 1000)
+    monkeypatch.setenv("HEADWISE_MAX_LINE_BYTES", "1000")
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(b'text,label\na,1\n"b,2\n' + b"more,1\n" * 10_000))
-    with pytest.raises(UserError, match="line 3: a quote is never closed"):
+    with pytest.raises(
+        UserError, match=r"line 3: the 144 lines from here have 1,006 bytes without an end, .*a quote may not be closed"
+    ):
         read_texts(path)
+
+
+def test_gzip_is_recognized_by_content(tmp_path: Path) -> None:
+    for extension in FORMATS:
+        gzipped = write_file(tmp_path / f"rows.{extension}.gz", sample_columns(20))
+        unnamed = gzipped.rename(tmp_path / f"gzipped.{extension}")
+        assert read_texts(unnamed) == sample_columns(20)["text"]
+        plain = write_file(tmp_path / f"plain.{extension}", sample_columns(20))
+        assert read_texts(plain.rename(tmp_path / f"plain.{extension}.gz")) == sample_columns(20)["text"]
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_delimiters_are_recognized_in_the_header(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "a.csv"
+    rows = [("id", "text", "label"), ("1", "a, b", "x"), ("2", f'"c{delimiter}d"', "y")]
+    path.write_text("".join(delimiter.join(row) + "\n" for row in rows))
+    assert read_texts(path) == ["a, b", f"c{delimiter}d"]
+
+
+def test_the_delimiter_line_of_excel_is_not_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("sep=;\ntext,as written;label\na,b;1\n")
+    batch = read_head(path)
+    assert batch.columns == {"text,as written": ("a,b",), "label": ("1",)}
+    assert list(batch.lines) == [3]
+
+
+def test_a_delimiter_can_be_given(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text:label\na, b; c:1\n")
+    assert next(read_batches(path, delimiter=":")).columns == {"text": ("a, b; c",), "label": ("1",)}
+    with pytest.raises(UserError, match=r"line 2: expected 1 fields .*got 2; if the columns .* set --delimiter"):
+        list(read_batches(path))
+    with pytest.raises(UserError, match="--delimiter is for CSV and TSV files"):
+        read_batches(write_file(tmp_path / "a.jsonl", sample_columns(2)), delimiter=":")
+
+
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
+    fifo = tmp_path / "pipe.csv"
+    os.mkfifo(fifo)
+    with pytest.raises(UserError, match=r"pipe\.csv: is a pipe, socket or device, expected a regular file"):
+        read_batches(fifo)
+    device = tmp_path / "zero.jsonl"
+    device.symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=r"zero\.jsonl: is a pipe, socket or device"):
+        read_batches(device)
+
+
+PARQUET_VALUES = {
+    "timestamp": (
+        pa.array([0, 10**15], pa.timestamp("s")),
+        r"row 2: column 'other': the timestamp\[ms\] cannot be read",
+    ),
+    "bytes": (pa.array([b"a", b"\xff"], pa.binary()), r"row 2: column 'other': not UTF-8 \(byte 1 of the value\)"),
+    "string": (
+        pa.Array.from_buffers(
+            pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff")]
+        ),
+        r"row 2: column 'other': not UTF-8 \(byte 1 of the value\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PARQUET_VALUES)
+def test_values_without_a_python_equivalent_raise_errors(tmp_path: Path, case: str) -> None:
+    array, message = PARQUET_VALUES[case]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"], "other": array}), path)
+    assert read_texts(path) == ["a", "b"], "columns that are not used do not matter"
+    with pytest.raises(UserError, match=message) as raised:
+        read_head(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_bytes_of_a_parquet_file_are_text_if_they_are_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": pa.array(["café".encode(), None], pa.binary())}), path)
+    assert read_head(path).columns["text"] == ["café", None]
+
+
+def test_excel_files(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "a.xlsx", {"text": ["one", None, "three"], "label": ["x", "y", 3], "note": [None] * 3})
+    batch = read_head(path)
+    assert batch.columns == {"text": ["one", None, "three"], "label": ["x", "y", 3], "note": [None, None, None]}
+    assert batch.location(2) == f"{path}, row 4"
+    assert list(next(read_batches(path, ["label"])).columns) == ["label"]
+    with pytest.raises(UserError, match=r"a\.xlsx: no column 'stars'; the columns are text, label, note"):
+        next(read_batches(path, ["stars"]))
+
+
+def test_excel_files_need_openpyxl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_file(tmp_path / "a.xlsx", {"text": ["one"], "label": ["x"]})
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(UserError, match=r"needs openpyxl; pip install 'headwise\[excel\]'"):
+        read_head(path)
+
+
+def test_only_the_first_sheet_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    workbook = openpyxl.Workbook()
+    workbook.active.append(["text"])
+    workbook.active.append(["one"])
+    workbook.create_sheet("Other").append(["text"])
+    workbook.save(tmp_path / "a.xlsx")
+    assert read_head(tmp_path / "a.xlsx").columns == {"text": ["one"]}
+    assert "only the first sheet, Sheet, is read, not Other" in caplog.text
+
+
+def test_large_excel_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(excel, "MAX_EXCEL_BYTES", 1000)
+    with pytest.raises(UserError, match=r"bytes when decompressed, at most 1,000 are allowed; save it as CSV"):
+        read_head(write_file(tmp_path / "a.xlsx", sample_columns(100)))

@@ -1,6 +1,7 @@
 """Loading of the user's own data, and its errors."""
 
 import os
+import re
 import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,7 +59,11 @@ def test_a_directory_of_splits(tmp_path: Path, dev: str) -> None:
     write_file(tmp_path / "notes.csv", sample_columns(3))
     _, examples = load_files(tmp_path)
     assert sizes(examples) == {"train": 30, "dev": 6, "test": 8}
-    assert "split as given. 8 of test's texts are in train too." in examples.recipe
+    duplicates = (
+        "8 of test's texts are in train too, 6 of dev's texts are in train too, 6 of test's texts are in dev too"
+    )
+    assert examples.duplicates == duplicates
+    assert f"split as given. {duplicates}." in examples.recipe
     (tmp_path / "my_test.csv.gz").unlink()
     assert "6 of dev's texts are in train too." in load_files(tmp_path)[1].recipe
 
@@ -248,6 +253,72 @@ def test_missing_and_ambiguous_files_raise_errors(tmp_path: Path) -> None:
     os.rename(tmp_path / "one.csv", tmp_path / "test.csv")
     with pytest.raises(UserError, match="there is no train split among test"):
         load_files(tmp_path)
+
+
+BAD_ROWS = {
+    "text": ["a", "", "c", None, "e", "f", "g", " ", "i", ""] * 2,
+    "label": ["x", "y", None, "x", "", "x", "y", "x", "y", "x"] * 2,
+}
+FIRST_BAD_ROWS = (
+    "{unit} 3 (column 'text': empty text), {unit} 4 (column 'label': no label), {unit} 5 (column 'text': empty text), "
+    "{unit} 6 (column 'label': no label), {unit} 9 (column 'text': empty text) and 7 more"
+)
+
+
+@pytest.mark.parametrize("extension", ["csv", "parquet", "xlsx"])
+def test_bad_rows_raise_one_error_with_their_number(tmp_path: Path, extension: str) -> None:
+    path = write_file(tmp_path / f"a.{extension}", BAD_ROWS)
+    unit, offset = ("row", 1) if extension == "parquet" else ("row" if extension == "xlsx" else "line", 0)
+    first = re.sub(r"\d+ \(", lambda match: f"{int(match[0][:-2]) - offset} (", FIRST_BAD_ROWS.format(unit=unit))
+    with pytest.raises(UserError) as raised:
+        load_files(path)
+    assert str(raised.value) == (
+        f"{path}: 12 of 20 rows are invalid: {first}; correct the rows, or skip them with --skip-bad-rows"
+    )
+
+
+def test_bad_rows_are_skipped_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_file(tmp_path / "a.csv", BAD_ROWS)
+    for _ in range(2):  # the second time from the cache
+        caplog.clear()
+        _, examples = load_files(path, skip_bad_rows=True)
+        rows = sorted(row for split in examples.splits.values() for row in split["row"][:])
+        assert rows == [0, 5, 6, 8, 10, 15, 16, 18]
+        assert "12 rows without a valid text or label skipped." in examples.recipe
+        assert caplog.messages == [f"skipped: {path}: 12 of 20 rows are invalid: {FIRST_BAD_ROWS.format(unit='line')}"]
+        assert caplog.records[0].levelname == "WARNING"
+    write_file(path, {"text": ["", " "], "label": ["x", "y"]})
+    with pytest.raises(UserError, match=r"a\.csv: 2 of 2 rows are invalid: .*empty text\)$"):
+        load_files(path, skip_bad_rows=True)
+
+
+def test_rows_of_json_lines_without_a_key_are_bad_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "label": 1}\n{"label": 1}\n' + '{"text": "b", "label": 0}\n' * 20)
+    with pytest.raises(
+        UserError, match=r"a\.jsonl, line 2: column 'text': empty text; correct the row, or skip it with"
+    ):
+        load_files(path)
+    assert sum(sizes(load_files(path, skip_bad_rows=True)[1]).values()) == 21
+
+
+def test_bad_rows_of_several_files_are_located(tmp_path: Path) -> None:
+    paths = [write_file(tmp_path / f"{name}.csv", {"text": ["a", ""], "label": ["x", "y"]}) for name in ("one", "two")]
+    with pytest.raises(UserError, match=r"2 of 4 rows are invalid: .*one\.csv, line 3 \(.*, .*two\.csv, line 3 \("):
+        load_files(paths)
+
+
+def test_delimiters(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text;stars\n" + "".join(f"a, {i};{i}\n" for i in range(20)))
+    _, examples = load_files(tmp_path / "a.csv", label_type="regression")
+    assert examples.splits["train"][0]["text"].startswith("a, ")
+    (tmp_path / "b.csv").write_text("text~label\n" + "".join(f"a, {i}~{i % 2}\n" for i in range(20)))
+    assert load_files(tmp_path / "b.csv", delimiter="~")[1].labels == ("0", "1")
+    with pytest.raises(UserError, match="--delimiter must be one character, or comma, semicolon, tab"):
+        load_files(tmp_path / "b.csv", delimiter="~~")
+    (tmp_path / "c.csv").write_text("text;stars\na;3,5\nb;4,5\n")
+    with pytest.raises(UserError, match="expected a number, got '3,5'; use a decimal point"):
+        load_files(tmp_path / "c.csv", label_type="regression")
 
 
 @pytest.fixture(params=[True, False], ids=["online", "offline"])

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from headwise.cli.arguments import add_trust_option
-from headwise.cli.model_options import add_pipeline_options, add_run_argument, pipeline_options
+from headwise.cli.model_options import add_pipeline_options, add_run_argument, add_skip_option, pipeline_options
 from headwise.locks import lock_output
 
 
@@ -24,7 +24,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="file with labels, or with sentence pairs for a translation model (default: the run's test split)",
     )
-    add_pipeline_options(parser, ("text", "pair", "label", "source", "target"))
+    add_pipeline_options(parser, ("text", "pair", "label", "delimiter", "source", "target"))
+    add_skip_option(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the metrics to this JSON file")
     add_trust_option(parser)
 

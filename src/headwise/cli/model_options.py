@@ -9,6 +9,7 @@ PIPELINE_OPTIONS = {
     "text": "name of the text column (default: as in the run, or detected)",
     "pair": "name of the second text column",
     "label": "name of the label column",
+    "delimiter": "delimiter of the columns of a CSV or TSV file: a character, or tab (default: detected)",
     "source": "source language; must be that of the model",
     "target": "target language; must be that of the model",
 }
@@ -31,6 +32,18 @@ def add_pipeline_options(parser: ArgumentParser, names: tuple[str, ...]) -> None
     )
 
 
+def add_skip_option(parser: ArgumentParser) -> None:
+    """Add the option to skip invalid rows."""
+    parser.add_argument(
+        "--skip-bad-rows",
+        action="store_true",
+        default=None,
+        help="skip rows without a text or with an invalid label; by default they are an error",
+    )
+
+
 def pipeline_options(arguments: Namespace) -> dict[str, Any]:
     """Return the values of the options, None for those that are not given."""
-    return {name: getattr(arguments, name) for name in (*PIPELINE_OPTIONS, "clip") if name in arguments}
+    return {
+        name: getattr(arguments, name) for name in (*PIPELINE_OPTIONS, "clip", "skip_bad_rows") if name in arguments
+    }

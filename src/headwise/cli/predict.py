@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "data",
         type=Path,
         metavar="FILE",
-        help="CSV, TSV, JSONL or Parquet, optionally gzipped; for a translation model also plain text with one "
+        help="CSV, TSV, JSONL, Parquet or Excel, optionally gzipped; for a translation model also plain text with one "
         "sentence per line, or - for standard input",
     )
     parser.add_argument(
@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="file to write; its extension sets the format. For a translation model, - is standard output",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
-    add_pipeline_options(parser, ("text", "pair", "source", "target"))
+    add_pipeline_options(parser, ("text", "pair", "delimiter", "source", "target"))
     add_trust_option(parser)
 
 

@@ -5,11 +5,10 @@ first line of a word2vec file is "count width". An `.npz` archive contains `vect
 and `words`: strings, or bytes joined by newlines.
 """
 
-import gzip
 import math
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headwise.errors import UserError
+from headwise.files import LineReader, open_regular
 from headwise.models.initialization import derive_seed
 from headwise.models.words import PAD, SPECIAL
 
@@ -109,41 +109,31 @@ def _compute_coverage(
 def _iterate_vectors(path: Path, vocabulary: Collection[str]) -> Iterator[tuple[str, Vector]]:
     """Iterate over the words of the vocabulary in a file, with their vectors."""
     try:
-        with path.open("rb") as file:
-            start = file.read(4)
-            file.seek(0)
-            if start.startswith(b"PK"):
-                yield from _read_npz(path, vocabulary)
-            elif start.startswith(b"\x1f\x8b"):
-                yield from _read_text(path, gzip.GzipFile(fileobj=file), vocabulary)
-            else:
-                yield from _read_text(path, file, vocabulary)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+        with open_regular(path) as file:
+            start = file.read(2)
+        yield from (_read_npz if start == b"PK" else _read_text)(path, vocabulary)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
 
 
-def _read_text(path: Path, lines: Iterable[bytes], vocabulary: Collection[str]) -> Iterator[tuple[str, Vector]]:
+def _read_text(path: Path, vocabulary: Collection[str]) -> Iterator[tuple[str, Vector]]:
     """Read a text file with a word and its numbers on each line, separated by spaces."""
-    width, number = 0, 0
-    try:
-        for number, line in enumerate(map(bytes.rstrip, lines), start=1):
-            if number == 1 and (header := _parse_header(line)):
-                width = header
-            elif line:
-                width = width or line.count(b" ")
-                word = _parse_word(line, width, f"{path}, line {number:,}")
-                if word in vocabulary:
-                    yield word, _parse_numbers(line, width, f"{path}, line {number:,}")
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise UserError(f"{path}: incomplete or damaged after line {number:,}") from None
+    width = 0
+    for number, line in enumerate(map(bytes.rstrip, LineReader(path).read_bytes()), start=1):
+        if number == 1 and (header := _parse_header(line)):
+            width = header
+        elif line:
+            width = width or line.count(b" ")
+            word = _parse_word(line, width, f"{path}, line {number:,}")
+            if word in vocabulary:
+                yield word, _parse_numbers(line, width, f"{path}, line {number:,}")
 
 
 def _parse_header(line: bytes) -> int:
     """Return the width in the header of a word2vec file, or 0 without a header."""
     parts = line.split()
-    return int(parts[1]) if len(parts) == 2 and parts[0].isdigit() and parts[1].isdigit() else 0
+    is_header = len(parts) == 2 and all(part.isdigit() and len(part) < 10 for part in parts)
+    return int(parts[1]) if is_header else 0
 
 
 def _parse_word(line: bytes, width: int, location: str) -> str:

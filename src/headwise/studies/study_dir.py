@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from headwise.errors import UserError
+from headwise.files import read_yaml
 from headwise.locks import LOCK_FILE
 from headwise.studies.plan import Run, safe_file_name
 from headwise.studies.search import Search
@@ -65,12 +66,12 @@ class StudyDir:
         Raises:
             UserError: the directory holds no study, or the file is damaged.
         """
+        if not (path / STUDY_FILE).exists():
+            raise UserError(f"{path}: holds no study ({STUDY_FILE} is missing)")
         try:
-            values = yaml.safe_load((path / STUDY_FILE).read_text(encoding="utf-8"))
+            values = read_yaml(path / STUDY_FILE)
             return cls(path, values["name"], values["kind"], values.get("storage"))
-        except OSError:
-            raise UserError(f"{path}: holds no study ({STUDY_FILE} is missing)") from None
-        except (yaml.YAMLError, TypeError, KeyError):
+        except (AttributeError, TypeError, KeyError):
             raise UserError(f"{path / STUDY_FILE}: is damaged; expected name and kind") from None
 
     def database_url(self, url: str | None = None) -> str:

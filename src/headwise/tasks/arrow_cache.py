@@ -4,9 +4,11 @@ Files that were parsed before and have not changed are not parsed again.
 """
 
 import hashlib
+import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,7 +20,10 @@ from datasets import Dataset
 from headwise.errors import UserError
 from headwise.tasks.formats import Batch, format_location
 
-VERSION = 1  # of the stored content; a new version invalidates the cache
+logger = logging.getLogger(__name__)
+
+VERSION = 2  # of the stored content; a new version invalidates the cache
+MAX_REPORTED_ROWS = 5  # of those that are invalid
 
 #: Returns the batches of a file, with the given columns; None for all columns.
 Read = Callable[[Path, Sequence[str] | None], Iterable[Batch]]
@@ -63,12 +68,59 @@ class Source:
         return batch
 
 
+@dataclass
+class BadRows:
+    """Rows with an invalid value, such as an empty text or no label.
+
+    Args:
+        count: Their number.
+        total: The number of all rows.
+        first: The locations of the first ones, and the reasons.
+    """
+
+    count: int = 0
+    total: int = 0
+    first: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, location: str, reason: str) -> None:
+        """Add a row."""
+        self.count += 1
+        if len(self.first) < MAX_REPORTED_ROWS:
+            self.first.append((location, reason))
+
+    def __str__(self) -> str:
+        """Describe the rows.
+
+        >>> str(BadRows(1, 9, [("a.csv, line 3", "column 'text': empty text")]))
+        "a.csv, line 3: column 'text': empty text"
+        """
+        if self.count == 1:
+            return ": ".join(self.first[0])
+        # The name of the file comes once.
+        files = list(dict.fromkeys(location.rpartition(", ")[0] for location, _ in self.first))
+        rows = [
+            f"{location if len(files) > 1 else location.rpartition(', ')[2]} ({reason})"
+            for location, reason in self.first
+        ]
+        more = self.count - len(rows)
+        end = f" and {more:,} more" if more else ""
+        start = "" if len(files) > 1 else f"{files[0]}: "
+        return f"{start}{self.count:,} of {self.total:,} rows are invalid: {', '.join(rows)}{end}"
+
+
 @dataclass(frozen=True)
 class Rows:
-    """Cached rows: the fields, and the columns `row`, `line` and `file` with the location of each row."""
+    """Cached rows: the fields, and the columns `row`, `line` and `file` with the location of each row.
+
+    Args:
+        data: The rows.
+        files: Their files.
+        skipped: The rows that were skipped.
+    """
 
     data: Dataset
     files: tuple[Path, ...]
+    skipped: BadRows = field(default_factory=BadRows)
 
     def location(self, index: int) -> str:
         """Return the file and line of a row, for a message."""
@@ -90,33 +142,65 @@ class Rows:
         return ", ".join(map(str, self.files))
 
 
-def load_rows(source: Source, fields: Mapping[str, Field], *, cache: Path | None = None) -> Rows:
+def load_rows(
+    source: Source, fields: Mapping[str, Field], *, cache: Path | None = None, skip_bad_rows: bool | None = None
+) -> Rows:
     """Load all rows of a source, memory-mapped.
 
     Args:
         source: The files.
         fields: The columns to load, by their names in the cache.
         cache: The cache directory; by default a subdirectory of the cache of Hugging Face's datasets.
+        skip_bad_rows: Whether rows with invalid values are skipped, with a warning; None if there is no such option.
 
     Raises:
         UserError: A value is invalid, there are no rows, or the cache cannot be written.
     """
     directory = Path(datasets.config.HF_DATASETS_CACHE, "headwise") if cache is None else Path(cache)
-    target = directory / f"{fingerprint(source, fields)}.arrow"
+    target = directory / f"{fingerprint(source, fields)}{'-skipped' if skip_bad_rows else ''}.arrow"
+    report = target.with_suffix(".json")  # of the rows that were skipped
+    bad_rows = BadRows()
     if not target.exists():
         temporary = target.with_suffix(f".{uuid4().hex}")
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            write_arrow(temporary, convert_batches(source, fields), arrow_schema(fields))
+            write_arrow(temporary, convert_batches(source, fields, bad_rows), arrow_schema(fields))
+            if bad_rows.count and (not skip_bad_rows or bad_rows.count == bad_rows.total):
+                raise invalid_rows(bad_rows, has_option=skip_bad_rows is not None)
+            if skip_bad_rows:
+                write_report(report, bad_rows)
             os.replace(temporary, target)  # another process may have written the same content
         except OSError as error:
             raise UserError(f"{error.filename or directory}: {error.strerror or error}") from None
         finally:
             temporary.unlink(missing_ok=True)
-    rows = Rows(Dataset.from_file(str(target)), source.files)
+    elif skip_bad_rows:
+        bad_rows = BadRows(**json.loads(report.read_text(encoding="utf-8")))
+    rows = Rows(Dataset.from_file(str(target)), source.files, bad_rows)
     if not len(rows.data):
         raise UserError(f"{rows.origin}: the file has no rows")
+    if bad_rows.count:
+        logger.warning("skipped: %s", bad_rows)
     return rows
+
+
+def invalid_rows(bad_rows: BadRows, *, has_option: bool) -> UserError:
+    """Return the error for invalid rows.
+
+    Args:
+        bad_rows: The rows.
+        has_option: Whether the user can skip them.
+    """
+    rows = "the row, or skip it" if bad_rows.count == 1 else "the rows, or skip them"
+    hint = f"; correct {rows} with --skip-bad-rows" if has_option and bad_rows.count < bad_rows.total else ""
+    return UserError(f"{bad_rows}{hint}")
+
+
+def write_report(path: Path, bad_rows: BadRows) -> None:
+    """Write the rows that were skipped, for later loads from the cache."""
+    temporary = path.with_suffix(f".{uuid4().hex}")
+    temporary.write_text(json.dumps(asdict(bad_rows)), encoding="utf-8")
+    os.replace(temporary, path)
 
 
 def fingerprint(source: Source, fields: Mapping[str, Field]) -> str:
@@ -137,32 +221,41 @@ def arrow_schema(fields: Mapping[str, Field]) -> pa.Schema:
     return pa.schema([*((name, field.type) for name, field in fields.items()), *location])
 
 
-def convert_batches(source: Source, fields: Mapping[str, Field]) -> Iterator[list[pa.Array]]:
-    """Read a source and convert its batches to the columns of the cache."""
+def convert_batches(source: Source, fields: Mapping[str, Field], bad_rows: BadRows) -> Iterator[list[pa.Array]]:
+    """Read a source and convert its valid rows to the columns of the cache; the others are added to `bad_rows`."""
     columns = list(dict.fromkeys(field.column for field in fields.values()))
     for file_index, file in enumerate(source.files):
         for batch in source.read(file, columns):
-            values = [convert_column(batch, field) for field in fields.values()]
-            location = (batch.rows, batch.lines, [file_index] * len(batch.rows))
-            yield [*values, *map(pa.array, location)]
-
-
-def convert_column(batch: Batch, field: Field) -> pa.Array:
-    """Convert a column of a batch.
-
-    Raises:
-        UserError: A value is invalid.
-    """
-    values = batch.columns[field.column]
-    try:
-        return pa.array(map(field.convert, values), field.type)
-    except ValueError:
-        for index, value in enumerate(values):
+            bad_rows.total += len(batch.rows)
+            rows, lines = batch.rows, batch.lines
             try:
-                pa.array([field.convert(value)], field.type)
+                values = [
+                    pa.array(map(field.convert, batch.columns[field.column]), field.type) for field in fields.values()
+                ]
+            except ValueError:
+                valid = find_valid_rows(batch, fields, bad_rows)
+                values = [
+                    pa.array([field.convert(batch.columns[field.column][index]) for index in valid], field.type)
+                    for field in fields.values()
+                ]
+                rows, lines = [rows[index] for index in valid], [lines[index] for index in valid]
+            location = (rows, lines, [file_index] * len(rows))
+            yield [*values, *(pa.array(numbers, pa.int64()) for numbers in location)]
+
+
+def find_valid_rows(batch: Batch, fields: Mapping[str, Field], bad_rows: BadRows) -> list[int]:
+    """Return the indices of the rows whose values are valid, and add the others to `bad_rows`."""
+    valid = []
+    for index in range(len(batch.rows)):
+        for field_ in fields.values():
+            try:
+                pa.array([field_.convert(batch.columns[field_.column][index])], field_.type)
             except ValueError as error:
-                raise UserError(f"{batch.location(index)}: column {field.column!r}: {error}") from None
-        raise
+                bad_rows.add(batch.location(index), f"column {field_.column!r}: {error}")
+                break
+        else:
+            valid.append(index)
+    return valid
 
 
 def write_arrow(path: Path, batches: Iterable[list[pa.Array]], schema: pa.Schema) -> None:

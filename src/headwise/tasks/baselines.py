@@ -197,7 +197,7 @@ def tag_by_word(train: Dataset, num_tags: int) -> Any:
 
 def score_bm25(rows: Dataset) -> Any:
     """Return BM25's score of each pair of a query and a document. The index has all documents of the rows."""
-    from headwise.tasks.benchmarks.retrieval import import_bm25s
+    from headwise.tasks.ranking import import_bm25s
 
     bm25s = import_bm25s()
     queries, documents = label_values(rows, "text"), label_values(rows, "pair")

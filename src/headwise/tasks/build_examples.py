@@ -1,6 +1,7 @@
 """From files to examples, for benchmarks and the user's own data."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from headwise.tasks.task import Examples, LabelType
 STRING_LIST = pa.list_(pa.string())
 
 
-def source_from_files(files: Sequence[Path], label_type: LabelType) -> Source:
+def source_from_files(files: Sequence[Path], label_type: LabelType, delimiter: str | None = None) -> Source:
     """Return files as a source. For tokens, files without a known extension are read as CoNLL files."""
     if label_type == "tokens" and formats.file_extension(files[0]) not in formats.EXTENSIONS:
         return Source(tuple(files), conll.read_conll, "conll")
-    return Source(tuple(files), formats.read_batches, "")
+    if delimiter is None:
+        return Source(tuple(files), formats.read_batches, "")
+    delimiter = formats.parse_delimiter(delimiter)
+    return Source(tuple(files), partial(formats.read_batches, delimiter=delimiter), f"delimiter {delimiter}")
 
 
 def read_sources(
@@ -34,6 +38,7 @@ def read_sources(
     label: str | None = None,
     separator: str = "|",
     label_names: Mapping[str, str] | None = None,
+    skip_bad_rows: bool | None = None,
     cache: Path | None = None,
 ) -> dict[str, Rows]:
     """Read the rows of each split, with labels as names.
@@ -44,12 +49,15 @@ def read_sources(
         text, pair, label: The columns; by default they are chosen from the first split.
         separator: Separates the labels of a multi-label row.
         label_names: Class names for labels that files write differently, such as numbers.
+        skip_bad_rows: Whether rows without a valid text or label are skipped; None if there is no such option.
         cache: The cache directory.
     """
     head = next(iter(sources.values())).head()
     columns = choose_columns(head, text=text, pair=pair, label=label)
     fields = build_fields(columns, label_type, separator, label_names or {})
-    return {split: load_rows(source, fields, cache=cache) for split, source in sources.items()}
+    return {
+        split: load_rows(source, fields, cache=cache, skip_bad_rows=skip_bad_rows) for split, source in sources.items()
+    }
 
 
 def build_fields(
@@ -108,13 +116,17 @@ def build_examples(
     splits, description = complete_splits(encoded, seed, dev_fraction, split_sizes or {}, origin)
     splits = {split: part.remove_columns(["line", "file"]) for split, part in splits.items()}
     num_excluded = sum(len(part.data) for part in rows.values()) - sum(map(len, encoded.values()))
+    duplicates = describe_overlap(splits)
+    num_skipped = sum(part.skipped.count for part in rows.values())
     sentences = [
         origin,
         description,
         f"{num_excluded:,} rows left out: {exclusion_reason}" if num_excluded else "",
-        describe_overlap(splits),
+        f"{num_skipped:,} rows without a valid text or label skipped" if num_skipped else "",
+        duplicates,
     ]
-    return Examples(splits, classes, ". ".join(sentence for sentence in sentences if sentence) + ".")
+    recipe = ". ".join(sentence for sentence in sentences if sentence) + "."
+    return Examples(splits, classes, recipe, duplicates=duplicates)
 
 
 def complete_splits(
@@ -175,12 +187,14 @@ def stratify(rows: Dataset, seed: int) -> tuple[Any, Any]:
 
 
 def describe_overlap(splits: Mapping[str, Dataset]) -> str:
-    """Describe how many texts of test, or else of dev, are also in train; empty if there are none."""
-    split = next((name for name in ("test", "dev") if name in splits), None)
-    if split is None:
-        return ""
-    count = int(np.isin(hash_texts(splits[split]), hash_texts(splits["train"])).sum())
-    return f"{count:,} of {split}'s texts are in train too" if count else ""
+    """Describe how many texts of test and dev are also in train, and of test in dev; empty if there are none."""
+    hashes = {split: hash_texts(rows) for split, rows in splits.items()}
+    parts = []
+    for split, other in (("test", "train"), ("dev", "train"), ("test", "dev")):
+        if split in hashes and other in hashes:
+            count = int(np.isin(hashes[split], hashes[other]).sum())
+            parts += [f"{count:,} of {split}'s texts are in {other} too"] if count else []
+    return ", ".join(parts)
 
 
 def hash_texts(rows: Dataset) -> Any:

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from headwise.errors import UserError
-from headwise.tasks.formats import Batch, missing_column
+from headwise.tasks.formats import Batch, format_names, missing_column
 
 #: Known names of columns; upper and lower case are equal.
 TEXT_NAMES = (
@@ -30,7 +31,16 @@ PAIR_NAMES = (
     ("claim", "evidence"),
     ("claim", "document"),
     ("query", "document"),
+    ("query", "passage"),
+    ("question", "passage"),
+    ("question", "context"),
+    ("question", "document"),
     ("question", "answer"),
+    ("question1", "question2"),
+    ("sentence_1", "sentence_2"),
+    ("sentence_a", "sentence_b"),
+    ("text_1", "text_2"),
+    ("texta", "textb"),
 )
 LABEL_NAMES = (
     "label",
@@ -89,7 +99,13 @@ def choose_columns(
     if label is None and labelled:
         label = find_known_column(batch, unused(), LABEL_NAMES, "label")
     if text is None:
-        text = only_column([name for name in unused() if has_text(batch.columns[name])], batch, "text")
+        texts = [name for name in unused() if has_text(batch.columns[name])]
+        if len(texts) == 2 and pair is None and (label is not None or not labelled):
+            raise UserError(
+                f"{batch.path}: {texts[0]} and {texts[1]} have texts; for text pairs, set --text {quote(texts[0])} "
+                f"--pair {quote(texts[1])}, for one text --text"
+            )
+        text = only_column(texts, batch, "text")
     if label is None and labelled:
         label = only_column(unused(), batch, "label")
     return Columns(text, pair, label)
@@ -134,12 +150,13 @@ def is_number(value: Any) -> bool:
     """Return whether a value can be converted to a number."""
     try:
         float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return True
 
 
 def ambiguous_column(batch: Batch, role: str, matches: Sequence[str] = ()) -> UserError:
     """Return the error for a column that cannot be chosen."""
-    choices = f"{' and '.join(matches)} are possible" if matches else f"the columns are {', '.join(batch.columns)}"
-    return UserError(f"{batch.path}: the {role} column is not clear; name it with --{role}; {choices}")
+    pairs = "; for text pairs, set --text and --pair" if role == "text" and len(batch.columns) > 2 else ""
+    choices = f"{' and '.join(matches)} are possible" if matches else f"the columns are {format_names(batch.columns)}"
+    return UserError(f"{batch.path}: the {role} column is not clear; name it with --{role}{pairs}; {choices}")

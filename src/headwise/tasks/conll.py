@@ -1,11 +1,13 @@
 """A reader of CoNLL files: one word per line with its tag in the last column, and empty lines between sentences."""
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 
 from headwise.errors import UserError
-from headwise.tasks.formats import BATCH_ROWS, Batch, read_lines
+from headwise.files import LineReader, check_regular
+from headwise.tasks.formats import Batch, chunk_rows
+
+SENTENCE_HINT = "an empty line must end each sentence"
 
 
 def read_conll(path: Path, columns: Sequence[str] | None = None) -> Iterator[Batch]:
@@ -17,34 +19,35 @@ def read_conll(path: Path, columns: Sequence[str] | None = None) -> Iterator[Bat
     Raises:
         UserError: The file does not exist, or the number of columns varies.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    sentences = iterate_sentences(path)
+    check_regular(path)
+    lines = LineReader(path, SENTENCE_HINT)
     start = 0
-    while chunk := list(islice(sentences, BATCH_ROWS)):
-        lines, words, tags = zip(*chunk, strict=True)
-        yield Batch(path, range(start, start + len(chunk)), lines, {"words": words, "tags": tags})
+    for chunk in chunk_rows(iterate_sentences(lines), lambda: lines.num_bytes):
+        first_lines, words, tags = zip(*chunk, strict=True)
+        yield Batch(path, range(start, start + len(chunk)), first_lines, {"words": words, "tags": tags})
         start += len(chunk)
 
 
-def iterate_sentences(path: Path) -> Iterator[tuple[int, list[str], list[str]]]:
+def iterate_sentences(lines: LineReader) -> Iterator[tuple[int, list[str], list[str]]]:
     """Iterate over the first line, the words and the tags of each sentence."""
     first_line = num_columns = 0
     words: list[str] = []
     tags: list[str] = []
-    for number, line in enumerate(read_lines(path), 1):
+    lines.start_record()
+    for line in lines:
         if not is_word(line, in_sentence=bool(words)):
             if words:
                 yield first_line, words, tags
                 words, tags = [], []
+            lines.start_record()
             continue
         columns = line.split()
         num_columns = num_columns or len(columns)
         if len(columns) != num_columns or num_columns < 2:
             expected = f"{num_columns} columns as before" if num_columns > 1 else "a word and its tag"
-            raise UserError(f"{path}, line {number}: expected {expected}, got {len(columns)}")
+            raise UserError(f"{lines.path}, line {lines.number}: expected {expected}, got {len(columns)}")
         if not words:
-            first_line = number
+            first_line = lines.number
         words.append(columns[0])
         tags.append(columns[-1])
     if words:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headwise.errors import UserError
+from headwise.files import check_regular
 from headwise.tasks.formats import EXTENSIONS, file_extension
 
 #: Words in file names that name a split: `train.csv`, `reviews_dev.jsonl.gz`, `test-00000-of-00002.parquet`.
@@ -32,14 +33,14 @@ def find_splits(
         path = Path(data)
         if path.is_dir():
             return find_in_directory(path, is_readable or has_known_extension)
-        if not path.is_file():
+        if not path.exists():
             hint = f"; to load it from the Hugging Face hub, use hub:{data}" if is_hub_like(path) else ""
             raise UserError(f"{path}: no such file or directory{hint}")
+        check_regular(path)
         return {"all": [path]}
     paths = [Path(path) for path in data]
     for path in paths:
-        if not path.is_file():
-            raise UserError(f"{path}: no such file")
+        check_regular(path)
     return group_by_split(paths) or {"all": paths}
 
 
@@ -51,7 +52,10 @@ def find_in_directory(directory: Path, is_readable: Callable[[Path], bool]) -> S
     splits = group_by_split(files)
     if not splits and len(files) > 1:
         names = ", ".join(path.name for path in files)
-        raise UserError(f"{directory}: several files: {names}; name one of them, or call them train, dev and test")
+        hint = "; for a ranking, use --label-type ranking" if "queries" in names else ""
+        raise UserError(
+            f"{directory}: several files: {names}; name one of them, or call them train, dev and test{hint}"
+        )
     return splits or {"all": files}
 
 

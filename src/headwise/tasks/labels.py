@@ -1,6 +1,7 @@
 """Parsers of texts and labels, and the encoding of labels as class indices."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,9 @@ MAX_CLASSES = 20  # or half the rows; with more classes, the column is probably 
 
 def parse_text(value: Any) -> str:
     """Return a text that is not empty."""
-    if value is None or isinstance(value, bool | list | dict):
+    if value is None or value != value:
+        raise ValueError("empty text")
+    if isinstance(value, bool | list | dict):
         raise ValueError(f"expected a text, got {format_value(value)}")
     text = str(value)
     if not text or text.isspace():
@@ -89,8 +92,9 @@ def parse_rating(value: Any) -> float:
     """Return a finite number."""
     try:
         rating = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"expected a number, got {format_value(value)}") from None
+    except (TypeError, ValueError, OverflowError):
+        hint = "; use a decimal point" if re.fullmatch(r"\s*-?\d+,\d+\s*", str(value)[:40]) else ""
+        raise ValueError(f"expected a number, got {format_value(value)}{hint}") from None
     if not math.isfinite(rating):
         raise ValueError(f"expected a finite number, got {format_value(value)}")
     return rating

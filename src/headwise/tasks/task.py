@@ -27,12 +27,14 @@ class Examples:
         labels: The class names, in the order of their indices; empty for regression.
         recipe: The origin of the rows and how they were split; printed with every result.
         ordered_by: The method that ordered each query's candidates in dev and test, best first; None without order.
+        duplicates: How many texts are in two splits; empty if there are none.
     """
 
     splits: Mapping[str, Dataset]
     labels: tuple[str, ...]
     recipe: str
     ordered_by: str | None = None
+    duplicates: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from headwise.errors import UserError
+from headwise.files import check_regular
 from headwise.tasks import hub
 from headwise.tasks.arrow_cache import Source
 from headwise.tasks.formats import read_batches
@@ -32,7 +33,8 @@ def find_sources(data: Path | None, patterns: Patterns, *, hub_name: str | None 
         splits = hub.load_sources(hub_name)
         names = {split: first_match(names, list(splits)) for split, names in patterns.items()}
         return {split: splits[name] for split, name in names.items() if name}
-    if data.is_file():
+    if data.exists() and not data.is_dir():
+        check_regular(data)
         return {"all": Source((data,), read_batches, "")}
     return {split: Source((file,), read_batches, "") for split, file in find_files(data, patterns).items()}
 

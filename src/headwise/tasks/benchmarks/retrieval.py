@@ -1,54 +1,21 @@
 """Ranking of documents for claims: SciFact and Cross-genre-IR."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import Dataset
 
 from headwise.errors import UserError
 from headwise.tasks import labels
 from headwise.tasks.arrow_cache import Field, Source, load_rows
 from headwise.tasks.benchmarks.layout import find_files
 from headwise.tasks.formats import read_batches, read_head
-from headwise.tasks.splitting import shuffled_indices, stratified_split
+from headwise.tasks.ranking import CLASSES, Query, build_splits, describe_candidates, describe_missing
+from headwise.tasks.splitting import stratified_split
 from headwise.tasks.task import Examples, Task
-
-CLASSES = ("other", "relevant")
-NUM_CANDIDATES = 20
-NUM_NEGATIVES = 5  # of each training claim, drawn from its candidates
-
-FEATURES = Features(
-    {
-        "text": Value("string"),
-        "pair": Value("string"),
-        "label": ClassLabel(names=list(CLASSES)),
-        "row": Value("int64"),
-        "query": Value("string"),
-        "document": Value("string"),
-    }
-)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim.
-
-    Args:
-        row: Its index in the file.
-        name: Its id.
-        text: The text.
-        relevant: The ids of the documents that it cites.
-    """
-
-    row: int
-    name: str
-    text: str
-    relevant: frozenset[str]
 
 
 def load_scifact(data: Path | None, seed: int, cache: Path | None) -> Examples:
@@ -59,18 +26,11 @@ def load_scifact(data: Path | None, seed: int, cache: Path | None) -> Examples:
     published, test = read_claims(files["claims_train"], corpus), read_claims(files["claims_dev"], corpus)
     indices = stratified_split(np.zeros(len(published)), {"dev": len(published) // 10}, seed)
     train, dev = ([published[index] for index in indices[name]] for name in ("rest", "dev"))
-    candidates = find_candidates([*published, *test], corpus)
-    pairs = {
-        "train": [pair for claim in train for pair in training_pairs(claim, candidates[claim], seed)],
-        "dev": [(claim, document) for claim in dev for document in candidates[claim]],
-        "test": [(claim, document) for claim in test for document in candidates[claim]],
-    }
-    splits = {split: build_dataset(split_pairs, corpus) for split, split_pairs in pairs.items()}
+    splits = build_splits({"train": train, "dev": dev, "test": test}, corpus, seed)
     recipe = (
         f"SciFact ({format_names(files)}). train/dev/test {len(train)}/{len(dev)}/{len(test)} claims: test is the "
-        f"published dev, as the published test has no labels, dev is 10% of train, seed {seed}. Candidates are BM25's "
-        f"best {NUM_CANDIDATES} of {len(corpus):,} abstracts; training uses the cited abstracts of a claim and "
-        f"{NUM_NEGATIVES} of its other candidates. {describe_missing(splits)}"
+        f"published dev, as the published test has no labels, dev is 10% of train, seed {seed}. "
+        f"{describe_candidates(corpus)} {describe_missing(splits)}"
     )
     return Examples(splits, CLASSES, recipe, ordered_by="BM25")
 
@@ -97,12 +57,19 @@ def format_names(files: Mapping[str, Path]) -> str:
 
 
 def read_records(path: Path, *columns: str) -> Iterator[tuple[Any, ...]]:
-    """Read the values of columns, row by row."""
+    """Read the values of columns, row by row.
+
+    Raises:
+        UserError: A value is missing.
+    """
     for batch in read_batches(path, columns):
-        yield from zip(*(batch.columns[name] for name in columns), strict=True)
+        for index, values in enumerate(zip(*(batch.columns[name] for name in columns), strict=True)):
+            if None in values:
+                raise UserError(f"{batch.location(index)}: no {columns[values.index(None)]!r}")
+            yield values
 
 
-def read_claims(path: Path, corpus: Mapping[str, str]) -> list[Claim]:
+def read_claims(path: Path, corpus: Mapping[str, str]) -> list[Query]:
     """Read the claims of a file.
 
     Raises:
@@ -113,71 +80,8 @@ def read_claims(path: Path, corpus: Mapping[str, str]) -> list[Claim]:
         relevant = frozenset(map(str, cited))
         if unknown := relevant - corpus.keys():
             raise UserError(f"{path}: claim {name} cites document {min(unknown)}, which is not in the corpus")
-        claims.append(Claim(row, str(name), text, relevant))
+        claims.append(Query(row, str(name), text, relevant))
     return claims
-
-
-def find_candidates(claims: Sequence[Claim], corpus: Mapping[str, str]) -> dict[Claim, list[str]]:
-    """Return the ids of each claim's candidates, best first."""
-    ids = list(corpus)
-    best = rank_bm25([claim.text for claim in claims], list(corpus.values()), NUM_CANDIDATES)
-    return {claim: [ids[index] for index in indices] for claim, indices in zip(claims, best, strict=True)}
-
-
-def rank_bm25(queries: Sequence[str], documents: Sequence[str], count: int) -> list[list[int]]:
-    """Return the indices of the best documents of each query by BM25 (Lucene's, k1 = 1.5, b = 0.75).
-
-    Documents with equal scores keep their order.
-    """
-    bm25s = import_bm25s()
-    index = bm25s.BM25()
-    index.index(
-        bm25s.tokenize(list(documents), stopwords="en", return_ids=False, show_progress=False), show_progress=False
-    )
-    best = []
-    for words in bm25s.tokenize(list(queries), stopwords="en", return_ids=False, show_progress=False):
-        scores = index.get_scores(words) if words else np.zeros(len(documents))
-        best.append(np.argsort(-scores, kind="stable")[:count].tolist())
-    return best
-
-
-def import_bm25s() -> Any:
-    """Import bm25s. It imports JAX if installed, which by default reserves three quarters of the GPU memory."""
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    import bm25s
-
-    return bm25s
-
-
-def training_pairs(claim: Claim, candidates: Sequence[str], seed: int) -> list[tuple[Claim, str]]:
-    """Return a claim with its relevant documents and some of its other candidates."""
-    others = [document for document in candidates if document not in claim.relevant]
-    drawn = sorted(shuffled_indices(len(others), (seed, claim.row))[:NUM_NEGATIVES])
-    return [(claim, document) for document in (*sorted(claim.relevant), *(others[index] for index in drawn))]
-
-
-def build_dataset(pairs: Sequence[tuple[Claim, str]], corpus: Mapping[str, str]) -> Dataset:
-    """Build a dataset from claims and ids of documents."""
-    columns = {
-        "text": [claim.text for claim, _ in pairs],
-        "pair": [corpus[document] for _, document in pairs],
-        "label": [int(document in claim.relevant) for claim, document in pairs],
-        "row": [claim.row for claim, _ in pairs],
-        "query": [claim.name for claim, _ in pairs],
-        "document": [document for _, document in pairs],
-    }
-    return Dataset.from_dict(columns, features=FEATURES)
-
-
-def describe_missing(splits: Mapping[str, Dataset]) -> str:
-    """Describe how many queries have no relevant candidate."""
-    counts = []
-    for name in ("dev", "test"):
-        rows = splits[name].select_columns(["query", "label"])[:]
-        answered = {query for query, label in zip(rows["query"], rows["label"], strict=True) if label}
-        queries = set(rows["query"])
-        counts.append(f"{len(queries - answered)} of {name}'s {len(queries)}")
-    return f"Claims without a relevant candidate, which metrics exclude: {' and '.join(counts)}."
 
 
 def load_cross_genre(data: Path | None, seed: int, cache: Path | None) -> Examples:

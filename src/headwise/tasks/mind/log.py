@@ -1,11 +1,11 @@
 """Click logs: the task, the files, the news and all splits."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.errors import UserError
+from headwise.files import read_json
 from headwise.tasks.find_splits import SPLIT_WORDS, split_from_name
 from headwise.tasks.mind.behaviors import Split, read_split
 from headwise.tasks.mind.news import News, read_news
@@ -64,8 +64,8 @@ def oracle(data: Path | str) -> Mapping[str, Mapping[str, float]]:
     if not path.is_file():
         return {}
     try:
-        metrics: Mapping[str, Mapping[str, float]] = json.loads(path.read_text(encoding="utf-8"))["oracle"]
-    except (ValueError, KeyError, TypeError):
+        metrics: Mapping[str, Mapping[str, float]] = read_json(path)["oracle"]
+    except (UserError, KeyError, TypeError):
         raise UserError(f"{path}: no metrics of the oracle; expected a file of headwise simulate mind") from None
     return metrics
 

@@ -8,8 +8,9 @@ import pyarrow as pa
 from datasets import Dataset
 
 from headwise.errors import UserError
+from headwise.files import LineReader
 from headwise.tasks.arrow_cache import Field, Rows, Source, fingerprint, load_rows
-from headwise.tasks.formats import Batch, NumberedRows, batch_rows, read_lines
+from headwise.tasks.formats import Batch, NumberedRows, batch_rows
 
 COLUMNS = ("id", "category", "subcategory", "title", "abstract", "url", "title_entities", "abstract_entities")
 FIELDS = {name: Field(name, pa.string(), str) for name in ("id", "category", "subcategory", "title", "abstract")}
@@ -81,14 +82,14 @@ def read_headerless_tsv(path: Path, columns: Sequence[str]) -> Iterator[Batch]:
     Raises:
         UserError: The number of fields is wrong.
     """
-    return batch_rows(path, lambda path: (columns, iterate_fields(path, columns)))
+    return batch_rows(path, lambda lines: (columns, iterate_fields(lines, columns)))
 
 
-def iterate_fields(path: Path, columns: Sequence[str]) -> NumberedRows:
+def iterate_fields(lines: LineReader, columns: Sequence[str]) -> NumberedRows:
     """Iterate over the fields of each line."""
-    for number, line in enumerate(read_lines(path), 1):
+    for line in lines:
         fields = line.rstrip("\r\n").split("\t")
         if len(fields) != len(columns):
             expected = f"{len(columns)} fields ({', '.join(columns)})"
-            raise UserError(f"{path}, line {number}: expected {expected}, got {len(fields)}")
-        yield number, fields
+            raise UserError(f"{lines.path}, line {lines.number}: expected {expected}, got {len(fields)}")
+        yield lines.number, fields

@@ -1,11 +1,12 @@
 """Line-aligned files: line n of `train.de` translates line n of `train.en`; each file may be gzipped."""
 
 from collections.abc import Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 
 from headwise.errors import UserError
-from headwise.tasks.formats import BATCH_ROWS, Batch, read_lines
+from headwise.files import LineReader
+from headwise.tasks.formats import Batch, chunk_rows
 
 
 def language_of(path: Path) -> str:
@@ -46,8 +47,9 @@ def read_aligned(path: Path, columns: Sequence[str] | None = None, *, language: 
         UserError: The numbers of lines differ.
     """
     translation = find_translation(path, language)
-    numbered_pairs = enumerate(zip_longest(read_lines(path), read_lines(translation)))
-    while chunk := list(islice(numbered_pairs, BATCH_ROWS)):
+    readers = LineReader(path), LineReader(translation)
+    numbered_pairs = enumerate(zip_longest(*readers))
+    for chunk in chunk_rows(numbered_pairs, lambda: sum(reader.num_bytes for reader in readers)):
         rows, pairs = zip(*chunk, strict=True)
         for row, pair in chunk:
             if None in pair:

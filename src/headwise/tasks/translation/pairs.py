@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from datasets import Dataset
 
 from headwise.errors import UserError
+from headwise.files import check_regular
 from headwise.tasks import find_splits, formats, hub, splitting
 from headwise.tasks.arrow_cache import Field, Read, Rows, Source, load_rows
 from headwise.tasks.formats import Batch
@@ -96,7 +97,8 @@ def is_hub(data: Path | str) -> bool:
 
 def find_sources(data: Path, source: str, target: str) -> dict[str, Source]:
     """Find the source of each split on disk; a file without splits is "all"."""
-    if data.is_file():
+    if data.exists() and not data.is_dir():
+        check_regular(data)
         if find_splits.has_known_extension(data):
             return {"all": table_source((data,), source, target)}
         return {"all": aligned_source((data,), source, target)}

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, ge
 
 import yaml
 
+from headwise import files
 from headwise.errors import UserError
 
 
@@ -152,13 +153,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         UserError: the file does not exist, is not YAML or holds something else.
     """
-    try:
-        contents = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        raise UserError(f"{path}{'' if mark is None else f', line {mark.line + 1}'}: not valid YAML") from None
+    contents = files.read_yaml(path)
     if not isinstance(contents, dict):
         raise UserError(f"{path}: expected one option per line, as NAME: VALUE")
     return contents
@@ -207,4 +202,4 @@ def parse_value(expected: Any, value: Any) -> Any:
             return tuple(parse_value(item_type, item) for item_type, item in zip(types, value, strict=True))
     elif isinstance(value, YAML_TYPES.get(expected, expected)) and isinstance(value, bool) == (expected is bool):
         return Path(value) if expected is Path else value
-    raise ValueError(f"cannot be {value!r}")
+    raise ValueError(f"cannot be {repr(value)[:60]}")

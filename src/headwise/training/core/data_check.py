@@ -1,14 +1,36 @@
-"""Fingerprints of data splits, which detect data that has changed since a run was trained."""
+"""Checks of data splits: lengths of texts, and fingerprints that detect data that has changed since training."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headwise.errors import UserError
+from headwise.tasks.summary import describe_lengths
 from headwise.training.core import run_dir
+
+
+def length_notes(lengths: Any, truncated: Mapping[str, tuple[int, int]], limit: str) -> list[str]:
+    """Return notes on the lengths of texts: quantiles, and how many texts are truncated.
+
+    Args:
+        lengths: (rows,), the number of tokens of each training text, after truncation.
+        truncated: for each split the number of truncated texts and of all texts.
+        limit: the limit of a text, with its unit and option.
+
+    >>> length_notes([2, 3, 8, 8], {"train": (1, 4), "dev": (0, 2)}, "8 tokens (--max-length)")
+    ['lengths: median 3 tokens, 95% have at most 8, longest 8', \
+'truncated to 8 tokens (--max-length): 1 of 4 train texts; the limit is the 75.0% quantile of train']
+    """
+    notes = [f"lengths: {describe_lengths(lengths, 'tokens')}"]
+    parts = [f"{count:,} of {total:,} {split} texts" for split, (count, total) in truncated.items() if count]
+    if parts:
+        count, total = truncated["train"]
+        quantile = f"the limit is the {1 - count / max(total, 1):.1%} quantile of train"
+        notes.append(f"truncated to {limit}: {', '.join(parts)}; {quantile}")
+    return notes
 
 
 def hash_arrays(arrays: Iterable[Any]) -> str:

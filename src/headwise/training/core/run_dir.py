@@ -20,6 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from headwise.errors import UserError
+from headwise.files import read_json
 from headwise.locks import LOCK_FILE
 
 CONFIG, METRICS, PREDICTIONS, CARD = "run.yaml", "metrics.json", "predictions.parquet", "README.md"
@@ -88,8 +89,8 @@ def read_metrics(run_dir: Path, *required: str) -> dict[str, Any]:
     """
     check_finished(run_dir)
     try:
-        metrics = json.loads((run_dir / METRICS).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
+        metrics = read_json(run_dir / METRICS)
+    except UserError:
         metrics = None
     missing = [name for name in required if not isinstance(metrics, dict) or name not in metrics]
     if missing or not isinstance(metrics, dict):
@@ -127,7 +128,7 @@ def write_manifest(checkpoint: Path) -> None:
 def is_complete(checkpoint: Path) -> bool:
     """Return whether all files in a checkpoint's manifest exist with their recorded sizes."""
     try:
-        sizes = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+        sizes = read_json(checkpoint / MANIFEST)
         return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError, AttributeError):
         return False

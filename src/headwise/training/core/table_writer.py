@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headwise.errors import UserError
-from headwise.tasks.formats import EXTENSIONS, file_extension
+from headwise.tasks.formats import WRITABLE_EXTENSIONS, file_extension
 from headwise.training.core.distributed import state
 from headwise.training.core.run_dir import atomic_path
 
@@ -57,10 +57,10 @@ def open_table(out: Path, *, source: Path) -> Iterator[Write]:
         UserError: the extension is unknown, the output is the input, or the format cannot store the rows.
     """
     extension = file_extension(out)
-    if extension not in EXTENSIONS:
+    if extension not in WRITABLE_EXTENSIONS:
         raise UserError(
-            f"--out {out}: unknown format; expected {', '.join(EXTENSIONS)}, optionally with .gz (the input is "
-            f"{source.name})"
+            f"--out {out}: unknown format; expected {', '.join(WRITABLE_EXTENSIONS)}, optionally with .gz (the input "
+            f"is {source.name})"
         )
     if not state().is_main_process:
         yield lambda _: None

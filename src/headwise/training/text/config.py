@@ -26,6 +26,8 @@ FROM_SCRATCH_ONLY = (
 MetricName = Literal[
     "accuracy", "macro_f1", "micro_f1", "exact_match", "rmse", "mae", "pearson", "f1", "mrr", "map", "ndcg", "loss"
 ]
+#: The files of a ranking.
+RANKING_FILES = ("queries", "documents", "relevance")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +46,8 @@ class TextConfig(EncoderConfig):
     POSITIVE: ClassVar[tuple[str, ...]] = (*EncoderConfig.POSITIVE, "scheme_learning_rate")
 
     data: tuple[str, ...] = ()
-    """CSV, TSV, JSONL or Parquet: one file (split 80/10/10), several files, a directory with train, dev and test files,
-    or hub:OWNER/NAME."""
+    """CSV, TSV, JSONL, Parquet or Excel: one file (split 80/10/10), several files, a directory with train, dev and test
+    files, or hub:OWNER/NAME."""
     train: tuple[str, ...] = ()
     """Training file or files, instead of --data."""
     dev: tuple[str, ...] = ()
@@ -58,9 +60,20 @@ class TextConfig(EncoderConfig):
     """Name of the second text column, for text pairs."""
     label: str | None = None
     """Name of the label column; detected by default."""
-    label_type: Literal["classification", "multi-label", "regression", "tokens"] = "classification"
-    """Type of the labels in your own data: one class, several classes separated by |, a number, or one tag per word
-    (CoNLL)."""
+    label_type: Literal["classification", "multi-label", "regression", "tokens", "ranking"] = "classification"
+    """Type of the labels in your own data: one class, several classes separated by |, a number, one tag per word
+    (CoNLL), or relevance: a directory with queries.jsonl, corpus.jsonl and qrels."""
+    queries: tuple[str, ...] = ()
+    """File or files with the queries of a ranking (id, text), instead of --data."""
+    documents: tuple[str, ...] = ()
+    """File or files with the documents of a ranking (id, text, optionally title)."""
+    relevance: tuple[str, ...] = ()
+    """Files with the relevant documents of each query (query_id, document_id, score): one file, or train, dev and
+    test."""
+    delimiter: str | None = None
+    """Delimiter of the columns of your CSV or TSV files: a character, or tab; detected by default."""
+    skip_bad_rows: bool = False
+    """Skip rows without a text or with an invalid label; by default they are an error."""
     rows: float | None = None
     """Train on a random subset: a number of rows, or a fraction below 1."""
 
@@ -136,12 +149,26 @@ class TextConfig(EncoderConfig):
         if self.rows is not None and not (0 < self.rows < 1 or (self.rows >= 2 and self.rows == int(self.rows))):
             raise UserError(f"--rows must be a whole number of at least 2 or a fraction below 1, got {self.rows:g}")
         if self.task is not None:
-            for name in ("train", "dev", "test", "text", "pair", "label", "label_type"):
+            for name in (
+                "train",
+                "dev",
+                "test",
+                "text",
+                "pair",
+                "label",
+                "label_type",
+                "delimiter",
+                "skip_bad_rows",
+                *RANKING_FILES,
+            ):
                 if getattr(self, name) != self.default_value(name):
                     raise UserError(
                         f"{option_name(name)} is for your own data; --task {self.task} defines the layout of --data"
                     )
-        if self.task is None and not (self.data or self.train or self.dev or self.test):
+        ranking_files = [option_name(name) for name in RANKING_FILES if getattr(self, name)]
+        if ranking_files and self.label_type not in ("ranking", "classification"):
+            raise UserError(f"{ranking_files[0]} is for rankings, not for --label-type {self.label_type}")
+        if self.task is None and not (self.data or self.train or self.dev or self.test or ranking_files):
             raise UserError(
                 "--data or --task is required: --data FILE for your own texts, --task NAME for a built-in task "
                 "(listed by headwise tasks)"
@@ -153,5 +180,6 @@ class TextConfig(EncoderConfig):
             train=tuple(map(absolute_if_exists, self.train)),
             dev=tuple(map(absolute_if_exists, self.dev)),
             test=tuple(map(absolute_if_exists, self.test)),
+            **{name: tuple(map(absolute_if_exists, getattr(self, name))) for name in RANKING_FILES},
             vectors=None if self.vectors is None else self.vectors.absolute(),
         )

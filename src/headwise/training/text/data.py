@@ -55,6 +55,16 @@ def load_task(config: TextConfig) -> tuple[Task, Examples]:
 
 def load_own_files(config: TextConfig) -> tuple[Task, Examples]:
     """Load the user's own files."""
+    if config.queries or config.documents or config.relevance:
+        return tasks.load_ranking(
+            next(iter((*config.data, *config.train, *config.dev, *config.test)), None),
+            queries=config.queries,
+            documents=config.documents,
+            relevance=config.relevance,
+            delimiter=config.delimiter,
+            skip_bad_rows=config.skip_bad_rows,
+            seed=config.seed,
+        )
     return tasks.load_files(
         config.data[0] if len(config.data) == 1 else config.data or None,
         train=config.train or None,
@@ -64,6 +74,8 @@ def load_own_files(config: TextConfig) -> tuple[Task, Examples]:
         pair=config.pair,
         label=config.label,
         label_type=config.label_type,
+        delimiter=config.delimiter,
+        skip_bad_rows=config.skip_bad_rows,
         seed=config.seed,
     )
 

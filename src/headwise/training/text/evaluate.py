@@ -29,7 +29,14 @@ BATCH_ROWS = 1000
 
 
 def evaluate(
-    run: Path, data: Path | None = None, *, text: str | None = None, pair: str | None = None, label: str | None = None
+    run: Path,
+    data: Path | None = None,
+    *,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    delimiter: str | None = None,
+    skip_bad_rows: bool = False,
 ) -> dict[str, Any]:
     """Evaluate a run's model on its test split (dev if there is none), or on another labelled file.
 
@@ -39,6 +46,8 @@ def evaluate(
         text: its text column; by default the run's, or detected.
         pair: its second text column.
         label: its label column.
+        delimiter: the delimiter of its columns, for CSV and TSV; detected by default.
+        skip_bad_rows: skip rows without a text or with an invalid label; by default they are an error.
 
     Returns:
         The data, the number of rows, the metrics, the standard error of the primary metric, the baselines and a
@@ -53,13 +62,13 @@ def evaluate(
         task, split = own.task, "test" if "test" in own.examples.splits else "dev"
         rows = own.examples.splits[split]
         config = trained.config
-        paths = (*config.data, *config.train, *config.dev, *config.test)
+        paths = (*config.data, *config.train, *config.dev, *config.test, *config.queries, *config.documents)
         check_unchanged(run, split, fingerprint(rows), paths)
         dataset = f"{task.name}, {split}: {own.description}"
         baselines = compute_baselines(task, own.examples)
     else:
         task = Task(name=trained.metrics["task"], label_type=trained.metrics["label_type"], about="")
-        rows = load_labelled_file(trained, data, text=text, pair=pair, label=label)
+        rows = load_labelled_file(trained, data, delimiter, skip_bad_rows, text=text, pair=pair, label=label)
         dataset, split = data.name, "data"
         baselines = compute_file_baselines(trained, task, rows)
     rule = DecisionRule.from_metrics(trained.metrics)
@@ -162,7 +171,9 @@ def score_rows(trained: TextModel, rows: Dataset) -> Any:
     return scores if trained.encoder.label_type == "tokens" else np.stack(scores).astype(np.float64)
 
 
-def load_labelled_file(trained: TextModel, data: Path, **names: str | None) -> Dataset:
+def load_labelled_file(
+    trained: TextModel, data: Path, delimiter: str | None, skip_bad_rows: bool, **names: str | None
+) -> Dataset:
     """Load a labelled file, with the numbers that its labels have in the run.
 
     Raises:
@@ -171,7 +182,8 @@ def load_labelled_file(trained: TextModel, data: Path, **names: str | None) -> D
     label_type = trained.metrics["label_type"]
     if label_type == "ranking":
         raise UserError(f"{data}: rankings are evaluated on the task's own candidates only; omit --data")
-    source = source_from_files([data], label_type)
+    source = source_from_files([data], label_type, delimiter)
     columns = trained.choose_columns(source.head(), labelled=True, **names)
-    rows = read_sources({"all": source}, label_type, text=columns.text, pair=columns.pair, label=columns.label)["all"]
+    names = {"text": columns.text, "pair": columns.pair, "label": columns.label}
+    rows = read_sources({"all": source}, label_type, skip_bad_rows=skip_bad_rows, **names)["all"]
     return rows.data if label_type == "regression" else encode_labels("all", rows, trained.metrics["labels"])

@@ -13,11 +13,13 @@ from transformers import EarlyStoppingCallback, set_seed
 
 from headwise.errors import UserError
 from headwise.guides import Guide
-from headwise.tasks import Examples, Task
+from headwise.tasks import Examples, Task, summarize
 from headwise.tasks.metrics.labels import column_array
+from headwise.tasks.summary import describe_labels
 from headwise.training.core.arguments import build_encoder_arguments, get_batch_size
 from headwise.training.core.batches import identity_collate
 from headwise.training.core.card import Card
+from headwise.training.core.data_check import length_notes
 from headwise.training.core.defaults import MIN_PATIENCE, Settings, choose_settings, describe_choice, fill_unset
 from headwise.training.core.distributed import state
 from headwise.training.core.metrics import Evaluation
@@ -96,6 +98,7 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
 
     def tokenize(self, data: TextData, bundle: TextBundle, scratch_dir: Path) -> None:
         bundle.encoded = tokenize_splits(bundle.encoder, data.examples, scratch_dir)
+        bundle.notes += data_notes(data.examples)
         bundle.notes += truncation_notes(bundle.encoded, bundle.encoder)
 
     def build_trainer(self, data: TextData, bundle: TextBundle, out_dir: Path) -> TextTrainer:
@@ -232,15 +235,24 @@ def keep_logits(outputs: Any, labels: Any) -> Any:
 
 
 def truncation_notes(encoded: dict[str, Dataset], encoder: TextEncoder) -> list[str]:
-    """Return a note with the number of truncated texts, if there are any, or of windows."""
+    """Return notes with the lengths of the texts and the number of truncated ones, or of windows."""
     if encoder.long_text == "windows":
         counts = {split: (len(rows), int(column_array(rows, WINDOW_ROW).max()) + 1) for split, rows in encoded.items()}
         parts = [f"{texts:,} {split} texts are {windows:,}" for split, (windows, texts) in counts.items()]
         return [f"windows of up to {encoder.max_length} tokens (--long-text): {', '.join(parts)}"]
     counts = {split: (int(column_array(rows, "truncated").sum()), len(rows)) for split, rows in encoded.items()}
-    parts = [f"{truncated:,} of {total:,} {split} texts" for split, (truncated, total) in counts.items() if truncated]
     limit = f"{encoder.max_length} tokens (--max-length)"
     if encoder.hierarchy is not None:
         limit = f"{encoder.hierarchy[1]} sentences of {encoder.hierarchy[0]} words (--hierarchy)"
-    verb = "middle removed, down to" if encoder.long_text == "head-tail" else "truncated to"
-    return [f"{verb} {limit}: {', '.join(parts)}"] if parts else []
+    notes = length_notes(column_array(encoded["train"], "length"), counts, limit)
+    if encoder.long_text == "head-tail":
+        notes = [note.replace("truncated to", "middle removed, down to") for note in notes]
+    return notes
+
+
+def data_notes(examples: Examples) -> list[str]:
+    """Return a note with the number of rows of each label, and log warnings about likely mistakes in the data."""
+    summary = summarize(examples)
+    for warning in summary.warnings:
+        logger.warning("%s", warning)
+    return [describe_labels(summary.labels, summary.ratings)]

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from headwise.errors import UserError
-from headwise.tasks.conll import is_word
-from headwise.tasks.formats import BATCH_ROWS, EXTENSIONS, Batch, file_extension, read_batches, read_lines
+from headwise.files import LineReader, check_regular
+from headwise.tasks.conll import SENTENCE_HINT, is_word
+from headwise.tasks.formats import EXTENSIONS, Batch, chunk_rows, file_extension, parse_delimiter, read_batches
 from headwise.training.core.table_writer import open_output, open_table
 from headwise.training.text.decision import HAS_CONFIDENCE, DecisionRule
 from headwise.training.text.inference import TextModel
@@ -22,17 +22,26 @@ logger = logging.getLogger(__name__)
 Line = tuple[str, bool]
 
 
-def predict(run: Path, data: Path, out: Path, *, text: str | None = None, pair: str | None = None) -> int:
+def predict(
+    run: Path,
+    data: Path,
+    out: Path,
+    *,
+    text: str | None = None,
+    pair: str | None = None,
+    delimiter: str | None = None,
+) -> int:
     """Write the rows of a file, in their order, with the model's label, confidence and probabilities as new columns.
 
     One batch of rows is in memory at a time. Rows without a text get no label. No output is written if an error occurs.
 
     Args:
         run: the directory of a finished run.
-        data: CSV, TSV, JSONL or Parquet, optionally gzipped; for tagging also a CoNLL file with one word per line.
+        data: CSV, TSV, JSONL, Parquet or Excel, optionally gzipped; for tagging also CoNLL, with one word per line.
         out: the output file, in the same format.
         text: the text column; by default the run's, or detected.
         pair: the second text column.
+        delimiter: the delimiter of the columns, for CSV and TSV; detected by default.
 
     Returns:
         The number of rows without a text.
@@ -50,7 +59,8 @@ def predict(run: Path, data: Path, out: Path, *, text: str | None = None, pair: 
     columns = None
     confidence: list[float] = []
     with open_table(out, source=data) as write:
-        for batch in with_progress(read_batches(data)):
+        delimiter = None if delimiter is None else parse_delimiter(delimiter)
+        for batch in with_progress(read_batches(data, delimiter=delimiter)):
             columns = columns or trained.choose_columns(batch, labelled=False, text=text, pair=pair)
             names = [columns.text] if columns.pair is None else [columns.text, columns.pair]
             rows = get_words(batch, columns.text) if is_tagging else get_texts(batch, names)
@@ -178,8 +188,9 @@ def tag_lines(trained: TextModel, data: Path, out: Path) -> None:
     """Write the lines of a CoNLL file with the predicted tag after each word."""
     labels = trained.metrics["labels"]
     with open_output(out, source=data) as path, path.open("w", encoding="utf-8") as file:
-        progress = tqdm(read_sentences(data), desc="predicting", unit=" sentences", leave=False, delay=1)
-        for sentences in in_chunks(iter(progress)):
+        lines = LineReader(data, SENTENCE_HINT)
+        progress = tqdm(read_sentences(lines), desc="predicting", unit=" sentences", leave=False, delay=1)
+        for sentences in chunk_rows(progress, lambda: lines.num_bytes):
             words = [[line.split()[0] for line, is_word_line in sentence if is_word_line] for sentence in sentences]
             filled = [sentence for sentence in words if sentence]
             scores = iter(trained.scores({"words": filled}) if filled else [])
@@ -189,24 +200,20 @@ def tag_lines(trained: TextModel, data: Path, out: Path) -> None:
                     file.write(f"{line} {next(tags)}\n" if is_word_line else f"{line}\n")
 
 
-def read_sentences(data: Path) -> Iterator[list[Line]]:
+def read_sentences(lines: LineReader) -> Iterator[list[Line]]:
     """Yield the lines of each sentence, up to the blank line that ends it."""
-    if not data.is_file():
-        raise UserError(f"{data}: no such file")
+    check_regular(lines.path)
     sentence: list[Line] = []
-    for raw in read_lines(data):
+    lines.start_record()
+    for raw in lines:
         line = raw.rstrip("\r\n")
         sentence.append((line, is_word(line, in_sentence=any(is_word_line for _, is_word_line in sentence))))
         if not sentence[-1][1]:
             yield sentence
             sentence = []
+            lines.start_record()
     if sentence:
         yield sentence
-
-
-def in_chunks(sentences: Iterator[list[Line]]) -> Iterator[list[list[Line]]]:
-    while chunk := list(islice(sentences, BATCH_ROWS)):
-        yield chunk
 
 
 def with_progress(batches: Iterator[Batch]) -> Iterator[Batch]:

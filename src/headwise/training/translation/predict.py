@@ -3,16 +3,16 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from threading import Thread
 from typing import TextIO
 
 from tqdm.auto import tqdm
 
 from headwise.errors import UserError
-from headwise.tasks.formats import EXTENSIONS, file_extension, missing_column, read_batches, read_lines
+from headwise.files import LineReader, check_regular, max_line_bytes
+from headwise.tasks.formats import EXTENSIONS, chunk_rows, file_extension, missing_column, read_batches
 from headwise.tasks.translation.aligned import language_of, strip_newline
 from headwise.training.core.table_writer import open_output, open_table, open_text
 from headwise.training.translation.inference import TranslationModel
@@ -101,31 +101,52 @@ def read_chunks(data: Path) -> Iterator[list[str]]:
     if data == STREAM:
         yield from read_stream(sys.stdin)
         return
-    if not data.is_file():
-        raise UserError(f"{data}: {'a directory, not a file' if data.is_dir() else 'no such file'}")
-    lines = map(strip_newline, read_lines(data))
-    while chunk := list(islice(lines, MAX_CHUNK_LINES)):
-        yield chunk
+    check_regular(data)
+    lines = LineReader(data)
+    yield from chunk_rows(map(strip_newline, lines), lambda: lines.num_bytes)
 
 
 def read_stream(stream: TextIO) -> Iterator[list[str]]:
     """Yield the lines that have arrived since the last chunk: at least one, at most MAX_CHUNK_LINES."""
-    queue: SimpleQueue[str | None] = SimpleQueue()
+    queue: Queue[str | UserError | None] = Queue(MAX_CHUNK_LINES)  # the end of the stream is None or an error
 
     def read_into_queue() -> None:
-        for line in stream:
-            queue.put(strip_newline(line))
-        queue.put(None)
+        end = None
+        try:
+            for line in limit_lines(stream):
+                queue.put(line)
+        except UserError as error:
+            end = error
+        queue.put(end)
 
     Thread(target=read_into_queue, daemon=True).start()
     line = queue.get()
-    while line is not None:
+    while isinstance(line, str):
         chunk = [line]
         try:
-            while len(chunk) < MAX_CHUNK_LINES and (line := queue.get_nowait()) is not None:
+            while len(chunk) < MAX_CHUNK_LINES and isinstance(line := queue.get_nowait(), str):
                 chunk.append(line)
         except Empty:
             line = ""
         yield chunk
-        if line is not None:
+        if isinstance(line, str):
             line = queue.get()
+    if line is not None:
+        raise line
+
+
+def limit_lines(stream: TextIO) -> Iterator[str]:
+    """Yield the lines of a stream.
+
+    Raises:
+        UserError: a line is too long or not UTF-8.
+    """
+    limit, number = max_line_bytes(), 1
+    try:
+        while line := stream.readline(limit + 1):
+            if len(line) > limit:
+                raise UserError(f"standard input, line {number}: more than {limit:,} characters")
+            yield strip_newline(line)
+            number += 1
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input, line {number} or later: not {error.encoding}; convert it to UTF-8") from None

@@ -1,0 +1,157 @@
+"""Limits of files: memory depends on the limits, not on the file."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headwise.errors import UserError
+from headwise.files import read_json, read_lines, read_yaml
+
+MEGABYTE = 10**6
+LONG_LINE = 120 * MEGABYTE
+
+#: Reads files of a directory in one process, and prints the growth of its peak memory in megabytes and each error.
+READ = """
+import json, resource, sys
+from pathlib import Path
+from headwise.errors import UserError
+from headwise.models.vectors import read_vectors
+from headwise.tasks import conll, formats, mind
+from headwise.tasks.translation import read_pairs
+
+directory = Path(sys.argv[1])
+readers = {
+    "conll": lambda: list(conll.read_conll(directory / "a.conll")),
+    "mind": lambda: mind.read(directory / "log", cache=directory / "cache"),
+    "pairs": lambda: read_pairs(directory, "en", "de", cache=directory / "cache"),
+    "vectors": lambda: read_vectors(directory / "a.vectors", {"a": 0}),
+}
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+before, errors = peak(), []
+for name in sys.argv[2:]:
+    try:
+        readers.get(name, lambda: [0 for _ in formats.read_batches(directory / name)])()
+        errors.append("")
+    except UserError as error:
+        errors.append(str(error))
+print(json.dumps([peak() - before, errors]))
+"""
+
+#: The file that each reader reads, and its content before the long line.
+LONG_LINES = {
+    "a.csv": ("a.csv", b"text,label\n"),
+    "a.tsv": ("a.tsv", b"text\tlabel\n"),
+    "a.jsonl": ("a.jsonl", b'{"text": "a"}\n'),
+    "conll": ("a.conll", b"EU B-ORG\n"),
+    "mind": ("log/train/news.tsv", b"N1\tnews\tnews\ttitle\t\t\t[]\t[]\n"),
+    "pairs": ("train.en", b"a cat\n"),
+    "vectors": ("a.vectors", b"a 0.1 0.2\n"),
+}
+
+
+def read_in_child(directory: Path, *readers: str) -> tuple[int, list[str]]:
+    """Return the growth of the peak memory in megabytes, and the error of each reader."""
+    command = [sys.executable, "-c", READ, str(directory), *readers]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    growth, errors = json.loads(result.stdout)
+    return growth, errors
+
+
+def test_a_long_line_in_a_small_gzip_file_does_not_fill_the_memory(tmp_path: Path) -> None:
+    long_line = gzip.compress(b"a" * LONG_LINE + b"\nmore\n", compresslevel=1)
+    (tmp_path / "log" / "train").mkdir(parents=True)
+    for name, start in LONG_LINES.values():
+        (tmp_path / name).write_bytes(gzip.compress(start) + long_line)
+    (tmp_path / "log" / "train" / "behaviors.tsv").write_text("")
+    (tmp_path / "train.de").write_text("eine Katze\n" * 3)
+    growth, errors = read_in_child(tmp_path, *LONG_LINES)
+    for (name, _), error in zip(LONG_LINES.values(), errors, strict=True):
+        location = f"{tmp_path / name}, line 2"
+        assert error.startswith(f"{location}: the line has 120,000,001 bytes, at most 16,777,216 are allowed; check")
+    assert growth < 90
+
+
+def test_parquet_files_and_long_rows_do_not_fill_the_memory(tmp_path: Path) -> None:
+    once = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), pa.array(["a" * 4 * MEGABYTE]))
+    pq.write_table(pa.table({"text": once}), tmp_path / "once.parquet", dictionary_pagesize_limit=10 * MEGABYTE)
+    pq.write_table(pa.table({"text": ["b", "a" * 20 * MEGABYTE]}), tmp_path / "long.parquet")
+    pq.write_table(pa.table({"text": ["a" * 300 * MEGABYTE]}), tmp_path / "bomb.parquet", compression="zstd")
+    line = json.dumps({"text": "a" * 4 * MEGABYTE}).encode() + b"\n"
+    (tmp_path / "long.jsonl").write_bytes(gzip.compress(line, compresslevel=1) * 100)
+    growth, errors = read_in_child(tmp_path, "once.parquet", "long.parquet", "bomb.parquet", "long.jsonl")
+    assert errors[0] == ""
+    expected = f"{tmp_path / 'long.parquet'}, row 2: column 'text' has 20,000,000 bytes, at most 16,777,216 are allowed"
+    assert errors[1].startswith(expected)
+    assert errors[2].startswith(f"{tmp_path / 'bomb.parquet'}: column 'text' has 300,0")
+    assert "times; at most 100 times are allowed" in errors[2]
+    assert errors[3] == ""
+    assert growth < 200
+
+
+def test_the_limit_of_a_line_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a" * 99 + "\n" + "b" * 100 + "\nc\n")
+    monkeypatch.setenv("HEADWISE_MAX_LINE_BYTES", "101")
+    assert [len(line) for line in read_lines(path)] == [100, 101, 2]
+    monkeypatch.setenv("HEADWISE_MAX_LINE_BYTES", "100")
+    with pytest.raises(UserError, match=r"a\.txt, line 2: the line has 101 bytes, at most 100 are allowed"):
+        list(read_lines(path))
+    monkeypatch.setenv("HEADWISE_MAX_LINE_BYTES", "16M")
+    with pytest.raises(UserError, match="HEADWISE_MAX_LINE_BYTES: expected a positive number of bytes, got '16M'"):
+        list(read_lines(path))
+
+
+INVALID_YAML = {
+    "deep": ("a: " + "[" * 100_000, r"a\.yaml, line 1: not valid YAML: nested more than 100 levels deep"),
+    "digits": ("b: 1\na: " + "1" * 5000, r"a\.yaml, line 2: not valid YAML: invalid value '1111"),
+    "date": ("a: 2026-99-99", r"a\.yaml, line 1: not valid YAML: invalid value '2026-99-99'"),
+    "aliases": ("a: &a [x]\nb: [*a, *a]\n", r"a\.yaml, line 2: not valid YAML: aliases \(\*\) are not supported"),
+    "large": ("a: " + "b" * 2 * MEGABYTE, r"a\.yaml: larger than 1,048,576 bytes, the limit for this file"),
+    "latin": ("a: caf\udce9", r"a\.yaml: not UTF-8 \(byte 7\)"),
+}
+
+
+@pytest.mark.parametrize("case", INVALID_YAML)
+def test_invalid_yaml_raises_one_line(tmp_path: Path, case: str) -> None:
+    content, message = INVALID_YAML[case]
+    path = tmp_path / "a.yaml"
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(UserError, match=message) as raised:
+        read_yaml(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_invalid_json_raises_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for content, message in {
+        "[" * 100_000: "nested more than 100 levels deep",
+        '{"a": ' * 101 + "1" + "}" * 101: "nested more than 100 levels deep",
+        "1" * 5000: "a number has too many digits",
+        "{": "Expecting property name",
+    }.items():
+        path.write_text(content)
+        with pytest.raises(UserError, match=message) as raised:
+            read_json(path)
+        assert str(raised.value).startswith(f"{path}: invalid JSON: ")
+    path.write_text('{"a": ' * 100 + "1" + "}" * 100)
+    assert isinstance(read_json(path), dict)
+
+
+@pytest.mark.parametrize("read", [read_yaml, read_json, lambda path: list(read_lines(path))])
+def test_pipes_devices_and_directories_are_refused(tmp_path: Path, read: object) -> None:
+    assert callable(read)
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UserError, match="is a pipe, socket or device, expected a regular file"):
+            read(path)
+    with pytest.raises(UserError, match="is a directory, expected a file"):
+        read(tmp_path)
+    with pytest.raises(UserError, match="no such file"):
+        read(tmp_path / "none")
