@@ -129,6 +129,17 @@ def test_texts_without_words_have_no_linear_model(tmp_path: Path) -> None:
     assert result.notes == ["no baseline TF-IDF + logistic regression: no training text has a word of two letters"]
 
 
+def test_a_failing_linear_model_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(tfidf, "fit_tfidf", fail)
+    rows = {"text": texts(4), "label": [0, 1, 0, 1]}
+    result = compute("classification", build_examples(rows, rows), tmp_path)
+    assert list(result.metrics["test"]) == ["most frequent label"]
+    assert result.notes == ["no baseline TF-IDF + logistic regression: MemoryError"]
+
+
 @pytest.mark.parametrize("labels", [[0, 1], [0, 1, 2, 0], [0, 0, 0, 1]])
 def test_very_few_rows(labels: list[int], tmp_path: Path) -> None:
     rows = {"text": texts(len(labels)), "label": labels}

@@ -163,7 +163,11 @@ def iterate_tfidf(task: Task, examples: Examples, notes: list[str]) -> Iterator[
         return
     name, train = tfidf.NAMES[task.label_type], examples.splits["train"]
     logger.info("computing the baseline %s on %s training rows", name, f"{len(train):,}")
-    model = tfidf.fit_tfidf(train, task.label_type, len(examples.labels))
+    try:
+        model = tfidf.fit_tfidf(train, task.label_type, len(examples.labels))
+    except (ValueError, ArithmeticError, MemoryError) as error:  # a finished model is not lost for a baseline
+        notes.append(f"no baseline {name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        return
     if model is None:
         notes.append(f"no baseline {name}: no training text has a word of two letters")
         return
