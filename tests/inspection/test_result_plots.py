@@ -1,9 +1,12 @@
 """Tests of the plots of a classifier's results: the plotted data are the given data."""
 
+from io import BytesIO
+
 import numpy as np
 import pytest
 
 from headwise.inspection import draw_confusion_matrix, draw_reliability
+from headwise.inspection.style import save_figure
 
 
 def test_cells_have_counts_and_shares_of_the_true_class() -> None:
@@ -39,3 +42,8 @@ def test_reliability_shows_accuracy_by_confidence() -> None:
     assert np.asarray(points.get_xydata()).tolist() == [[0.66, 0.4], [0.97, 0.8]]
     assert [bar.get_height() for bar in counts.patches] == [5, 15]  # type: ignore[attr-defined]
     assert axes.get_title() == "expected calibration error 0.190"
+
+
+def test_names_in_other_scripts_give_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    save_figure(draw_confusion_matrix([[8, 2], [0, 5]], ["好", "坏"]), BytesIO())
+    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
