@@ -8,6 +8,7 @@ import yaml
 from headwise.studies.reproduction.registry import get_study
 from headwise.studies.reproduction.reproduce import ReproduceOptions, plan_reproduction
 from headwise.training import TextConfig
+from headwise.training.core import arguments
 from headwise.training.core.config import EncoderConfig
 from headwise.training.core.defaults import choose_settings, fill_unset
 from tests.training.conftest import Headwise
@@ -99,3 +100,11 @@ def test_studies_store_unset_options_as_unset() -> None:
         "model: distance-aware",
         "seed: 0",
     ]
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_a_tracker_reaches_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(arguments.TRACKERS, name, lambda: True)
+    config = EncoderConfig(report_to=name)  # type: ignore[arg-type]
+    assert arguments.build_arguments(config, tmp_path).report_to == [name]
+    assert arguments.build_arguments(EncoderConfig(report_to="none"), tmp_path).report_to == []
