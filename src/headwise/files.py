@@ -289,7 +289,11 @@ def parse_yaml(text: str, location: str) -> Any:
         UserError: It is not YAML, is nested too deeply, or has an alias or an invalid value.
     """
     try:
-        return yaml.load(text, YamlLoader)
+        loader = YamlLoader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = "" if mark is None else f", line {mark.line + 1}"

@@ -20,7 +20,7 @@ def test_classes(tmp_path: Path) -> None:
     labels = ["negative"] * 41 + ["positive"] * 37 + ["postive"] * 2
     assert summarize_columns(tmp_path, {"text": texts, "label": labels}).splitlines() == [
         "rows: train 64, dev 8, test 8",
-        "lengths: median 3 words, 95% have at most 3, longest 6",
+        "lengths: median 3 words, 95% quantile 3, longest 6",
         "labels: negative 41, positive 37, postive 2",
         "duplicates: none between splits",
         "warning: label 'postive' (2) is similar to 'positive' (37): a misspelling?",

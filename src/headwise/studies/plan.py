@@ -135,7 +135,7 @@ def task_name(config: RunConfig) -> str:
     """Return the name of the task, or of the user's first file."""
     if config.task is not None:
         return config.task
-    files: Sequence[str] = config.data or getattr(config, "train", ())
+    files: Sequence[str] = config.data or getattr(config, "train", ()) or getattr(config, "queries", ())
     return Path(files[0]).name
 
 
@@ -145,7 +145,7 @@ def check_data(config: RunConfig) -> None:
     Raises:
         UserError: a file is missing.
     """
-    for option in ("data", "train", "dev", "test"):
+    for option in ("data", "train", "dev", "test", "queries", "documents", "relevance"):
         for name in getattr(config, option, ()):
             if not name.startswith("hub:") and not Path(name).exists():
                 raise UserError(f"{name}: no such file or directory")

@@ -67,7 +67,7 @@ def summarize(examples: Examples) -> DataSummary:
         >>> split = Dataset.from_dict(rows, features=features)
         >>> print(summarize(Examples({"train": split}, ("bad", "good"), "")))
         rows: train 3
-        lengths: median 1 word, 95% have at most 3, longest 3
+        lengths: median 1 word, 95% quantile 3, longest 3
         labels: bad 2, good 1
         duplicates: none between splits
     """
@@ -122,15 +122,25 @@ def count_labels(examples: Examples) -> dict[str, int]:
     return {examples.labels[index]: int(counts[index]) for index in order}
 
 
-def describe_lengths(lengths: Any, unit: str) -> str:
+def describe_lengths(lengths: Any, unit: str, num_truncated: int = 0) -> str:
     """Describe the lengths of texts.
 
-    >>> describe_lengths(np.array([1, 2, 3, 10]), "tokens")
-    'median 2 tokens, 95% have at most 10, longest 10'
+    Args:
+        lengths: (rows,), the lengths.
+        unit: Their unit.
+        num_truncated: The number of texts that were truncated, so that their lengths are not known.
+
+    >>> describe_lengths(np.array([1, 2, 3, 10]), "tokens"), describe_lengths(np.array([1, 2, 3, 10]), "tokens", 1)
+    ('median 2 tokens, 95% quantile 10, longest 10', 'median 2 tokens, 95% quantile over 10, longest over 10')
     """
-    median, most, longest = (int(np.quantile(lengths, q, method="inverted_cdf")) for q in (0.5, 0.95, 1.0))
-    unit = unit.removesuffix("s") if median == 1 else unit
-    return f"median {median:,} {unit}, 95% have at most {most:,}, longest {longest:,}"
+    texts = []
+    for quantile in (0.5, 0.95, 1.0):
+        is_known = quantile * len(lengths) <= len(lengths) - num_truncated
+        length = int(np.quantile(lengths, quantile, method="inverted_cdf"))
+        texts.append(f"{length:,}" if is_known else f"over {length:,}")
+    median, most, longest = texts
+    unit = unit.removesuffix("s") if median == "1" else unit
+    return f"median {median} {unit}, 95% quantile {most}, longest {longest}"
 
 
 def describe_labels(labels: Mapping[str, int], ratings: Any) -> str:
@@ -192,7 +202,7 @@ def is_misspelling(label: str, count: int, other: str, other_count: int) -> bool
     longer, shorter = sorted(spellings, key=len, reverse=True)
     if without_digits[0] == without_digits[1] or (longer.endswith(shorter) and len(longer) > len(shorter) + 1):
         return False
-    return difflib.SequenceMatcher(None, *spellings).ratio() >= MIN_SIMILARITY
+    return difflib.SequenceMatcher(None, spellings[0], spellings[1]).ratio() >= MIN_SIMILARITY
 
 
 def shorten(label: str) -> str:

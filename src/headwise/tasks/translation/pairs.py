@@ -225,7 +225,8 @@ def check_not_empty(rows: Rows) -> Dataset:
     if len(empty):
         row = rows.data[int(empty[0])]
         side = "source" if not row["source"].strip() else "target"
-        raise UserError(f"{rows.location(empty[0])}: the {side} is empty")
+        others = f", and a side of {len(empty) - 1:,} other pairs" if len(empty) > 1 else ""
+        raise UserError(f"{rows.location(empty[0])}: the {side} is empty{others}")
     return rows.data
 
 

@@ -21,10 +21,10 @@ def length_notes(lengths: Any, truncated: Mapping[str, tuple[int, int]], limit: 
         limit: the limit of a text, with its unit and option.
 
     >>> length_notes([2, 3, 8, 8], {"train": (1, 4), "dev": (0, 2)}, "8 tokens (--max-length)")
-    ['lengths: median 3 tokens, 95% have at most 8, longest 8', \
+    ['lengths: median 3 tokens, 95% quantile over 8, longest over 8', \
 'truncated to 8 tokens (--max-length): 1 of 4 train texts; the limit is the 75.0% quantile of train']
     """
-    notes = [f"lengths: {describe_lengths(lengths, 'tokens')}"]
+    notes = [f"lengths: {describe_lengths(lengths, 'tokens', truncated['train'][0])}"]
     parts = [f"{count:,} of {total:,} {split} texts" for split, (count, total) in truncated.items() if count]
     if parts:
         count, total = truncated["train"]

@@ -67,8 +67,7 @@ def open_table(out: Path, *, source: Path) -> Iterator[Write]:
         return
     with open_output(out, source=source) as path:
         if extension == ".parquet":
-            is_parquet = source.suffix == ".parquet" and source.is_file()
-            with parquet_writer(path, out, pq.read_schema(source) if is_parquet else pa.schema([])) as write:
+            with parquet_writer(path, out, read_schema(source)) as write:
                 yield write
             if out.suffix == ".gz":
                 gzip_in_place(path)
@@ -125,13 +124,13 @@ def parquet_writer(path: Path, out: Path, source_schema: pa.Schema) -> Iterator[
 
     def write(columns: Columns) -> None:
         nonlocal writer
-        writer = writer or pq.ParquetWriter(path, infer_schema(columns, source_schema))
         blank = [None] * len(next(iter(columns.values())))
         try:
+            writer = writer or pq.ParquetWriter(path, infer_schema(columns, source_schema))
             arrays = [pa.array(list(columns.get(field.name, blank)), field.type) for field in writer.schema]
             if not columns.keys() <= set(writer.schema.names):
                 raise pa.ArrowInvalid("a column is missing in the first rows")
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        except (pa.ArrowException, OverflowError) as error:
             raise UserError(f"--out {out}: rows have different types ({error}); use JSON Lines instead") from None
         writer.write_table(pa.table(arrays, schema=writer.schema))
 
@@ -142,17 +141,24 @@ def parquet_writer(path: Path, out: Path, source_schema: pa.Schema) -> Iterator[
             writer.close()
 
 
+def read_schema(source: Path) -> pa.Schema:
+    """Return the schema of a Parquet file; that of any other file is empty."""
+    try:
+        return pq.read_schema(source) if file_extension(source) == ".parquet" and source.is_file() else pa.schema([])
+    except (pa.ArrowException, OSError):  # gzipped, or invalid, which its reader reports
+        return pa.schema([])
+
+
 def infer_schema(columns: Columns, source_schema: pa.Schema) -> pa.Schema:
     """Return the schema of a batch: types of the source where it has the column, else those of the values."""
-    types = {name: pa.array(list(values)).type for name, values in columns.items()}
-    types |= {name: pa.float64() for name in types if name.startswith(("probability_", "confidence"))}
-    types |= {name: pa.string() for name, arrow_type in types.items() if pa.types.is_null(arrow_type)}
-    return pa.schema(
-        [
-            source_schema.field(name) if name in source_schema.names else (name, arrow_type)
-            for name, arrow_type in types.items()
-        ]
-    )
+    fields = []
+    for name, values in columns.items():
+        if name in source_schema.names:
+            fields.append(source_schema.field(name))
+            continue
+        arrow_type = pa.float64() if name.startswith(("probability_", "confidence")) else pa.array(list(values)).type
+        fields.append(pa.field(name, pa.string() if pa.types.is_null(arrow_type) else arrow_type))
+    return pa.schema(fields)
 
 
 def gzip_in_place(path: Path) -> None:

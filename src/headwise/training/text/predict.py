@@ -95,6 +95,13 @@ def describe_confidence(confidence: Sequence[float], rule: DecisionRule) -> str:
 
 def get_texts(batch: Batch, names: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the texts of each row; missing and blank ones are empty."""
+    for name in names:
+        for index, value in enumerate(get_column(batch, name)):
+            if isinstance(value, list | dict):
+                raise UserError(
+                    f"{batch.location(index)}: column {name!r}: expected a text, got {repr(value)[:40]}; "
+                    "name the column of texts with --text"
+                )
     return [tuple(map(to_text, row)) for row in zip(*(get_column(batch, name) for name in names), strict=True)]
 
 
