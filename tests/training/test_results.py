@@ -158,7 +158,8 @@ def test_thresholds_of_several_labels_are_tuned_on_dev(tmp_path: Path) -> None:
     thresholds = run.metrics["decision"]["thresholds"]
     assert set(thresholds) == {"negative", "positive", "rare"}
     assert thresholds["rare"] < 0.45
-    assert "which was tuned on dev: negative 0." in (run.run_dir / "README.md").read_text()
+    for text in ((run.run_dir / "README.md").read_text(), format_result(run)):
+        assert f"which was tuned on dev: negative {thresholds['negative']:.3f}, " in text
     predict(run.run_dir, data, tmp_path / "out.jsonl")
     for line in (tmp_path / "out.jsonl").read_text().splitlines():
         row = json.loads(line)
