@@ -27,6 +27,10 @@ MAX_JSON_BYTES = 2**26  # of a file that is one JSON value
 MAX_YAML_BYTES = 2**20
 MAX_NESTING = 100  # of JSON and YAML
 
+#: Compressed parts of Parquet files and archives may be larger than this only up to a ratio.
+MAX_RATIO_FREE_BYTES = 2**28
+MAX_COMPRESSION_RATIO = 100
+
 GZIP_MAGIC = b"\x1f\x8b"
 
 

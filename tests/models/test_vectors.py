@@ -152,3 +152,10 @@ def test_no_file(tmp_path: Path) -> None:
         read_vectors(tmp_path / "v.txt", VOCABULARY)
     with pytest.raises(UserError, match="directory"):
         read_vectors(tmp_path, VOCABULARY)
+
+
+def test_an_archive_that_is_compressed_too_strongly_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.models.vectors.MAX_RATIO_FREE_BYTES", 10_000)
+    np.savez_compressed(tmp_path / "a.npz", words=np.array(["a"]), vectors=np.zeros((1, 10**6), np.float32))
+    with pytest.raises(UserError, match=r"a\.npz: vectors\.npy has 4,000,128 bytes, compressed too strongly"):
+        read_vectors(tmp_path / "a.npz", {"a": 0})

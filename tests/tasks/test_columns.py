@@ -64,3 +64,17 @@ def test_two_columns_of_texts_lead_to_a_hint() -> None:
         choose_columns(head("headline", "full article", "label"))
     with pytest.raises(UserError, match=r"not clear; name it with --text; for text pairs, set --text and --pair; the"):
         choose_columns(head("headline", "article", "source", "label"))
+
+
+def test_a_second_column_of_texts_is_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    columns = {"text": ["a b c", "d"], "summary": ["e f g", "h i j"], "source": ["x", "y"], "label": ["1", "2"]}
+    batch = Batch(Path("a.csv"), [0, 1], [2, 3], columns)
+    with caplog.at_level("INFO"):
+        assert choose_columns(batch) == Columns("text", None, "label")
+        assert caplog.messages == [
+            "a.csv: the texts of text are used, not those of summary; for text pairs, set --text and --pair"
+        ]
+        caplog.clear()
+        choose_columns(batch, text="text")
+        choose_columns(batch, labelled=False)
+        assert not caplog.messages

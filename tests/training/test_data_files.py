@@ -79,7 +79,7 @@ def test_evaluate_and_predict_have_the_options(run: Path, tmp_path: Path, headwi
 def test_options_of_own_data_do_not_apply_to_built_in_tasks(tmp_path: Path) -> None:
     for option in ({"skip_bad_rows": True}, {"delimiter": ";"}, {"queries": ("a.csv",)}):
         with pytest.raises(UserError, match="is for your own data; --task sst2 defines the layout of --data"):
-            TextConfig(task="sst2", **option)  # type: ignore[arg-type]
+            TextConfig(task="sst2", **option)
 
 
 def test_a_ranking_of_own_files(tmp_path: Path, headwise: Headwise) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headwise.errors import UserError
-from headwise.files import LineReader, open_regular
+from headwise.files import MAX_COMPRESSION_RATIO, MAX_RATIO_FREE_BYTES, LineReader, open_regular
 from headwise.models.initialization import derive_seed
 from headwise.models.words import PAD, SPECIAL
 
@@ -171,10 +171,18 @@ def _is_number(part: bytes) -> bool:
 def _read_npz(path: Path, vocabulary: Collection[str]) -> Iterator[tuple[str, Vector]]:
     """Read an `.npz` archive."""
     try:
+        with zipfile.ZipFile(path) as zip_file:
+            for member in zip_file.infolist():
+                if member.file_size > max(MAX_RATIO_FREE_BYTES, MAX_COMPRESSION_RATIO * member.compress_size):
+                    raise UserError(
+                        f"{path}: {member.filename} has {member.file_size:,} bytes, compressed too strongly"
+                    )
         with np.load(path, allow_pickle=False) as archive:
             words, vectors = archive["words"], archive["vectors"]
     except KeyError as error:
         raise UserError(f"{path}: expected the arrays words and vectors; {error.args[0]}") from None
+    except UserError:
+        raise
     except (ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path}: invalid .npz archive: {error}") from None
     names = _decode_words(path, words)

@@ -160,7 +160,7 @@ def load_rows(
     target = directory / f"{fingerprint(source, fields)}{'-skipped' if skip_bad_rows else ''}.arrow"
     report = target.with_suffix(".json")  # of the rows that were skipped
     bad_rows = BadRows()
-    if not target.exists():
+    if not target.exists() or (skip_bad_rows and not report.exists()):
         temporary = target.with_suffix(f".{uuid4().hex}")
         try:
             directory.mkdir(parents=True, exist_ok=True)

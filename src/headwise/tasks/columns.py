@@ -1,5 +1,6 @@
 """The choice of the columns of text, second text and label."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
@@ -7,6 +8,8 @@ from typing import Any
 
 from headwise.errors import UserError
 from headwise.tasks.formats import Batch, format_names, missing_column
+
+logger = logging.getLogger(__name__)
 
 #: Known names of columns; upper and lower case are equal.
 TEXT_NAMES = (
@@ -92,6 +95,7 @@ def choose_columns(
     def unused() -> list[str]:
         return [name for name in names if name not in (text, pair, label)]
 
+    is_detected = text is None and pair is None
     if text is None and pair is None:
         text, pair = find_known_pair(unused())
     if text is None:
@@ -108,6 +112,15 @@ def choose_columns(
         text = only_column(texts, batch, "text")
     if label is None and labelled:
         label = only_column(unused(), batch, "label")
+    if is_detected and labelled and pair is None:
+        others = [name for name in unused() if has_sentences(batch.columns[name])]
+        if others:
+            logger.info(
+                "%s: the texts of %s are used, not those of %s; for text pairs, set --text and --pair",
+                batch.path,
+                text,
+                format_names(others),
+            )
     return Columns(text, pair, label)
 
 
@@ -144,6 +157,12 @@ def only_column(names: Sequence[str], batch: Batch, role: str) -> str:
 def has_text(values: Sequence[Any]) -> bool:
     """Return whether a column has a value that is a text and not a number."""
     return any(isinstance(value, str | list) and not is_number(value) for value in values)
+
+
+def has_sentences(values: Sequence[Any]) -> bool:
+    """Return whether most values are texts of several words."""
+    counts = [len(value.split()) for value in values if isinstance(value, str)]
+    return sum(count >= 3 for count in counts) > len(values) / 2
 
 
 def is_number(value: Any) -> bool:

@@ -14,12 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwise.errors import UserError
-from headwise.files import LINE_LIMIT_VARIABLE, is_gzip, max_line_bytes
+from headwise.files import LINE_LIMIT_VARIABLE, MAX_COMPRESSION_RATIO, MAX_RATIO_FREE_BYTES, is_gzip, max_line_bytes
 from headwise.tasks.formats import batch as batches
 from headwise.tasks.formats.batch import Batch, check_distinct, column_index
-
-MAX_COMPRESSION_RATIO = 100  # of a column that is larger than MAX_RATIO_FREE_BYTES
-MAX_RATIO_FREE_BYTES = 2**28
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Batch]:

@@ -180,6 +180,8 @@ class TextConfig(EncoderConfig):
             train=tuple(map(absolute_if_exists, self.train)),
             dev=tuple(map(absolute_if_exists, self.dev)),
             test=tuple(map(absolute_if_exists, self.test)),
-            **{name: tuple(map(absolute_if_exists, getattr(self, name))) for name in RANKING_FILES},
+            queries=tuple(map(absolute_if_exists, self.queries)),
+            documents=tuple(map(absolute_if_exists, self.documents)),
+            relevance=tuple(map(absolute_if_exists, self.relevance)),
             vectors=None if self.vectors is None else self.vectors.absolute(),
         )

@@ -184,6 +184,12 @@ def load_labelled_file(
         raise UserError(f"{data}: rankings are evaluated on the task's own candidates only; omit --data")
     source = source_from_files([data], label_type, delimiter)
     columns = trained.choose_columns(source.head(), labelled=True, **names)
-    names = {"text": columns.text, "pair": columns.pair, "label": columns.label}
-    rows = read_sources({"all": source}, label_type, skip_bad_rows=skip_bad_rows, **names)["all"]
+    rows = read_sources(
+        {"all": source},
+        label_type,
+        text=columns.text,
+        pair=columns.pair,
+        label=columns.label,
+        skip_bad_rows=skip_bad_rows,
+    )["all"]
     return rows.data if label_type == "regression" else encode_labels("all", rows, trained.metrics["labels"])
