@@ -5,6 +5,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headwise.inspection import Page, draw_differences
 
 
@@ -65,16 +67,15 @@ def test_a_table_has_a_header_and_rows() -> None:
     assert (tags.count("th"), tags.count("tr"), tags.count("td")) == (2, 3, 4)
 
 
-def test_the_table_of_a_study_fits_the_page(browser: Any, tmp_path: Path) -> None:
-    method = "sentence-transformers/all-MiniLM-L6-v2+mdg@6=0.01+pdg@6=0.001"
-    cells = ["77.71 ± 0.77", "+1.83* [−0.45, 3.22]", "0.038", "0.062", "[−0.92, 2.79]", "[−0.16, 3.50]", "10"]
-    header = ["method", "accuracy, %", "difference", "p (Holm)", "p (permutation)", "CI over examples", "CI over both"]
+@pytest.mark.parametrize("width", [1100, 800])
+def test_a_wide_table_fits_the_page(browser: Any, width: int, tmp_path: Path) -> None:
     page = Page("Report")
-    page.table([*header, "seeds"], [[method, *cells]])
+    header = ["method", "accuracy, %", "difference", "p (Holm)", "p (permutation)", "CI over examples", "CI", "seeds"]
+    cells = ["90.12 ± 0.34", "+0.50* [−0.10, 1.10]", "0.0412", "0.0625", "[−0.91, 1.20]", "[−1.01, 1.42]", "10"]
+    page.table(header, [["distance-aware, guided by mdg@6=0.01", *cells]])
     page.write(tmp_path / "report.html")
-    context = browser.new_context(viewport={"width": 1100, "height": 900})
-    opened = context.new_page()
-    opened.goto((tmp_path / "report.html").as_uri())
-    shown, whole = opened.evaluate("(box => [box.clientWidth, box.scrollWidth])(document.querySelector('.wide'))")
-    context.close()
-    assert whole <= shown
+    tab = browser.new_page(viewport={"width": width, "height": 600})
+    tab.goto((tmp_path / "report.html").as_uri())
+    table, page_width = tab.evaluate("[document.querySelector('table').scrollWidth, document.body.clientWidth]")
+    tab.close()
+    assert table <= page_width

@@ -49,8 +49,9 @@ def test_tfidf_learns_the_words_that_decide(tmp_path: Path) -> None:
 def test_tfidf_reads_both_texts_of_a_pair_and_their_common_words(tmp_path: Path) -> None:
     words = [f"word{i}" for i in range(12)]
     pairs = [(words[i % 12], words[(i // 2 * 5 + i * (i % 2) * 7) % 12]) for i in range(240)]
-    rows = {"text": [a for a, _ in pairs], "pair": [b for _, b in pairs], "label": [int(a == b) for a, b in pairs]}
-    majority = max(np.mean(rows["label"]), 1 - np.mean(rows["label"]))
+    labels = [int(a == b) for a, b in pairs]
+    rows = {"text": [a for a, _ in pairs], "pair": [b for _, b in pairs], "label": labels}
+    majority = max(np.mean(labels), 1 - np.mean(labels))
     metrics = compute("classification", build_examples(rows, rows), tmp_path).metrics["test"]
     assert metrics["TF-IDF + logistic regression"]["accuracy"] > majority, "common words decide"
 
@@ -128,6 +129,17 @@ def test_texts_without_words_have_no_linear_model(tmp_path: Path) -> None:
     assert result.notes == ["no baseline TF-IDF + logistic regression: no training text has a word of two letters"]
 
 
+def test_a_failing_linear_model_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(tfidf, "fit_tfidf", fail)
+    rows = {"text": texts(4), "label": [0, 1, 0, 1]}
+    result = compute("classification", build_examples(rows, rows), tmp_path)
+    assert list(result.metrics["test"]) == ["most frequent label"]
+    assert result.notes == ["no baseline TF-IDF + logistic regression: MemoryError"]
+
+
 @pytest.mark.parametrize("labels", [[0, 1], [0, 1, 2, 0], [0, 0, 0, 1]])
 def test_very_few_rows(labels: list[int], tmp_path: Path) -> None:
     rows = {"text": texts(len(labels)), "label": labels}
@@ -136,17 +148,21 @@ def test_very_few_rows(labels: list[int], tmp_path: Path) -> None:
 
 
 def test_baselines_are_computed_once_for_each_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {"text": texts(20), "label": [i % 2 for i in range(20)]}
+    rows: dict[str, Any] = {"text": texts(20), "label": [i % 2 for i in range(20)]}
     first = compute("classification", build_examples(rows, rows), tmp_path)
     calls = []
     original = tfidf.fit_tfidf
-    monkeypatch.setattr(tfidf, "fit_tfidf", lambda *args: calls.append(args) or original(*args))
+
+    def fit_and_count(*args: Any) -> Any:
+        calls.append(args)
+        return original(*args)
+
+    monkeypatch.setattr(tfidf, "fit_tfidf", fit_and_count)
     assert compute("classification", build_examples(rows, rows), tmp_path) == first
     assert not calls, "the cache was not used"
     changed = {**rows, "label": rows["label"][::-1]}
     assert compute("classification", build_examples(changed, rows), tmp_path) != first
     assert len(calls) == 1, "other data needs other baselines"
-    (path, *_) = (tmp_path / "baselines").glob("*.json")
     for damaged in ("", "{", "[]", '{"x": 1}'):
         for path in (tmp_path / "baselines").glob("*.json"):
             path.write_text(damaged)
@@ -162,7 +178,7 @@ def compute_in_process(cache: Path) -> None:
             log.write("computed\n")
         return original(*args)
 
-    baselines.compute_uncached = compute_and_log
+    baselines.compute_uncached = compute_and_log  # type: ignore[assignment]
     rows = {"text": texts(20), "label": [i % 2 for i in range(20)]}
     compute("classification", build_examples(rows, rows), cache)
 

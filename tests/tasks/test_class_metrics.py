@@ -86,7 +86,7 @@ def test_temperature_minimizes_the_cross_entropy() -> None:
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(2000, 3)) * 2
     labels = np.array([rng.choice(3, p=row) for row in softmax(scores, axis=1)])
-    temperature = fit_temperature(3 * scores, labels)
+    temperature = fit_temperature(3 * scores, labels) or 0.0
     assert temperature == pytest.approx(3, rel=0.1), "the scores are three times too large"
     losses = {t: log_loss(labels, softmax(3 * scores / t, axis=1)) for t in (temperature, 0.9 * temperature, 3.5)}
     assert min(losses, key=lambda t: losses[t]) == temperature

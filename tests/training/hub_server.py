@@ -41,7 +41,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def do_GET(self) -> None:
-        self.answer(200, {"name": "me", "type": "user"})
+        self.answer(404, {"error": "Repository not found"})
 
     def do_POST(self) -> None:
         body = self.body()
@@ -53,8 +53,10 @@ class Handler(BaseHTTPRequestHandler):
             owner = request.get("organization") or "me"
             repository = f"{owner}/{request['name']}"
             self.server.files.setdefault(repository, {})
-            self.server.private[repository] = bool(request.get("private"))
+            self.server.private[repository] = bool(request.get("private")) or request.get("visibility") == "private"
             self.answer(200, {"url": f"{self.server.url}/{repository}", "name": repository, "id": repository})
+        elif self.path == "/api/validate-yaml":
+            self.answer(200, {"errors": [], "warnings": []})
         elif "preupload" in parts:
             files = [
                 {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}

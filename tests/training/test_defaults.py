@@ -8,6 +8,7 @@ import yaml
 from headwise.studies.reproduction.registry import get_study
 from headwise.studies.reproduction.reproduce import ReproduceOptions, plan_reproduction
 from headwise.training import TextConfig
+from headwise.training.core import arguments
 from headwise.training.core.config import EncoderConfig
 from headwise.training.core.defaults import choose_settings, fill_unset
 from tests.training.conftest import Headwise
@@ -72,7 +73,6 @@ def test_reproductions_keep_the_settings_of_the_papers(tmp_path: Path) -> None:
         tasks = {task: str(tmp_path) for task in get_study(study).tasks}
         runs = plan_reproduction(study, get_study(study), ReproduceOptions(tasks, (), overrides), seeds=1)
         configs = [run.config for run in runs]
-        assert all(isinstance(config, EncoderConfig) for config in configs)
         return {
             (
                 config.learning_rate,
@@ -80,8 +80,9 @@ def test_reproductions_keep_the_settings_of_the_papers(tmp_path: Path) -> None:
                 config.epochs,
                 config.warmup_steps,
                 config.early_stopping_patience,
-            )  # type: ignore[attr-defined]
+            )
             for config in configs
+            if isinstance(config, EncoderConfig)
         }
 
     assert settings("da-table3") == {(1e-3, 64, 10, 0.05, 3)}
@@ -99,3 +100,11 @@ def test_studies_store_unset_options_as_unset() -> None:
         "model: distance-aware",
         "seed: 0",
     ]
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_a_tracker_reaches_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(arguments.TRACKERS, name, lambda: True)
+    config = EncoderConfig(report_to=name)  # type: ignore[arg-type]
+    assert arguments.build_arguments(config, tmp_path).report_to == [name]
+    assert arguments.build_arguments(EncoderConfig(report_to="none"), tmp_path).report_to == []

@@ -60,7 +60,18 @@ def test_only_truncation_misses_the_end(
     long_reviews: Path, tmp_path: Path, headwise: Headwise, mode: str, learns: bool
 ) -> None:
     out = tmp_path / "run"
-    options = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--learning-rate", 0.02, "--epochs", 8)
+    options: tuple[object, ...] = (
+        "--heads",
+        2,
+        "--head-dim",
+        8,
+        "--word-dim",
+        16,
+        "--learning-rate",
+        0.02,
+        "--epochs",
+        8,
+    )
     options += ("--max-length", 24, "--long-text", mode, "--model", "none")
     code, stdout, stderr = headwise("train", "--data", long_reviews, "--out", out, *options)
     assert code == 0, stderr

@@ -9,7 +9,9 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
 
+from headwise.training.core.callbacks import extra_callbacks
 from tests.training.conftest import Headwise
+from tests.training.test_interrupt import Interrupt
 
 LORA = ("--lora", "--epochs", 2, "--batch-size", 32, "--learning-rate", 0.01)
 
@@ -40,8 +42,6 @@ def test_a_run_with_lora(reviews: Path, bert: Path, tmp_path: Path, headwise: He
 def test_a_resumed_run_ends_with_the_same_weights(
     reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise
 ) -> None:
-    from tests.training.test_interrupt import Interrupt, extra_callbacks
-
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     options = ("--data", reviews, "--model", bert, "--lora", "--epochs", 3, "--batch-size", 32)
     assert headwise("train", "--out", whole, *options)[0] == 0

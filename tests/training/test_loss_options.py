@@ -47,7 +47,7 @@ def test_class_weights_find_the_rare_class(rare: Path, tmp_path: Path) -> None:
             class_weights=weights,
             metric_for_best_model="macro_f1",
             learning_rate=0.01,
-            **TINY | {"epochs": 8},  # type: ignore[arg-type]
+            **TINY | {"epochs": 8},
         )
         recall[weights] = train(config, tmp_path / str(weights)).metrics["metrics"]["test"]["recall"]
     assert recall[None] == pytest.approx(0.5), "always common"
@@ -162,7 +162,7 @@ def test_a_dev_loss_that_is_not_finite_is_an_error(
 
     @wraps(forward)
     def broken(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        outputs = forward(self, *args, **kwargs)  # type: ignore[arg-type]
+        outputs = forward(self, *args, **kwargs)
         if not self.training:
             outputs["loss"] = outputs["loss"] * float("nan")
         return outputs
@@ -184,7 +184,7 @@ def test_ratings_that_are_not_finite_are_an_error(
 
     @wraps(forward)
     def broken(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        outputs = forward(self, *args, **kwargs)  # type: ignore[arg-type]
+        outputs = forward(self, *args, **kwargs)
         if not self.training:
             outputs["logits"] = outputs["logits"] * float("inf")
         return outputs

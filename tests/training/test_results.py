@@ -11,6 +11,7 @@ import pytest
 from huggingface_hub import ModelCard, ModelCardData
 from sklearn.metrics import confusion_matrix
 
+from headwise.inspection import draw_curves
 from headwise.training import RunResult, TextConfig, evaluate, predict, train
 from headwise.training.core.card import describe_base_model
 from headwise.training.core.printing import format_evaluation, format_result
@@ -150,19 +151,19 @@ def test_an_existing_file_is_replaced_only_with_force(run: RunResult, tmp_path: 
 
 
 def test_thresholds_of_several_labels_are_tuned_on_dev(tmp_path: Path) -> None:
-    lines = [(text, "positive" if label == "positive" and i % 10 else "") for i, (text, label) in enumerate(rows(400))]
-    lines = [(text, f"{labels}|any" if i % 3 else labels) for i, (text, labels) in enumerate(lines)]
+    generator = random.Random(0)  # a third of the rows are rare, whatever their text: their probability is below 0.5
+    lines = [(text, f"{label}|rare" if generator.random() < 0.33 else label) for text, label in rows(600)]
     data = write(tmp_path / "several.csv", ("text", "labels"), lines)
-    config = TextConfig(data=(str(data),), label_type="multi-label", epochs=1, **{**SMALL, "learning_rate": 1e-3})
-    run = train(config, tmp_path / "run")
+    run = train(TextConfig(data=(str(data),), label_type="multi-label", epochs=2, **SMALL), tmp_path / "run")
     thresholds = run.metrics["decision"]["thresholds"]
-    assert set(thresholds) == {"any", "positive"}
-    assert set(thresholds.values()) != {0.5}
-    assert "which was tuned on dev: any 0." in (run.run_dir / "README.md").read_text()
+    assert set(thresholds) == {"negative", "positive", "rare"}
+    assert thresholds["rare"] < 0.45
+    for text in ((run.run_dir / "README.md").read_text(), format_result(run)):
+        assert f"which was tuned on dev: negative {thresholds['negative']:.3f}, " in text
     predict(run.run_dir, data, tmp_path / "out.jsonl")
     for line in (tmp_path / "out.jsonl").read_text().splitlines():
         row = json.loads(line)
-        above = [label for label in ("any", "positive") if row[f"probability_{label}"] > thresholds[label]]
+        above = [label for label in thresholds if row[f"probability_{label}"] > thresholds[label]]
         assert row["predicted"] == "|".join(above)
     assert evaluate(run.run_dir)["metrics"] == pytest.approx(run.metrics["metrics"]["test"])
 
@@ -207,3 +208,18 @@ def test_base_models(model: str, base_model: str | None, tmp_path: Path, monkeyp
         (tmp_path / model / "config.json").write_text('{"_name_or_path": "/home/me/model"}')
     assert describe_base_model(model).get("base_model") == base_model
     assert describe_base_model(model)["license"] == "unknown"
+
+
+def test_the_report_of_a_guided_run_shows_the_guides_term(bert: Path, reviews: Path, tmp_path: Path) -> None:
+    curves: list[dict[str, Any]] = []
+
+    def draw(runs: dict[str, Any], **options: str) -> Any:
+        curves.append(runs)
+        return draw_curves(runs, **options)
+
+    config = TextConfig(data=(str(reviews),), model=str(bert), epochs=1, guides=("mdg",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headwise.inspection.draw_curves", draw)
+        train(config, tmp_path / "run")
+    assert [list(runs) for runs in curves] == [["eval_accuracy"], ["task_loss"], ["guide/MapDiscrimination"]]
+    assert all(len(curve) == 1 for runs in curves[:1] for (curve,) in runs.values()), "one epoch is one point"

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_the_best_of_several_baselines_counts() -> None:
 
 
 def test_an_error_is_better_when_it_is_lower() -> None:
-    options = {"primary_metric": "rmse", "standard_error": 0.01}
+    options: dict[str, Any] = {"primary_metric": "rmse", "standard_error": 0.01}
     baselines = {"mean": {"rmse": 1.2}, "TF-IDF": {"rmse": 0.9}}
     assert judge({"rmse": 0.8}, baselines, **options).startswith(
         "better than always answering the mean and than TF-IDF"
@@ -54,7 +55,7 @@ def test_an_error_is_better_when_it_is_lower() -> None:
 
 def test_rankings_are_compared_with_the_given_order() -> None:
     baselines = {"BM25": {"mrr": 0.5}}
-    options = {"primary_metric": "mrr", "standard_error": 0.01}
+    options: dict[str, Any] = {"primary_metric": "mrr", "standard_error": 0.01}
     assert judge({"mrr": 0.6}, baselines, **options) == "better than BM25 (mrr 0.6000, baseline 0.5000)"
     assert judge({"mrr": 0.4}, baselines, **options).startswith("below BM25 (mrr 0.4000, baseline 0.5000); try")
 

@@ -163,7 +163,11 @@ def iterate_tfidf(task: Task, examples: Examples, notes: list[str]) -> Iterator[
         return
     name, train = tfidf.NAMES[task.label_type], examples.splits["train"]
     logger.info("computing the baseline %s on %s training rows", name, f"{len(train):,}")
-    model = tfidf.fit_tfidf(train, task.label_type, len(examples.labels))
+    try:
+        model = tfidf.fit_tfidf(train, task.label_type, len(examples.labels))
+    except (ValueError, ArithmeticError, MemoryError) as error:  # a finished model is not lost for a baseline
+        notes.append(f"no baseline {name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        return
     if model is None:
         notes.append(f"no baseline {name}: no training text has a word of two letters")
         return
@@ -197,7 +201,7 @@ def tag_by_word(train: Dataset, num_tags: int) -> Any:
 
 def score_bm25(rows: Dataset) -> Any:
     """Return BM25's score of each pair of a query and a document. The index has all documents of the rows."""
-    from headwise.tasks.benchmarks.retrieval import import_bm25s
+    from headwise.tasks.ranking import import_bm25s
 
     bm25s = import_bm25s()
     queries, documents = label_values(rows, "text"), label_values(rows, "pair")

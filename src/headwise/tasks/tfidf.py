@@ -23,8 +23,8 @@ NAMES = {
     "regression": "TF-IDF + ridge regression",
 }
 
-#: A model is fit on a random subset of the training rows above this number of characters, per class if there are more
-#: than two. At this size, fitting takes half a minute on one core.
+#: A model is fit on a random subset of the training rows above this number of characters, divided by the number of
+#: classes if there are more than two, and by two for pairs. At this size, fitting takes up to a minute on one core.
 MAX_CHARACTERS = 16_000_000
 NUM_FOLDS = 5
 #: Inverse strengths of the regularization that cross-validation chooses from.
@@ -65,7 +65,7 @@ def fit_tfidf(train: Dataset, label_type: str, num_labels: int) -> TfidfModel | 
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    train = select_rows(train, num_models=num_labels if num_labels > 2 else 1)
+    train = select_rows(train, max_characters(num_labels, is_pair="pair" in train.column_names))
     texts = [text for batch in iterate_texts(train) for column in batch for text in column]
     try:
         vectorizer = TfidfVectorizer().fit(texts)
@@ -79,13 +79,22 @@ def fit_tfidf(train: Dataset, label_type: str, num_labels: int) -> TfidfModel | 
     return TfidfModel(vectorizer, predict, len(train))
 
 
-def select_rows(train: Dataset, num_models: int) -> Dataset:
-    """Return a random subset of rows with at most `MAX_CHARACTERS / num_models` characters."""
+def max_characters(num_labels: int, *, is_pair: bool) -> int:
+    """Return the number of characters above which a model is fit on a subset of the rows.
+
+    >>> max_characters(2, is_pair=False), max_characters(4, is_pair=True)
+    (16000000, 2000000)
+    """
+    return MAX_CHARACTERS // (num_labels if num_labels > 2 else 1) // (2 if is_pair else 1)
+
+
+def select_rows(train: Dataset, limit: int) -> Dataset:
+    """Return a random subset of rows with at most this number of characters."""
     lengths = np.concatenate([np.sum([[len(t) for t in column] for column in b], axis=0) for b in iterate_texts(train)])
-    if lengths.sum() * num_models <= MAX_CHARACTERS:
+    if lengths.sum() <= limit:
         return train
     order = shuffled_indices(len(train), 0)
-    num_rows = int(np.searchsorted(np.cumsum(lengths[order]), MAX_CHARACTERS / num_models))
+    num_rows = int(np.searchsorted(np.cumsum(lengths[order]), limit))
     return train.select(np.sort(order[: max(num_rows, NUM_FOLDS)]))
 
 

@@ -10,7 +10,7 @@ from headwise.locks import lock_output
 from headwise.training.core import hub, run_dir
 from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.core.config import RunConfig, option_name
-from headwise.training.core.distributed import main_process_only
+from headwise.training.core.distributed import main_process_only, state
 from headwise.training.core.environment import deterministic_algorithms
 from headwise.training.core.pipeline import Pipeline
 from headwise.training.core.pretrained import remote_code
@@ -116,6 +116,7 @@ def load_pipeline(run: Path) -> type[Pipeline[Any, Any, Any]]:
         UserError: the directory contains no finished run.
     """
     run_dir.check_finished(run)
+    state()  # in a distributed program, selects the process's GPU
     return get_task_type(load_config(run / run_dir.CONFIG).task).pipeline
 
 

@@ -78,8 +78,8 @@ def render_card(card: Card, metrics: dict[str, Any], *, seed: int) -> str:
         results=to_markdown(results_table),
         classes=None if class_table is None else to_markdown(class_table),
         confusion_matrix=CONFUSION_MATRIX if metrics["confusion_matrix"].get(split) else None,
-        reliability=RELIABILITY if metrics["calibration"].get(split) else None,
-        calibration=describe_calibration(metrics, split) if metrics["calibration"].get(split) else None,
+        reliability=RELIABILITY,
+        calibration=describe_calibration(metrics, split),
         thresholds=describe_thresholds(metrics),
         seed=seed,
     )

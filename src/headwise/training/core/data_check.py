@@ -12,16 +12,13 @@ from headwise.tasks.summary import describe_lengths
 from headwise.training.core import run_dir
 
 
-def length_notes(
-    lengths: Any, truncated: Mapping[str, tuple[int, int]], limit: str, verb: str = "truncated to"
-) -> list[str]:
+def length_notes(lengths: Any, truncated: Mapping[str, tuple[int, int]], limit: str) -> list[str]:
     """Return notes on the lengths of texts: quantiles, and how many texts are truncated.
 
     Args:
         lengths: (rows,), the number of tokens of each training text, after truncation.
         truncated: for each split the number of truncated texts and of all texts.
         limit: the limit of a text, with its unit and option.
-        verb: what happens to longer texts.
 
     >>> length_notes([2, 3, 8, 8], {"train": (1, 4), "dev": (0, 2)}, "8 tokens (--max-length)")
     ['lengths: median 3 tokens, 95% quantile over 8, longest over 8', \
@@ -32,7 +29,7 @@ def length_notes(
     if parts:
         count, total = truncated["train"]
         quantile = f"the limit is the {1 - count / max(total, 1):.1%} quantile of train"
-        notes.append(f"{verb} {limit}: {', '.join(parts)}; {quantile}")
+        notes.append(f"truncated to {limit}: {', '.join(parts)}; {quantile}")
     return notes
 
 

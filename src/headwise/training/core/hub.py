@@ -90,12 +90,11 @@ def hub_api() -> Any:
 @contextmanager
 def hub_errors(repository: str, consequence: str = "") -> Iterator[None]:
     """Turn errors of the hub into UserErrors."""
-    from httpx import HTTPError
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         yield
-    except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
+    except Exception as error:  # the client raises errors of several libraries
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         hint = "log in with hf auth login" if isinstance(error, HfHubHTTPError) else "check the name and the network"
         raise UserError(f"--push-to-hub {repository}: {reason}; {hint}{consequence}") from None

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from headwise import tasks
 from headwise.training.core.metrics import DETAILS
-from headwise.training.core.result_tables import format_details, select_split
+from headwise.training.core.result_tables import describe_thresholds, format_details, select_split
 from headwise.training.core.run_dir import RunResult
 
 #: The arguments of `headwise predict` by label type, if they are not those of a file of examples.
@@ -27,6 +27,8 @@ def format_result(result: RunResult) -> str:
     if (split := select_split(metrics)) is not None:
         details = {name: metrics[name].get(split) for name in DETAILS}
         lines += format_details(details, metrics.get("labels", ()), split)
+    if thresholds := describe_thresholds(metrics):
+        lines.append(thresholds)
     lines.append(f"Verdict on {metrics['verdict']}")
     arguments = PREDICT_ARGUMENTS.get(metrics["label_type"], "FILE --out LABELLED")
     lines.append(f"The model, its card, its predictions and a report (report.html) are in {result.run_dir}")

@@ -22,7 +22,7 @@ def write_report(directory: Path, metrics: dict[str, Any], *, title: str) -> Non
         metrics: the contents of `metrics.json`.
         title: the heading.
     """
-    from headwise.inspection import Page, draw_confusion_matrix, draw_curves, draw_reliability
+    from headwise.inspection import Page, draw_confusion_matrix, draw_reliability
 
     page = Page(title)
     page.text(metrics["dataset"])
@@ -52,16 +52,29 @@ def write_report(directory: Path, metrics: dict[str, Any], *, title: str) -> Non
             figure, f"Reliability on {split}: bars below the line are predictions that are too confident."
         )
         (directory / RELIABILITY).write_bytes(png)
-    curves = {
-        f"{metrics['primary_metric']} on dev": read_curve(metrics, f"eval_{metrics['primary_metric']}"),
-        "loss": read_curve(metrics, "loss"),
-    }
-    if any(curves.values()):
-        page.section("Training")
-    for name, curve in curves.items():
-        if curve:
-            page.figure(draw_curves({metrics["model"].rstrip("/").split("/")[-1]: [curve]}, x="epoch", y=name), name)
+    add_curves(page, metrics)
     page.write(directory / REPORT)
+
+
+def add_curves(page: Any, metrics: dict[str, Any]) -> None:
+    """Add the learning curves: the dev metric, the task's loss, and the terms of guides."""
+    from headwise.inspection import draw_curves
+
+    primary, history = metrics["primary_metric"], metrics["history"]
+    guides = sorted({name for log in history for name in log if name.startswith("guide/") and name.count("/") == 1})
+    figures = {
+        f"{primary} on dev": [f"eval_{primary}"],
+        "Training loss of the task": ["task_loss" if guides else "loss"],
+        "Terms of the guides, without their weights": guides,
+    }
+    for heading, names in figures.items():
+        curves = {name: [curve] for name in names if (curve := read_curve(metrics, name))}
+        if curves:
+            page.section(heading)
+            page.figure(
+                draw_curves(curves, x="epoch", y="value" if len(curves) > 1 else next(iter(curves))),
+                f"{heading}, by epoch.",
+            )
 
 
 def read_curve(metrics: dict[str, Any], name: str) -> list[tuple[float, float]]:

@@ -63,8 +63,10 @@ def find_confusions(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> l
     return sorted(mistakes, key=lambda mistake: -mistake[0])[:MAX_CONFUSIONS]
 
 
-def describe_calibration(metrics: Mapping[str, Any], split: str) -> str:
-    """Return a sentence on the expected calibration error of a split."""
+def describe_calibration(metrics: Mapping[str, Any], split: str | None) -> str:
+    """Return a sentence on the expected calibration error of a split; empty if there is none."""
+    if not metrics["calibration"].get(split):
+        return ""
     sentence = f"Expected calibration error {metrics['calibration'][split]['ece']:.4f}"
     temperature = metrics["decision"]["temperature"]
     scaled = "" if temperature == 1 else f", with the scores divided by a temperature of {temperature:.3g} (fit on dev)"

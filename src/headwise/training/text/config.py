@@ -41,8 +41,9 @@ class TextConfig(EncoderConfig):
         "word_dim": 1,
         "max_length": 1,
         "lora_r": 1,
+        "lora_alpha": 1,
     }
-    POSITIVE: ClassVar[tuple[str, ...]] = (*EncoderConfig.POSITIVE, "scheme_learning_rate", "lora_alpha")
+    POSITIVE: ClassVar[tuple[str, ...]] = (*EncoderConfig.POSITIVE, "scheme_learning_rate")
 
     data: tuple[str, ...] = ()
     """CSV, TSV, JSONL, Parquet or Excel: one file (split 80/10/10), several files, a directory with train, dev and test
@@ -127,7 +128,7 @@ class TextConfig(EncoderConfig):
     """Fine-tune low-rank updates (LoRA) and the classification head instead of all weights; requires PEFT."""
     lora_r: int = 8
     """Rank of the updates."""
-    lora_alpha: float = 16
+    lora_alpha: int = 16
     """Scale of the updates: they are multiplied with alpha / rank."""
     lora_target_modules: tuple[str, ...] = ()
     """Names of the linear layers to adapt; by default those that PEFT knows for the model, such as query and value."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from transformers import AutoTokenizer
 
 from headwise.errors import UserError
@@ -15,7 +16,8 @@ from headwise.integrations import from_pretrained
 from headwise.tasks.columns import Columns, choose_columns
 from headwise.tasks.formats import Batch
 from headwise.training.core import run_dir
-from headwise.training.core.environment import autocast, get_device
+from headwise.training.core.distributed import state
+from headwise.training.core.environment import autocast
 from headwise.training.core.pretrained import load_pretrained, loading_errors
 from headwise.training.text.config import TextConfig
 from headwise.training.text.decision import DecisionRule
@@ -59,7 +61,7 @@ class TextModel:
             encoder = TextEncoder(
                 tokenizer, metrics["label_type"], inputs["pair"], inputs["max_length"], hierarchy, inputs["long_text"]
             )
-        return cls(config, metrics, model.to(device or get_device()).eval(), encoder)
+        return cls(config, metrics, model.to(device or state().device).eval(), encoder)
 
     def choose_columns(self, batch: Batch, *, labelled: bool, **names: str | None) -> Columns:
         """Return the text and label columns of a file.
@@ -86,7 +88,7 @@ class TextModel:
         return columns
 
     def scores(self, rows: Mapping[str, Sequence[Any]], batch_size: int = 64) -> list[Any]:
-        """Compute the scores of texts.
+        """Compute the scores of texts. The processes of a distributed program share the rows; all must call this.
 
         Args:
             rows: the columns `text` and `pair`, or `words`.
@@ -98,8 +100,9 @@ class TextModel:
         encoded = self.encoder.encode(rows)
         num_rows = len(encoded["input_ids"])
         order = sorted(range(num_rows), key=lambda row: encoded["length"][row])  # rows of similar length together
-        scores: list[Any] = [None] * num_rows
-        for start in range(0, num_rows, batch_size):
+        order = order[state().process_index :: state().num_processes]
+        scores: dict[int, Any] = {}
+        for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
             batch = self.encoder.collate([{name: x[i] for name, x in encoded.items()} for i in indices])
             batch.pop("labels", None)
@@ -109,7 +112,10 @@ class TextModel:
                 if self.encoder.label_type == "tokens":
                     row_logits = self.word_scores(row_logits, encoded, row, len(rows["words"][row]))
                 scores[row] = row_logits
-        return list(pool_windows(scores, encoded[WINDOW_ROW])) if WINDOW_ROW in encoded else scores
+        if state().num_processes > 1:
+            scores = dict(gather_object(list(scores.items())))
+        in_order = [scores[row] for row in range(num_rows)]
+        return list(pool_windows(in_order, encoded[WINDOW_ROW])) if WINDOW_ROW in encoded else in_order
 
     def word_scores(self, logits: Any, encoded: Mapping[str, Any], row: int, num_words: int) -> Any:
         """Return the scores of a row's words, given those of its tokens."""

@@ -235,7 +235,7 @@ def keep_logits(outputs: Any, labels: Any) -> Any:
 
 
 def truncation_notes(encoded: dict[str, Dataset], encoder: TextEncoder) -> list[str]:
-    """Return notes with the lengths of the texts and the number of truncated ones, or the number of windows."""
+    """Return notes with the lengths of the texts and the number of truncated ones, or of windows."""
     if encoder.long_text == "windows":
         counts = {split: (len(rows), int(column_array(rows, WINDOW_ROW).max()) + 1) for split, rows in encoded.items()}
         parts = [f"{texts:,} {split} texts are {windows:,}" for split, (windows, texts) in counts.items()]
@@ -244,8 +244,10 @@ def truncation_notes(encoded: dict[str, Dataset], encoder: TextEncoder) -> list[
     limit = f"{encoder.max_length} tokens (--max-length)"
     if encoder.hierarchy is not None:
         limit = f"{encoder.hierarchy[1]} sentences of {encoder.hierarchy[0]} words (--hierarchy)"
-    verb = "middle removed, down to" if encoder.long_text == "head-tail" else "truncated to"
-    return length_notes(column_array(encoded["train"], "length"), counts, limit, verb)
+    notes = length_notes(column_array(encoded["train"], "length"), counts, limit)
+    if encoder.long_text == "head-tail":
+        notes = [note.replace("truncated to", "middle removed, down to") for note in notes]
+    return notes
 
 
 def data_notes(examples: Examples) -> list[str]:
