@@ -1,8 +1,13 @@
-# All targets use a virtual environment, which is created on first use.
+# All targets share a virtual environment, which is created on first use. `make demo` installs what the demo needs; all
+# other targets also install the tools of developers.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+DEMO_READY := $(VENV)/.installed-demo
+# Sentences for the demo: make demo TEXT="I laughed all evening. The ending was weak."
+TEXT ?=
+export TEXT
 
 .PHONY: test demo bench docs release-check lint format clean torture fuzz numbers audit test-oldest
 
@@ -10,8 +15,8 @@ READY := $(VENV)/.installed
 test: lint  ## lint, type checks and tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
 
-demo: $(READY)  ## fine-tune a real model on real sentences, offline
-	HF_HUB_OFFLINE=1 $(BIN)/python examples/demo.py --out demo
+demo: $(DEMO_READY)  ## fine-tune a real model on real sentences, offline; TEXT="…" are sentences of your own
+	HF_HUB_OFFLINE=1 $(BIN)/python examples/demo.py --out demo --text "$$TEXT"
 
 bench: $(READY)  ## benchmark attention on this machine
 	$(BIN)/headwise bench attention --out benchmarks/results/local
@@ -51,7 +56,11 @@ format: $(READY)
 clean:
 	rm -rf $(VENV) $(VENV)-oldest demo artefacts dist fuzz-findings site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-$(READY): pyproject.toml
+$(DEMO_READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[dev,demo]'
+	$(BIN)/pip install --editable '.[demo]'
+	touch $@
+
+$(READY): $(DEMO_READY)
+	$(BIN)/pip install --editable '.[dev,demo]'
 	touch $@

@@ -23,13 +23,14 @@ from transformers import TrainerCallback, set_seed
 
 from headwise.attention import EncoderLayer
 from headwise.training import TextConfig
-from headwise.training.core.arguments import build_task_arguments
+from headwise.training.core.arguments import build_encoder_arguments
 from headwise.training.core.batches import identity_collate
 from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.core.environment import get_versions
 from headwise.training.text.data import load_data
 from headwise.training.text.model import BuiltModel, build_model
-from headwise.training.text.pipeline import TextTrainer, tokenize_splits
+from headwise.training.text.pipeline import tokenize_splits
+from headwise.training.text.trainer import TextTrainer
 
 PROFILED_STEPS = 20
 
@@ -117,7 +118,16 @@ class EpochTimer(TrainerCallback):
 
 def main() -> None:
     args = parse_args()
-    config = TextConfig(task=args.task, data=(args.data,), vectors=args.vectors, model="distance-aware").resolve_paths()
+    config = TextConfig(
+        task=args.task,
+        data=(args.data,),
+        vectors=args.vectors,
+        model="distance-aware",
+        learning_rate=1e-3,
+        batch_size=64,
+        epochs=10,
+        warmup_steps=0.05,
+    ).resolve_paths()
     args.out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as scratch_dir, quiet_libraries():
         data = load_data(config)
@@ -129,7 +139,7 @@ def main() -> None:
                 set_seed(0)
                 built = build_model(config, task, examples)
                 change_model(built[0])
-                build_trainer = partial(make_trainer, config, task, built, tokens, batch_size, scratch_dir)
+                build_trainer = partial(make_trainer, config, built, tokens, batch_size, scratch_dir)
                 measurements.append((batch_size, name, *measure_training(build_trainer)))
                 print(measurements[-1][:3], flush=True)
     write_report(args.out / "training_speed.md", args.task, len(tokens), measurements)
@@ -137,7 +147,6 @@ def main() -> None:
 
 def make_trainer(
     config: TextConfig,
-    task: Any,
     built: BuiltModel,
     tokens: Any,
     batch_size: int,
@@ -145,7 +154,7 @@ def make_trainer(
     **arguments: Any,
 ) -> TextTrainer:
     """Return a trainer; further arguments replace those of its training arguments."""
-    training_args = build_task_arguments(config, task, Path(scratch_dir), has_dev=False)
+    training_args = build_encoder_arguments(config, Path(scratch_dir), dev_metric=None)
     training_args.save_strategy, training_args.logging_steps, training_args.report_to = "no", 10**9, []
     for name, value in arguments.items():
         setattr(training_args, name, value)

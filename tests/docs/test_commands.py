@@ -27,6 +27,7 @@ from tests.docs.pages import (
 
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+MAKE_VARIABLES = set(re.findall(r"^([A-Z]+) \?=", (ROOT / "Makefile").read_text(), re.M))
 
 #: Other programs, whose options are not checked.
 OTHER_PROGRAMS = {"cat", "cd", "optuna-dashboard", "pytest", "git", "open"}
@@ -64,7 +65,8 @@ def check_command(command: Command) -> None:
             if args[0] == "train" and arguments.out and not arguments.config and not arguments.resume:
                 module.build_config(arguments)
     elif program == "make":
-        assert set(rest) <= MAKE_TARGETS, command
+        names = {word.partition("=")[0] if "=" in word else word for word in rest}
+        assert names <= MAKE_TARGETS | MAKE_VARIABLES, command
     elif program == "pip":
         lists = re.findall(r"\[(.*?)\]", rest[-1])
         assert {extra for extras in lists for extra in extras.split(",")} <= EXTRAS, command
@@ -162,7 +164,7 @@ def run_page(page: Path, max_commands: int | None = None) -> list[str]:
 def test_first_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fixtures.write_files(tmp_path)
-    assert run_page(README, max_commands=3) == ["train", "evaluate", "predict"]
+    assert run_page(README, max_commands=3) == ["train", "predict", "inspect"]
 
 
 @pytest.mark.slow

@@ -3,6 +3,9 @@
 import base64
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from headwise.inspection import Page, draw_differences
 
@@ -62,3 +65,17 @@ def test_a_table_has_a_header_and_rows() -> None:
     page.table(["model", "accuracy"], [["plain", "90.1"], ["guided", "90.3"]])
     tags = [tag for tag, _ in ParsedPage(page.html()).tags]
     assert (tags.count("th"), tags.count("tr"), tags.count("td")) == (2, 3, 4)
+
+
+@pytest.mark.parametrize("width", [1100, 800])
+def test_a_wide_table_fits_the_page(browser: Any, width: int, tmp_path: Path) -> None:
+    page = Page("Report")
+    header = ["method", "accuracy, %", "difference", "p (Holm)", "p (permutation)", "CI over examples", "CI", "seeds"]
+    cells = ["90.12 ± 0.34", "+0.50* [−0.10, 1.10]", "0.0412", "0.0625", "[−0.91, 1.20]", "[−1.01, 1.42]", "10"]
+    page.table(header, [["distance-aware, guided by mdg@6=0.01", *cells]])
+    page.write(tmp_path / "report.html")
+    tab = browser.new_page(viewport={"width": width, "height": 600})
+    tab.goto((tmp_path / "report.html").as_uri())
+    table, page_width = tab.evaluate("[document.querySelector('table').scrollWidth, document.body.clientWidth]")
+    tab.close()
+    assert table <= page_width

@@ -1,6 +1,7 @@
 """Tests of the plots of runs: the plotted data are the given data."""
 
 import numpy as np
+import pytest
 
 from headwise.inspection import draw_boxes, draw_curves, draw_differences, draw_ranks
 
@@ -15,6 +16,20 @@ def test_curves_have_a_line_for_each_run_and_a_color_for_each_method() -> None:
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["plain", "guided"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("epoch", "loss")
+
+
+@pytest.mark.parametrize("curve", [[(1.0, 0.8123)], [(1.0, 0.81231), (2.0, 0.81232)], [(0.5, 0.0)]])
+def test_short_and_constant_curves_have_sensible_axes(curve: list[tuple[float, float]]) -> None:
+    figure = draw_curves({"plain": [curve]}, x="epoch", y="accuracy")
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    assert left == 0
+    assert right > curve[-1][0]
+    assert all(float(label.get_text()).is_integer() for label in axes.get_xticklabels())
+    assert top - bottom >= 0.08, "an almost constant curve is not magnified"
+    assert bottom < curve[0][1] < top
+    assert not axes.yaxis.get_offset_text().get_text()
 
 
 def test_differences_have_a_point_for_each_pair_and_a_bar_at_the_mean() -> None:

@@ -66,6 +66,22 @@ def test_they_do_the_work_of_one(
         np.testing.assert_allclose(predictions(out)["scores"], found["scores"], atol=1e-5)
 
 
+def test_they_share_evaluation_and_prediction(launcher: Launcher, data: Path, alone: Path, tmp_path: Path) -> None:
+    """Every process scores half of the rows; one writes and prints what one process alone does."""
+    results = {}
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        out.mkdir()
+        assert launcher.run("evaluate", alone, "--out", out / "metrics.json", processes=processes) == 0, launcher.said()
+        assert launcher.said().count("accuracy") == launcher.said().count("baseline") + 1, "one process prints"
+        arguments = ("predict", alone, data, "--out", out / "labelled.csv")
+        assert launcher.run(*arguments, processes=processes) == 0, launcher.said()
+        assert launcher.said().count("Predictions are in") == 1
+        results[processes] = [(out / name).read_text() for name in ("metrics.json", "labelled.csv")]
+        assert sorted(path.name for path in out.iterdir()) == ["labelled.csv", "metrics.json"]
+    assert results[1] == results[2]
+
+
 def test_a_process_that_dies_is_reported_and_not_waited_for(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     environment = os.environ | {
@@ -74,7 +90,18 @@ def test_a_process_that_dies_is_reported_and_not_waited_for(data: Path, tmp_path
         "HF_DATASETS_CACHE": str(tmp_path / "cache"),
     }
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "headwise"]
-    arguments = ["train", "--data", str(data), "--out", str(out), "--epochs", "400", "--patience", "400", *SMALL]
+    arguments = [
+        "train",
+        "--data",
+        str(data),
+        "--out",
+        str(out),
+        "--epochs",
+        "400",
+        "--early-stopping-patience",
+        "400",
+        *SMALL,
+    ]
     with subprocess.Popen([*command, *arguments], env=environment, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 120
         while last_checkpoint(out) is None:

@@ -12,7 +12,7 @@ from headwise.errors import UserError
 from headwise.guides import MapDiscrimination
 from headwise.training import TextConfig, train
 from headwise.training.core.run_dir import last_checkpoint
-from headwise.training.text.pipeline import TextTrainer
+from headwise.training.text.trainer import TextTrainer
 from tests.training.conftest import Headwise, rows, write
 
 SMALL = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 16, "--epochs", 3)

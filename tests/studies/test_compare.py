@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -109,10 +110,12 @@ def test_compare_from_file_to_report(
 
 
 def test_results_without_failed_runs(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], study_log: list[str]
+    data: Path, bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], study_log: list[str]
 ) -> None:
-    methods = [parse_method("plain"), Method("lost", {"model": str(tmp_path / "no-such-model")})]
+    lost = Path(shutil.copytree(bert, tmp_path / "lost"))
+    methods = [parse_method("plain"), Method("lost", {"model": str(lost)})]
     study = compare.create_comparison([small_config(data)], methods, 2, tmp_path / "study")
+    shutil.rmtree(lost)
     work(study.trials, study.study_dir, train_run, name="worker")
     capsys.readouterr()
     assert not compare.run_comparison(study, Resources(1)), "some runs failed"
@@ -204,6 +207,32 @@ def test_user_errors_are_one_line_and_leave_no_files(
     (line,) = (line for line in errors.splitlines() if "added the control" not in line)
     assert message in line
     assert os.listdir(tmp_path) == ["a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (["plain", "plian"], "--methods plian: unknown method 'plian'"),
+        (["plian"], "did you mean plain?"),
+        (["plain", "{bert}+mgd"], "+mgd: --guides mgd: unknown guide 'mgd'"),
+        (["{bert}+mgd"], "did you mean mdg?"),
+        (["{bert}+mdg@2"], "--guides mdg@2: the model has 2 layers, 0 to 1"),
+        (["{bert}+retrofit:rrp"], "--retrofit must be one of distance-aware, rpr; got 'rrp'"),
+        (["plain+mdg"], "guides require a Hugging Face model; plain is trained from scratch"),
+        (["plain+retrofit:rpr"], "retrofit requires a Hugging Face model; plain already has a scheme"),
+        (["wide=--model ./no/model"], "--methods wide: ./no/model: no such directory"),
+        (["{bert}", "wide=--model rpr --vectors no.npz"], "no.npz: no such file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_methods_are_checked_before_the_first_run(
+    methods: list[str], message: str, data: Path, bert: Path, tmp_path: Path, headwise: Headwise
+) -> None:
+    names = [method.format(bert=bert) for method in methods]
+    code, _, errors = headwise("compare", "--data", data, "--methods", *names, "--out", tmp_path / "study")
+    assert code == 2
+    assert message in errors.splitlines()[-1]
+    assert not (tmp_path / "study").exists()
 
 
 def stop_study(*_: object) -> None:

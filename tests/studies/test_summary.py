@@ -1,10 +1,13 @@
 """Sentences of a summary."""
 
+import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from headwise.studies.analysis import analyze
+from headwise.studies.plan import Result
 from headwise.studies.summary import list_warnings, summarize
 from tests.studies.simulated import classification_run, regression_runs, simulate_runs
 
@@ -61,6 +64,7 @@ def test_equal_differences_are_not_certain(tmp_path: Path) -> None:
     assert (
         "not significantly different from none: +2.00 points (the same difference for every seed, p = 0.25" in sentence
     )
+    assert sentence.endswith("The differences do not vary, so the number of seeds that would be needed is unknown.")
 
 
 def test_ranks_over_tasks(tmp_path: Path) -> None:
@@ -84,3 +88,57 @@ def test_warnings_about_missing_runs_and_predictions(tmp_path: Path) -> None:
         "rpr shares no seed with its baseline and is not compared.",
         "There are no predictions, so the variation over test examples is unknown.",
     ]
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 4, 5])
+def test_estimates_of_needed_seeds_agree_with_the_warning(seeds: int, tmp_path: Path) -> None:
+    accuracies = {"none": 0.80, "a": 0.81, "b": 0.811, "c": 0.812}
+    analysis = analyze(simulate_runs(tmp_path, accuracies, seeds=seeds), "none")
+    (warning,) = list_warnings(analysis.tasks[0])
+    (at_least,) = map(int, re.findall(r"at least (\d+) seeds are needed", warning))
+    numbers = re.findall(r"About ([\d,]+) seeds", " ".join(summarize(analysis)))
+    estimates = [int(number.replace(",", "")) for number in numbers]
+    assert estimates, "some differences are not significant"
+    assert min(estimates) >= at_least > seeds
+
+
+def test_seeds_that_would_be_needed_are_more_than_there_were(tmp_path: Path) -> None:
+    results = simulate_runs(tmp_path, {"none": 0.80, "a": 0.803, "b": 0.806, "c": 0.809}, seeds=8)
+    for comparison in analyze(results, "none").tasks[0].comparisons:
+        assert comparison.is_significant or comparison.seeds_needed is None or comparison.seeds_needed > 8
+
+
+def with_baseline(results: list[Result], value: float, error: float = 0.02) -> list[Result]:
+    """Add a baseline that does not read the text, and a standard error, to the metrics of runs."""
+    for result in results:
+        metric = result.metrics["primary_metric"]
+        name = "mean" if metric == "rmse" else "most frequent label"
+        result.metrics["baselines"] = {"test": {name: {metric: value}}}
+        result.metrics["standard_error"] = {"test": error}
+    return results
+
+
+def test_nobody_learned(tmp_path: Path) -> None:
+    results = simulate_runs(tmp_path, {"none": 0.50, "plain": 0.52}, seeds=6)
+    first, *others = summarize(analyze(with_baseline(results, 0.5), "none"))
+    assert first.startswith(
+        "Nobody learned: no method is better than always answering the most frequent label (accuracy 50.00)."
+    )
+    assert len(others) == 1, "the comparison is still stated"
+
+
+def test_only_some_methods_learned(tmp_path: Path) -> None:
+    results = simulate_runs(tmp_path, {"none": 0.51, "plain": 0.80}, seeds=6)
+    first, *_ = summarize(analyze(with_baseline(results, 0.5), "none"))
+    assert first == "none learned nothing: not better than always answering the most frequent label (accuracy 50.00)."
+
+
+def test_learning_of_ratings_is_a_lower_error(tmp_path: Path) -> None:
+    results = with_baseline(regression_runs(tmp_path, {"none": 1.0, "plain": 0.5}, seeds=3), 1.0)
+    first, *_ = summarize(analyze(results, "none"))
+    assert first == "none learned nothing: not better than always answering the mean (rmse 1.0000)."
+
+
+def test_nothing_is_said_if_all_methods_learned(tmp_path: Path) -> None:
+    results = with_baseline(simulate_runs(tmp_path, {"none": 0.7, "plain": 0.8}, seeds=6), 0.5)
+    assert not any("learned" in line for line in summarize(analyze(results, "none")))

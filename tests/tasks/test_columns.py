@@ -66,6 +66,18 @@ def test_two_columns_of_texts_lead_to_a_hint() -> None:
         choose_columns(head("headline", "article", "source", "label"))
 
 
+@pytest.mark.parametrize("other", [["2026-11-16", "2026-11-17 12:00"], ["libc6", "bash"], ["A12", "B7"]])
+def test_names_dates_and_identifiers_are_not_texts(other: list[str]) -> None:
+    columns = {"first": other, "customer review": ["A fine film.", "It is dull"], "stars": ["5", "1"]}
+    batch = Batch(Path("a.csv"), [0, 1], [2, 3], columns)
+    assert choose_columns(batch) == Columns("customer review", None, "stars")
+
+
+def test_a_label_of_single_words_is_told_from_the_text() -> None:
+    columns = {"utterance": ["Where is my card?", "I lost it"], "purpose": ["card_arrival", "lost"]}
+    assert choose_columns(Batch(Path("a.csv"), [0, 1], [2, 3], columns)) == Columns("utterance", None, "purpose")
+
+
 def test_a_second_column_of_texts_is_mentioned(caplog: pytest.LogCaptureFixture) -> None:
     columns = {"text": ["a b c", "d"], "summary": ["e f g", "h i j"], "source": ["x", "y"], "label": ["1", "2"]}
     batch = Batch(Path("a.csv"), [0, 1], [2, 3], columns)

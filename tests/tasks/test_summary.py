@@ -81,3 +81,11 @@ def test_many_labels_are_not_all_listed(tmp_path: Path) -> None:
 )
 def test_misspelled_labels(labels: dict[str, int], similar: bool) -> None:
     assert bool(find_label_warnings(labels)) == similar
+
+
+def test_many_different_numbers_are_probably_ratings() -> None:
+    ratings = {str(number / 10): 3 for number in range(48)}
+    assert find_label_warnings(ratings) == [
+        "the labels are 48 different numbers; for ratings, add --label-type regression"
+    ]
+    assert find_label_warnings({str(stars): 100 for stars in range(1, 6)}) == []

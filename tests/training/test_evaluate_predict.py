@@ -132,7 +132,10 @@ def test_predict_errors(run: RunResult, tmp_path: Path, headwise: Headwise) -> N
         ((tmp_path / "none", data, "--out", tmp_path / "o.csv"), "no finished run (no such directory)"),
         ((unfinished, data, "--out", tmp_path / "o.csv"), f"headwise train --resume --out '{unfinished}'"),
         ((run.run_dir, tmp_path / "none.csv", "--out", tmp_path / "o.csv"), "none.csv: no such file"),
-        ((run.run_dir, data, "--out", tmp_path / "o.csv"), "name it with --text"),
+        (
+            (run.run_dir, data, "--out", tmp_path / "o.csv"),
+            "for text pairs, set --text a --pair b, for one text --text",
+        ),
         ((run.run_dir, data, "--text", "c", "--out", tmp_path / "o.csv"), "no column 'c'"),
         ((run.run_dir, data, "--text", "a", "--out", tmp_path / "o.xls"), "unknown format"),
         ((run.run_dir, data, "--text", "a", "--out", data), "the output is the input file"),

@@ -142,7 +142,7 @@ def test_user_errors_are_one_line(plain: Path, run: Path, headwise: Headwise, tm
         ([plain, other, *text, *page], "(4 and 2)"),
         ([deberta, "--text", "film " * 1100, *page], "1024 tokens"),
         ([broken, *text, *page], "broken: neither a headwise run nor a Hugging Face model that can be loaded"),
-        ([tmp_path / "nowhere", *text, *page], "nowhere: neither a headwise run nor a Hugging Face model"),
+        ([tmp_path / "nowhere", *text, *page], "nowhere: no such directory; expected a headwise run or a Hugging"),
         ([run, *text, "--pair", "dull plot", *page], "distance"),
         ([plain, *text, "--pair", "a", "b", *page], "--pair"),
         ([plain, *text, "--rows", "3", *page], "--rows and --columns require --data"),
@@ -150,6 +150,7 @@ def test_user_errors_are_one_line(plain: Path, run: Path, headwise: Headwise, tm
         ([plain, "--data", data, "--columns", "three", *page], "no column 'three'"),
         ([plain, "--data", data, "--columns", "one", "--rows", "0", *page], "--rows takes numbers from 1"),
         ([plain, "--data", data, "--columns", "one", "--rows", "2", *page], "--rows 2: "),
+        ([plain, "--data", data, "--rows", "1-99999999999", *page], "100 rows can be shown, got 99,999,999,999"),
         ([plain, "--data", empty, *page], "no row has a text"),
         ([plain, "--data", empty, "--rows", "1", *page], "has no text"),
         ([plain, "--data", tmp_path / "none.csv", *page], "no such file"),
@@ -191,3 +192,21 @@ def test_runs_that_differ_only_in_their_seed_are_combined(
     )
     assert (code, err) == (0, "")
     assert {name: len(runs) for name, runs in plotted.items()} == {"distance (2 seeds)": 2, "shorter": 1}
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "runs/nowhere", "a/b/nowhere", "/nowhere"])
+def test_missing_directory_is_reported_without_a_network(
+    name: str, headwise: Headwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.repo_info", fail)
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", fail)
+    monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
+    code, _, err = headwise("inspect", name, "--text", TEXT, "--out", tmp_path / "page.html")
+    assert (code, err) == (
+        2,
+        f"headwise: error: {name}: no such directory; expected a headwise run or a Hugging Face model\n",
+    )

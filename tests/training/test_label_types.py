@@ -86,8 +86,9 @@ def test_multi_label(tmp_path: Path) -> None:
     new = write(tmp_path / "new.csv", ("text", "labels"), [("a good film", "positive"), ("a bad film", "")])
     assert evaluate(run.run_dir, new)["rows"] == 2
     predict(run.run_dir, new, tmp_path / "out.jsonl")
+    thresholds = run.metrics["decision"]["thresholds"]
     for row in read_lines(tmp_path / "out.jsonl"):
-        probable = [x for x in ("long", "negative", "positive") if row[f"probability_{x}"] > 0.5]
+        probable = [x for x in ("long", "negative", "positive") if row[f"probability_{x}"] > thresholds[x]]
         assert sorted(row["predicted"].split("|")) == sorted(probable or [""])
 
 
@@ -131,7 +132,7 @@ def test_tagging(tagged: Path, tmp_path: Path) -> None:
     assert new.read_text() == text
     (tmp_path / "new.jsonl").write_text('{"words": "a good"}\n')
     with pytest.raises(UserError, match=r"new.jsonl, line 1: column 'words': expected a list of words"):
-        predict(run.run_dir, tmp_path / "new.jsonl", tmp_path / "out.jsonl")
+        predict(run.run_dir, tmp_path / "new.jsonl", tmp_path / "out.jsonl", force=True)
 
 
 def test_words_without_tokens_are_tagged_o(tagged: Path, tmp_path: Path) -> None:

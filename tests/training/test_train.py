@@ -93,7 +93,14 @@ def test_guided_and_retrofitted_hugging_face_model(bert: Path, reviews: Path, tm
 
 def test_early_stopping_keeps_the_best_epoch(reviews: Path, tmp_path: Path) -> None:
     config = TextConfig(
-        data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=30, learning_rate=0.02, batch_size=16, patience=2
+        data=(str(reviews),),
+        heads=2,
+        head_dim=8,
+        word_dim=16,
+        epochs=30,
+        learning_rate=0.02,
+        batch_size=16,
+        early_stopping_patience=2,
     )
     metrics = train(config, tmp_path / "run").metrics
     dev = [log["eval_accuracy"] for log in metrics["history"] if "eval_accuracy" in log]

@@ -213,7 +213,9 @@ def test_unusual_tokenizers(bert: Path, reviews: Path, tmp_path: Path) -> None:
 def test_resume_from_the_last_complete_checkpoint(
     reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=4, batch_size=16, patience=9)
+    config = TextConfig(
+        data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=4, batch_size=16, early_stopping_patience=9
+    )
     uninterrupted = train(config, tmp_path / "uninterrupted").metrics
 
     class Killed(BaseException):

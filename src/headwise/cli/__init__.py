@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from importlib import import_module
 from typing import Any
 
@@ -76,7 +76,7 @@ def run(args: Sequence[str]) -> int:
         return 0
     command, arguments = parse(args)
     trusted, safe = (getattr(arguments, name, False) for name in ("trust_remote_code", "safe_csv"))
-    with logging_to_stderr(level(arguments)), trust(trusted), safe_csv(safe):
+    with quiet_other_processes(), logging_to_stderr(level(arguments)), trust(trusted), safe_csv(safe):
         return int(command.run(arguments))
 
 
@@ -114,6 +114,17 @@ def level(arguments: argparse.Namespace) -> int:
     if os.environ.get("RANK", "0") != "0":
         return logging.ERROR
     return logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
+
+
+@contextmanager
+def quiet_other_processes() -> Iterator[None]:
+    """Print no results and progress bars of a distributed command, except in its first process."""
+    if os.environ.get("RANK", "0") == "0":
+        yield
+        return
+    os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported
+    with open(os.devnull, "w") as null, redirect_stdout(null):
+        yield
 
 
 def trust(remote_code: bool) -> AbstractContextManager[None]:

@@ -123,6 +123,7 @@ def add_options(
                 option_name(field.name),
                 dest=field.name,
                 default=argparse.SUPPRESS,
+                required=field.default is MISSING,
                 help=text.replace("%", "%%"),
                 **options,
             )

@@ -3,8 +3,10 @@
 examples:
   headwise evaluate runs/reviews
   headwise evaluate runs/reviews --data other.csv --out metrics.json
+  accelerate launch --num-processes 2 -m headwise evaluate runs/reviews
 """
 
+import os
 from argparse import ArgumentParser, Namespace
 from contextlib import nullcontext
 from pathlib import Path
@@ -36,6 +38,6 @@ def run(arguments: Namespace) -> int:
     with nullcontext() if arguments.out is None else lock_output(arguments.out, is_directory=False):
         evaluation = evaluate(arguments.run, arguments.data, **pipeline_options(arguments))
         print(format_evaluation(evaluation))
-        if arguments.out is not None:
+        if arguments.out is not None and os.environ.get("RANK", "0") == "0":
             atomic_write(arguments.out, to_json(evaluation))
     return 0

@@ -34,6 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="file to write; its extension sets the format. For a translation model, - is standard output",
     )
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     add_pipeline_options(parser, ("text", "pair", "delimiter", "source", "target"))
     add_safe_csv_option(parser)
     add_trust_option(parser)
@@ -42,7 +43,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from headwise.training import predict
 
-    num_empty = predict(arguments.run, arguments.data, arguments.out, **pipeline_options(arguments))
+    options = pipeline_options(arguments)
+    num_empty = predict(arguments.run, arguments.data, arguments.out, force=arguments.force, **options)
     if num_empty:
         logger.warning("%s rows have no text and got no answer", f"{num_empty:,}")
     if str(arguments.out) != "-":

@@ -70,7 +70,15 @@ def config_classes() -> list[type[RunConfig]]:
 
 
 def config_class_of(task: str | None) -> type[RunConfig]:
-    """Return the configuration class of a task."""
+    """Return the configuration class of a task.
+
+    Raises:
+        UserError: there is no such task.
+    """
+    if task is not None and task not in TASK_TYPES:
+        from headwise import tasks  # takes a second to import
+
+        tasks.get_task(task)
     return get_task_type(task).config_class
 
 

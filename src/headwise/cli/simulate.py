@@ -10,7 +10,6 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from headwise.cli.arguments import add_options, parse_options
-from headwise.errors import UserError
 from headwise.simulation.config import SimulationConfig
 
 TEXT = "Generate a click log in the layout of MIND from your own titles, with known click probabilities."
@@ -33,8 +32,6 @@ def run(arguments: Namespace) -> int:
     from headwise.simulation.mind import simulate
 
     values = {name: x for name, x in vars(arguments).items() if name in SimulationConfig.__dataclass_fields__}
-    if "titles" not in values:
-        raise UserError("--titles is required")
     truth = simulate(SimulationConfig(**parse_options(SimulationConfig, values)), arguments.out)
     for name in ("oracle", "popularity"):
         metrics = truth[name]["test"]

@@ -9,19 +9,24 @@ examples:
   headwise train --task translation --data multi30k --source en --target de --model small --out runs/en-de
   headwise train --task mind --data MINDsmall --vectors glove.6B.300d.txt --out runs/mind
   headwise train --config runs/sst2/run.yaml --out runs/again
-  torchrun --nproc-per-node 2 -m headwise train --data reviews.csv --out runs/both
+  headwise train --data reviews.csv --model bert-base-uncased --lora --tune --out runs/lora
+  accelerate launch --num-processes 2 -m headwise train --data reviews.csv --out runs/both
 """
 
+import logging
 import os
 from argparse import Namespace
 from dataclasses import fields, replace
 from pathlib import Path
+from shlex import quote
 
 from headwise.cli.arguments import Parser, add_trust_option, option_name
 from headwise.cli.run_options import add_run_options, config_class_of, run_values
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
 from headwise.training.registry import load_config
+
+logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -39,6 +44,12 @@ def add_own_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace an existing run in the directory")
     parser.add_argument("--resume", action="store_true", help="continue an unfinished run in the directory")
+    parser.add_argument(
+        "--push-to-hub",
+        metavar="OWNER/NAME",
+        help="upload the finished run, without checkpoints and predictions, to this repository on the Hugging Face Hub",
+    )
+    parser.add_argument("--hub-private-repo", action="store_true", help="make the new repository private")
     add_trust_option(parser)
 
 
@@ -47,10 +58,30 @@ def run(arguments: Namespace) -> int:
     from headwise.training import train
     from headwise.training.core.printing import format_result
 
-    result = train(config, arguments.out, force=arguments.force, resume=arguments.resume)
+    try:
+        result = train(
+            config,
+            arguments.out,
+            force=arguments.force,
+            resume=arguments.resume,
+            push_to_hub=arguments.push_to_hub,
+            hub_private_repo=arguments.hub_private_repo,
+        )
+    except KeyboardInterrupt:
+        logger.warning("\n%s", describe_stop(arguments.out))
+        raise
     if os.environ.get("RANK", "0") == "0":
         print(format_result(result))
+        if result.hub_url is not None:
+            print(f"Uploaded: {result.hub_url}")
     return 0
+
+
+def describe_stop(out: Path) -> str:
+    """Return the message for a run that the user has stopped."""
+    if not (out / "run.yaml").is_file() or (out / "metrics.json").exists():
+        return "stopped before the run began; nothing was changed"
+    return f"stopped; --resume continues: headwise train --resume --out {quote(str(out))}"
 
 
 def build_config(arguments: Namespace) -> RunConfig:

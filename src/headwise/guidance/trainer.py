@@ -22,7 +22,7 @@ SCHEME_LEARNING_RATE_FACTOR = 100
 
 
 class GuidedTrainer(Trainer):
-    """A `transformers.Trainer` that adds guides to the loss, and logs each of them by name.
+    """A `transformers.Trainer` that adds guides to the loss, and logs each of them by name and the task's own loss.
 
     Args:
         guides: the guides to add; without guides, the class behaves like `Trainer`.
@@ -40,7 +40,7 @@ class GuidedTrainer(Trainer):
             train_dataset=train,
             guides=[hw.guides.MapDiscrimination("auto")],
         )
-        trainer.train()  # logs guide/MapDiscrimination
+        trainer.train()  # logs loss, task_loss and guide/MapDiscrimination
         ```
     """
 
@@ -102,15 +102,16 @@ class GuidedTrainer(Trainer):
             }
             loss = loss + sum(terms.values()) / steps
             for name, term in self.guided.terms.items():
-                self._unlogged.setdefault(name, []).append(term)
+                self._unlogged.setdefault(f"guide/{name}", []).append(term)
             for guide in self.guides:
                 if guide.auto:
-                    self._unlogged.setdefault(f"{guide.name}/weight", []).append(torch.tensor(guide.weight))
+                    self._unlogged.setdefault(f"guide/{guide.name}/weight", []).append(torch.tensor(guide.weight))
+            self._unlogged.setdefault("task_loss", []).append(self._losses["the task's loss"] * steps)
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs:
-            logs |= {f"guide/{name}": float(torch.stack(xs).float().mean()) for name, xs in self._unlogged.items()}
+            logs |= {name: float(torch.stack(xs).float().mean()) for name, xs in self._unlogged.items()}
             self._unlogged.clear()
         super().log(logs, *args, **kwargs)
 

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headwise.inspection.page import Page
+from headwise.inspection.result_plots import draw_confusion_matrix, draw_reliability
 from headwise.inspection.run_plots import draw_boxes, draw_curves, draw_differences, draw_ranks
 from headwise.inspection.scheme_plots import draw_coefficients, draw_distances, draw_sigmoids, draw_sorted
 
@@ -48,6 +49,7 @@ __all__ = [
     "draw_boxes",
     "draw_coefficients",
     "draw_components",
+    "draw_confusion_matrix",
     "draw_curves",
     "draw_differences",
     "draw_distances",
@@ -55,6 +57,7 @@ __all__ = [
     "draw_measures",
     "draw_ranks",
     "draw_received",
+    "draw_reliability",
     "draw_sigmoids",
     "draw_similarity",
     "draw_sorted",

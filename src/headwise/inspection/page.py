@@ -50,15 +50,15 @@ class Page:
         self.parts.append(f"<pre><code>{escape(lines)}</code></pre>")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Add a table."""
+        """Add a table. Cells are wrapped if it is wider than the page."""
         head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
         self.parts.append(
             f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
         )
 
-    def figure(self, figure: Figure, caption: str) -> None:
-        """Add a figure, embedded as PNG."""
+    def figure(self, figure: Figure, caption: str) -> bytes:
+        """Add a figure, embedded as PNG, and return the PNG."""
         file = BytesIO()
         style.save_figure(figure, file)
         png = base64.b64encode(file.getvalue()).decode("ascii")
@@ -67,6 +67,7 @@ class Page:
             f'<figure><img width="{width}" alt="{escape(caption)}" src="data:image/png;base64,{png}">'
             f"<figcaption>{escape(caption)}</figcaption></figure>"
         )
+        return file.getvalue()
 
     def html(self) -> str:
         """Return the report as HTML."""

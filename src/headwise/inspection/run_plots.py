@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from headwise.inspection import style
 
@@ -71,9 +73,25 @@ def draw_curves(runs: Mapping[str, Sequence[Curve]], *, x: str, y: str) -> Figur
                 )
         axes.set_xlabel(x)
         axes.set_ylabel(y)
+        axes.ticklabel_format(useOffset=False)
+        set_curve_limits(axes, [point for curves in runs.values() for curve in curves for point in curve])
         axes.grid(True)
         axes.legend()
     return figure
+
+
+def set_curve_limits(axes: Axes, points: Curve) -> None:
+    """Start the x axis at 0, with ticks at whole numbers, and show at least 10% of the largest value on the y axis.
+
+    A curve with one point, or one that is almost constant, is then not magnified.
+    """
+    xs, ys = [x for x, _ in points], [y for _, y in points if isfinite(y)]
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlim(min(0.0, *xs), max(xs) * 1.05 if len(set(xs)) > 1 else max(xs) + 1)
+    if ys:
+        span = max(max(ys) - min(ys), 0.1 * max(map(abs, ys))) or 1.0
+        center = (max(ys) + min(ys)) / 2
+        axes.set_ylim(center - 0.6 * span, center + 0.6 * span)
 
 
 def draw_differences(

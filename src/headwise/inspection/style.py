@@ -3,6 +3,7 @@
 Figures are plain `Figure` objects and do not use pyplot, so they can be drawn on a server and in threads.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,10 @@ def plot_style(width: float, height: float) -> Iterator[Figure]:
 
 
 def save_figure(figure: Figure, file: Path | BinaryIO) -> None:
-    """Save a figure in our style. The format follows from the file name; PNG by default."""
-    with matplotlib.rc_context(RC_PARAMS):
+    """Save a figure in our style. The format follows from the file name; PNG by default.
+
+    Characters that the font does not have are drawn as boxes.
+    """
+    with matplotlib.rc_context(RC_PARAMS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(file)

@@ -11,7 +11,7 @@ class SimulationConfig:
     """Options of `headwise simulate mind`, which are stored in `truth.json`."""
 
     titles: Path
-    """The news (required): a CSV, TSV, JSONL or Parquet file, optionally gzipped, with a title and a topic per row."""
+    """The news: a CSV, TSV, JSONL or Parquet file, optionally gzipped, with a title and a topic per row."""
     text: str | None = None
     """The name of the title column; by default title or another common name."""
     label: str | None = None

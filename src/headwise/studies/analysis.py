@@ -109,7 +109,8 @@ class Comparison:
         p_permutation: the p-value of the permutation test over seeds, not corrected.
         example_estimate: the mean difference with the bootstrap interval over test examples; None without predictions.
         combined_estimate: the mean difference with the interval over seeds and examples; None without predictions.
-        seeds_needed: the number of seeds to detect a difference of this size; None if it is above 10,000 or undefined.
+        seeds_needed: the number of seeds to detect a difference of this size after correction; None if it is above
+            10,000 or undefined.
         num_comparisons: the number of comparisons that Holm's method corrects for.
     """
 
@@ -246,7 +247,7 @@ def compare_methods(results: Sequence[Result], baseline: str, controls: Mapping[
                 p_permutation=float(statistics.permutation_test(values)),
                 example_estimate=example_estimate,
                 combined_estimate=combined_estimate,
-                seeds_needed=statistics.seeds_needed(values),
+                seeds_needed=statistics.seeds_needed(values, num_comparisons=len(paired)),
                 num_comparisons=len(paired),
             )
         )

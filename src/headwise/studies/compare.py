@@ -8,6 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from headwise.errors import UserError
+from headwise.studies.method_checks import check_methods
 from headwise.studies.methods import Method, add_controls
 from headwise.studies.plan import plan_runs
 from headwise.studies.study import Study, higher_is_better
@@ -55,13 +56,15 @@ def create_comparison(
     for added in (name for name in names if name not in requested):
         treated = [method for method, control in controls.items() if control == added]
         logger.info("added the control %s for %s", added, ", ".join(treated))
+    first_seed = base_configs[0].seed
+    runs = plan_runs(base_configs, all_methods, range(first_seed, first_seed + seeds))
+    check_methods(runs)
     if len(all_methods) < 2:
         raise UserError(f"--methods {' '.join(requested)}: expected at least two methods to compare")
-    first_seed = base_configs[0].seed
     return Study.create(
         out_dir,
         "compare",
-        plan_runs(base_configs, all_methods, range(first_seed, first_seed + seeds)),
+        runs,
         storage=storage,
         keep_models=keep_models,
         maximize=higher_is_better(base_configs),

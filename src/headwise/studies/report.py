@@ -132,9 +132,14 @@ def add_task(page: Page, task: TaskComparison) -> None:
             ),
             f"One point per seed, with the mean and its 95% confidence interval. Better is to the {better_side}.",
         )
+    guides = sorted({name for method in task.methods for name in guide_terms(method)})
     for name, label, caption in (
         (f"eval_{metric.name}", f"{metric.name} on dev", "One line per run, up to its last epoch."),
-        ("loss", "training loss", "One line per run. The loss of guided models includes the guides' terms."),
+        ("loss", "training loss", "One line per run. The task's own loss, without the terms of guides."),
+        *(
+            (name, f"{name.removeprefix('guide/')}, unweighted", "The guide's term, one line per run.")
+            for name in guides
+        ),
     ):
         curves = {method.name: read_curves(method, name) for method in task.methods}
         curves = {method: lines for method, lines in curves.items() if lines}
@@ -146,9 +151,19 @@ def add_task(page: Page, task: TaskComparison) -> None:
 
 
 def read_curves(method: MethodRuns, name: str) -> list[list[tuple[float, float]]]:
-    """Return a logged value over epochs, for every run that logged it."""
+    """Return a logged value over epochs, for every run that logged it; of guided runs the task's own loss."""
     curves = [
-        [(log["epoch"], log[name]) for log in result.metrics.get("history", ()) if name in log]
+        [
+            (log["epoch"], log.get("task_loss", log[name]) if name == "loss" else log[name])
+            for log in result.metrics.get("history", ())
+            if name in log
+        ]
         for result in method.results.values()
     ]
     return [curve for curve in curves if curve]
+
+
+def guide_terms(method: MethodRuns) -> set[str]:
+    """Return the names of the guides' terms that the runs of a method logged."""
+    logs = [log for result in method.results.values() for log in result.metrics.get("history", ())]
+    return {name for log in logs for name in log if name.startswith("guide/") and not name.endswith("/weight")}

@@ -109,6 +109,15 @@ def min_permutation_p(seeds: int) -> float:
     return min(1.0, 2.0 ** (1 - seeds))
 
 
+def min_seeds(num_comparisons: int = 1) -> int:
+    """Return the smallest number of seeds with which a permutation test can be significant, after correction.
+
+    >>> min_seeds(), min_seeds(3)
+    (6, 7)
+    """
+    return next(n for n in range(2, 100) if min_permutation_p(n) * num_comparisons < ALPHA)
+
+
 def seed_interval(differences: ArrayLike) -> Estimate:
     """Return the mean of paired differences with the interval and p-value of the t-test.
 
@@ -135,11 +144,16 @@ def holm_correction(p: ArrayLike) -> Any:
     return corrected
 
 
-def seeds_needed(differences: ArrayLike, *, power: float = POWER, alpha: float = ALPHA) -> int | None:
+def seeds_needed(
+    differences: ArrayLike, *, num_comparisons: int = 1, power: float = POWER, alpha: float = ALPHA
+) -> int | None:
     """Return the number of seeds with which a paired t-test detects a difference of this size and variance.
+
+    It is at least the number with which a permutation test can be significant.
 
     Args:
         differences: the observed differences.
+        num_comparisons: the number of comparisons for which p-values are corrected.
         power: the probability of detection.
         alpha: the significance level.
 
@@ -154,7 +168,8 @@ def seeds_needed(differences: ArrayLike, *, power: float = POWER, alpha: float =
     if x.size < 2 or not x.std(ddof=1) > 0:
         return None
     effect = abs(x.mean()) / x.std(ddof=1)
-    seeds = bisect_left(range(MAX_SEEDS + 1), True, lo=2, key=lambda n: t_test_power(effect, n, alpha) >= power)
+    level, lowest = alpha / num_comparisons, min_seeds(num_comparisons)
+    seeds = bisect_left(range(MAX_SEEDS + 1), True, lo=lowest, key=lambda n: t_test_power(effect, n, level) >= power)
     return seeds if seeds <= MAX_SEEDS else None
 
 

@@ -172,7 +172,4 @@ def _higher_is_better(config: RunConfig) -> bool:
         return getattr(config, "label_type", None) != "regression"
     from headwise import tasks
 
-    try:
-        return tasks.get_task(config.task).higher_is_better
-    except UserError:  # click logs and translation are not in the list of tasks
-        return True
+    return tasks.get_task(config.task).higher_is_better

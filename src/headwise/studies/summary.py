@@ -4,7 +4,9 @@ import math
 from collections.abc import Sequence
 
 from headwise.studies.analysis import Analysis, Comparison, Metric, TaskComparison
-from headwise.studies.statistics import ALPHA, Estimate, Ranks, min_permutation_p
+from headwise.studies.learning import list_unlearned
+from headwise.studies.statistics import ALPHA, Estimate, Ranks, min_permutation_p, min_seeds
+from headwise.training.core.verdict import CONSTANT_ANSWERS
 
 
 def summarize(analysis: Analysis) -> list[str]:
@@ -17,8 +19,24 @@ def summarize(analysis: Analysis) -> list[str]:
 
 
 def summarize_task(task: TaskComparison) -> list[str]:
-    """Return the result of each comparison on a task."""
-    return [summarize_comparison(comparison) for comparison in task.comparisons]
+    """Return the methods that did not learn, if there are any, and the result of each comparison on a task."""
+    return [*summarize_learning(task), *map(summarize_comparison, task.comparisons)]
+
+
+def summarize_learning(task: TaskComparison) -> list[str]:
+    """Return a sentence if no method, or not every method, is better than a baseline that does not read the text."""
+    unlearned = list_unlearned(task)
+    if not unlearned:
+        return []
+    learning = next(iter(unlearned.values()))
+    value = format_number(learning.baseline_value, task.metric)
+    baseline = f"{CONSTANT_ANSWERS[learning.baseline]} ({task.metric.name} {value})"
+    if len(unlearned) == len(task.methods):
+        return [
+            f"Nobody learned: no method is better than {baseline}. Differences between the methods say nothing about "
+            "them. Try more epochs, another learning rate or more rows."
+        ]
+    return [f"{', '.join(unlearned)} learned nothing: not better than {baseline}."]
 
 
 def summarize_comparison(comparison: Comparison) -> str:
@@ -51,10 +69,10 @@ def summarize_seeds_needed(comparison: Comparison) -> str:
     """Return a sentence on the number of seeds that would make a difference of this size significant."""
     if comparison.seed_estimate.value == 0:
         return "There is no difference to detect."
+    if math.isnan(comparison.seed_estimate.low):
+        return "The differences do not vary, so the number of seeds that would be needed is unknown."
     if comparison.seeds_needed is None:
         return "No feasible number of seeds would detect a difference of this size."
-    if comparison.seeds_needed <= len(comparison.differences):
-        return "Without the correction for several methods, this number of seeds would be enough."
     return f"About {comparison.seeds_needed:,} seeds would be needed to detect a difference of this size."
 
 
@@ -96,11 +114,10 @@ def warn_few_seeds(comparisons: Sequence[Comparison]) -> list[str]:
         return ["One seed allows no statistical statement."]
     if min_permutation_p(num_seeds) * num_comparisons < ALPHA:
         return []
-    enough = next(n for n in range(2, 100) if min_permutation_p(n) * num_comparisons < ALPHA)
     correction = f" after correction for {num_comparisons} methods" if num_comparisons > 1 else ""
     return [
         f"A permutation test with {num_seeds} seeds has p ≥ {min_permutation_p(num_seeds):.4g} and cannot be "
-        f"significant{correction}; at least {enough} seeds are needed."
+        f"significant{correction}; at least {min_seeds(num_comparisons)} seeds are needed."
     ]
 
 

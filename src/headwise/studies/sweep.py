@@ -13,6 +13,7 @@ from rich.table import Table
 from headwise.csv_cells import quote_formula
 from headwise.errors import UserError
 from headwise.studies.compare import log_unfinished
+from headwise.studies.method_checks import check_config
 from headwise.studies.methods import Method
 from headwise.studies.plan import Result, plan_runs, task_name
 from headwise.studies.search import CONTROL, SearchSpec
@@ -53,6 +54,7 @@ def create_sweep(
         raise UserError("--sampler grid: --trials is for the samplers tpe and random")
     if sampler != "grid" and trials is None:
         raise UserError(f"--sampler {sampler}: --trials N is required")
+    check_config(base)
     maximize = higher_is_better([base])
     if trials is None:
         candidates, controls = build_grid(search_space, base)

@@ -186,6 +186,7 @@ def to_latex(table: TextTable, note: str = "") -> str:
         [
             r"\begin{table}",
             r"  \centering",
+            r"  \footnotesize",
             rf"  \caption{{{escape_latex(f'{table.title}. {note}'.strip())}}}",
             rf"  \begin{{tabular}}{{{columns}}}",
             r"    \toprule",

@@ -104,6 +104,7 @@ def choose_columns(
         label = find_known_column(batch, unused(), LABEL_NAMES, "label")
     if text is None:
         texts = [name for name in unused() if has_text(batch.columns[name])]
+        texts = [name for name in texts if has_sentences(batch.columns[name])] or texts
         if len(texts) == 2 and pair is None and (label is not None or not labelled):
             raise UserError(
                 f"{batch.path}: {texts[0]} and {texts[1]} have texts; for text pairs, set --text {quote(texts[0])} "

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,10 @@ MISSING_VALUES = ("nan", "NaN", "NAN", "null", "NULL", "None", "n/a", "N/A", "#N
 
 MIN_SIMILARITY = 0.8  # of two labels, one of which may be a misspelling
 MAX_RARE_FRACTION = 0.2  # a misspelling is at most this frequent, compared with the other label
+
+
+#: More different numbers are probably ratings and not classes.
+MAX_NUMERIC_CLASSES = 20
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,15 @@ def describe_labels(labels: Mapping[str, int], ratings: Any) -> str:
     return f"labels: {', '.join(f'{shorten(label)} {count:,}' for label, count in listed)}{end}"
 
 
+def are_ratings(labels: Sequence[str]) -> bool:
+    """Return whether labels are probably ratings: numbers, and more of them than there are stars or grades.
+
+    >>> are_ratings([str(number / 10) for number in range(48)]), are_ratings(["1", "2", "3", "4", "5"])
+    (True, False)
+    """
+    return len(labels) > MAX_NUMERIC_CLASSES and all(re.fullmatch(r"[-+]?\d+([.,]\d+)?", label) for label in labels)
+
+
 def find_label_warnings(labels: Mapping[str, int]) -> list[str]:
     """Return warnings about labels that are probably misspelled or missing.
 
@@ -172,6 +185,9 @@ def find_label_warnings(labels: Mapping[str, int]) -> list[str]:
         if label in MISSING_VALUES
     ]
     names = list(labels)
+    if are_ratings(names):
+        warnings.append(f"the labels are {len(names)} different numbers; for ratings, add --label-type regression")
+        return warnings
     if len(names) > MAX_COMPARED_LABELS:
         return warnings
     for index, label in enumerate(names):

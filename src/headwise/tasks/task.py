@@ -10,7 +10,7 @@ from datasets import Dataset
 from headwise.errors import UserError
 from headwise.tasks import metrics
 
-LabelType = Literal["classification", "multi-label", "regression", "tokens", "ranking", "clicks"]
+LabelType = Literal["classification", "multi-label", "regression", "tokens", "ranking", "clicks", "translation"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class TrainingDefaults:
-    """Default hyperparameters of a task."""
+    """Hyperparameters of a task's paper, for `headwise reproduce`. `headwise train` uses only `max_length`."""
 
     epochs: int
     learning_rate: float
@@ -105,7 +105,8 @@ class Task:
             UserError: The data does not exist or is invalid.
         """
         if self.read is None:
-            raise UserError(f"{self.name}: use headwise.tasks.load_files to load your own data")
+            reader = {"mind": "mind.read", "translation": "translation.read_pairs"}.get(self.name, "load_files")
+            raise UserError(f"{self.name}: use headwise.tasks.{reader} to load the data")
         return self.read(None if data is None else Path(data), seed, cache)
 
     def metrics(self, scores: Any, rows: Dataset) -> dict[str, float]:

@@ -37,7 +37,14 @@ from headwise.tasks.columns import LABEL_NAMES, Columns, choose_columns, find_kn
 from headwise.tasks.formats import Batch, read_batches
 from headwise.training.core import run_dir
 from headwise.training.core.environment import get_device
-from headwise.training.core.pretrained import load_pretrained, loading_errors, max_input_length, remote_code
+from headwise.training.core.model_names import is_directory_name
+from headwise.training.core.pretrained import (
+    is_available,
+    load_pretrained,
+    loading_errors,
+    max_input_length,
+    remote_code,
+)
 from headwise.training.registry import get_task_type, load_config
 from headwise.training.text.predict import get_column, to_text
 
@@ -135,12 +142,17 @@ def open_model(path: str, name: str | None = None) -> InspectedModel:
     name = name or Path(path).name
     if (Path(path) / run_dir.CONFIG).is_file():
         return get_task_type(load_config(Path(path, run_dir.CONFIG)).task).pipeline.open_inspected(Path(path), name)
-    with loading_errors(path, "neither a headwise run nor a Hugging Face model that can be loaded"):
-        config = load_pretrained(AutoConfig, path)
+    if not Path(path).exists() and is_directory_name(path):
+        raise UserError(f"{path}: no such directory; expected a headwise run or a Hugging Face model")
+    available = is_available(path)
+    options = {} if available else {"local_files_only": True}  # else the hub's client would retry for half a minute
+    message = "neither a headwise run nor a Hugging Face model that can be loaded"
+    with loading_errors(path, message if available else f"{message}, and the hub cannot be reached"):
+        config = load_pretrained(AutoConfig, path, **options)
         auto_class = get_auto_class(next(iter(config.architectures or []), ""))
         loader = partial(from_pretrained, auto_class=auto_class)
-        model: Any = load_pretrained(loader, path, complete=True, use_safetensors=True)
-        tokenizer = load_pretrained(AutoTokenizer, path)
+        model: Any = load_pretrained(loader, path, complete=True, use_safetensors=True, **options)
+        tokenizer = load_pretrained(AutoTokenizer, path, **options)
     max_length = max_input_length(model, tokenizer)
     return InspectedModel(name=name, model=model.to(get_device()).eval(), tokenizer=tokenizer, max_length=max_length)
 
@@ -205,13 +217,20 @@ def check_output(out: Path, force: bool) -> None:
 
 
 def short_names(models: Sequence[str]) -> list[str]:
-    """Return the last part of each path, or the whole paths if these are not distinct.
+    """Return the last parts of each path, as many as are needed for distinct names.
 
-    >>> short_names(["runs/plain", "runs/guided/"]), short_names(["a/0", "b/0"])
-    (['plain', 'guided'], ['a/0', 'b/0'])
+    The runs of a study are named by their method and seed.
+
+    >>> short_names(["runs/plain", "runs/guided/"]), short_names(["study/a/seed-0", "study/b/seed-1"])
+    (['plain', 'guided'], ['a/seed-0', 'b/seed-1'])
     """
-    names = [Path(model).name or model for model in models]
-    return names if len(set(names)) == len(names) else list(models)
+    paths = [Path(model).parts or (model,) for model in models]
+    has_seeds = any(parts[-1].startswith("seed-") for parts in paths) and len({parts[:-1] for parts in paths}) > 1
+    for num_parts in range(2 if has_seeds else 1, max(map(len, paths)) + 1):
+        names = ["/".join(parts[-num_parts:]) for parts in paths]
+        if len(set(names)) == len(names):
+            return names
+    return list(models)
 
 
 def inspect_file(
@@ -311,12 +330,13 @@ def parse_rows(rows: Sequence[str]) -> list[int]:
     >>> parse_rows(["3", "7-9"])
     [3, 7, 8, 9]
     """
-    numbers: list[int] = []
+    ranges: list[range] = []
     for option in rows:
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", option)
+        match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", option)
         if match is None or not 1 <= int(match[1]) <= int(match[2] or match[1]):
             raise UserError(f"--rows takes numbers from 1 and ranges, such as 3 or 7-9; got {option!r}")
-        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
-    if len(numbers) > MAX_ROWS:
-        raise UserError(f"--rows: at most {MAX_ROWS} rows can be shown, got {len(numbers)}")
-    return numbers
+        ranges.append(range(int(match[1]), int(match[2] or match[1]) + 1))
+    num_rows = sum(map(len, ranges))
+    if num_rows > MAX_ROWS:
+        raise UserError(f"--rows: at most {MAX_ROWS} rows can be shown, got {num_rows:,}")
+    return [number for numbers in ranges for number in numbers]

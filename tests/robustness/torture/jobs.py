@@ -93,13 +93,13 @@ def build_jobs(data: "Data") -> dict[str, Job]:
     translation = (
         "--source", "en", "--target", "de", "--model", "small", "--layers", 1, "--heads", 2, "--head-dim", 32,
         "--feedforward", 64, "--dropout", 0.0, "--vocabulary", 300, "--batch-size", 800, "--warmup", 40,
-        "--max-length", 16, "--patience", 99, "--beams", 2, "--steps", 30, "--average", 3, "--scheme", "rpr",
+        "--max-length", 16, "--early-stopping-patience", 99, "--beams", 2, "--steps", 30, "--average", 3, "--scheme", "rpr",
     )  # fmt: skip
     simulation = ("--titles", data.titles, "--impressions", 3000, "--users", 300, "--candidates", 10, "--past", 3)
     study = partial(Job, begins="study.yaml", outcome=read_study, is_study=True)
     return {
         # With dropout, whose random numbers continue, and with patience, whose count continues.
-        "text": run_job(*reviews, *SMALL, "--epochs", 6, "--patience", 2, "--dropout", 0.2),
+        "text": run_job(*reviews, *SMALL, "--epochs", 6, "--early-stopping-patience", 2, "--dropout", 0.2),
         # With weights of guides that are computed during training.
         "guided": run_job(*reviews, "--model", data.bert, "--guides", "mdg", "pdg", "--epochs", 3, "--batch-size", 16),
         "recommendation": run_job("--task", "mind", *log, *SMALL[:6], "--epochs", 3, "--batch-size", 16),

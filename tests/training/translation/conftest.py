@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {
     "batch_size": 800,
     "warmup": 40,
     "max_length": 16,
-    "patience": 99,
+    "early_stopping_patience": 99,
     "beams": 2,
 }
 

@@ -178,7 +178,7 @@ def test_command_line_trains_a_translator(pairs: Path, tmp_path: Path, headwise:
     assert "test: bleu" in stdout
     config = load_config(tmp_path / "run" / "run.yaml")
     assert isinstance(config, TranslationConfig)
-    assert (config.scheme, config.patience) == ("distance-aware", 5)
+    assert (config.scheme, config.early_stopping_patience) == ("distance-aware", 5)
     code, _, err = headwise("train", "--task", "translation", "--data", pairs, "--out", tmp_path / "other")
     assert (code, "--source and --target are required" in err) == (2, True)
     assert not (tmp_path / "other").exists()

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from headwise import tasks
 from headwise.errors import UserError
 from headwise.inspection import draw_curves
 from headwise.small_files import read_json
@@ -24,7 +25,10 @@ from headwise.studies.reproduction.registry import get_study
 from headwise.studies.study import Study, higher_is_better
 from headwise.studies.summary import format_number
 from headwise.studies.worker_pool import Resources
-from headwise.training.core.config import RunConfig
+from headwise.tasks.mind import MIND
+from headwise.training.core.config import EncoderConfig, RunConfig
+from headwise.training.core.defaults import MIN_PATIENCE, Settings, fill_unset
+from headwise.training.core.pretrained import is_scheme
 from headwise.training.registry import get_task_type
 
 logger = logging.getLogger(__name__)
@@ -100,7 +104,8 @@ def plan_reproduction(name: str, spec: StudySpec, options: ReproduceOptions, see
         base = build_base_config(spec, task, data, options.overrides)
         task_methods = [method for method in methods if is_applicable(method, base)]
         if any(method.name != spec.baseline for method in task_methods):
-            runs += plan_runs([base], task_methods, range(base.seed, base.seed + seeds))
+            planned = plan_runs([base], task_methods, range(base.seed, base.seed + seeds))
+            runs += [replace(run, config=use_paper_settings(run.config)) for run in planned]
     if not runs:
         raise UserError(f"{name}: no runs are left")
     return runs
@@ -143,6 +148,21 @@ def build_base_config(spec: StudySpec, task: str, data: str | None, user_overrid
     options = {name: value for name, value in {**task_overrides, **user_overrides}.items() if name in names}
     config: RunConfig = config_class(**{**options, "task": task, **({} if data is None else {"data": (data,)})})
     return config
+
+
+def use_paper_settings(config: RunConfig) -> RunConfig:
+    """Return a configuration with the settings of the task's paper, for all options that neither study nor user set.
+
+    They are set explicitly, because `headwise train` chooses settings for the number of rows.
+    """
+    if not isinstance(config, EncoderConfig):  # translation has the settings of its paper
+        return config
+    assert config.task is not None
+    task = MIND if config.task == MIND.name else tasks.get_task(config.task)
+    paper = task.from_scratch if is_scheme(config.model) else task.fine_tuning
+    settings = Settings(paper.learning_rate, paper.batch_size, paper.epochs, warmup_steps=0.05)
+    patience = MIN_PATIENCE if config.early_stopping_patience is None else config.early_stopping_patience
+    return fill_unset(replace(config, early_stopping_patience=patience), settings, num_rows=0)
 
 
 def is_applicable(method: Method, base: RunConfig) -> bool:

@@ -28,9 +28,9 @@ def load(data: Path | None, seed: int, cache: Path | None) -> Examples:
 CONLL2003 = Task(
     name="conll2003",
     label_type="tokens",
-    about="named entities (person, location, organization, other): English news",
+    about="named entities in English news: persons, locations, organizations and others",
     paper="TENER",
-    source="eng.{train,testa,testb} or {train,valid,test}.txt: word first, tag last",
+    source="eng.{train,testa,testb} or {train,valid,test}.txt; the first column is the word, the last one the tag",
     read=load,
     fine_tuning=replace(FINE_TUNING, learning_rate=3e-5, batch_size=32),
 )

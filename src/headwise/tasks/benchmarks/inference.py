@@ -80,8 +80,8 @@ class PairLoader:
 SNLI = Task(
     name="snli",
     label_type="classification",
-    about="entailment, neutral or contradiction: image captions",
-    paper="distance-aware transformer, Table 4 (its 55k rows and 2 classes do not match SNLI's 550k and 3)",
+    about="relation of two image captions: entailment, neutral or contradiction",
+    paper="distance-aware transformer, Table 4. It states 55k rows and 2 classes; SNLI has 550k rows and 3 classes",
     source="hub:stanfordnlp/snli; snli_1.0_{train,dev,test}.jsonl; {train,dev,test}.csv: label, premise, hypothesis",
     read=PairLoader(
         "SNLI",
@@ -99,9 +99,9 @@ SNLI = Task(
 MULTINLI = Task(
     name="multinli",
     label_type="classification",
-    about="entailment, neutral or contradiction: ten genres; evaluated on dev-matched",
+    about="relation of two sentences of ten genres: entailment, neutral or contradiction; test is dev-matched",
     paper="attention guiding, Table 1: 5 epochs",
-    source="hub:nyu-mll/multi_nli; multinli_1.0_{train,dev_matched}.jsonl; mnli_{train,dev}.csv",
+    source="hub:nyu-mll/multi_nli; multinli_1.0_{train,dev_matched}.jsonl; or mnli_{train,dev}.csv",
     read=PairLoader(
         "MultiNLI",
         {
@@ -119,9 +119,9 @@ MULTINLI = Task(
 MEDNLI = Task(
     name="mednli",
     label_type="classification",
-    about="entailment, neutral or contradiction: clinical notes",
+    about="relation of two sentences of clinical notes: entailment, neutral or contradiction",
     paper="attention guiding, Table 1: 20 epochs",
-    source="mli_{train,dev,test}_v1.jsonl, from PhysioNet (credentialed access)",
+    source="mli_{train,dev,test}_v1.jsonl from PhysioNet, which requires credentials",
     read=PairLoader("MedNLI", {split: (f"mli_{split}_v1.jsonl",) for split in ("train", "dev", "test")}, NLI_CLASSES),
     pair=True,
     fine_tuning=replace(FINE_TUNING, epochs=20),
@@ -130,8 +130,8 @@ MEDNLI = Task(
 RTE = Task(
     name="rte",
     label_type="classification",
-    about="entailment or not: news and Wikipedia",
-    source="hub:nyu-mll/glue:rte; GLUE's {train,dev}.tsv; rte_{train,dev}.csv",
+    about="relation of two texts from news and Wikipedia: entailment or not",
+    source="hub:nyu-mll/glue:rte; {train,dev}.tsv of GLUE; or rte_{train,dev}.csv",
     read=PairLoader(
         "RTE",
         {
@@ -149,8 +149,8 @@ RTE = Task(
 HEALTHVER = Task(
     name="healthver",
     label_type="classification",
-    about="evidence supports or refutes a health claim, or neither",
-    source="healthver_{train,dev,test}.csv with claim, evidence, label; without train, dev is used for training",
+    about="relation of evidence to a health claim: supports, refutes or neutral",
+    source="healthver_{train,dev,test}.csv with claim, evidence, label. Without a train file, dev is used for training",
     read=PairLoader(
         "HealthVer",
         {split: (f"healthver_{split}.csv", f"{split}.*") for split in ("train", "dev", "test")},

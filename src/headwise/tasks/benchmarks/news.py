@@ -44,8 +44,8 @@ def load(data: Path | None, seed: int, cache: Path | None) -> Examples:
 AG_NEWS = Task(
     name="ag-news",
     label_type="classification",
-    about="world, sports, business or science: news",
-    paper="distance-aware transformer, Table 3: 108k/12k/7.6k",
-    source="hub:fancyzhx/ag_news; {train,test}.csv as published, without a header, or with label, title, text",
+    about="topic of a news article: world, sports, business, or science and technology",
+    paper="distance-aware transformer, Table 3 (108k train, 12k dev, 7.6k test rows)",
+    source="hub:fancyzhx/ag_news; or {train,test}.csv as published, without a header, or with label, title and text",
     read=load,
 )

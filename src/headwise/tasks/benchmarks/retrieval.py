@@ -119,8 +119,8 @@ def load_pairs(path: Path, cache: Path | None) -> Dataset:
 SCIFACT = Task(
     name="scifact",
     label_type="ranking",
-    about="abstracts that support or refute a scientific claim",
-    source="claims_{train,dev}.jsonl, corpus.jsonl; an open alternative to cross-genre-ir",
+    about="rank abstracts for a scientific claim: those that support or refute it are relevant",
+    source="claims_{train,dev}.jsonl and corpus.jsonl. This is an open alternative to cross-genre-ir",
     read=load_scifact,
     pair=True,
 )
@@ -128,9 +128,9 @@ SCIFACT = Task(
 CROSS_GENRE_IR = Task(
     name="cross-genre-ir",
     label_type="ranking",
-    about="publications that a claim in the news is based on",
+    about="rank publications for a claim in the news: the publication that it is based on is relevant",
     paper="attention guiding, Table 1: 5 epochs",
-    source="{train,dev,test}_dataset.csv: an abstract, a claim (Hypothesis), a label 0 or 1, and PMID",
+    source="{train,dev,test}_dataset.csv with an abstract, a claim (column Hypothesis), a label (0 or 1) and PMID",
     read=load_cross_genre,
     pair=True,
 )

@@ -43,14 +43,14 @@ def load(data: Path | None, seed: int, cache: Path | None, *, label_type: LabelT
     return build_examples(rows, seed=seed, origin=origin, class_names=class_names, split_sizes=SPLIT_SIZES)
 
 
-ABOUT = "one to five stars: reviews of electronics"
-SOURCE = "reviews_Electronics_5.json.gz (5-core, reviewText and overall), or a *stars.csv with domain, stars, text"
+ABOUT = "number of stars of a review of electronics"
+SOURCE = "reviews_Electronics_5.json.gz (5-core) with reviewText and overall; or *stars.csv with domain, stars and text"
 
 AMAZON = Task(
     name="amazon-electronics",
     label_type="classification",
-    about=ABOUT,
-    paper="distance-aware transformer, Table 3: 40k/5k/5k, words → sentences → review",
+    about=f"{ABOUT}: five classes",
+    paper="distance-aware transformer, Table 3 (40k train, 5k dev, 5k test rows; hierarchical model)",
     source=SOURCE,
     read=partial(load, label_type="classification"),
     hierarchical=True,
@@ -59,8 +59,8 @@ AMAZON = Task(
 AMAZON_RATING = Task(
     name="amazon-electronics-rating",
     label_type="regression",
-    about=f"{ABOUT}, as a number",
-    paper="distance-aware transformer, Figure 3: 40k/5k/5k, words → sentences → review",
+    about=f"{ABOUT}: a number from 1 to 5",
+    paper="distance-aware transformer, Figure 3 (40k train, 5k dev, 5k test rows; hierarchical model)",
     source=SOURCE,
     read=partial(load, label_type="regression"),
     hierarchical=True,

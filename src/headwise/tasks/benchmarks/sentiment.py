@@ -76,9 +76,9 @@ class TreebankLoader:
 SST2 = Task(
     name="sst2",
     label_type="classification",
-    about="positive or negative: sentences of film reviews",
+    about="sentiment of a sentence from a film review: positive or negative",
     paper="distance-aware transformer, Table 4",
-    source="hub:SetFit/sst2; trees/{train,dev,test}.txt (neutral left out); {train,dev,test}.csv with text, label",
+    source="hub:SetFit/sst2; trees/{train,dev,test}.txt (without neutral ones); {train,dev,test}.csv: text, label",
     read=TreebankLoader(
         "SST-2, sentences",
         file_patterns("binary"),
@@ -92,8 +92,8 @@ SST2 = Task(
 SST5 = Task(
     name="sst5",
     label_type="classification",
-    about="very negative to very positive, five classes: sentences of film reviews",
-    source="hub:SetFit/sst5; trees/{train,dev,test}.txt; {train,dev,test}.csv with text, label",
+    about="sentiment of a sentence from a film review: five classes, very negative to very positive",
+    source="hub:SetFit/sst5; trees/{train,dev,test}.txt; or {train,dev,test}.csv with text and label",
     read=TreebankLoader(
         "SST-5, sentences",
         file_patterns("fine"),

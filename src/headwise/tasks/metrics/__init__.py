@@ -18,4 +18,5 @@ def get_metrics(label_type: str) -> Metrics:
 
 def primary_metric(label_type: str) -> str:
     """Return the name of the metric that selects the best epoch and model."""
-    return clicks.PRIMARY if label_type == "clicks" else METRICS[label_type].PRIMARY
+    others = {"clicks": clicks.PRIMARY, "translation": "bleu"}
+    return others[label_type] if label_type in others else METRICS[label_type].PRIMARY

@@ -14,9 +14,9 @@ from headwise.tasks.task import Task, TrainingDefaults
 MIND = Task(
     name="mind",
     label_type="clicks",
-    about="news that a user will click, given the clicks before",
-    paper="distance-aware transformer, Table 5: 500k impressions of 1m users, 161k news",
-    source="directories train, dev, test, or such as MINDsmall_train, with news.tsv and behaviors.tsv",
+    about="rank news for a user, given the clicks so far",
+    paper="distance-aware transformer, Table 5 (500k impressions of 1m users, 161k news)",
+    source="directories train, dev and test (or MINDsmall_train and so on), each with news.tsv and behaviors.tsv",
     fine_tuning=TrainingDefaults(epochs=3, learning_rate=2e-5, batch_size=64, max_length=30),
     from_scratch=TrainingDefaults(epochs=5, learning_rate=1e-3, batch_size=64, max_length=30),
 )

@@ -5,14 +5,41 @@ from typing import Any
 
 import torch
 from transformers import TrainingArguments
-from transformers.integrations.integration_utils import is_tensorboard_available
+from transformers.integrations.integration_utils import (
+    is_mlflow_available,
+    is_tensorboard_available,
+    is_wandb_available,
+)
 
-from headwise.tasks import Task, TrainingDefaults
+from headwise.errors import UserError
 from headwise.training.core import run_dir
-from headwise.training.core.config import RunConfig
+from headwise.training.core.config import EncoderConfig, RunConfig
 from headwise.training.core.distributed import is_on_cpu, state
 from headwise.training.core.environment import uses_bfloat16
-from headwise.training.core.pretrained import is_scheme
+from headwise.training.core.verdict import LOWER_IS_BETTER
+
+#: Whether the package of each tracker is installed.
+TRACKERS = {
+    "tensorboard": is_tensorboard_available,
+    "wandb": is_wandb_available,
+    "mlflow": is_mlflow_available,
+}
+
+
+def get_trackers(config: RunConfig) -> list[str]:
+    """Return the trackers to log to: the one of `--report-to`, or tensorboard if it is installed.
+
+    Raises:
+        UserError: the tracker's package is not installed.
+    """
+    name = config.report_to
+    if name is None:
+        return ["tensorboard"] if is_tensorboard_available() else []
+    if name == "none":
+        return []
+    if not TRACKERS[name]():
+        raise UserError(f"--report-to {name}: the package is not installed; pip install {name}, or --report-to none")
+    return [name]
 
 
 def build_arguments(config: RunConfig, out_dir: Path, **options: Any) -> TrainingArguments:
@@ -33,41 +60,44 @@ def build_arguments(config: RunConfig, out_dir: Path, **options: Any) -> Trainin
         logging_steps=0.05,
         logging_nan_inf_filter=False,  # it would hide losses that are not finite, and synchronize every step
         disable_tqdm=False,  # by default it depends on transformers' verbosity, which runs reduce
-        report_to=["tensorboard"] if is_tensorboard_available() else [],
+        report_to=get_trackers(config),
         **options,
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)  # one GPU per process: use torchrun instead of DataParallel
     return arguments
 
 
-def build_task_arguments(config: RunConfig, task: Task, out_dir: Path, *, has_dev: bool) -> TrainingArguments:
-    """Return the arguments of a run with the training defaults of a task.
+def build_encoder_arguments(config: EncoderConfig, out_dir: Path, *, dev_metric: str | None) -> TrainingArguments:
+    """Return the arguments of a pipeline that trains an encoder.
 
     Args:
-        config: the run's configuration.
-        task: the task.
+        config: the run's configuration, without unset values.
         out_dir: the run directory.
-        has_dev: whether to evaluate on dev after each epoch and keep the best checkpoint.
+        dev_metric: the metric of dev that selects the best epoch; None without a dev split.
     """
-    defaults = get_defaults(config, task)
-    batch_size = -(-get_batch_size(config, task) // state().num_processes)
+    assert config.epochs is not None
+    assert config.learning_rate is not None
+    assert config.warmup_steps is not None
+    batch_size = -(-get_batch_size(config) // state().num_processes)
     selection: dict[str, Any] = {}
-    if has_dev:
+    if dev_metric is not None:
         selection = {
             "eval_strategy": "epoch",
             "load_best_model_at_end": True,
-            "metric_for_best_model": f"eval_{task.primary}",
-            "greater_is_better": task.higher_is_better,
+            "metric_for_best_model": f"eval_{dev_metric}",
+            "greater_is_better": dev_metric not in LOWER_IS_BETTER,
         }
     return build_arguments(
         config,
         out_dir,
-        num_train_epochs=config.epochs or defaults.epochs,
+        num_train_epochs=config.epochs,
         per_device_train_batch_size=batch_size,  # for the Trainer's logs; LengthGroupedTrainer builds the batches
         per_device_eval_batch_size=4 * batch_size,
-        learning_rate=config.learning_rate or defaults.learning_rate,
-        lr_scheduler_type="linear",
-        warmup_steps=0.05,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type=config.lr_scheduler_type,
+        warmup_steps=config.warmup_steps,
+        weight_decay=config.weight_decay,
         save_strategy="epoch",
         save_total_limit=2,
         dataloader_pin_memory=torch.cuda.is_available(),
@@ -75,11 +105,7 @@ def build_task_arguments(config: RunConfig, task: Task, out_dir: Path, *, has_de
     )
 
 
-def get_defaults(config: RunConfig, task: Task) -> TrainingDefaults:
-    """Return a task's training defaults for a model."""
-    return task.from_scratch if is_scheme(config.model) else task.fine_tuning
-
-
-def get_batch_size(config: RunConfig, task: Task) -> int:
-    """Return the number of examples per step, over all processes."""
-    return config.batch_size or get_defaults(config, task).batch_size
+def get_batch_size(config: EncoderConfig) -> int:
+    """Return the number of rows per forward pass, over all processes."""
+    assert config.batch_size is not None
+    return config.batch_size

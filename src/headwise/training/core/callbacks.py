@@ -31,6 +31,8 @@ def extra_callbacks(*callbacks: TrainerCallback) -> Iterator[None]:
 class ProgressBar(ProgressCallback):
     """The Trainer's progress bar with the current losses; metrics of dev are logged."""
 
+    unprinted: str = ""  # metrics of dev whose checkpoint is not complete yet
+
     @classmethod
     def install(cls, trainer: Any) -> None:
         """Replace the Trainer's own progress callbacks, and add those of `extra_callbacks`."""
@@ -53,6 +55,12 @@ class ProgressBar(ProgressCallback):
                 if bar is not None:
                     bar.close()
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero and state.global_step:
+            step, total = f"{state.global_step:,}", f"{state.max_steps:,}"
+            logger.info("resumed after epoch %.4g, step %s of %s", state.epoch, step, total)
+        super().on_train_begin(args, state, control, **kwargs)
+
     def on_prediction_step(self, *args: Any, **kwargs: Any) -> None:
         """Show no second bar for evaluations."""
 
@@ -62,14 +70,26 @@ class ProgressBar(ProgressCallback):
             return
         if "loss" in logs:
             guides = {name.removeprefix("guide/"): x for name, x in logs.items() if name.startswith("guide/")}
-            losses = {"loss": logs["loss"]} | {name: x for name, x in guides.items() if not name.endswith("/weight")}
+            losses = {"loss": logs.get("task_loss", logs["loss"])}
+            losses |= {name: x for name, x in guides.items() if not name.endswith("/weight")}
             bar.set_postfix({name: f"{float(x):.3g}" for name, x in losses.items()})
         metrics = {name.removeprefix("eval_"): x for name, x in logs.items() if name.startswith("eval_")}
         shown = {name: x for name, x in metrics.items() if name not in HIDDEN_METRICS and isinstance(x, float)}
         if shown:
             line = ", ".join(f"{name} {x:.4f}" for name, x in shown.items())
+            self.unprinted = f"  epoch {logs.get('epoch', 0):g}: dev {line}"
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Log the metrics of dev once the checkpoint is complete. A resumed run so logs no epoch twice."""
+        bar: Any = self.training_bar
+        if self.unprinted and bar is not None:
             with bar.external_write_mode(file=sys.stderr):
-                logger.info("  epoch %g: dev %s", logs.get("epoch", 0), line)
+                logger.info("%s", self.unprinted)
+        self.unprinted = ""
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.on_save(args, state, control)
+        super().on_train_end(args, state, control, **kwargs)
 
 
 @contextmanager

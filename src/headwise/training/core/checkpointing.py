@@ -25,8 +25,8 @@ def fit(trainer: Any, out_dir: Path, *, resume: bool) -> TrainOutput:
         out_dir: the run directory.
         resume: continue from the last complete checkpoint, if there is one.
     """
-    ProgressBar.install(trainer)
     trainer.add_callback(CheckpointCallback)
+    ProgressBar.install(trainer)  # after the other one, so that metrics are logged when their checkpoint is complete
     checkpoint = None
     if resume:
         main_process_only(lambda: run_dir.remove_broken_checkpoints(out_dir))

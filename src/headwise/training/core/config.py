@@ -20,9 +20,11 @@ class RunConfig:
     """
 
     #: The smallest value allowed, for options that are counts.
-    MIN_VALUES: ClassVar[dict[str, int]] = {"batch_size": 1, "patience": 1}
+    MIN_VALUES: ClassVar[dict[str, int]] = {"batch_size": 1, "early_stopping_patience": 1}
     #: Options that must be positive and finite.
     POSITIVE: ClassVar[tuple[str, ...]] = ("epochs", "learning_rate")
+    #: Options that must be at least 0 and finite.
+    NOT_NEGATIVE: ClassVar[tuple[str, ...]] = ()
 
     task: str | None = None
     """Name of a built-in task; `headwise tasks` lists them. Without a task, --data names your own files."""
@@ -37,14 +39,19 @@ class RunConfig:
     """Initial learning rate of AdamW, decayed linearly to 0; the default depends on the task."""
     batch_size: int | None = None
     """Examples per optimizer step, over all processes; the default depends on the task."""
-    patience: int = 3
-    """Stop after this many epochs without improvement on dev."""
+    early_stopping_patience: int | None = None
+    """Stop after this many evaluations on dev (one per epoch) without improvement; by default 3 epochs, and more if
+    these are fewer than 500 steps."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Floating-point precision; auto is bfloat16 on GPUs that support it, else float32."""
     seed: int = 0
     """Random seed for splits, initial weights, batches and dropout."""
     deterministic: bool = False
-    """Use deterministic algorithms only. Slower on a GPU; CPU runs are always deterministic."""
+    """Use deterministic algorithms only. Slower on a GPU; CPU runs with the same number of threads are always
+    deterministic."""
+    report_to: Literal["tensorboard", "wandb", "mlflow", "none"] | None = None
+    """Log losses and metrics to this tracker, whose package must be installed; by default to tensorboard if it is
+    installed."""
 
     def __post_init__(self) -> None:
         for name, minimum in self.MIN_VALUES.items():
@@ -55,6 +62,10 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise UserError(f"{option_name(name)} must be above 0, got {value}")
+        for name in self.NOT_NEGATIVE:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise UserError(f"{option_name(name)} must be at least 0, got {value}")
 
     @classmethod
     def default_value(cls, name: str) -> Any:
@@ -108,6 +119,33 @@ class RunConfig:
             except (TypeError, ValueError) as error:
                 raise UserError(f"{path}: {name} {error}") from None
         return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(RunConfig):
+    """The options of pipelines that train encoders, with the names of transformers' `TrainingArguments`.
+
+    Values that are None are chosen by `headwise.training.core.defaults`.
+    """
+
+    MIN_VALUES: ClassVar[dict[str, int]] = RunConfig.MIN_VALUES | {"gradient_accumulation_steps": 1}
+    NOT_NEGATIVE: ClassVar[tuple[str, ...]] = (*RunConfig.NOT_NEGATIVE, "weight_decay", "warmup_steps")
+
+    epochs: float | None = None
+    """Number of training epochs; by default chosen for the number of training rows."""
+    learning_rate: float | None = None
+    """Peak learning rate of AdamW; by default chosen for the number of training rows and the kind of model."""
+    batch_size: int | None = None
+    """Rows per forward and backward pass, over all processes; by default 16 for fine-tuning, 32 from scratch."""
+    gradient_accumulation_steps: int = 1
+    """Number of batches per optimizer step."""
+    warmup_steps: float | None = None
+    """Steps in which the learning rate increases from 0, or their share of all steps if below 1; by default 0.1 for
+    fine-tuning, 0.05 from scratch."""
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
+    """Schedule of the learning rate: after the warm-up, linear and cosine decay to 0; constant has no warm-up."""
+    weight_decay: float = 0.0
+    """Weight decay of AdamW."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

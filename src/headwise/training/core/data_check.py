@@ -1,19 +1,15 @@
 """Checks of data splits: lengths of texts, and fingerprints that detect data that has changed since training."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
 
 from headwise.errors import UserError
 from headwise.tasks.summary import describe_lengths
 from headwise.training.core import run_dir
-
-BATCH_ROWS = 1000
 
 
 def length_notes(lengths: Any, truncated: Mapping[str, tuple[int, int]], limit: str) -> list[str]:
@@ -35,20 +31,6 @@ def length_notes(lengths: Any, truncated: Mapping[str, tuple[int, int]], limit: 
         quantile = f"the limit is the {1 - count / max(total, 1):.1%} quantile of train"
         notes.append(f"truncated to {limit}: {', '.join(parts)}; {quantile}")
     return notes
-
-
-def hash_dataset(rows: Dataset, columns: Sequence[str]) -> str:
-    """Return a hash of a split.
-
-    Args:
-        rows: the split.
-        columns: the columns that identify an example, of which those that the split has are hashed.
-    """
-    present = rows.select_columns([name for name in columns if name in rows.column_names]).with_format(None)
-    digest = hashlib.sha256()
-    for batch in present.iter(BATCH_ROWS):
-        digest.update(json.dumps(batch, sort_keys=True, default=str).encode())
-    return digest.hexdigest()
 
 
 def hash_arrays(arrays: Iterable[Any]) -> str:

@@ -1,6 +1,7 @@
 """Checks during training: losses that are not finite, and batches that do not fit in memory."""
 
 import gc
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,6 +72,12 @@ class CheckedTrainer(Trainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs:  # logged before each checkpoint, so that no broken model is saved
             self.check_losses()
+        for name, value in logs.items():  # evaluated before each checkpoint
+            if name in ("eval_loss", self.args.metric_for_best_model) and not math.isfinite(value):
+                raise UserError(
+                    f"step {self.state.global_step}: {name.removeprefix('eval_')} on dev is {value}; try a lower "
+                    "--learning-rate or --precision float32"
+                )
         super().log(logs, *args, **kwargs)
 
     def check_losses(self) -> None:

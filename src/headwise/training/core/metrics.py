@@ -1,11 +1,16 @@
 """The contents of `metrics.json`, with the same keys for all pipelines."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from headwise.training.core.environment import describe_device, get_peak_memory, get_versions
+from headwise.training.core.verdict import judge
+
+#: Results of classifiers besides their metrics, by split in `metrics.json`.
+DETAILS = ("per_class", "confusion_matrix", "calibration")
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,7 @@ class SplitResult:
             example by example.
         fingerprint: a hash of the split (see `headwise.training.core.data_check`).
         baselines: the metrics of each baseline by its name.
+        details: `per_class`, `confusion_matrix` and `calibration`, those that the label type has.
     """
 
     metrics: dict[str, float]
@@ -26,6 +32,7 @@ class SplitResult:
     predictions: pa.Table
     fingerprint: str
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,11 @@ def build_metrics(
         "metrics": {name: result.metrics for name, result in splits.items()},
         "standard_error": {name: result.standard_error for name, result in splits.items()},
         "baselines": {name: result.baselines for name, result in splits.items()},
+        "baseline_notes": [],
+        **{
+            detail: {name: result.details[detail] for name, result in splits.items() if detail in result.details}
+            for detail in DETAILS
+        },
         "dataset": data.description,
         "fingerprints": {name: result.fingerprint for name, result in splits.items()},
         "notes": list(bundle.notes),
@@ -83,9 +95,18 @@ def build_evaluation(
     metrics: dict[str, float],
     standard_error: float,
     baselines: dict[str, dict[str, float]] | None = None,
+    baseline_notes: Sequence[str] = (),
+    most_frequent_label: str | None = None,
     **extras: Any,
 ) -> dict[str, Any]:
     """Return the result of `headwise evaluate`, with the same keys for all pipelines."""
+    verdict = judge(
+        metrics,
+        baselines or {},
+        primary_metric=primary_metric,
+        standard_error=standard_error,
+        most_frequent_label=most_frequent_label,
+    )
     return {
         "dataset": dataset,
         "rows": num_rows,
@@ -93,6 +114,8 @@ def build_evaluation(
         "metrics": metrics,
         "standard_error": standard_error,
         "baselines": baselines or {},
+        "baseline_notes": list(baseline_notes),
+        "verdict": verdict,
         **extras,
     }
 

@@ -8,7 +8,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, set_seed
 
 from headwise.inspection.inspected_model import InspectedModel
 from headwise.training.core import run_dir
+from headwise.training.core.arguments import get_trackers
 from headwise.training.core.card import Card, render_card
 from headwise.training.core.checkpointing import fit, gather_weights
 from headwise.training.core.config import RunConfig
@@ -25,6 +26,10 @@ from headwise.training.core.distributed import main_process_first, main_process_
 from headwise.training.core.environment import describe_device, get_versions, reset_peak_memory
 from headwise.training.core.failures import CheckedTrainer
 from headwise.training.core.metrics import Evaluation, build_metrics, count_parameters
+from headwise.training.core.pretrained import is_scheme
+from headwise.training.core.report import write_report
+from headwise.training.core.tune import describe_tuning, read_tuning
+from headwise.training.core.verdict import judge_run
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +97,10 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
             UserError: the data is missing or invalid.
         """
 
+    def fill_unset(self, data: DataT) -> ConfigT:
+        """Return the configuration with values for all options that the user did not set."""
+        return self.config
+
     @abstractmethod
     def build(self, data: DataT, scratch_dir: Path) -> BundleT:
         """Build the untrained model and its tokenizer. The run directory does not exist yet.
@@ -106,6 +115,10 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
     @abstractmethod
     def build_trainer(self, data: DataT, bundle: BundleT, out_dir: Path) -> CheckedTrainer:
         """Build the Trainer."""
+
+    def tune(self, data: DataT, bundle: BundleT, scratch_dir: Path, out_dir: Path) -> dict[str, Any]:
+        """Search the learning rate on dev and return the contents of `tuning.json`. All processes call this method."""
+        raise NotImplementedError
 
     def after_training(self, bundle: BundleT, trainer: Any, out_dir: Path) -> None:
         """Change the trained model before it is evaluated, for example average its checkpoints."""
@@ -135,8 +148,10 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
             UserError: the configuration or the data is invalid, or memory or disk space runs out. Errors in `load` and
                 `build` do not change an existing run in `out_dir`.
         """
-        config, is_main_process = self.config, state().is_main_process
+        is_main_process = state().is_main_process
+        get_trackers(self.config)  # raises an error before the data is read
         data = main_process_first(self.load)
+        self.config = config = self.fill_unset(data)
         with (
             run_dir.report_full_disk(out_dir),
             run_dir.scratch_dir(out_dir, is_main_process=is_main_process) as scratch_dir,
@@ -148,6 +163,19 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
             main_process_first(lambda: self.tokenize(data, bundle, scratch_dir))
             if is_main_process:
                 self.log_notes(data, bundle)
+                if resume and run_dir.last_checkpoint(out_dir) is None:
+                    logger.info("no complete checkpoint yet: training starts at the first epoch")
+
+            if getattr(config, "tune", False):
+                chosen = self.tune(data, bundle, scratch_dir, out_dir)["chosen"]
+                self.config = config = replace(config, learning_rate=chosen, tune=False)  # type: ignore[call-arg]
+            tuning = read_tuning(out_dir)
+            if tuning is not None:
+                bundle.notes.append(describe_tuning(tuning))
+                comment = f"# {describe_tuning(tuning)}\n"
+                main_process_only(
+                    lambda: run_dir.atomic_write(out_dir / run_dir.CONFIG, header() + comment + config.to_yaml())
+                )
 
             trainer = self.build_trainer(data, bundle, out_dir)
             reset_peak_memory()
@@ -166,6 +194,9 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                 output=output,
                 train_seconds=train_seconds,
             )
+            if tuning is not None:
+                metrics["tuning"] = tuning
+            metrics["verdict"] = judge_run(metrics, from_scratch=is_scheme(config.model))
 
             weights = gather_weights(trainer)
             if is_main_process:
@@ -173,8 +204,9 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                     bundle.model.save_pretrained(stage, state_dict=weights)
                     bundle.tokenizer.save_pretrained(stage)
                     write_predictions(stage / run_dir.PREDICTIONS, evaluation)
-                    card = render_card(self.describe(data, metrics), metrics, seed=config.seed)
-                    (stage / run_dir.CARD).write_text(card, encoding="utf-8")
+                    card = self.describe(data, metrics)
+                    (stage / run_dir.CARD).write_text(render_card(card, metrics, seed=config.seed), encoding="utf-8")
+                    write_report(stage, metrics, title=card.title)
                     (stage / run_dir.METRICS).write_text(run_dir.to_json(metrics), encoding="utf-8")
             state().wait_for_everyone()
             return metrics

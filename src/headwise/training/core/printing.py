@@ -8,7 +8,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from headwise import tasks
-from headwise.tasks.mind import MIND
+from headwise.training.core.metrics import DETAILS
+from headwise.training.core.result_tables import describe_thresholds, format_details, select_split
 from headwise.training.core.run_dir import RunResult
 
 #: The arguments of `headwise predict` by label type, if they are not those of a file of examples.
@@ -22,8 +23,15 @@ def format_result(result: RunResult) -> str:
     for split, values in metrics["metrics"].items():
         lines.append(format_metrics(split, values, metrics["primary_metric"], metrics["standard_error"][split]))
         lines += format_baselines(metrics["baselines"].get(split, {}), metrics["primary_metric"])
+    lines += [f"  note: {note}" for note in metrics["baseline_notes"]]
+    if (split := select_split(metrics)) is not None:
+        details = {name: metrics[name].get(split) for name in DETAILS}
+        lines += format_details(details, metrics.get("labels", ()), split)
+    if thresholds := describe_thresholds(metrics):
+        lines.append(thresholds)
+    lines.append(f"Verdict on {metrics['verdict']}")
     arguments = PREDICT_ARGUMENTS.get(metrics["label_type"], "FILE --out LABELLED")
-    lines.append(f"The model, its card and its predictions are in {result.run_dir}")
+    lines.append(f"The model, its card, its predictions and a report (report.html) are in {result.run_dir}")
     lines.append(f"To use the model: headwise predict {quote(str(result.run_dir))} {arguments}")
     return "\n".join(lines)
 
@@ -35,6 +43,9 @@ def format_evaluation(evaluation: dict[str, Any]) -> str:
         f"{evaluation['dataset']} ({evaluation['rows']:,} rows)",
         format_metrics("metrics", evaluation["metrics"], primary_metric, evaluation["standard_error"]),
         *format_baselines(evaluation["baselines"], primary_metric),
+        *(f"  note: {note}" for note in evaluation["baseline_notes"]),
+        *format_details(evaluation, evaluation.get("labels", ()), "data"),
+        f"Verdict: {evaluation['verdict']}",
     ]
     return "\n".join(lines)
 
@@ -67,7 +78,7 @@ def format_number(value: float) -> str:
 def print_tasks() -> None:
     """Print the built-in tasks: the question, the paper and the source of the data."""
     console = Console()
-    for task in (*tasks.list_tasks(), MIND):
+    for task in tasks.list_tasks():
         console.print(f"[bold]{task.name}[/] ({task.primary})", highlight=False)
         for label, text in (("", task.about), ("paper: ", task.paper), ("data: ", task.source)):
             if text:

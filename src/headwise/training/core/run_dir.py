@@ -29,10 +29,11 @@ CHECKPOINTS, STAGING, MANIFEST = "checkpoints", ".unfinished", "manifest.json"
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run: its directory and the contents of `metrics.json`."""
+    """A finished run: its directory, the contents of `metrics.json`, and the address of its upload to the hub."""
 
     run_dir: Path
     metrics: dict[str, Any]
+    hub_url: str | None = None
 
 
 def check_out_dir(out_dir: Path, *, force: bool, resume: bool) -> None:

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 from headwise.csv_cells import quote_row
 from headwise.errors import UserError
 from headwise.tasks.formats import WRITABLE_EXTENSIONS, file_extension
+from headwise.training.core.distributed import state
 from headwise.training.core.run_dir import atomic_path
 
 Columns = Mapping[str, Sequence[Any]]
@@ -26,6 +28,8 @@ Write = Callable[[Columns], None]
 def open_output(out: Path, *, source: Path) -> Iterator[Path]:
     """Yield a temporary path that is moved to `out` at the end, or deleted on an error.
 
+    Of several processes, only the main process writes; the others get the path of the null device.
+
     Args:
         out: the output file.
         source: the input file.
@@ -35,6 +39,9 @@ def open_output(out: Path, *, source: Path) -> Iterator[Path]:
     """
     if out.exists() and source.exists() and out.samefile(source):
         raise UserError(f"--out {out}: the output is the input file")
+    if not state().is_main_process:
+        yield Path(os.devnull)
+        return
     with atomic_path(out) as path:
         yield path
 
@@ -56,6 +63,9 @@ def open_table(out: Path, *, source: Path) -> Iterator[Write]:
             f"--out {out}: unknown format; expected {', '.join(WRITABLE_EXTENSIONS)}, optionally with .gz (the input "
             f"is {source.name})"
         )
+    if not state().is_main_process:
+        yield lambda _: None
+        return
     with open_output(out, source=source) as path:
         if extension == ".parquet":
             with parquet_writer(path, out, read_schema(source)) as write:
@@ -147,7 +157,7 @@ def infer_schema(columns: Columns, source_schema: pa.Schema) -> pa.Schema:
         if name in source_schema.names:
             fields.append(source_schema.field(name))
             continue
-        arrow_type = pa.float64() if name.startswith("probability_") else pa.array(list(values)).type
+        arrow_type = pa.float64() if name.startswith(("probability_", "confidence")) else pa.array(list(values)).type
         fields.append(pa.field(name, pa.string() if pa.types.is_null(arrow_type) else arrow_type))
     return pa.schema(fields)
 

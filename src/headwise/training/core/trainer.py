@@ -65,9 +65,10 @@ class LengthGroupedTrainer(CheckedTrainer):
         return super().create_scheduler(num_training_steps, *args, **kwargs)
 
     def rows_at_step(self, step: int) -> Sequence[int]:
-        sampler = self.build_sampler()
-        sampler.epoch, index = divmod(step, len(sampler))
-        rows = list(sampler)[index]
+        sampler, batches_per_step = self.build_sampler(), self.args.gradient_accumulation_steps
+        sampler.epoch, index = divmod(step, -(-len(sampler) // batches_per_step))
+        start = index * batches_per_step
+        rows = [row for batch in list(sampler)[start : start + batches_per_step] for row in batch]
         return rows if self.row_numbers is None else [int(self.row_numbers[row]) for row in rows]
 
     def largest_batch(self, max_size: int) -> tuple[int, dict[str, Any]]:

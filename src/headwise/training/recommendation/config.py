@@ -6,14 +6,14 @@ from typing import ClassVar, Literal, Self
 
 from headwise.attention.schemes import ModelSchemeName
 from headwise.errors import UserError
-from headwise.training.core.config import RunConfig
+from headwise.training.core.config import EncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecommendationConfig(RunConfig):
+class RecommendationConfig(EncoderConfig):
     """Configuration of a run on a click log in MIND's layout."""
 
-    MIN_VALUES: ClassVar[dict[str, int]] = RunConfig.MIN_VALUES | dict.fromkeys(
+    MIN_VALUES: ClassVar[dict[str, int]] = EncoderConfig.MIN_VALUES | dict.fromkeys(
         ("heads", "head_dim", "layers", "word_dim", "title_length", "history", "negatives"), 1
     )
 
@@ -49,8 +49,14 @@ class RecommendationConfig(RunConfig):
     """Maximum number of clicks in a user's history; the latest are used."""
     negatives: int = 4
     """Number of non-clicks sampled for each click, from the same impression."""
+    epochs: float | None = None
+    """Number of training epochs; by default 5, or 3 with a Hugging Face encoder."""
+    learning_rate: float | None = None
+    """Peak learning rate of AdamW; by default 1e-3, or 2e-5 with a Hugging Face encoder."""
     batch_size: int | None = None
-    """Number of impressions per step, over all processes; by default 64."""
+    """Number of impressions per forward and backward pass, over all processes; by default 64."""
+    warmup_steps: float | None = None
+    """Steps in which the learning rate increases from 0, or their share of all steps if below 1; by default 0.05."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,12 +13,14 @@ from transformers import EarlyStoppingCallback
 from headwise.tasks.metrics import clicks
 from headwise.tasks.metrics.clicks import METRICS, ClickMetrics
 from headwise.tasks.mind import MIND, Split
-from headwise.training.core.arguments import build_task_arguments, get_batch_size
-from headwise.training.core.card import Card, short_name
+from headwise.training.core.arguments import build_encoder_arguments, get_batch_size
+from headwise.training.core.card import UNKNOWN, Card, describe_base_model, short_name
+from headwise.training.core.defaults import MIN_PATIENCE, Settings, fill_unset
 from headwise.training.core.distributed import state
 from headwise.training.core.environment import autocast, get_device
 from headwise.training.core.metrics import Evaluation, SplitResult
 from headwise.training.core.pipeline import ModelBundle, Pipeline
+from headwise.training.core.pretrained import is_scheme
 from headwise.training.recommendation.batches import ClickDataset
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.recommendation.data import RecommendationData, fingerprint, load_data
@@ -67,6 +69,12 @@ class RecommendationPipeline(Pipeline[RecommendationConfig, RecommendationData, 
     def load(self) -> RecommendationData:
         return load_data(self.config)
 
+    def fill_unset(self, data: RecommendationData) -> RecommendationConfig:
+        """Fill in the settings of MIND, which do not depend on the size of the log."""
+        defaults = MIND.from_scratch if is_scheme(self.config.model) else MIND.fine_tuning
+        settings = Settings(defaults.learning_rate, defaults.batch_size, defaults.epochs, warmup_steps=0.05)
+        return fill_unset(self.config, settings, len(data.impressions.rows))
+
     def build(self, data: RecommendationData, scratch_dir: Path) -> RecommendationBundle:
         news = data.log.news
         model, tokenizer, notes = build_model(self.config, news, data.impressions.is_seen)
@@ -87,7 +95,7 @@ class RecommendationPipeline(Pipeline[RecommendationConfig, RecommendationData, 
         dev = data.log.splits.get("dev")
         return RecommendationTrainer(
             model=bundle.model,
-            args=build_task_arguments(config, MIND, out_dir, has_dev=dev is not None),
+            args=build_encoder_arguments(config, out_dir, dev_metric=MIND.primary if dev is not None else None),
             train_dataset=ClickDataset(
                 data.log.splits["train"],
                 impressions.rows,
@@ -97,8 +105,10 @@ class RecommendationPipeline(Pipeline[RecommendationConfig, RecommendationData, 
                 seed=config.seed,
             ),
             eval_dataset=dev,
-            callbacks=[EarlyStoppingCallback(config.patience)] if dev is not None else [],
-            batch_size=get_batch_size(config, MIND),
+            callbacks=[EarlyStoppingCallback(config.early_stopping_patience or MIN_PATIENCE)]
+            if dev is not None
+            else [],
+            batch_size=get_batch_size(config),
             row_numbers=impressions.rows,
             history_lengths=np.minimum(impressions.history_lengths, config.history),
             compute_dev_metrics=partial(self.compute_metrics, bundle, dev) if dev is not None else None,
@@ -141,7 +151,11 @@ class RecommendationPipeline(Pipeline[RecommendationConfig, RecommendationData, 
 
     def describe(self, data: RecommendationData, metrics: dict[str, Any]) -> Card:
         return Card(
-            header={"library_name": "headwise", "tags": ["headwise", "recommendation"]},
+            header={
+                "library_name": "headwise",
+                "tags": ["headwise", "recommendation"],
+                **({"license": UNKNOWN} if is_scheme(self.config.model) else describe_base_model(self.config.model)),
+            },
             title=f"{short_name(self.config.model)} for news recommendation",
             description="A news recommender based on titles and clicks.",
             error_method="its variance over impressions",

@@ -13,7 +13,7 @@ from torch.utils import data
 from headwise.tasks.metrics.labels import column_array
 
 #: Columns of `TextEncoder.encode` that are not inputs of the model.
-METADATA_COLUMNS = ("length", "word_indices", "truncated")
+METADATA_COLUMNS = ("length", "word_indices", "truncated", "window_row")
 
 
 class ArrowDataset(data.Dataset[dict[str, Tensor]]):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from headwise.tasks import Task
-from headwise.training.core.card import Card, short_name
+from headwise.training.core.card import UNKNOWN, Card, describe_base_model, list_hub_datasets, short_name
 from headwise.training.core.pretrained import is_scheme
 from headwise.training.text.config import TextConfig
 
@@ -54,8 +54,10 @@ def build_card(config: TextConfig, task: Task, labels: Sequence[str]) -> Card:
     return Card(
         header={
             "library_name": "transformers" if code == TRANSFORMERS_CODE else "headwise",
-            "pipeline_tag": pipeline_tag,
+            "pipeline_tag": "text-ranking" if task.label_type == "ranking" else pipeline_tag,
             "tags": ["headwise", *([config.model] if is_scheme(config.model) else [])],
+            **({"license": UNKNOWN} if is_scheme(config.model) else describe_base_model(config.model)),
+            **list_hub_datasets(config.data or (task.source.split(";")[0],)),
         },
         title=f"{short_name(config.model)} for {task.name}",
         description=f"{describe_model(config)}.",

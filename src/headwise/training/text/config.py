@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from headwise.errors import UserError
-from headwise.training.core.config import RunConfig, absolute_if_exists, option_name
+from headwise.training.core.config import EncoderConfig, absolute_if_exists, option_name
+from headwise.training.text.long_text import LongText
 
 #: Options that apply only to models trained from scratch.
 FROM_SCRATCH_ONLY = (
@@ -21,22 +22,28 @@ FROM_SCRATCH_ONLY = (
     "dropout",
 )
 
+#: Metrics that can select the best epoch.
+MetricName = Literal[
+    "accuracy", "macro_f1", "micro_f1", "exact_match", "rmse", "mae", "pearson", "f1", "mrr", "map", "ndcg", "loss"
+]
 #: The files of a ranking.
 RANKING_FILES = ("queries", "documents", "relevance")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextConfig(RunConfig):
+class TextConfig(EncoderConfig):
     """Options for labelled texts: classes, ratings, tags, text pairs and rankings."""
 
-    MIN_VALUES: ClassVar[dict[str, int]] = RunConfig.MIN_VALUES | {
+    MIN_VALUES: ClassVar[dict[str, int]] = EncoderConfig.MIN_VALUES | {
         "heads": 1,
         "head_dim": 1,
         "layers": 1,
         "word_dim": 1,
         "max_length": 1,
+        "lora_r": 1,
+        "lora_alpha": 1,
     }
-    POSITIVE: ClassVar[tuple[str, ...]] = (*RunConfig.POSITIVE, "scheme_learning_rate")
+    POSITIVE: ClassVar[tuple[str, ...]] = (*EncoderConfig.POSITIVE, "scheme_learning_rate")
 
     data: tuple[str, ...] = ()
     """CSV, TSV, JSONL, Parquet or Excel: one file (split 80/10/10), several files, a directory with train, dev and test
@@ -102,19 +109,43 @@ class TextConfig(RunConfig):
     dropout: float = 0.2
     """Dropout probability (from scratch)."""
 
+    label_smoothing_factor: float = 0.0
+    """Label smoothing: this probability is distributed over all classes."""
+    class_weights: Literal["balanced"] | None = None
+    """balanced: weight the loss so that all classes count the same, for data with rare classes; combine it with
+    --metric-for-best-model macro_f1."""
+    metric_for_best_model: MetricName | None = None
+    """The metric of dev that selects the best epoch; by default the primary metric of the label type."""
     scheme_learning_rate: float | None = None
     """Learning rate of the parameters that --retrofit adds; default: 100 times --learning-rate."""
     max_length: int | None = None
-    """Maximum tokens per text; longer texts are truncated. The default depends on the task."""
+    """Maximum tokens per text, see --long-text for longer ones; by default 256, or fewer if the model reads fewer."""
+    long_text: LongText = "truncate"
+    """Texts longer than --max-length: truncate keeps their start, head-tail their first quarter and their end, windows
+    reads all of them in overlapping windows and averages the scores."""
+
+    lora: bool = False
+    """Fine-tune low-rank updates (LoRA) and the classification head instead of all weights; requires PEFT."""
+    lora_r: int = 8
+    """Rank of the updates."""
+    lora_alpha: int = 16
+    """Scale of the updates: they are multiplied with alpha / rank."""
+    lora_target_modules: tuple[str, ...] = ()
+    """Names of the linear layers to adapt; by default those that PEFT knows for the model, such as query and value."""
+    tune: bool = False
+    """Search the learning rate on dev before the run: 5 trials of at most 500 steps each."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hierarchy is not None and min(self.hierarchy) < 1:
             raise UserError(f"--hierarchy must be at least 1 and 1, got {' and '.join(map(str, self.hierarchy))}")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"--dropout must be at least 0 and below 1, got {self.dropout}")
+        for name in ("dropout", "label_smoothing_factor"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{option_name(name)} must be at least 0 and below 1, got {getattr(self, name)}")
         if self.scheme_learning_rate is not None and self.retrofit is None:
             raise UserError("--scheme-learning-rate requires --retrofit")
+        if self.tune and self.learning_rate is not None:
+            raise UserError("--tune searches the learning rate; leave out --learning-rate")
         if self.rows is not None and not (0 < self.rows < 1 or (self.rows >= 2 and self.rows == int(self.rows))):
             raise UserError(f"--rows must be a whole number of at least 2 or a fraction below 1, got {self.rows:g}")
         if self.task is not None:

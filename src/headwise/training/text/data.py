@@ -8,8 +8,8 @@ from datasets import Dataset
 from headwise import tasks
 from headwise.errors import UserError
 from headwise.tasks import Examples, Task
+from headwise.tasks.fingerprint import hash_dataset
 from headwise.tasks.splitting import shuffled_indices
-from headwise.training.core.data_check import hash_dataset
 from headwise.training.core.pipeline import RunData
 from headwise.training.text.config import TextConfig
 

@@ -13,6 +13,7 @@ from headwise.errors import UserError
 from headwise.models import encode_document
 from headwise.native_errors import tokenizing
 from headwise.training.text.arrow_dataset import METADATA_COLUMNS, ArrowDataset, pad_rows
+from headwise.training.text.long_text import WINDOW_ROW, LongText, check_long_text, cut_middle, encode_windows
 
 #: Number of rows from which on a progress bar is shown.
 MIN_PROGRESS_ROWS = 50_000
@@ -29,8 +30,9 @@ class TextEncoder:
         tokenizer: the model's tokenizer.
         label_type: the task's type of labels.
         pair: how two texts are encoded; None for single texts.
-        max_length: the maximum number of tokens; longer texts are truncated.
+        max_length: the maximum number of tokens.
         hierarchy: the maximum number of words per sentence and of sentences per text, for hierarchical models.
+        long_text: how longer texts are encoded.
     """
 
     tokenizer: Any
@@ -38,6 +40,7 @@ class TextEncoder:
     pair: Literal["joint", "siamese"] | None
     max_length: int
     hierarchy: tuple[int, int] | None = None
+    long_text: LongText = "truncate"
 
     def __post_init__(self) -> None:
         if self.tokenizer.pad_token_id is None:
@@ -47,6 +50,13 @@ class TextEncoder:
             raise UserError(
                 f"--max-length {self.max_length} leaves no room for text: there are {num_special} special tokens"
             )
+        check_long_text(
+            self.long_text,
+            label_type=self.label_type,
+            pair=self.pair,
+            hierarchy=self.hierarchy,
+            tokenizer=self.tokenizer,
+        )
 
     def encode_dataset(self, rows: Dataset, path: Path, *, overwrite: bool = True) -> Dataset:
         """Tokenize a split into a file.
@@ -58,8 +68,9 @@ class TextEncoder:
         """
         with nullcontext() if len(rows) >= MIN_PROGRESS_ROWS else no_progress_bars():
             return rows.map(
-                self.encode,
+                self.encode if self.long_text != "windows" else self.encode_with_indices,
                 batched=True,
+                with_indices=self.long_text == "windows",
                 remove_columns=rows.column_names,
                 cache_file_name=str(path),
                 load_from_cache_file=not overwrite,
@@ -67,11 +78,16 @@ class TextEncoder:
                 desc="tokenizing",
             )
 
+    def encode_with_indices(self, rows: Mapping[str, Sequence[Any]], indices: Sequence[int]) -> dict[str, list[Any]]:
+        """Tokenize a batch of rows into windows, with the index of each window's row in the split."""
+        encoded = self.encode(rows)
+        return encoded | {WINDOW_ROW: [indices[row] for row in encoded[WINDOW_ROW]]}
+
     def encode(self, rows: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         """Tokenize a batch of rows, given and returned by column.
 
         The result has the model's inputs, `labels` if the rows have labels, and for each row its `length` and whether
-        it was `truncated`.
+        it was `truncated`. With windows, it has one entry per window, and `window_row` is the index of its row.
         """
         if self.label_type == "tokens":
             return self.encode_words(rows)
@@ -90,11 +106,19 @@ class TextEncoder:
         if "label" in rows:
             labels = rows["label"]
             is_multi_label = self.label_type == "multi-label"
-            encoded["labels"] = [[float(x) for x in label] for label in labels] if is_multi_label else list(labels)
+            labels = [[float(x) for x in label] for label in labels] if is_multi_label else list(labels)
+            encoded["labels"] = [labels[row] for row in encoded[WINDOW_ROW]] if WINDOW_ROW in encoded else labels
         return encoded
 
     def encode_texts(self, *texts: Sequence[str]) -> dict[str, list[Any]]:
         """Tokenize texts, or text pairs as one sequence."""
+        if self.long_text == "windows":
+            return encode_windows(texts[0], self.tokenizer, self.max_length)
+        cut = [False] * len(texts[0])
+        if self.long_text == "head-tail":
+            room = self.max_length - self.tokenizer.num_special_tokens_to_add()
+            shortened, cut = cut_middle(texts[0], self.tokenizer, room)
+            texts = (shortened,)
         is_pair = len(texts) == 2
         with tokenizing(self.tokenizer):
             tokenized = self.tokenizer(
@@ -108,6 +132,7 @@ class TextEncoder:
             if tokenized.encodings
             else [length >= self.max_length for length in lengths]
         )
+        truncated = [a or b for a, b in zip(truncated, cut, strict=True)]
         return encoded | {"length": lengths, "truncated": truncated}
 
     def encode_sentences(self, texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -166,7 +191,7 @@ class TextEncoder:
 
     def example_batch(self, rows: Dataset) -> dict[str, Tensor]:
         """Return a small batch of the first rows."""
-        encoded = self.encode(rows[:2])
+        encoded = {name: values[:2] for name, values in self.encode(rows[:2]).items()}
         return self.collate([dict(zip(encoded, row, strict=True)) for row in zip(*encoded.values(), strict=True)])
 
     def padding_value(self, name: str) -> int:

@@ -1,9 +1,11 @@
 """Guides from the `--guides` option, such as `--guides mdg pdg@6=0.01`."""
 
+import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from headwise import guides
 from headwise.errors import UserError
@@ -21,6 +23,15 @@ GUIDE_PATTERN = re.compile(r"(?P<name>[^=@]+)(@(?P<layers>-?\d+(,-?\d+)*))?(=(?P
 MAX_COUNTED_TEXTS = 10_000
 
 
+@dataclass(frozen=True)
+class GuideOption:
+    """One value of `--guides`: a guide, its weight, and its layers, or None for the guide's default layers."""
+
+    name: str
+    weight: float | Literal["auto"]
+    layers: list[int] | None
+
+
 def build_guides(config: TextConfig, model: Any, encoder: TextEncoder, examples: Examples) -> list[Guide]:
     """Build the guides of a run.
 
@@ -29,8 +40,7 @@ def build_guides(config: TextConfig, model: Any, encoder: TextEncoder, examples:
     """
     if config.guides and is_scheme(config.model):
         raise UserError("--guides requires a Hugging Face model; models trained from scratch cannot be guided yet")
-    factories = guide_factories(encoder, examples)
-    run_guides = [parse_guide(option, factories, model.config.num_hidden_layers) for option in config.guides]
+    run_guides = [build_guide(text, model.config.num_hidden_layers, encoder, examples) for text in config.guides]
     if run_guides:
         try:
             with guiding(model, run_guides, example=encoder.example_batch(examples.splits["train"])):
@@ -40,59 +50,75 @@ def build_guides(config: TextConfig, model: Any, encoder: TextEncoder, examples:
     return run_guides
 
 
-def guide_factories(encoder: TextEncoder, examples: Examples) -> dict[str, Callable[..., Guide]]:
-    """Return functions that build each guide from a weight and layers."""
-    tokenizer = encoder.tokenizer
-    return {
-        "mdg": guides.MapDiscrimination,
-        "pdg": guides.PatternDecorrelation,
-        "first": guides.First,
-        "next": guides.Next,
-        "previous": guides.Previous,
-        "delimiter": lambda weight, **options: guides.Delimiter(weight, tokens=[tokenizer.sep_token_id], **options),
-        "period": lambda weight, **options: guides.Period(
-            weight, tokens=[tokenizer.convert_tokens_to_ids(".")], **options
-        ),
-        "disagreement": guides.Disagreement,
-        "pmi": lambda weight, **options: guides.MutualInformation(
-            weight, texts=iterate_tokens(encoder, examples), ignore=tokenizer.all_special_ids, **options
-        ),
-        "word-similarity": lambda weight, **options: guides.WordSimilarity(weight, tokenizer=tokenizer, **options),
-    }
-
-
-def parse_guide(option: str, factories: dict[str, Callable[..., Guide]], num_layers: int) -> Guide:
-    """Build a guide from its option.
-
-    Args:
-        option: one value of `--guides`.
-        factories: see `guide_factories`.
-        num_layers: the number of the model's layers.
+def build_guide(text: str, num_layers: int, encoder: TextEncoder, examples: Examples) -> Guide:
+    """Build a guide from one value of `--guides`.
 
     Raises:
-        UserError: the option is invalid.
+        UserError: the value is invalid, or the guide cannot be built.
     """
-    match = GUIDE_PATTERN.fullmatch(option)
-    name, weight_text = (match["name"], match["weight"] or "auto") if match else (option, "auto")
-    if match is None or name not in factories:
-        raise UserError(f"--guides {option}: unknown guide {name!r}; expected one of {', '.join(factories)}")
+    option = parse_guide(text, num_layers)
+    guide_class, build_arguments = GUIDES[option.name]
+    try:
+        return guide_class(option.weight, layers=option.layers, **build_arguments(encoder, examples))
+    except (ValueError, ImportError) as error:
+        raise UserError(f"--guides {text}: {error}") from None
+
+
+def parse_guide(text: str, num_layers: int | None = None) -> GuideOption:
+    """Parse one value of `--guides`.
+
+    Args:
+        text: the value.
+        num_layers: the number of the model's layers; None if it is unknown.
+
+    Raises:
+        UserError: the value is invalid.
+
+    Example:
+        >>> parse_guide("pdg@6=0.01", num_layers=12)
+        GuideOption(name='pdg', weight=0.01, layers=[6])
+    """
+    match = GUIDE_PATTERN.fullmatch(text)
+    name, weight_text = (match["name"], match["weight"] or "auto") if match else (text, "auto")
+    if match is None or name not in GUIDES:
+        nearest = difflib.get_close_matches(name, GUIDES, n=1)
+        question = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise UserError(f"--guides {text}: unknown guide {name!r}; expected one of {', '.join(GUIDES)}{question}")
     try:
         weight: Any = "auto" if weight_text == "auto" else float(weight_text)
     except ValueError:
         weight = -1.0
     if weight != "auto" and not weight >= 0:
-        raise UserError(f"--guides {option}: the weight must be a number of at least 0, or auto")
+        raise UserError(f"--guides {text}: the weight must be a number of at least 0, or auto")
     layers = [int(layer) for layer in match["layers"].split(",")] if match["layers"] else None
     for layer in layers or ():
-        if not -num_layers <= layer < num_layers:
-            raise UserError(f"--guides {option}: the model has {num_layers} layers, 0 to {num_layers - 1}")
-    try:
-        return factories[name](weight, layers=layers)
-    except (ValueError, ImportError) as error:
-        raise UserError(f"--guides {option}: {error}") from None
+        if num_layers is not None and not -num_layers <= layer < num_layers:
+            raise UserError(f"--guides {text}: the model has {num_layers} layers, 0 to {num_layers - 1}")
+    return GuideOption(name, weight, layers)
 
 
 def iterate_tokens(encoder: TextEncoder, examples: Examples) -> Iterator[Sequence[int]]:
     """Iterate over the token ids of the first training texts."""
     batches = (encoder.encode(batch)["input_ids"] for batch in examples.splits["train"].iter(1000))
     return islice((ids for batch in batches for ids in batch), MAX_COUNTED_TEXTS)
+
+
+#: The guides by their name: the class, and a function that returns its arguments besides the weight and the layers.
+GUIDES: dict[str, tuple[type[Guide], Callable[[TextEncoder, Examples], dict[str, Any]]]] = {
+    "mdg": (guides.MapDiscrimination, lambda encoder, examples: {}),
+    "pdg": (guides.PatternDecorrelation, lambda encoder, examples: {}),
+    "first": (guides.First, lambda encoder, examples: {}),
+    "next": (guides.Next, lambda encoder, examples: {}),
+    "previous": (guides.Previous, lambda encoder, examples: {}),
+    "delimiter": (guides.Delimiter, lambda encoder, examples: {"tokens": [encoder.tokenizer.sep_token_id]}),
+    "period": (guides.Period, lambda encoder, examples: {"tokens": [encoder.tokenizer.convert_tokens_to_ids(".")]}),
+    "disagreement": (guides.Disagreement, lambda encoder, examples: {}),
+    "pmi": (
+        guides.MutualInformation,
+        lambda encoder, examples: {
+            "texts": iterate_tokens(encoder, examples),
+            "ignore": encoder.tokenizer.all_special_ids,
+        },
+    ),
+    "word-similarity": (guides.WordSimilarity, lambda encoder, examples: {"tokenizer": encoder.tokenizer}),
+}

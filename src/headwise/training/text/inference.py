@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from accelerate.utils import gather_object
 from transformers import AutoTokenizer
 
 from headwise.errors import UserError
@@ -16,10 +17,13 @@ from headwise.tasks.columns import Columns, choose_columns
 from headwise.tasks.formats import Batch
 from headwise.tasks.task import LabelType
 from headwise.training.core import run_dir
-from headwise.training.core.environment import autocast, get_device
+from headwise.training.core.distributed import state
+from headwise.training.core.environment import autocast
 from headwise.training.core.pretrained import check_finite, load_pretrained, loading_errors, running_errors
 from headwise.training.text.config import TextConfig
+from headwise.training.text.decision import DecisionRule
 from headwise.training.text.encoding import IGNORED_LABEL, TextEncoder
+from headwise.training.text.long_text import WINDOW_ROW, pool_windows
 from headwise.training.text.model import get_model_class
 from headwise.training.text.predictions import fill_word_scores
 
@@ -45,7 +49,7 @@ class TextModel:
         Raises:
             UserError: the directory contains no finished run, or its files are damaged.
         """
-        metrics = run_dir.read_metrics(run, "label_type", "task", "labels", "inputs")
+        metrics = run_dir.read_metrics(run, "label_type", "task", "labels", "inputs", "decision")
         config = TextConfig.load(run / run_dir.CONFIG)
         model_class = get_model_class(metrics["label_type"], config.classifier)
         with loading_errors(run):
@@ -55,9 +59,12 @@ class TextModel:
         with loading_errors(run / run_dir.METRICS, "not written by headwise, or damaged"):
             inputs = metrics["inputs"]
             hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
-            encoder = TextEncoder(tokenizer, metrics["label_type"], inputs["pair"], inputs["max_length"], hierarchy)
+            DecisionRule.from_metrics(metrics)
+            encoder = TextEncoder(
+                tokenizer, metrics["label_type"], inputs["pair"], inputs["max_length"], hierarchy, inputs["long_text"]
+            )
             check_labels(metrics, model.config.num_labels)
-        return cls(config, metrics, model.to(device or get_device()).eval(), encoder)
+        return cls(config, metrics, model.to(device or state().device).eval(), encoder)
 
     def choose_columns(self, batch: Batch, *, labelled: bool, **names: str | None) -> Columns:
         """Return the text and label columns of a file.
@@ -84,7 +91,7 @@ class TextModel:
         return columns
 
     def scores(self, rows: Mapping[str, Sequence[Any]], batch_size: int = 64) -> list[Any]:
-        """Compute the scores of texts.
+        """Compute the scores of texts. The processes of a distributed program share the rows; all must call this.
 
         Args:
             rows: the columns `text` and `pair`, or `words`.
@@ -103,8 +110,9 @@ class TextModel:
         encoded = self.encoder.encode(rows)
         num_rows = len(encoded["input_ids"])
         order = sorted(range(num_rows), key=lambda row: encoded["length"][row])  # rows of similar length together
-        scores: list[Any] = [None] * num_rows
-        for start in range(0, num_rows, batch_size):
+        order = order[state().process_index :: state().num_processes]
+        scores: dict[int, Any] = {}
+        for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
             batch = self.encoder.collate([{name: x[i] for name, x in encoded.items()} for i in indices])
             batch.pop("labels", None)
@@ -115,7 +123,10 @@ class TextModel:
                 if self.encoder.label_type == "tokens":
                     row_logits = self.word_scores(row_logits, encoded, row, len(rows["words"][row]))
                 scores[row] = row_logits
-        return scores
+        if state().num_processes > 1:
+            scores = dict(gather_object(list(scores.items())))
+        in_order = [scores[row] for row in range(num_rows)]
+        return list(pool_windows(in_order, encoded[WINDOW_ROW])) if WINDOW_ROW in encoded else in_order
 
     def word_scores(self, logits: Any, encoded: Mapping[str, Any], row: int, num_words: int) -> Any:
         """Return the scores of a row's words, given those of its tokens."""

@@ -29,6 +29,7 @@ from headwise.training.core.pretrained import (
 )
 from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig
 from headwise.training.text.encoding import TextEncoder
+from headwise.training.text.lora import add_lora, check_lora_options
 
 PROBLEM_TYPES = {
     "classification": "single_label_classification",
@@ -48,6 +49,7 @@ def build_model(config: TextConfig, task: Task, examples: Examples) -> BuiltMode
     Raises:
         UserError: the model does not exist, cannot be loaded or does not support an option.
     """
+    check_lora_options(config)
     if is_scheme(config.model):
         return build_from_scratch(config, task, examples)
     return build_from_pretrained(config, task, examples)
@@ -92,7 +94,7 @@ def build_from_scratch(config: TextConfig, task: Task, examples: Examples) -> Bu
     initialize_by_name(model, config.seed)
     if vectors is not None:
         model.get_input_embeddings().weight.data.copy_(vectors)
-    return model, TextEncoder(tokenizer, task.label_type, pair, max_length, hierarchy), notes
+    return model, TextEncoder(tokenizer, task.label_type, pair, max_length, hierarchy, config.long_text), notes
 
 
 def parse_scheme_options(options: tuple[str, ...]) -> dict[str, Any]:
@@ -163,6 +165,9 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
             raise UserError(f"--retrofit {config.retrofit}: {error}") from None
         count = sum(p.numel() for p in integrations.scheme_parameters(model))
         notes.append(f"retrofitted with {config.retrofit}: {count:,} parameters, neutral at the start")
+    if config.lora:
+        model, note = add_lora(model, config, new)
+        notes.append(note)
     return model, build_encoder(config, task, model_config, tokenizer, max_length), notes
 
 
@@ -178,7 +183,7 @@ def build_encoder(config: TextConfig, task: Task, model_config: Any, tokenizer: 
         pair, hierarchy = model_config.pair, model_config.hierarchy
         if (pair is None) == task.pair:
             raise UserError(f"--model {config.model} expects {'one text' if pair is None else 'two texts'} per row")
-    return TextEncoder(tokenizer, task.label_type, pair, max_length, hierarchy)
+    return TextEncoder(tokenizer, task.label_type, pair, max_length, hierarchy, config.long_text)
 
 
 def get_model_class(label_type: str, classifier: str | None = None) -> Any:

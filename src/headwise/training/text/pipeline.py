@@ -1,43 +1,55 @@
 """The text pipeline."""
 
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, set_seed
 
-from headwise.guidance import GuidedTrainer
+from headwise.errors import UserError
 from headwise.guides import Guide
-from headwise.tasks import Examples, summarize
-from headwise.tasks.baselines import compute_baselines
+from headwise.tasks import Examples, Task, summarize
 from headwise.tasks.metrics.labels import column_array
 from headwise.tasks.summary import describe_labels
-from headwise.training.core.arguments import build_task_arguments, get_batch_size
+from headwise.training.core.arguments import build_encoder_arguments, get_batch_size
 from headwise.training.core.batches import identity_collate
 from headwise.training.core.card import Card
 from headwise.training.core.data_check import length_notes
+from headwise.training.core.defaults import MIN_PATIENCE, Settings, choose_settings, describe_choice, fill_unset
 from headwise.training.core.distributed import state
-from headwise.training.core.metrics import Evaluation, SplitResult
+from headwise.training.core.metrics import Evaluation
 from headwise.training.core.pipeline import ModelBundle, Pipeline
-from headwise.training.core.trainer import LengthGroupedTrainer
+from headwise.training.core.pretrained import is_scheme
+from headwise.training.core.tune import TRIAL_STEPS, run_short, tune_learning_rate
 from headwise.training.text.card import build_card
 from headwise.training.text.config import TextConfig
-from headwise.training.text.data import TextData, fingerprint, load_data
+from headwise.training.text.data import TextData, load_data
 from headwise.training.text.encoding import TextEncoder
-from headwise.training.text.evaluate import evaluate
+from headwise.training.text.evaluate import evaluate, evaluate_scores
 from headwise.training.text.guides import build_guides
 from headwise.training.text.inference import open_inspected
+from headwise.training.text.long_text import WINDOW_ROW, pool_windows
+from headwise.training.text.lora import LEARNING_RATE_FACTOR, merge_lora
 from headwise.training.text.model import build_model
 from headwise.training.text.predict import predict
-from headwise.training.text.predictions import build_predictions, get_scores
+from headwise.training.text.predictions import get_scores
+from headwise.training.text.trainer import TextTrainer, balanced_weights, check_loss_options
 
 logger = logging.getLogger(__name__)
 
-
-class TextTrainer(LengthGroupedTrainer, GuidedTrainer):
-    """A `LengthGroupedTrainer` with guides."""
+#: The values of `--metric-for-best-model` by label type.
+DEV_METRICS = {
+    "classification": ("accuracy", "macro_f1", "loss"),
+    "multi-label": ("micro_f1", "macro_f1", "exact_match", "loss"),
+    "regression": ("rmse", "mae", "pearson", "loss"),
+    "tokens": ("f1", "loss"),
+    "ranking": ("mrr", "map", "ndcg", "loss"),
+}
 
 
 @dataclass(kw_only=True)
@@ -59,7 +71,26 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
     def load(self) -> TextData:
         return load_data(self.config)
 
+    def fill_unset(self, data: TextData) -> TextConfig:
+        num_rows, given = len(data.examples.splits["train"]), self.config
+        settings = self.default_settings(data)
+        if given.tune:  # the learning rate stays unset until the search has chosen it
+            given = replace(given, tune=False, learning_rate=settings.learning_rate)
+        config = fill_unset(given, settings, num_rows)
+        if line := describe_choice(given, config, num_rows):
+            logger.info("%s", line)
+        return replace(config, tune=True, learning_rate=None) if self.config.tune else config
+
+    def default_settings(self, data: TextData) -> Settings:
+        """Return the settings for the number of training rows and the kind of model."""
+        num_rows = len(data.examples.splits["train"])
+        settings = choose_settings(num_rows, from_scratch=is_scheme(self.config.model))
+        factor = LEARNING_RATE_FACTOR if self.config.lora else 1
+        return replace(settings, learning_rate=factor * settings.learning_rate)
+
     def build(self, data: TextData, scratch_dir: Path) -> TextBundle:
+        check_loss_options(self.config, data.label_type)
+        get_dev_metric(self.config, data)
         model, encoder, notes = build_model(self.config, data.task, data.examples)
         guides = build_guides(self.config, model, encoder, data.examples)
         notes += [f"guide {guide}" for guide in guides]
@@ -71,42 +102,72 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         bundle.notes += truncation_notes(bundle.encoded, bundle.encoder)
 
     def build_trainer(self, data: TextData, bundle: TextBundle, out_dir: Path) -> TextTrainer:
-        task, splits = data.task, data.examples.splits
+        config, task, splits = self.config, data.task, data.examples.splits
         has_dev = "dev" in splits
+        row_numbers = column_array(splits["train"], "row")
+        if WINDOW_ROW in bundle.encoded["train"].column_names:
+            row_numbers = row_numbers[column_array(bundle.encoded["train"], WINDOW_ROW)]
+        class_weights = None
+        if config.class_weights is not None:
+            class_weights = balanced_weights(splits["train"], task.label_type, len(data.examples.labels))
         return TextTrainer(
             model=bundle.model,
-            args=build_task_arguments(self.config, task, out_dir, has_dev=has_dev),
+            args=build_encoder_arguments(config, out_dir, dev_metric=get_dev_metric(config, data) if has_dev else None),
             train_dataset=bundle.encoder.to_dataset(bundle.encoded["train"]),
             eval_dataset=bundle.encoder.to_dataset(bundle.encoded["dev"]) if has_dev else None,
             data_collator=identity_collate,
             compute_metrics=dev_metrics(data, bundle.encoded["dev"]) if has_dev else None,
             preprocess_logits_for_metrics=keep_logits,
-            callbacks=[EarlyStoppingCallback(self.config.patience)] if has_dev else [],
-            batch_size=get_batch_size(self.config, task),
-            row_numbers=column_array(splits["train"], "row"),
+            callbacks=[EarlyStoppingCallback(config.early_stopping_patience or MIN_PATIENCE)] if has_dev else [],
+            batch_size=get_batch_size(config),
+            row_numbers=row_numbers,
             guides=bundle.guides,
-            scheme_learning_rate=self.config.scheme_learning_rate,
+            class_weights=class_weights,
+            label_smoothing=config.label_smoothing_factor,
+            scheme_learning_rate=config.scheme_learning_rate,
             example=bundle.encoder.example_batch(splits["train"]),
         )
+
+    def tune(self, data: TextData, bundle: TextBundle, scratch_dir: Path, out_dir: Path) -> dict[str, Any]:
+        if "dev" not in data.examples.splits:
+            raise UserError("--tune requires a dev split: --dev FILE")
+        config, metric = self.config, get_dev_metric(self.config, data)
+        steps_per_epoch = -(
+            -len(bundle.encoded["train"]) // (get_batch_size(config) * config.gradient_accumulation_steps)
+        )
+        assert config.epochs is not None
+        epochs = min(config.epochs, TRIAL_STEPS / steps_per_epoch)
+
+        def run_trial(rate: float) -> dict[str, float]:
+            set_seed(config.seed)
+            trial = replace(bundle, model=deepcopy(bundle.model), guides=deepcopy(bundle.guides))
+            trial_config = replace(config, learning_rate=rate, epochs=epochs, tune=False, report_to="none")
+            return run_short(TextPipeline(trial_config).build_trainer(data, trial, scratch_dir))
+
+        return tune_learning_rate(self.default_settings(data).learning_rate, metric, run_trial, out_dir)
+
+    def after_training(self, bundle: TextBundle, trainer: Any, out_dir: Path) -> None:
+        if self.config.lora:
+            merged = merge_lora(bundle.model, out_dir, is_main_process=state().is_main_process)
+            bundle.model = trainer.model = trainer.model_wrapped = merged
 
     def evaluate_splits(self, data: TextData, bundle: TextBundle, trainer: Any) -> Evaluation:
         task, examples, encoder = data.task, data.examples, bundle.encoder
         trainer.compute_metrics = None  # it evaluates dev only
-        results = {}
+        scores = {}
         for split, encoded in bundle.encoded.items():
             if split != "train":
-                rows = examples.splits[split]
                 output = trainer.predict(encoder.to_dataset(encoded))
-                scores = get_scores(task, output, rows, encoded, examples.labels)
-                results[split] = SplitResult(
-                    metrics=task.metrics(scores, rows),
-                    standard_error=task.standard_error(scores, rows),
-                    predictions=build_predictions(split, scores, rows),
-                    fingerprint=fingerprint(rows),
-                    baselines=compute_baselines(task, examples, split),
-                )
-        inputs = {"pair": encoder.pair, "max_length": encoder.max_length, "hierarchy": encoder.hierarchy}
-        return Evaluation(results, {"labels": list(examples.labels), "inputs": inputs})
+                check_finite(output.predictions, split)
+                scores[split] = get_row_scores(task, output, examples.splits[split], encoded, examples.labels)
+        evaluation = evaluate_scores(task, examples, scores)
+        evaluation.extras["inputs"] = {
+            "pair": encoder.pair,
+            "max_length": encoder.max_length,
+            "hierarchy": encoder.hierarchy,
+            "long_text": encoder.long_text,
+        }
+        return evaluation
 
     def describe(self, data: TextData, metrics: dict[str, Any]) -> Card:
         return build_card(self.config, data.task, metrics["labels"])
@@ -121,10 +182,51 @@ def tokenize_splits(encoder: TextEncoder, examples: Examples, directory: Path) -
     }
 
 
+def get_dev_metric(config: TextConfig, data: TextData) -> str:
+    """Return the metric that selects the best epoch.
+
+    Raises:
+        UserError: `--metric-for-best-model` names a metric of another label type, or there is no dev split.
+    """
+    name = config.metric_for_best_model
+    if name is None:
+        return data.primary_metric
+    if "dev" not in data.examples.splits:
+        raise UserError("--metric-for-best-model requires a dev split: --dev FILE")
+    choices = DEV_METRICS[data.label_type]
+    if name not in choices:
+        raise UserError(f"--metric-for-best-model {name}: {data.label_type} labels have {', '.join(choices)}")
+    return name
+
+
 def dev_metrics(data: TextData, encoded: Dataset) -> Any:
     """Return the Trainer's `compute_metrics` function."""
     task, rows, labels = data.task, data.examples.splits["dev"], data.examples.labels
-    return lambda output: task.metrics(get_scores(task, output, rows, encoded, labels), rows)
+
+    def compute(output: Any) -> dict[str, float]:
+        check_finite(output.predictions, "dev")
+        return task.metrics(get_row_scores(task, output, rows, encoded, labels), rows)
+
+    return compute
+
+
+def get_row_scores(task: Task, output: Any, rows: Dataset, encoded: Dataset, labels: Sequence[str]) -> Any:
+    """Return the scores of the rows of a split; those of windows are averaged."""
+    if WINDOW_ROW in encoded.column_names:
+        return pool_windows(output.predictions, column_array(encoded, WINDOW_ROW))
+    return get_scores(task, output, rows, encoded, labels)
+
+
+def check_finite(scores: Any, split: str) -> None:
+    """Check the scores of a split, before metrics hide that a model is broken.
+
+    Raises:
+        UserError: a score is not finite.
+    """
+    if not np.isfinite(scores).all():
+        raise UserError(
+            f"the model's scores on {split} are not finite; try a lower --learning-rate or --precision float32"
+        )
 
 
 def keep_logits(outputs: Any, labels: Any) -> Any:
@@ -133,12 +235,19 @@ def keep_logits(outputs: Any, labels: Any) -> Any:
 
 
 def truncation_notes(encoded: dict[str, Dataset], encoder: TextEncoder) -> list[str]:
-    """Return notes with the lengths of the texts and the number of truncated ones."""
+    """Return notes with the lengths of the texts and the number of truncated ones, or of windows."""
+    if encoder.long_text == "windows":
+        counts = {split: (len(rows), int(column_array(rows, WINDOW_ROW).max()) + 1) for split, rows in encoded.items()}
+        parts = [f"{texts:,} {split} texts are {windows:,}" for split, (windows, texts) in counts.items()]
+        return [f"windows of up to {encoder.max_length} tokens (--long-text): {', '.join(parts)}"]
     counts = {split: (int(column_array(rows, "truncated").sum()), len(rows)) for split, rows in encoded.items()}
     limit = f"{encoder.max_length} tokens (--max-length)"
     if encoder.hierarchy is not None:
         limit = f"{encoder.hierarchy[1]} sentences of {encoder.hierarchy[0]} words (--hierarchy)"
-    return length_notes(column_array(encoded["train"], "length"), counts, limit)
+    notes = length_notes(column_array(encoded["train"], "length"), counts, limit)
+    if encoder.long_text == "head-tail":
+        notes = [note.replace("truncated to", "middle removed, down to") for note in notes]
+    return notes
 
 
 def data_notes(examples: Examples) -> list[str]:

@@ -1,5 +1,6 @@
 """Predictions for the rows of a file."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from headwise.files import LineReader, check_regular
 from headwise.tasks.conll import SENTENCE_HINT, is_word
 from headwise.tasks.formats import EXTENSIONS, Batch, chunk_rows, file_extension, parse_delimiter, read_batches
 from headwise.training.core.table_writer import open_output, open_table
+from headwise.training.text.decision import HAS_CONFIDENCE, DecisionRule
 from headwise.training.text.inference import TextModel
-from headwise.training.text.predictions import to_probabilities
+
+logger = logging.getLogger(__name__)
 
 #: A line of a CoNLL file, and whether it is a word.
 Line = tuple[str, bool]
@@ -28,7 +31,7 @@ def predict(
     pair: str | None = None,
     delimiter: str | None = None,
 ) -> int:
-    """Write the rows of a file, in their order, with the model's label and probabilities as new columns.
+    """Write the rows of a file, in their order, with the model's label, confidence and probabilities as new columns.
 
     One batch of rows is in memory at a time. Rows without a text get no label. No output is written if an error occurs.
 
@@ -51,8 +54,10 @@ def predict(
     if is_tagging and file_extension(data) not in EXTENSIONS:
         tag_lines(trained, data, out)
         return 0
+    rule = DecisionRule.from_metrics(trained.metrics)
     num_empty = 0
     columns = None
+    confidence: list[float] = []
     with open_table(out, source=data) as write:
         delimiter = None if delimiter is None else parse_delimiter(delimiter)
         for batch in with_progress(read_batches(data, delimiter=delimiter)):
@@ -62,10 +67,30 @@ def predict(
             filled = [index for index, row in enumerate(rows) if all(row)]
             num_empty += len(rows) - len(filled)
             scores = score_rows(trained, [rows[index] for index in filled])
-            write(dict(batch.columns) | prediction_columns(batch, filled, scores, trained))
+            new_columns = prediction_columns(batch, filled, scores, rule)
+            confidence += [value for value in new_columns.get("confidence", ()) if value is not None]
+            write(dict(batch.columns) | new_columns)
         if columns is None:
             raise UserError(f"{data}: contains no rows")
+    if confidence:
+        logger.info("%s", describe_confidence(confidence, rule))
     return num_empty
+
+
+def describe_confidence(confidence: Sequence[float], rule: DecisionRule) -> str:
+    """Return a sentence on the confidence of predictions, compared with the rows of dev.
+
+    >>> rule = DecisionRule("classification", ("a", "b"), confidence_quantiles=(0.5, 0.8, 1.0))
+    >>> describe_confidence([0.5, 0.6, 0.7], rule)
+    'confidence of the predictions: median 0.60, lowest tenth below 0.52 (dev: median 0.80, lowest tenth below 0.56)'
+    """
+
+    def describe(values: Sequence[float]) -> str:
+        low, median = np.quantile(values, [0.1, 0.5])
+        return f"median {median:.2f}, lowest tenth below {low:.2f}"
+
+    dev = f" (dev: {describe(rule.confidence_quantiles)})" if rule.confidence_quantiles else ""
+    return f"confidence of the predictions: {describe(confidence)}{dev}"
 
 
 def get_texts(batch: Batch, names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -110,43 +135,56 @@ def score_rows(trained: TextModel, rows: Sequence[tuple[Any, ...]]) -> list[Any]
 
 
 def prediction_columns(
-    batch: Batch, filled: Sequence[int], scores: Sequence[Any], trained: TextModel
+    batch: Batch, filled: Sequence[int], scores: Sequence[Any], rule: DecisionRule
 ) -> dict[str, list[Any]]:
-    """Return the new columns: `predicted`, and for classes the probability of each label.
+    """Return the new columns: `predicted`, and for classes the confidence and the probability of each label.
 
     Args:
         batch: the rows.
         filled: the indices of the rows that have a text.
         scores: their scores.
-        trained: the model.
+        rule: the model's decision rule.
 
     Raises:
         UserError: the file already has a column of that name.
     """
-    label_type, labels = trained.encoder.label_type, trained.metrics["labels"]
-    names = ["predicted"] + [f"probability_{label}" for label in labels if label_type not in ("regression", "tokens")]
+    names = ["predicted"]
+    if rule.label_type in HAS_CONFIDENCE:
+        names += ["confidence", *(["confidence_quantile"] if rule.confidence_quantiles else [])]
+    if rule.label_type not in ("regression", "tokens"):
+        names += [f"probability_{label}" for label in rule.labels]
     taken = [name for name in names if name in batch.columns]
     if taken:
         raise UserError(f"{batch.path}: already has a column {taken[0]!r}; rename it to add predictions")
     columns: dict[str, list[Any]] = {name: [None] * len(batch.rows) for name in names}
     for index, row_scores in zip(filled, scores, strict=True):
-        label, probabilities = predict_row(label_type, labels, np.asarray(row_scores, dtype=np.float64))
-        columns["predicted"][index] = label
-        for name, probability in zip(names[1:], probabilities, strict=True):
-            columns[name][index] = round(float(probability), 6)
+        values = predict_row(rule, np.asarray(row_scores, dtype=np.float64))
+        for name in names:
+            columns[name][index] = values[name]
     return columns
 
 
-def predict_row(label_type: str, labels: Sequence[str], scores: Any) -> tuple[Any, Sequence[float]]:
-    """Return the label of a row, and the probability of each label."""
-    if label_type == "regression":
-        return float(scores[0]), ()
-    if label_type == "tokens":
-        return predict_tags(labels, scores), ()
-    probabilities = to_probabilities(label_type, scores)
-    if label_type == "multi-label":
-        return "|".join(label for label, p in zip(labels, probabilities, strict=True) if p > 0.5), probabilities
-    return labels[int(probabilities.argmax())], probabilities
+def predict_row(rule: DecisionRule, scores: Any) -> dict[str, Any]:
+    """Return the values of the new columns of a row."""
+    if rule.label_type == "regression":
+        return {"predicted": float(scores[0])}
+    if rule.label_type == "tokens":
+        return {"predicted": predict_tags(rule.labels, scores)}
+    probabilities = rule.probabilities(scores)
+    values: dict[str, Any] = {
+        f"probability_{label}": round(float(probability), 6)
+        for label, probability in zip(rule.labels, probabilities, strict=True)
+    }
+    if rule.label_type == "multi-label":
+        is_predicted = rule.decision_scores(scores) > 0
+        label_names = [label for label, is_label in zip(rule.labels, is_predicted, strict=True) if is_label]
+        return values | {"predicted": "|".join(label_names)}
+    confidence = float(probabilities.max())
+    return values | {
+        "predicted": rule.labels[int(probabilities.argmax())],
+        "confidence": round(confidence, 6),
+        "confidence_quantile": rule.confidence_quantile(confidence),
+    }
 
 
 def predict_tags(labels: Sequence[str], scores: Any) -> list[str]:

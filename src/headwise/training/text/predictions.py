@@ -1,4 +1,4 @@
-"""Scores of models as metrics expect them, as probabilities and as the rows of `predictions.parquet`."""
+"""Scores of models as metrics expect them, and as the rows of `predictions.parquet`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -49,16 +49,6 @@ def fill_word_scores(scores: Any, word_indices: Sequence[int], num_words: int, l
     filled[:, labels.index("O") if "O" in labels else 0] = 1.0
     filled[list(word_indices)] = scores
     return filled
-
-
-def to_probabilities(label_type: str, scores: Any) -> Any:
-    """Apply the softmax, for multi-label tasks the sigmoid; scores of regression are returned unchanged."""
-    if label_type == "regression":
-        return scores
-    if label_type == "multi-label":
-        return 1.0 / (1.0 + np.exp(-scores))
-    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
 def build_predictions(split: str, scores: Any, rows: Dataset) -> pa.Table:

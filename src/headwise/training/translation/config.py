@@ -87,7 +87,7 @@ class TranslationConfig(RunConfig):
     with --model small."""
     smoothing: float = 0.1
     """Label smoothing."""
-    patience: int = 5
+    early_stopping_patience: int | None = 5
     """Stop after this number of dev evaluations without an improvement."""
     choose: Literal["loss", "bleu"] = "loss"
     """The dev metric that selects the best checkpoint; bleu decodes dev greedily at each evaluation."""

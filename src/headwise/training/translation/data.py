@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from datasets import Dataset
 
+from headwise.tasks.fingerprint import hash_dataset
 from headwise.tasks.splitting import shuffled_indices
 from headwise.tasks.translation import Pairs, metrics, read_pairs
-from headwise.training.core.data_check import hash_dataset
 from headwise.training.core.pipeline import RunData
 from headwise.training.translation.config import TranslationConfig
 

@@ -14,7 +14,7 @@ from transformers import EarlyStoppingCallback, PreTrainedTokenizerFast, Trainin
 from headwise.tasks.translation import Pairs, metrics
 from headwise.training.core import run_dir
 from headwise.training.core.arguments import build_arguments
-from headwise.training.core.card import Card
+from headwise.training.core.card import UNKNOWN, Card, list_hub_datasets
 from headwise.training.core.distributed import state
 from headwise.training.core.environment import uses_bfloat16
 from headwise.training.core.metrics import Evaluation, SplitResult
@@ -23,7 +23,7 @@ from headwise.training.core.pretrained import load_pretrained
 from headwise.training.translation.batches import TokenBatchSampler
 from headwise.training.translation.config import TranslationConfig
 from headwise.training.translation.data import TranslationData, fingerprint, load_data
-from headwise.training.translation.evaluate import compute_baselines, evaluate
+from headwise.training.translation.evaluate import BASELINE_NOTE, compute_baselines, evaluate
 from headwise.training.translation.inference import Decoder, open_inspected
 from headwise.training.translation.model import build_model, train_tokenizer
 from headwise.training.translation.predict import predict
@@ -106,7 +106,7 @@ class TranslationPipeline(Pipeline[TranslationConfig, TranslationData, Translati
             batch_size=get_batch_size(self.config),
             label_smoothing=self.config.smoothing,
             compute_dev_metrics=partial(self.compute_dev_metrics, data, bundle) if selects_by_bleu else None,
-            callbacks=[EarlyStoppingCallback(self.config.patience)],
+            callbacks=[EarlyStoppingCallback(self.config.early_stopping_patience or 5)],
         )
 
     def compute_dev_metrics(self, data: TranslationData, bundle: TranslationBundle) -> dict[str, float]:
@@ -153,6 +153,7 @@ class TranslationPipeline(Pipeline[TranslationConfig, TranslationData, Translati
             "source": self.config.source,
             "target": self.config.target,
             "signatures": metrics.signatures(),
+            "baseline_notes": [BASELINE_NOTE],
             "dev_loss": trainer.dev_loss(),
             "decoding": {"beams": self.config.beams, "sentences_per_second": round(sentences_per_second, 1)},
         }
@@ -167,6 +168,8 @@ class TranslationPipeline(Pipeline[TranslationConfig, TranslationData, Translati
                 "pipeline_tag": "translation",
                 "language": list(config.pair),
                 "tags": ["headwise", config.scheme],
+                "license": UNKNOWN,
+                **list_hub_datasets(config.data),
             },
             title=f"{config.source} → {config.target}, {config.model}",
             description=f"A Transformer with {config.scheme} attention, trained from scratch.",

@@ -1,0 +1,112 @@
+"""Checks of a study's methods before its first run: a misspelt method would otherwise fail with every seed."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from headwise.errors import UserError
+from headwise.studies.methods import SCHEMES
+from headwise.studies.plan import Run
+from headwise.training.core.config import RunConfig, option_name, parse_value, to_plain_type
+from headwise.training.core.model_names import is_directory_name
+from headwise.training.text.config import TextConfig
+
+
+def check_methods(runs: Iterable[Run]) -> None:
+    """Check the configurations of all methods of a comparison. Runs that differ only in their seed are checked once.
+
+    Raises:
+        UserError: a method names a model, a scheme or a guide that does not exist.
+    """
+    for run in {(run.task, run.method): run for run in runs}.values():
+        try:
+            check_config(run.config)
+        except UserError as error:
+            raise UserError(f"--methods {run.method}: {error}") from None
+
+
+def check_config(config: RunConfig) -> None:
+    """Check that the model, the scheme and the guides of a configuration exist.
+
+    Raises:
+        UserError: one of them does not.
+    """
+    check_values(config)
+    if not isinstance(config, TextConfig):
+        return
+    num_layers = None if config.model in SCHEMES else load_num_layers(config.model)
+    if config.guides and config.model in SCHEMES:
+        raise UserError(f"guides require a Hugging Face model; {config.model} is trained from scratch")
+    for guide in config.guides:
+        check_guide(guide, num_layers)
+    if config.retrofit is not None and config.model in SCHEMES:
+        raise UserError(f"retrofit requires a Hugging Face model; {config.model} already has a scheme")
+    if config.vectors is not None and not config.vectors.is_file():
+        raise UserError(f"--vectors {config.vectors}: no such file")
+
+
+def check_values(config: RunConfig) -> None:
+    """Check that every option with a list of allowed values has one of them.
+
+    Raises:
+        UserError: an option has another value.
+    """
+    types = get_type_hints(type(config))
+    for name, value in vars(config).items():
+        try:
+            parse_value(types[name], to_plain_type(value))
+        except ValueError as error:
+            raise UserError(f"{option_name(name)} {error}") from None
+
+
+def check_guide(text: str, num_layers: int | None) -> None:
+    """Check one value of `--guides`.
+
+    Raises:
+        UserError: the guide is unknown, or its weight or layers are invalid.
+    """
+    from headwise.training.text.guides import parse_guide  # imports transformers
+
+    parse_guide(text, num_layers)
+
+
+@cache  # the methods of a study often share a model
+def load_num_layers(model: str) -> int | None:
+    """Return the number of layers of a Hugging Face model; None if its configuration does not state it.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    if Path(model).exists():
+        return load_config_layers(model, {})
+    nearest = difflib.get_close_matches(model, SCHEMES, n=1)
+    question = f"; did you mean {nearest[0]}?" if nearest else ""
+    expected = f"expected {', '.join(SCHEMES)}, or a Hugging Face model{question}"
+    if is_directory_name(model):
+        raise UserError(f"{model}: no such directory; {expected}")
+    from headwise.training.core.pretrained import is_available  # imports transformers
+
+    available = is_available(model)
+    try:
+        return load_config_layers(model, {} if available else {"local_files_only": True})
+    except UserError:
+        reason = "" if available else " (no such directory, not in the cache, and the hub cannot be reached)"
+        raise UserError(f"unknown method {model!r}{reason}; {expected}") from None
+
+
+def load_config_layers(model: str, options: Mapping[str, Any]) -> int | None:
+    """Return the number of layers in a model's configuration.
+
+    Raises:
+        UserError: the configuration cannot be loaded.
+    """
+    from transformers import AutoConfig
+
+    from headwise.training.core.pretrained import load_pretrained, loading_errors
+
+    with loading_errors(model):
+        config = load_pretrained(AutoConfig, model, **options)
+    num_layers: int | None = getattr(config, "num_hidden_layers", None)
+    return num_layers

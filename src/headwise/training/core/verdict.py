@@ -1,0 +1,135 @@
+"""The verdict on a run: one sentence that says whether the model is better than its baselines."""
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Metrics of which a lower value is better.
+LOWER_IS_BETTER = {"rmse", "mae", "loss"}
+
+#: Baselines that give every row the same answer. A model that is not better has learned nothing.
+CONSTANT_ANSWERS = {
+    "most frequent label": "always answering the most frequent label",
+    "labels of most rows": "always answering the labels of most rows",
+    "mean": "always answering the mean",
+    "most frequent tag": "always answering the most frequent tag",
+}
+
+#: The best possible result on simulated data, which no model is expected to reach.
+ORACLE = "oracle"
+
+#: A difference is clear if it exceeds this number of standard errors.
+CLEAR = 2.0
+
+HINT = "try --tune, more --epochs, or more training rows"
+HINT_FROM_SCRATCH = f"{HINT}, or fine-tune a pretrained --model"
+
+
+def judge(
+    metrics: Mapping[str, float],
+    baselines: Mapping[str, Mapping[str, float]],
+    *,
+    primary_metric: str,
+    standard_error: float = 0.0,
+    most_frequent_label: str | None = None,
+    from_scratch: bool = False,
+) -> str:
+    """Return one sentence that says whether a model is better than its baselines.
+
+    The model is compared with the best baseline that gives every row the same answer, and with the best of the others,
+    such as TF-IDF or BM25. An oracle is not a baseline.
+
+    Args:
+        metrics: the metrics of the model on a split.
+        baselines: the metrics of each baseline on the same split.
+        primary_metric: the metric that is compared.
+        standard_error: its standard error. Differences of up to twice the standard error are not clear.
+        most_frequent_label: the label that the baseline "most frequent label" always answers.
+        from_scratch: whether the model was trained from scratch, for the hint.
+
+    Example:
+        >>> constant, tfidf = {"accuracy": 0.28}, {"accuracy": 0.74}
+        >>> judge({"accuracy": 0.85}, {"most frequent label": constant}, primary_metric="accuracy", standard_error=0.01)
+        'better than always answering the most frequent label (accuracy 0.8500, baseline 0.2800)'
+        >>> judge({"accuracy": 0.20}, {"most frequent label": constant}, primary_metric="accuracy")[:40]
+        'learned nothing: not better than always '
+        >>> baselines = {"most frequent label": constant, "TF-IDF": tfidf}
+        >>> judge({"accuracy": 0.70}, baselines, primary_metric="accuracy", standard_error=0.01)[:62]
+        'better than always answering the most frequent label, but belo'
+    """
+    value, hint = metrics[primary_metric], HINT_FROM_SCRATCH if from_scratch else HINT
+    sign = -1 if primary_metric in LOWER_IS_BETTER else 1
+    values = {
+        name: scores[primary_metric]
+        for name, scores in baselines.items()
+        if name != ORACLE and primary_metric in scores
+    }
+    if not values:
+        if value == 0 and sign > 0:
+            return f"learned nothing: {primary_metric} is 0; {hint}"
+        return f"no baseline to compare with ({primary_metric} {value:.4f})"
+
+    def best(names: list[str]) -> str | None:
+        return max(names, key=lambda name: sign * values[name], default=None)
+
+    def gain(name: str) -> float:
+        return sign * (value - values[name])
+
+    def figures(name: str) -> str:
+        return f"({primary_metric} {value:.4f}, baseline {values[name]:.4f})"
+
+    constant = best([name for name in values if name in CONSTANT_ANSWERS])
+    other = best([name for name in values if name not in CONSTANT_ANSWERS])
+    answer = describe_answer(constant, most_frequent_label)
+    margin = CLEAR * standard_error
+    if constant is not None and gain(constant) <= 0:
+        return f"learned nothing: not better than {answer} {figures(constant)}; {hint}"
+    if constant is not None and gain(constant) <= margin:
+        return (
+            f"not clearly better than {answer} {figures(constant)}: the difference is within {CLEAR:g} standard errors;"
+            f" {hint}, or more rows to evaluate"
+        )
+    prefix = "" if constant is None else f"better than {answer}, but "
+    if other is not None and gain(other) < -margin:
+        return f"{prefix}below {other} {figures(other)}; {hint}"
+    if other is not None and gain(other) <= margin:
+        return f"{prefix}not clearly better than {other} {figures(other)}; {hint}"
+    if other is not None:
+        both = f"{answer} and than {other}" if answer else other
+        return f"better than {both} {figures(other)}"
+    assert constant is not None
+    return f"better than {answer} {figures(constant)}"
+
+
+def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False) -> str:
+    """Return the verdict on a finished run, by its test split, or by dev if it has none.
+
+    Args:
+        metrics: the contents of `metrics.json`.
+        from_scratch: whether the model was trained from scratch.
+    """
+    splits = metrics["metrics"]
+    split = "test" if "test" in splits else next(reversed(splits), None)
+    if split is None:
+        return "not evaluated: the data has no dev or test split"
+    verdict = judge(
+        splits[split],
+        metrics["baselines"].get(split, {}),
+        primary_metric=metrics["primary_metric"],
+        standard_error=metrics["standard_error"][split],
+        most_frequent_label=metrics.get("most_frequent_label"),
+        from_scratch=from_scratch,
+    )
+    return f"{split}: {verdict}"
+
+
+def describe_answer(baseline: str | None, most_frequent_label: str | None) -> str:
+    """Return what a baseline with a constant answer does, as a phrase; empty without such a baseline.
+
+    >>> describe_answer("most frequent label", "spam"), describe_answer("mean", None)
+    ("always answering 'spam'", 'always answering the mean')
+    """
+    if baseline is None:
+        return ""
+    if baseline == "most frequent label" and most_frequent_label is not None:
+        return f"always answering {most_frequent_label!r}"
+    return CONSTANT_ANSWERS[baseline]

@@ -1,0 +1,110 @@
+"""Settings that follow the number of rows, and values of the user, which always win."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from headwise.studies.reproduction.registry import get_study
+from headwise.studies.reproduction.reproduce import ReproduceOptions, plan_reproduction
+from headwise.training import TextConfig
+from headwise.training.core import arguments
+from headwise.training.core.config import EncoderConfig
+from headwise.training.core.defaults import choose_settings, fill_unset
+from tests.training.conftest import Headwise
+
+TINY = ("--heads", 2, "--head-dim", 8, "--word-dim", 16)
+
+
+@pytest.mark.parametrize("from_scratch", [False, True])
+def test_fewer_rows_get_more_epochs_but_not_fewer_steps_per_run(from_scratch: bool) -> None:
+    sizes = (64, 200, 500, 2_000, 8_000, 1_000_000)
+    settings = [choose_settings(rows, from_scratch=from_scratch) for rows in sizes]
+    epochs = [each.epochs for each in settings]
+    assert min(epochs) >= 3
+    assert max(epochs) <= 40
+    steps = [each.epochs * rows / each.batch_size for each, rows in zip(settings, sizes, strict=True)]
+    assert steps == sorted(steps)
+
+
+def test_fine_tuning_takes_a_lower_rate_than_training_from_scratch() -> None:
+    for rows in (64, 500, 8_000):
+        fine_tuning, scratch = (choose_settings(rows, from_scratch=x) for x in (False, True))
+        assert fine_tuning.learning_rate < scratch.learning_rate / 10
+
+
+def test_values_of_the_user_win() -> None:
+    given = {"learning_rate": 2e-5, "batch_size": 7, "epochs": 1.5, "warmup_steps": 0.0, "early_stopping_patience": 2}
+    for name, value in given.items():
+        config = EncoderConfig(**{name: value})  # type: ignore[arg-type]
+        resolved = fill_unset(config, choose_settings(200, from_scratch=False), 200)
+        assert getattr(resolved, name) == value
+        assert all(getattr(resolved, other) not in (None, given[other]) for other in given if other != name)
+
+
+def test_patience_covers_500_steps_and_at_least_3_epochs() -> None:
+    def patience(rows: int, **options: int) -> int | None:
+        config = EncoderConfig(batch_size=10, **options)  # type: ignore[arg-type]
+        return fill_unset(config, choose_settings(rows, from_scratch=False), rows).early_stopping_patience
+
+    assert patience(100) == 50, "10 steps per epoch"
+    assert patience(100, gradient_accumulation_steps=5) == 250, "2 steps per epoch"
+    assert patience(1_000_000) == 3
+
+
+def test_chosen_settings_are_printed_and_written(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
+    out = tmp_path / "run"
+    code, _, stderr = headwise("train", "--data", reviews, "--out", out, "--epochs", 2, *TINY)
+    assert code == 0
+    assert "learning rate 0.003, batch size 32, warm-up 0.05: chosen for 128 training rows" in stderr
+    written = yaml.safe_load((out / "run.yaml").read_text())
+    assert (written["learning_rate"], written["batch_size"], written["epochs"]) == (0.003, 32, 2.0)
+    assert written["early_stopping_patience"] == 125, "128 rows are 4 steps per epoch"
+
+    again = tmp_path / "again"
+    code, _, stderr = headwise("train", "--config", out / "run.yaml", "--out", again)
+    assert code == 0
+    assert "chosen for" not in stderr
+    assert yaml.safe_load((again / "run.yaml").read_text()) == written
+
+
+def test_reproductions_keep_the_settings_of_the_papers(tmp_path: Path) -> None:
+    def settings(study: str, **overrides: float) -> set[tuple[float | None, ...]]:
+        tasks = {task: str(tmp_path) for task in get_study(study).tasks}
+        runs = plan_reproduction(study, get_study(study), ReproduceOptions(tasks, (), overrides), seeds=1)
+        configs = [run.config for run in runs]
+        return {
+            (
+                config.learning_rate,
+                config.batch_size,
+                config.epochs,
+                config.warmup_steps,
+                config.early_stopping_patience,
+            )
+            for config in configs
+            if isinstance(config, EncoderConfig)
+        }
+
+    assert settings("da-table3") == {(1e-3, 64, 10, 0.05, 3)}
+    assert settings("da-table5") == {(1e-3, 64, 5, 0.05, 3)}
+    assert settings("guiding-table2") == {(1e-5, 64, 5, 0.05, 3), (1e-5, 64, 20, 0.05, 3)}
+    assert settings("guiding-table4") >= {(1e-5, 64, 1, 0.05, 3)}
+    assert settings("da-table3", learning_rate=5e-4) == {(5e-4, 64, 10, 0.05, 3)}
+
+
+def test_studies_store_unset_options_as_unset() -> None:
+    """Every run of a study chooses by its own rows; all methods of one kind of model choose alike."""
+    assert TextConfig(data=("reviews.csv",)).to_yaml().splitlines() == [
+        "data:",
+        "- reviews.csv",
+        "model: distance-aware",
+        "seed: 0",
+    ]
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_a_tracker_reaches_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(arguments.TRACKERS, name, lambda: True)
+    config = EncoderConfig(report_to=name)  # type: ignore[arg-type]
+    assert arguments.build_arguments(config, tmp_path).report_to == [name]
+    assert arguments.build_arguments(EncoderConfig(report_to="none"), tmp_path).report_to == []

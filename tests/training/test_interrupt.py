@@ -1,0 +1,55 @@
+"""Ctrl-C during `headwise train`, and what a resumed run prints."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import TrainerCallback
+
+from headwise.training.core.callbacks import extra_callbacks
+from tests.training.conftest import Headwise
+
+TINY = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 64)
+
+
+class Interrupt(TrainerCallback):
+    """Raises KeyboardInterrupt at an event of the second epoch."""
+
+    def __init__(self, event: str) -> None:
+        setattr(self, event, self.interrupt)
+
+    def interrupt(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.epoch >= 2:
+            raise KeyboardInterrupt
+
+
+def printed_epochs(stderr: str) -> list[int]:
+    return [int(number) for number in re.findall(r"epoch (\d+): dev", stderr)]
+
+
+@pytest.mark.parametrize("event", ["on_evaluate", "on_save", "on_epoch_begin"])
+def test_no_epoch_is_printed_twice(reviews: Path, tmp_path: Path, headwise: Headwise, event: str) -> None:
+    out = tmp_path / "a run"
+    with extra_callbacks(Interrupt(event)):
+        code, _, before = headwise("train", "--data", reviews, "--out", out, "--epochs", 3, *TINY)
+    assert code == 130
+    assert f"stopped; --resume continues: headwise train --resume --out '{out}'" in before
+    code, _, after = headwise("train", "--resume", "--out", out)
+    assert code == 0
+    assert printed_epochs(before) + printed_epochs(after) == [1, 2, 3]
+    start = len(printed_epochs(before))
+    assert f"resumed after epoch {start}, step {2 * start} of 6" in after
+
+
+def test_a_run_without_a_checkpoint_starts_again(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
+    class AtOnce(TrainerCallback):
+        def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+            raise KeyboardInterrupt
+
+    options = ("--out", tmp_path / "run", "--epochs", 1, *TINY)
+    with extra_callbacks(AtOnce()):
+        assert headwise("train", "--data", reviews, *options)[0] == 130
+    code, _, stderr = headwise("train", "--resume", "--out", tmp_path / "run")
+    assert code == 0
+    assert "no complete checkpoint yet: training starts at the first epoch" in stderr

@@ -1,0 +1,100 @@
+"""The verdict on a run, for all label types."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwise.training.core.verdict import judge, judge_run
+from tests.training.conftest import Headwise, write
+
+
+def judge_accuracy(value: float, error: float = 0.01, **baselines: float) -> str:
+    named = {name.replace("_", " "): {"accuracy": score} for name, score in baselines.items()}
+    return judge(
+        {"accuracy": value, "macro_f1": 0.0},
+        named,
+        primary_metric="accuracy",
+        standard_error=error,
+        most_frequent_label="entity",
+    )
+
+
+def test_the_label_that_is_always_answered_is_named() -> None:
+    assert judge_accuracy(0.85, most_frequent_label=0.276).startswith("better than always answering 'entity' (")
+    verdict = judge_accuracy(0.196, most_frequent_label=0.276)
+    assert verdict.startswith("learned nothing: not better than always answering 'entity' (accuracy 0.1960, baseline")
+    assert "try --tune" in verdict
+
+
+def test_a_difference_within_two_standard_errors_is_not_clear() -> None:
+    assert judge_accuracy(0.30, error=0.02, most_frequent_label=0.276).startswith("not clearly better than always")
+    assert judge_accuracy(0.30, error=0.01, most_frequent_label=0.276).startswith("better than always")
+
+
+def test_the_best_of_several_baselines_counts() -> None:
+    constant, tfidf = 0.34, 0.61
+    below = judge_accuracy(0.564, most_frequent_label=constant, TF_IDF=tfidf, bigrams=0.5)
+    assert below.startswith("better than always answering 'entity', but below TF IDF (accuracy 0.5640, baseline 0.6100")
+    near = judge_accuracy(0.615, most_frequent_label=constant, TF_IDF=tfidf)
+    assert near.startswith("better than always answering 'entity', but not clearly better than TF IDF")
+    above = judge_accuracy(0.7, most_frequent_label=constant, TF_IDF=tfidf)
+    assert above == "better than always answering 'entity' and than TF IDF (accuracy 0.7000, baseline 0.6100)"
+
+
+def test_an_error_is_better_when_it_is_lower() -> None:
+    options: dict[str, Any] = {"primary_metric": "rmse", "standard_error": 0.01}
+    baselines = {"mean": {"rmse": 1.2}, "TF-IDF": {"rmse": 0.9}}
+    assert judge({"rmse": 0.8}, baselines, **options).startswith(
+        "better than always answering the mean and than TF-IDF"
+    )
+    assert "but below TF-IDF" in judge({"rmse": 1.0}, baselines, **options)
+    assert judge({"rmse": 1.3}, baselines, **options).startswith("learned nothing")
+
+
+def test_rankings_are_compared_with_the_given_order() -> None:
+    baselines = {"BM25": {"mrr": 0.5}}
+    options: dict[str, Any] = {"primary_metric": "mrr", "standard_error": 0.01}
+    assert judge({"mrr": 0.6}, baselines, **options) == "better than BM25 (mrr 0.6000, baseline 0.5000)"
+    assert judge({"mrr": 0.4}, baselines, **options).startswith("below BM25 (mrr 0.4000, baseline 0.5000); try")
+
+
+def test_an_oracle_is_no_baseline() -> None:
+    baselines = {"popularity": {"auc": 0.55}, "oracle": {"auc": 0.9}}
+    verdict = judge({"auc": 0.6}, baselines, primary_metric="auc", standard_error=0.01)
+    assert verdict.startswith("better than popularity")
+
+
+def test_tags_without_a_baseline() -> None:
+    assert judge({"f1": 0.0}, {}, primary_metric="f1").startswith("learned nothing: f1 is 0")
+    assert judge({"f1": 0.4}, {}, primary_metric="f1") == "no baseline to compare with (f1 0.4000)"
+
+
+def test_a_run_is_judged_by_test_then_by_dev() -> None:
+    metrics = {
+        "primary_metric": "accuracy",
+        "metrics": {"dev": {"accuracy": 0.9}, "test": {"accuracy": 0.1}},
+        "standard_error": {"dev": 0.01, "test": 0.01},
+        "baselines": {split: {"most frequent label": {"accuracy": 0.5}} for split in ("dev", "test")},
+    }
+    assert judge_run(metrics).startswith("test: learned nothing")
+    del metrics["metrics"]["test"]  # type: ignore[attr-defined]
+    assert judge_run(metrics).startswith("dev: better than always answering the most frequent label")
+    assert judge_run(metrics | {"metrics": {}}) == "not evaluated: the data has no dev or test split"
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [("0.01", "better than always answering"), ("1e-9", "learned nothing")])
+def test_a_run_ends_with_its_verdict(tmp_path: Path, headwise: Headwise, rate: str, verdict: str) -> None:
+    labels = ["good", "bad", "bad"] * 40
+    data = write(
+        tmp_path / "data.csv", ("text", "label"), [(f"a {label} film {i}", label) for i, label in enumerate(labels)]
+    )
+    options = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 16, "--epochs", 4)
+    code, stdout, _ = headwise("train", "--data", data, "--out", tmp_path / "run", "--learning-rate", rate, *options)
+    assert code == 0
+    written = json.loads((tmp_path / "run" / "metrics.json").read_text())["verdict"]
+    assert verdict in written
+    assert "'bad'" in written
+    assert f"Verdict on {written}" in stdout
+    assert f"Verdict on {written}." in (tmp_path / "run" / "README.md").read_text()
