@@ -175,9 +175,10 @@ class Trials:
                     warnings.simplefilter("ignore", ExperimentalWarning)
                     fail_stale_trials(self.study)
             statuses = self.statuses()
-            for status in statuses:  # claimed by this worker before the database was lost
-                if status.state == "running" and status.trial.user_attrs.get("worker") == worker:
-                    return ClaimedTrial(status.run, status.trial._trial_id)
+            if self.outages.started is not None:  # repeated: a run may have been claimed when the database was lost
+                for status in statuses:
+                    if status.state == "running" and status.trial.user_attrs.get("worker") == worker:
+                        return ClaimedTrial(status.run, status.trial._trial_id)
             for status in statuses:
                 if status.state == "waiting":
                     return self._claim_waiting(status, worker)

@@ -90,7 +90,7 @@ def execute(
         except OutputInUseError as error:  # its last worker seemed dead, and ends with its next heartbeat
             logger.warning("%s", error)
             trials.release(claimed)
-            time.sleep(trials.storage.get_heartbeat_interval())
+            time.sleep(trials.storage.get_heartbeat_interval() or 0)
         except DatabaseLostError:  # a finished run is recorded by the next worker
             raise
         except Exception as error:
