@@ -30,6 +30,10 @@ _process_locks: set[Path] = set()  # POSIX locks do not exclude threads of one p
 _process_mutex = threading.Lock()
 
 
+class OutputInUseError(UserError):
+    """Another process or thread writes to an output."""
+
+
 @contextmanager
 def lock_output(path: Path, *, is_directory: bool) -> Iterator[None]:
     """Hold the lock of an output directory or file.
@@ -42,7 +46,7 @@ def lock_output(path: Path, *, is_directory: bool) -> Iterator[None]:
         is_directory: Whether it is a directory.
 
     Raises:
-        UserError: Another process or thread holds the lock.
+        OutputInUseError: Another process or thread holds the lock.
     """
     if os.environ.get("RANK", "0") != "0":
         yield
@@ -66,7 +70,7 @@ def lock_output(path: Path, *, is_directory: bool) -> Iterator[None]:
 def _exclude_threads(path: Path, key: Path) -> Iterator[None]:
     with _process_mutex:
         if key in _process_locks:
-            raise UserError(f"{path}: in use by this process; choose another output path")
+            raise OutputInUseError(f"{path}: in use by this process; choose another output path")
         _process_locks.add(key)
     try:
         yield
@@ -100,7 +104,9 @@ def _acquire(path: Path, lock_path: Path) -> int | None:
                 return None
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
-            raise UserError(f"{path}: in use by {holder}; wait until it has finished, or choose another path") from None
+            raise OutputInUseError(
+                f"{path}: in use by {holder}; wait until it has finished, or choose another path"
+            ) from None
         if _is_current(descriptor, lock_path):
             break
         os.close(descriptor)  # the last holder has removed the file in the meantime

@@ -5,13 +5,15 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwise.errors import UserError
-from headwise.studies.worker import EXIT_TAKEN_OVER, work
+from headwise.locks import OutputInUseError, lock_output
+from headwise.studies.worker import EXIT_TAKEN_OVER, prepare_resume, work
 from headwise.training.core.config import RunConfig
 from headwise.training.core.run_dir import write_manifest
 from tests.studies.conftest import create_study, states, two_method_runs
@@ -87,6 +89,30 @@ def test_only_complete_checkpoints_of_the_same_run_are_resumed(tmp_path: Path) -
         ("plain", 1): (False, False),
         ("rpr", 1): (False, False),
     }
+
+
+def test_run_whose_last_worker_still_writes_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is slow to send heartbeats seems dead, and its run is taken over while it still writes."""
+    study = create_study(tmp_path / "study", seeds=1)
+    run = two_method_runs(1)[0]
+    run_dir = study.study_dir.run_dir(run)
+    run_dir.mkdir(parents=True)
+    (run_dir / "run.yaml").write_text(run.config.to_yaml())
+    last_worker = ExitStack()
+    last_worker.enter_context(lock_output(run_dir, is_directory=True))
+    monkeypatch.setattr("time.sleep", lambda seconds: last_worker.close())  # it ends while the new worker waits
+    files_at_start = []
+
+    def train(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
+        files_at_start.append(run_dir.exists())
+        return fake_train(config, run_dir)
+
+    with pytest.raises(OutputInUseError):
+        prepare_resume(run, run_dir)
+    assert (run_dir / "run.yaml").exists(), "nothing is deleted while another worker writes"
+    work(study.trials, study.study_dir, train, name="worker")
+    assert states(study) == ["finished"] * 2
+    assert files_at_start == [False, False]
 
 
 def test_failed_run_does_not_stop_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from headwise.errors import UserError
+from headwise.studies.storage import connect
 from headwise.studies.study import Study
+from headwise.studies.trials import Trials
 from headwise.studies.worker_pool import Resources, WorkerPool, run_workers
 from tests.studies.conftest import create_study, states
 from tests.studies.worker_script import SOURCE, read_starts, wait_until, write_worker_script
@@ -57,6 +59,19 @@ def test_interrupted_study_is_resumed(tmp_path: Path, monkeypatch: pytest.Monkey
     run_workers(resumed.study_dir, resumed.trials, Resources(1), resumed.url, fast_worker)
     assert len(resumed.results()) == 4
     assert len(read_starts(study)) <= 5, "finished runs were not trained again"
+
+
+def test_last_run_of_a_dead_worker_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command and its workers were killed. No run is waiting, but one never ends by itself."""
+    study = create_study(tmp_path / "study", seeds=1)
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    trials = Trials(connect(study.url, heartbeat_seconds=1, heartbeat_timeout=1), study.study_dir.name)
+    for worker in ("first", "second"):
+        assert trials.claim(worker) is not None
+    assert states(study) == ["running"] * 2
+    fast_worker = write_worker_script(tmp_path / "fast.py", seconds=0)
+    run_workers(study.study_dir, trials, Resources(1), study.url, fast_worker)
+    assert states(study) == ["finished"] * 2
 
 
 def test_workers_that_cannot_start_are_an_error(tmp_path: Path) -> None:

@@ -173,14 +173,12 @@ class Trials:
             The run, or None if no run is left to start.
         """
         with self.lock():
-            if not self.outages.ended_within(self.storage.grace_period or 0):
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", ExperimentalWarning)
-                    fail_stale_trials(self.study)
+            self._fail_stale()
             statuses = self.statuses()
-            for status in statuses:  # claimed by this worker before the database was lost
-                if status.state == "running" and status.trial.user_attrs.get("worker") == worker:
-                    return ClaimedTrial(status.run, status.trial._trial_id)
+            if self.outages.started is not None:  # repeated: a run may have been claimed when the database was lost
+                for status in statuses:
+                    if status.state == "running" and status.trial.user_attrs.get("worker") == worker:
+                        return ClaimedTrial(status.run, status.trial._trial_id)
             for status in statuses:
                 if status.state == "waiting":
                     return self._claim_waiting(status, worker)
@@ -243,6 +241,19 @@ class Trials:
             for status in self.statuses():
                 if status.state == "running" and status.trial.user_attrs.get("worker") == worker:
                     self._end(ClaimedTrial(status.run, status.trial._trial_id), TrialState.FAIL, **attributes)
+
+    @waits_for_database
+    def release_stale(self) -> None:
+        """Return the runs of workers without heartbeats to the queue."""
+        with self.lock():
+            self._fail_stale()
+
+    def _fail_stale(self) -> None:
+        if self.outages.ended_within(self.storage.grace_period or 0):
+            return  # living workers could not send heartbeats
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            fail_stale_trials(self.study)
 
     def _add(
         self,

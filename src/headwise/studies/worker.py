@@ -11,13 +11,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 from optuna.exceptions import OptunaError, TrialPruned
 
 from headwise.errors import UserError
+from headwise.locks import LOCK_FILE, OutputInUseError, lock_output
 from headwise.small_files import read_json
 from headwise.studies.outages import DatabaseLostError
 from headwise.studies.parent import end_with_parent
@@ -86,6 +87,10 @@ def execute(
             raise
         except TrialPruned:
             trials.prune(claimed)
+        except OutputInUseError as error:  # its last worker seemed dead, and ends with its next heartbeat
+            logger.warning("%s", error)
+            trials.release(claimed)
+            time.sleep(trials.storage.get_heartbeat_interval() or 0)
         except DatabaseLostError:  # a finished run is recorded by the next worker
             raise
         except Exception as error:
@@ -101,10 +106,22 @@ def read_finished(run: Run, run_dir: Path) -> dict[str, Any] | None:
 
 
 def prepare_resume(run: Run, run_dir: Path) -> bool:
-    """Return whether the directory has a checkpoint of this run. If it has none, delete the directory."""
+    """Return whether the directory has a checkpoint of this run. If it has none, delete the directory.
+
+    Raises:
+        OutputInUseError: another worker writes to the directory.
+    """
     if is_dir_of(run, run_dir) and last_checkpoint(run_dir) is not None:
         return True
-    shutil.rmtree(run_dir, ignore_errors=True)
+    if run_dir.is_dir():
+        with lock_output(run_dir, is_directory=True):  # its last worker may still write
+            for path in run_dir.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                elif path.name != LOCK_FILE:
+                    path.unlink()
+        with suppress(OSError):  # another worker has begun
+            run_dir.rmdir()
     return False
 
 

@@ -190,6 +190,8 @@ def run_workers(
             if trials.is_finished(statuses):
                 return
             pool.replace_dead(statuses)
+            if not pool.workers:  # the last runs belong to workers that may be dead, of this or another command
+                trials.release_stale()
             time.sleep(POLL_SECONDS)
 
 
