@@ -13,13 +13,19 @@ CROSS_ATTENTION_NAMES = {"encoder_attn", "EncDecAttention", "crossattention", "c
 
 
 class UnsupportedAttentionError(ValueError):
-    """Raised for a model whose attention does not go through transformers' `AttentionInterface`."""
+    """Raised for a model whose attention headwise cannot compute or record.
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(
-            f"the attention of {type(model).__name__} does not go through transformers' AttentionInterface, so the "
-            "model cannot be retrofitted, and can be guided only with guiding(…, output_attentions=True)"
+    Args:
+        module: the model or layer.
+        reason: what it does; by default, its attention does not go through transformers' `AttentionInterface`.
+    """
+
+    def __init__(self, module: nn.Module, reason: str | None = None) -> None:
+        reason = reason or (
+            "computes attention that does not go through transformers' AttentionInterface, so the model cannot be "
+            "retrofitted, and can be guided only with guiding(…, output_attentions=True)"
         )
+        super().__init__(f"{type(module).__name__} {reason}")
 
 
 def unwrap_model(model: nn.Module) -> PreTrainedModel:
@@ -35,10 +41,23 @@ def pretrained_modules(model: nn.Module) -> list[PreTrainedModel]:
     return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
 
 
-def self_attention_modules(model: PreTrainedModel) -> list[nn.Module]:
-    """Return all modules that may compute self-attention; in an encoder-decoder model, those of the encoder."""
-    root: nn.Module = model.get_encoder() if model.config.is_encoder_decoder else model
-    return [module for name, module in root.named_modules() if not CROSS_ATTENTION_NAMES & set(name.split("."))]
+def self_attention_modules(model: PreTrainedModel, part: str | None = None) -> list[nn.Module]:
+    """Return all modules that may compute self-attention.
+
+    Args:
+        model: the model.
+        part: the part of an encoder-decoder model: `encoder` (default), `decoder` or `both`.
+    """
+    roots: list[nn.Module] = [model]
+    if model.config.is_encoder_decoder:
+        roots = [model.get_encoder()] if part in (None, "encoder", "both") else []
+        roots += [model.get_decoder()] if part in ("decoder", "both") else []
+    return [
+        module
+        for root in roots
+        for name, module in root.named_modules()
+        if not CROSS_ATTENTION_NAMES & set(name.split("."))
+    ]
 
 
 @contextmanager
