@@ -8,6 +8,9 @@ point for this, so `PreTrainedModel.post_init` is wrapped. Other models are not 
 Without headwise, a retrofitted model must not be loaded without its schemes. Its configuration therefore requests the
 attention implementation `headwise`, and a fusion of modules whose name is an error message. transformers refuses to
 load a model with an implementation or a fusion that it does not know.
+
+PEFT loads an adapter with schemes into a model without schemes, and drops them. `PeftModel.load_adapter` is wrapped to
+refuse this.
 """
 
 import functools
@@ -23,15 +26,19 @@ CONFIG_ENTRY = "headwise"
 #: The name of our attention implementation in transformers.
 ATTN_IMPLEMENTATION = "headwise"
 
+#: The name of the submodule that holds a layer's position scheme.
+SCHEME = "headwise_scheme"
+
 #: The name of a fusion that only headwise knows. transformers prints "Unknown fusion type: …" without headwise.
 FUSION = "headwise (the model has position schemes: install headwise, and import it before loading the model)"
 
 
 def register_scheme_loading() -> None:
-    """Make transformers load schemes, now or when its modules are loaded."""
+    """Make transformers and PEFT load schemes, now or when their modules are loaded."""
     call_after_import("transformers.modeling_utils", _register_attention)
     call_after_import("transformers.masking_utils", _register_masks)
     call_after_import("transformers.fusion_mapping", _register_fusion)
+    call_after_import("peft.peft_model", _check_adapters)
 
 
 def _register_attention(module: ModuleType) -> None:
@@ -53,7 +60,25 @@ def _register_masks(module: ModuleType) -> None:
 
 
 def _register_fusion(module: ModuleType) -> None:
-    module._FUSION_REGISTRY[FUSION] = module.ModuleFusionSpec()  # never used: the configuration turns it off
+    registry = getattr(module, "_FUSION_REGISTRY", {})
+    registry[FUSION] = module.ModuleFusionSpec()  # never used: the configuration turns it off
+
+
+def _check_adapters(module: ModuleType) -> None:
+    load_adapter = module.PeftModel.load_adapter
+
+    @functools.wraps(load_adapter)
+    def load_and_check(self: Any, model_id: Any, adapter_name: str, *args: Any, **kwargs: Any) -> Any:
+        result = load_adapter(self, model_id, adapter_name, *args, **kwargs)
+        has_schemes = any(SCHEME in layer._modules for layer in self.modules())
+        if SCHEME in (getattr(self.peft_config[adapter_name], "modules_to_save", None) or ()) and not has_schemes:
+            raise ValueError(
+                f"the adapter {model_id} contains position schemes, which the model does not have: call "
+                "headwise.retrofit with the options of the adapter's training before loading the adapter"
+            )
+        return result
+
+    module.PeftModel.load_adapter = load_and_check
 
 
 def _attention_forward(*args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ import transformers
 from torch import Tensor
 
 import headwise as hw
-from headwise.integrations.scheme_layers import SCHEME
+from headwise._scheme_loading import SCHEME
 
 hf: Any = transformers
 

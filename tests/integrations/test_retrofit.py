@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise._scheme_loading import SCHEME
 from headwise.integrations.model_utils import pretrained_modules
-from headwise.integrations.scheme_layers import SCHEME
 from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification
 from tests.integrations.tiny_models import FAMILIES, LAYERS, build_batch, build_model, first_output, run_model
 

@@ -207,7 +207,8 @@ def prepare_call(
     if scheme is not None:
         is_ours = attention_mask is not None and attention_mask.dtype == torch.bool
         is_ours = is_ours and implementation == ATTN_IMPLEMENTATION
-        offset = first_query_position(mask, num_queries, num_keys, ends_at_last_query=is_ours)
+        visible = key_padding[:, None, None] if key_padding is not None else mask
+        offset = first_query_position(visible, num_queries, num_keys, ends_at_last_query=is_ours)
     attend_options = {
         "scheme": _PLAIN if scheme is None else scheme,
         "key_padding": key_padding,

@@ -103,7 +103,7 @@ def example_inputs(model: PreTrainedModel, example: Mapping[str, Any] | None) ->
 
 
 class ExampleOutput(NamedTuple):
-    """The first floating-point output of a model on an example, and the example's padding mask, if it has one."""
+    """The first floating-point output of a model on an example, and the padding mask of its tokens, if it has one."""
 
     output: Tensor
     attention_mask: Tensor | None
@@ -128,7 +128,8 @@ def run_example(model: Any, example: Mapping[str, Any] | None) -> ExampleOutput:
             "accepts as example="
         ) from error
     output = next(x for x in outputs.values() if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0)
-    return ExampleOutput(output, None if model.config.is_encoder_decoder else inputs.get("attention_mask"))
+    mask_name = "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
+    return ExampleOutput(output, inputs.get(mask_name))
 
 
 def check_same_outputs(model: nn.Module, before: ExampleOutput, after: ExampleOutput) -> None:

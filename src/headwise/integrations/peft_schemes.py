@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from headwise._scheme_loading import SCHEME
 from headwise.integrations.model_utils import unwrap_model
-from headwise.integrations.scheme_layers import SCHEME
 
 
 def save_schemes_with_adapters(model: nn.Module) -> None:

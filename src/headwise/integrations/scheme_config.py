@@ -18,9 +18,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from headwise._scheme_loading import ATTN_IMPLEMENTATION, CONFIG_ENTRY, FUSION
+from headwise._scheme_loading import ATTN_IMPLEMENTATION, CONFIG_ENTRY, FUSION, SCHEME
 from headwise.attention import Scheme, schemes
-from headwise.integrations.scheme_layers import SCHEME, attach_scheme, layers_with_scheme
+from headwise.integrations.scheme_layers import attach_scheme, layers_with_scheme
 
 #: headwise's own scheme classes by class name.
 SCHEMES: dict[str, type[Scheme]] = {scheme.__name__: scheme for scheme in schemes.SCHEMES.values()}

@@ -10,11 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from headwise._scheme_loading import ATTN_IMPLEMENTATION
+from headwise._scheme_loading import ATTN_IMPLEMENTATION, SCHEME
 from headwise.attention import Scheme
-
-#: The name of the submodule that holds a layer's position scheme.
-SCHEME = "headwise_scheme"
 
 #: The attribute of a layer with a scheme that holds the configuration of its model.
 _MODEL_CONFIG = "_headwise_model_config"
