@@ -84,8 +84,8 @@ def test_gradient_accumulation_does_not_change_the_weight_of_guides(loss: Any, t
     def train(batch_size: int, steps: int, learning_rate: float) -> list[Tensor]:
         model = build_model("bert")
         before = [parameter.detach().clone() for parameter in model.parameters()]
-        options = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": steps, "max_steps": 1}
-        options |= {"optim": "sgd", "learning_rate": learning_rate, "max_grad_norm": 0.0}
+        options: dict[str, Any] = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": steps}
+        options |= {"max_steps": 1, "optim": "sgd", "learning_rate": learning_rate, "max_grad_norm": 0.0}
         trainer = build_trainer(model, tmp_path, [hw.guides.MapDiscrimination(1.0)], **options)
         trainer.compute_loss_func = loss
         trainer.train()

@@ -119,10 +119,11 @@ class GuidedTrainer(Trainer):
             return 1
         if self._divides_loss is None:
             with eval_mode(model):
-                loss, half_loss = (
-                    abs(float(super(GuidedTrainer, self).compute_loss(model, dict(inputs), False, num_items)))
+                losses: list[Any] = [
+                    super(GuidedTrainer, self).compute_loss(model, dict(inputs), False, num_items)
                     for num_items in (num_items_in_batch, 2 * num_items_in_batch)
-                )
+                ]
+            loss, half_loss = (abs(float(x)) for x in losses)
             if not 0 < loss < math.inf:
                 return steps  # try again with the next batch
             self._divides_loss = half_loss < 0.75 * loss

@@ -45,6 +45,7 @@ UNSUPPORTED_OPTIONS = {"softcap": "soft-capped scores", "s_aux": "attention sink
 WITH_WEIGHTS = (ATTN_IMPLEMENTATION, "eager")
 
 _PLAIN = Plain()
+_WEIGHTS = frozenset[RecordField]({"weights"})
 
 
 def headwise_attention_forward(
@@ -97,7 +98,7 @@ def headwise_attention_forward(
         if observer is not None:
             observer(module, attention_rows(call, scheme))
         if recorder is not None:
-            fields = recorder.required_fields | ({"weights"} if needs_weights else set())
+            fields = recorder.required_fields | _WEIGHTS if needs_weights else recorder.required_fields
             record = record_layer(call, fields, has_scheme=scheme is not None)
             recorder.record(module, record)
             weights = record.weights if needs_weights else None
@@ -126,7 +127,7 @@ def are_weights_collected() -> bool:
 
     Some models, such as GPT-2, do not pass `output_attentions` on to their layers.
     """
-    collected = _active_collector.get()
+    collected = _active_collector.global_var if torch.compiler.is_compiling() else _active_collector.get()
     return collected is not None and ("attentions" in collected or "cross_attentions" in collected)
 
 

@@ -102,7 +102,7 @@ def find_layer(model: PreTrainedModel, name: str) -> nn.Module | None:
     """Return the layer with a name in the base model, or None."""
     for root in dict.fromkeys((model.base_model, model)):
         try:
-            return root.get_submodule(name)  # type: ignore[no-any-return]
+            return root.get_submodule(name)
         except AttributeError:
             pass
     return None

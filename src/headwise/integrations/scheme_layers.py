@@ -9,16 +9,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
+from transformers import PreTrainedConfig
 
 from headwise._scheme_loading import ATTN_IMPLEMENTATION, SCHEME
 from headwise.attention import Scheme
+from headwise.integrations.model_utils import UnsupportedAttentionError
 
 #: The attribute of a layer with a scheme that holds the configuration of its model.
 _MODEL_CONFIG = "_headwise_model_config"
 
 
 def attach_scheme(layer: Any, scheme: Scheme) -> None:
-    """Add a scheme to an attention layer."""
+    """Add a scheme to an attention layer.
+
+    Raises:
+        UnsupportedAttentionError: the layer has no configuration.
+    """
+    if not isinstance(getattr(layer, "config", None), PreTrainedConfig):
+        raise UnsupportedAttentionError(layer, "has no configuration, so it cannot get a position scheme")
     layer.add_module(SCHEME, scheme)
     layer.__dict__[_MODEL_CONFIG] = layer.config
     layer.config = copy.copy(layer.config)
