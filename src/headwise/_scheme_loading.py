@@ -14,11 +14,14 @@ refuse this.
 """
 
 import functools
+import logging
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from headwise._import_hooks import call_after_import
+from headwise._import_hooks import Callback, call_after_import
+
+logger = logging.getLogger(__name__)
 
 #: The entry of a model's configuration that describes its schemes.
 CONFIG_ENTRY = "headwise"
@@ -34,11 +37,19 @@ FUSION = "headwise (the model has position schemes: install headwise, and import
 
 
 def register_scheme_loading() -> None:
-    """Make transformers and PEFT load schemes, now or when their modules are loaded."""
-    call_after_import("transformers.modeling_utils", _register_attention)
-    call_after_import("transformers.masking_utils", _register_masks)
-    call_after_import("transformers.fusion_mapping", _register_fusion)
-    call_after_import("peft.peft_model", _check_adapters)
+    """Make transformers and PEFT load schemes, now or when their modules are loaded.
+
+    A failure is logged, because it must not break the import of transformers, which then refuses retrofitted models.
+    """
+    for name, register in CALLBACKS.items():
+        call_after_import(name, functools.partial(_log_errors, register))
+
+
+def _log_errors(register: Callback, module: ModuleType) -> None:
+    try:
+        register(module)
+    except Exception:
+        logger.warning("headwise cannot load retrofitted models with %s", module.__name__, exc_info=True)
 
 
 def _register_attention(module: ModuleType) -> None:
@@ -60,8 +71,7 @@ def _register_masks(module: ModuleType) -> None:
 
 
 def _register_fusion(module: ModuleType) -> None:
-    registry = getattr(module, "_FUSION_REGISTRY", {})
-    registry[FUSION] = module.ModuleFusionSpec()  # never used: the configuration turns it off
+    module._FUSION_REGISTRY[FUSION] = module.ModuleFusionSpec()  # never used: the configuration turns it off
 
 
 def _check_adapters(module: ModuleType) -> None:
@@ -87,3 +97,12 @@ def _attention_forward(*args: Any, **kwargs: Any) -> Any:
 
 def _mask(*args: Any, **kwargs: Any) -> Any:
     return import_module("headwise.integrations.masks").headwise_mask(*args, **kwargs)
+
+
+#: What to do when a module is imported.
+CALLBACKS: dict[str, Callback] = {
+    "transformers.modeling_utils": _register_attention,
+    "transformers.masking_utils": _register_masks,
+    "transformers.fusion_mapping": _register_fusion,
+    "peft.peft_model": _check_adapters,
+}

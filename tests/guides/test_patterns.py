@@ -108,9 +108,9 @@ def test_queries_that_see_no_target_have_no_gradient(name: str, guide: str) -> N
     """In a causal model, these queries are before the first target; in a local layer, they are far from all targets."""
     token = 7
     guides: dict[str, hw.Guide] = {
-        "first": hw.guides.First(layers=1),
-        "delimiter": hw.guides.Delimiter(tokens=[token], layers=1),
-        "pairs": hw.guides.MutualInformation(texts=[[token, 3]] * 2 + [[4], [5]], layers=1),
+        "first": hw.guides.First(layers=[1]),
+        "delimiter": hw.guides.Delimiter(tokens=[token], layers=[1]),
+        "pairs": hw.guides.MutualInformation(texts=[[token, 3]] * 2 + [[4], [5]], layers=[1]),
     }
     model, keeper = build_double_model(name), KeepRecords("weights")
     ids = torch.tensor([[3, 4, 3, 5, token, 3, 4, 5, 3]])

@@ -161,8 +161,8 @@ def guiding(
     """Guide a Hugging Face model in any training loop.
 
     Inside the context, the model runs with headwise's attention. Its outputs are the same, except those of padding
-    tokens at the end of a text, which may be zeros in training. On exit, the model's own attention is restored. With gradient checkpointing,
-    the backward pass must be inside the context too.
+    tokens at the end of a text, which may be zeros in training. On exit, the model's own attention is restored. With
+    gradient checkpointing, the backward pass must be inside the context too.
 
     In an encoder-decoder model, the encoder is guided. If the model runs several times before `guided.loss(…)`, only
     the last forward pass is used.

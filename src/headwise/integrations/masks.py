@@ -124,13 +124,14 @@ def padded_rows(padding: Tensor, attention_mask: Tensor | None) -> tuple[int, in
     """
     if torch.compiler.is_compiling():
         return None
-    rows: tuple[int, int] | None = getattr(attention_mask, "_headwise_padded_rows", (0, 0))
-    if rows == (0, 0):
+    version = None if attention_mask is None or attention_mask.is_inference() else attention_mask._version
+    cached_version, rows = getattr(attention_mask, "_headwise_padded_rows", (-1, None))
+    if cached_version != version:
         followed_by_real = padding.flip(1).cumsum(dim=1).flip(1) > 0
         positions = (followed_by_real & ~padding).any(dim=0).nonzero()
         rows = (int(positions.min()), int(positions.max()) + 1) if len(positions) else None
         if attention_mask is not None:
-            attention_mask._headwise_padded_rows = rows  # type: ignore[attr-defined]
+            attention_mask._headwise_padded_rows = (version, rows)  # type: ignore[attr-defined]
     return rows
 
 
