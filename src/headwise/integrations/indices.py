@@ -1,10 +1,11 @@
 """Indices of layers and heads, as users pass them."""
 
 import operator
+from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
 #: One index or several: an int, a range, a list or tuple of ints, or a one-dimensional array or tensor of integers.
-Indices = SupportsIndex | Any
+Indices = SupportsIndex | Iterable[SupportsIndex]
 
 
 def to_indices(argument: str, value: Indices | None) -> tuple[int, ...] | None:
@@ -20,7 +21,7 @@ def to_indices(argument: str, value: Indices | None) -> tuple[int, ...] | None:
     """
     if value is None:
         return None
-    values = value.tolist() if hasattr(value, "tolist") else value
+    values: Any = value.tolist() if hasattr(value, "tolist") else value
     try:
         if isinstance(values, SupportsIndex):
             values = [values]

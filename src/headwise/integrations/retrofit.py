@@ -23,6 +23,7 @@ from headwise.integrations.scheme_config import (
     SchemeConfig,
     build_schemes,
     check_options,
+    find_layer,
     find_scheme_class,
     layer_names,
     remove_scheme_config,
@@ -120,11 +121,10 @@ def add_schemes(model: nn.Module, config: SchemeConfig) -> None:
         ValueError: the model does not have one of the layers.
     """
     inner = unwrap_model(model)
-    built = build_schemes(inner, config)
-    if len(built) != len(config["layers"]):
-        known = {layer for layer, _ in built}
-        missing = [name for name in config["layers"] if name not in {layer_names(inner)[layer] for layer in known}]
+    missing = [name for name in config["layers"] if find_layer(inner, name) is None]
+    if missing:
         raise ValueError(f"{type(inner).__name__} has no layer {missing[0]}: the scheme is for another model")
+    built = build_schemes(inner, config)
     inner.__dict__[_PREVIOUS] = [module.config._attn_implementation for module in pretrained_modules(inner)]
     for layer, scheme in built:
         attach_scheme(layer, scheme)
