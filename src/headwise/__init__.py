@@ -5,6 +5,7 @@ import typing as _typing
 from importlib import metadata as _metadata
 
 from headwise._auto_classes import register_auto_classes as _register_auto_classes
+from headwise._scheme_loading import register_scheme_loading as _register_scheme_loading
 from headwise.attention import (
     Alibi,
     AttentionOutput,
@@ -108,3 +109,4 @@ def __dir__() -> list[str]:
 
 
 _register_auto_classes()
+_register_scheme_loading()

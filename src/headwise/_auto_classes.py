@@ -1,18 +1,17 @@
 """Registration of headwise's model types with transformers' Auto classes.
 
 `import headwise` makes `AutoConfig`, `AutoModel…` and `pipeline()` find these model types, without importing
-transformers. If transformers' `AutoConfig` is loaded already, they are registered immediately, otherwise by an import
-hook when it is loaded. Each model type is registered with a placeholder that imports `headwise.models` on first use.
+transformers (see `_import_hooks`). Each model type is registered with a placeholder that imports `headwise.models` on
+first use.
 """
 
 import logging
 import sys
-from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
+
+from headwise._import_hooks import call_after_import
 
 AUTO_CONFIG_MODULE = "transformers.models.auto.configuration_auto"
 
@@ -65,11 +64,7 @@ PLACEHOLDERS = (EncoderConfigPlaceholder, RecommenderConfigPlaceholder, Translat
 
 def register_auto_classes() -> None:
     """Register the model types with transformers, now or when its `AutoConfig` is loaded."""
-    module = sys.modules.get(AUTO_CONFIG_MODULE)
-    if module is not None:
-        _register(module)
-    else:
-        sys.meta_path.insert(0, _AutoConfigFinder())
+    call_after_import(AUTO_CONFIG_MODULE, _register)
 
 
 def _register(module: ModuleType) -> None:
@@ -80,37 +75,3 @@ def _register(module: ModuleType) -> None:
                 module.AutoConfig.register(placeholder.model_type, placeholder)
     except Exception:
         logger.warning("headwise's model types were not registered: import headwise.models to use them", exc_info=True)
-
-
-class _AutoConfigFinder(MetaPathFinder):
-    """Import hook that calls `_register` after transformers' `AutoConfig` is loaded."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != AUTO_CONFIG_MODULE:
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _RegisteringLoader(spec.loader)
-        return spec
-
-
-class _RegisteringLoader(Loader):
-    """Loads a module with its own loader, and calls `_register` afterwards."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        _register(module)
-
-    def __getattr__(self, name: str) -> Any:  # get_source, get_filename, …
-        return getattr(self._loader, name)

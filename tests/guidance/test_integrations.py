@@ -89,7 +89,7 @@ def test_two_processes_give_the_same_loss_and_gradients_as_one() -> None:
     processes = [context.Process(target=distributed_step, args=(rank, port, results)) for rank in range(2)]
     for process in processes:
         process.start()
-    loss, *gradients = results.get(timeout=120)
+    loss, *gradients = results.get(timeout=600)
     for process in processes:
         process.join(timeout=20)
         process.kill()  # a process may wait for gloo's threads forever at its exit, after all work is done

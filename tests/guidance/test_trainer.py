@@ -72,21 +72,43 @@ def test_every_term_is_added_to_the_loss_and_logged_by_name(tmp_path: Path) -> N
     assert trainer.evaluate()["eval_loss"] > 0
 
 
-def test_gradient_accumulation_does_not_change_the_step(tmp_path: Path) -> None:
-    """A guide changes the parameters by the same amount with one batch of 4 and with two of 2."""
+def mean_over_all_steps(outputs: Any, labels: Tensor, num_items_in_batch: Tensor) -> Tensor:
+    """A loss that is averaged over accumulation steps. BERT's own ignores the number of items, and is summed."""
+    return torch.nn.functional.cross_entropy(outputs.logits, labels, reduction="sum") / num_items_in_batch
 
-    def train(guides: Sequence[hw.Guide], batch_size: int, steps: int) -> list[Tensor]:
-        options = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": steps, "max_steps": 1}
+
+@pytest.mark.parametrize("loss", [None, mean_over_all_steps], ids=["summed", "averaged"])
+def test_gradient_accumulation_does_not_change_the_weight_of_guides(loss: Any, tmp_path: Path) -> None:
+    """One step with a batch of 4 changes the parameters like one with two batches of 2."""
+
+    def train(batch_size: int, steps: int, learning_rate: float) -> list[Tensor]:
         model = build_model("bert")
-        build_trainer(model, tmp_path, guides, optim="sgd", learning_rate=1.0, max_grad_norm=0.0, **options).train()
-        return [parameter.detach().clone() for parameter in model.parameters()]
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        options: dict[str, Any] = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": steps}
+        options |= {"max_steps": 1, "optim": "sgd", "learning_rate": learning_rate, "max_grad_norm": 0.0}
+        trainer = build_trainer(model, tmp_path, [hw.guides.MapDiscrimination(1.0)], **options)
+        trainer.compute_loss_func = loss
+        trainer.train()
+        return [after.detach() - x for after, x in zip(model.parameters(), before, strict=True)]
 
-    changes = []
-    for batch_size, steps in ((4, 1), (2, 2)):
-        guided, unguided = (train(guides, batch_size, steps) for guides in ([hw.guides.MapDiscrimination(1.0)], []))
-        changes.append([x - y for x, y in zip(guided, unguided, strict=True)])
-    assert max(float(change.abs().max()) for change in changes[0]) > 1e-3
-    torch.testing.assert_close(*changes, atol=1e-5, rtol=1e-3)
+    expected = train(4, 1, 0.1)
+    changes = train(2, 2, 0.05 if loss is None else 0.1)
+    assert max(float(change.abs().max()) for change in expected) > 1e-3
+    torch.testing.assert_close(changes, expected, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("loss", [None, mean_over_all_steps], ids=["summed", "averaged"])
+def test_gradient_accumulation_does_not_change_automatic_weights(loss: Any, tmp_path: Path) -> None:
+    def train(batch_size: int, steps: int) -> float:
+        guide = hw.guides.MapDiscrimination("auto")
+        options = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": steps, "max_steps": 1}
+        trainer = build_trainer(build_model("bert"), tmp_path, [guide], **options)
+        trainer.train_dataset = [RandomTexts()[0]] * 4  # identical texts have identical gradients
+        trainer.compute_loss_func = loss
+        trainer.train()
+        return guide.weight
+
+    assert train(1, 4) == pytest.approx(train(4, 1), rel=1e-4)
 
 
 def test_a_resumed_run_continues_with_the_automatic_weights(tmp_path: Path) -> None:

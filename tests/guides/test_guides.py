@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,14 +19,16 @@ REAL = IDS != 0
 LENGTHS = REAL.sum(dim=1).tolist()
 
 
-def record_layers(guide: hw.Guide, tensors: Sequence[Tensor], inputs: dict[str, Any]) -> ForwardRecord:
+def record_layers(
+    guide: hw.Guide, tensors: Sequence[Tensor], inputs: dict[str, Any], real: Tensor = REAL
+) -> ForwardRecord:
     """Return a record of layers with these queries, keys and values, with the fields that the guide requires."""
     fields = {"weight_norms": "weight_norms", "neighbor_weights": "lse", "weights": "weights"}
     names = ["received", *(name for field, name in fields.items() if field in guide.required_fields)]
     layers = []
     for q, k, v in zip(tensors[::3], tensors[1::3], tensors[2::3], strict=True):
         options: dict[str, Any] = {f"return_{name}": True for name in names}
-        result = hw.attend(q, k, v, scheme=hw.Plain(), key_padding=REAL, query_padding=REAL, **options)
+        result = hw.attend(q, k, v, scheme=hw.Plain(), key_padding=real, query_padding=real, **options)
         outputs = {name: getattr(result, name) for name in names}
         received = outputs.pop("received")
         layers.append(
@@ -36,7 +39,7 @@ def record_layers(guide: hw.Guide, tensors: Sequence[Tensor], inputs: dict[str, 
                 output=result.output,
                 received_or_deferred=received,
                 scale=WIDTH**-0.5,
-                padding=REAL,
+                padding=real,
                 **outputs,
             )
         )
@@ -93,7 +96,7 @@ def pattern(record: ForwardRecord, target: Callable[[int, int, int], float]) -> 
             rows = [i for i in range(n) if any(target(b, i, j) for j in range(n))]
             for h in range(HEADS):
                 errors = [(float(weights[b, h, i, j]) - target(b, i, j)) ** 2 for i in rows for j in range(n)]
-                terms.append(sum(errors) / max(1, len(errors)))
+                terms += [sum(errors) / len(errors)] if errors else []  # texts without a target are excluded
     return sum(terms) / len(terms)
 
 
@@ -248,7 +251,7 @@ def test_schedules() -> None:
             "reduction must be one of mean, paper, released",
         ),
         (lambda: hw.guides.Next(schedule=cast(Any, "cosine")), "schedule must be one of"),
-        (lambda: hw.guides.First(layers=[]), "layers must be a list of at least one integer"),
+        (lambda: hw.guides.First(layers=[]), "layers must be at least one integer"),
         (lambda: hw.guides.Disagreement(component=cast(Any, "value")), "component must be one of"),
         (lambda: hw.guides.MutualInformation(texts=[[1], [2]]), "pass more texts"),
     ],
@@ -308,3 +311,44 @@ def test_pdg_with_a_head_whose_weights_are_all_dropped(reduction: Any) -> None:
     divisor = {"mean": HEADS**2, "paper": 1, "released": N}[reduction]
     term = hw.guides.PatternDecorrelation(reduction=reduction)(record)
     assert float(term) == pytest.approx(float(formula) / divisor)
+
+
+@pytest.mark.parametrize(
+    "guide",
+    [
+        hw.guides.Delimiter(tokens=[7]),
+        hw.guides.Period(tokens=[7]),
+        hw.guides.MutualInformation(texts=[[7, 9], [7, 9], [3], [4]]),
+        hw.guides.Dependency(),
+    ],
+    ids=lambda guide: guide.name,
+)
+def test_texts_without_a_target_do_not_change_the_term(guide: hw.Guide) -> None:
+    tensors, inputs = draw_inputs()
+    inputs["input_ids"] = torch.tensor([[1, 7, 9, 7, 2], [1, 3, 2, 0, 0]])
+    inputs["word_heads"] = WORD_HEADS.clone()
+    inputs["word_heads"][1] = -1
+    both = guide(record_layers(guide, tensors, inputs))
+    first_inputs = {key: x[:1] for key, x in inputs.items()}
+    first = guide(record_layers(guide, [x[:1] for x in tensors], first_inputs, REAL[:1]))
+    assert float(both) == pytest.approx(float(first))
+
+
+@pytest.mark.parametrize(
+    "indices", [1, np.int64(1), [1], (1,), range(1, 2), np.array([1]), np.array(1), torch.tensor([1])]
+)
+def test_layers_and_heads_may_be_any_integers(indices: Any) -> None:
+    tensors, inputs = draw_inputs()
+    guide, expected = hw.guides.First(layers=indices, heads=indices), hw.guides.First(layers=[1], heads=[1])
+    assert guide.layers == guide.heads == (1,)
+    assert float(guide(record_layers(guide, tensors, inputs))) == float(
+        expected(record_layers(expected, tensors, inputs))
+    )
+
+
+@pytest.mark.parametrize("indices", ["1", [1.5], np.array([0.5]), [True], np.array([True, False]), [None], 1.0])
+def test_layers_and_heads_that_are_not_integers_are_named(indices: Any) -> None:
+    with pytest.raises(TypeError, match="layers must be an integer, several integers or None for all; got"):
+        hw.guides.First(layers=indices)
+    with pytest.raises(TypeError, match="heads must be an integer"):
+        hw.guides.First(heads=indices)

@@ -42,8 +42,8 @@ def build_padded_batch(side: str) -> dict[str, Tensor]:
     return {"input_ids": ids.masked_fill(~mask, 0), "attention_mask": mask.long()}
 
 
-def build_target(name: str, inputs: dict[str, Tensor], is_causal: bool) -> Tensor:
-    """Return T, (B, N, N)."""
+def build_target(name: str, inputs: dict[str, Tensor]) -> Tensor:
+    """Return T, (B, N, N), including keys that a mask hides."""
     ids, real = inputs["input_ids"], inputs["attention_mask"].bool()
     target = torch.zeros(len(ids), N, N, dtype=torch.float64)
     for b in range(len(ids)):
@@ -54,24 +54,25 @@ def build_target(name: str, inputs: dict[str, Tensor], is_causal: bool) -> Tenso
                     "first": j == first,
                     "delimiter": int(ids[b, j]) in (5, 6),
                     "period": int(ids[b, j]) == 7,
-                    "next": j == i + 1 and not is_causal,
+                    "next": j == i + 1,
                     "previous": j == i - 1,
                 }
                 target[b, i, j] = is_target[name] and real[b, i] and real[b, j]
     return target
 
 
-def term_from_maps(name: str, maps: list[Tensor], inputs: dict[str, Tensor], is_causal: bool) -> Tensor:
-    """Return the mean over layers, texts, heads, rows with a target and real tokens of (P − T)²."""
+def term_from_maps(name: str, maps: list[Tensor], inputs: dict[str, Tensor]) -> Tensor:
+    """Return the mean over layers, texts with a target, heads, rows with a target and real tokens of (P − T)²."""
     guide, real = GUIDES[name], inputs["attention_mask"].bool()
-    target, terms = build_target(name, inputs, is_causal), []
+    terms = []
     for weights in maps if guide.layers is None else [maps[i] for i in guide.layers]:
+        target = build_target(name, inputs) * (weights > 0).all(dim=1)  # hidden keys have weight 0
         for b in range(len(target)):
             rows = target[b].any(dim=1)
             guided = weights[b] if guide.heads is None else weights[b, list(guide.heads)]
             error = (guided - target[b])[:, rows][:, :, real[b]].square()
-            terms.append(error.mean() if rows.any() else error.sum())
-    return torch.stack(terms).mean()
+            terms += [error.mean()] if rows.any() else []
+    return torch.stack(terms).mean() if terms else 0.0 * maps[0].sum()
 
 
 def record_maps(model: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
@@ -93,12 +94,41 @@ def test_terms_and_gradients_equal_those_of_attention_maps(name: str, side: str)
         model(**inputs)
         terms = guided.losses()
     for guide, term in terms.items():
-        expected = term_from_maps(guide.lower(), maps, inputs, is_causal=name in CAUSAL_MODELS)
+        expected = term_from_maps(guide.lower(), maps, inputs)
         torch.testing.assert_close(term, expected, atol=1e-9, rtol=1e-9)
         gradients, expected_gradients = (torch.autograd.grad(x, parameters, **options) for x in (term, expected))
         largest = max(float(gradient.abs().max()) for gradient in expected_gradients)
         assert (largest == 0) == (guide == "Next" and name in CAUSAL_MODELS)
         torch.testing.assert_close(gradients, expected_gradients, atol=1e-9 * max(largest, 1.0), rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "modernbert"])
+@pytest.mark.parametrize("guide", ["first", "delimiter", "pairs"])
+def test_queries_that_see_no_target_have_no_gradient(name: str, guide: str) -> None:
+    """In a causal model, these queries are before the first target; in a local layer, they are far from all targets."""
+    token = 7
+    guides: dict[str, hw.Guide] = {
+        "first": hw.guides.First(layers=[1]),
+        "delimiter": hw.guides.Delimiter(tokens=[token], layers=[1]),
+        "pairs": hw.guides.MutualInformation(texts=[[token, 3]] * 2 + [[4], [5]], layers=[1]),
+    }
+    model, keeper = build_double_model(name), KeepRecords("weights")
+    ids = torch.tensor([[3, 4, 3, 5, token, 3, 4, 5, 3]])
+    with hw.guiding(model, [guides[guide], keeper], check=False) as guided:
+        model(input_ids=ids, attention_mask=torch.ones_like(ids))
+        term = guided.losses()[guides[guide].name]
+    layer = keeper.records[1]
+    gradient = torch.autograd.grad(term, layer.q)[0].abs().amax(dim=(0, 1, 3))
+    assert layer.weights is not None
+    visible = (layer.weights[0] > 0).all(dim=0)
+    if guide == "pairs":  # every token's target is the other token of its pair
+        is_pair = ((ids[0][:, None] == token) & (ids[0] == 3)) | ((ids[0][:, None] == 3) & (ids[0] == token))
+        has_target = (visible & is_pair).any(dim=1)
+    else:
+        has_target = (visible & (torch.arange(N) == 0 if guide == "first" else ids[0] == token)).any(dim=1)
+    has_choice = visible.sum(dim=1) > 1  # a query that sees one key only has no gradient
+    assert torch.equal(gradient > 0, has_target & has_choice)
+    assert bool(has_target.all()) == (name == "gpt2" and guide == "first")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -125,5 +155,5 @@ def test_additive_masks_with_a_bias() -> None:
         model(**inputs)
         loss = guided.loss()
     inputs["attention_mask"] = real.long()
-    expected = term_from_maps("next", maps, inputs, is_causal=False)
+    expected = term_from_maps("next", maps, inputs)
     torch.testing.assert_close(loss, expected, atol=1e-9, rtol=1e-9)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import Tensor, nn
+from torch import Tensor
 
 import headwise as hw
 from headwise.integrations import deferred, use_headwise_attention
@@ -17,6 +17,8 @@ from tests.integrations.tiny_models import (
     build_batch,
     build_model,
     first_output,
+    randomize_schemes,
+    run_model,
 )
 
 hf: Any = transformers
@@ -76,13 +78,115 @@ def test_models_without_the_attention_interface_are_refused(family: str) -> None
         hw.retrofit(model)
 
 
-@pytest.mark.parametrize(("option", "feature"), [("softcap", "soft-capped scores"), ("s_aux", "attention sinks")])
-def test_unsupported_options_are_named(option: str, feature: str) -> None:
-    layer = nn.Module()
-    layer.add_module("headwise_scheme", hw.Plain())
-    q = torch.randn(1, 2, 3, 4)
-    with pytest.raises(ValueError, match=rf"Module uses {feature} \({option}\)"):
-        hf.AttentionInterface()["headwise"](layer, q, q, q, None, **{option: 1.0})
+_TINY_DECODER: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "num_hidden_layers": 2,
+    "intermediate_size": 16,
+    "vocab_size": 40,
+    "pad_token_id": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("build", "feature"),
+    [
+        (lambda: hf.Gemma2Model(hf.Gemma2Config(**_TINY_DECODER)), r"soft-capped scores \(softcap\)"),
+        (
+            lambda: hf.GptOssModel(hf.GptOssConfig(**_TINY_DECODER, num_local_experts=2, num_experts_per_tok=1)),
+            r"attention sinks \(s_aux\)",
+        ),
+    ],
+    ids=["gemma-2", "gpt-oss"],
+)
+def test_models_with_unsupported_features_are_refused_and_left_unchanged(build: Any, feature: str) -> None:
+    model, inputs = build().eval(), build_batch()
+    implementation, before = model.config._attn_implementation, model(**inputs).last_hidden_state
+    message = f"Attention uses {feature}, which headwise's attention does not support$"
+    with pytest.raises(hw.UnsupportedAttentionError, match=message):
+        hw.retrofit(model)
+    error = pytest.raises(hw.UnsupportedAttentionError, match=message)
+    with error, hw.guiding(model, [hw.guides.First()]):
+        pass
+    assert model.config._attn_implementation == implementation
+    assert torch.equal(model(**inputs).last_hidden_state, before)
+
+
+def build_precise_model(family: str) -> tuple[Any, dict[str, Tensor], Any]:
+    """Return a model in float64, a batch and tolerances; in float32 if transformers computes its softmax in float32."""
+    if family in ("modernbert", "llama", "qwen2"):
+        return build_model(family), build_batch(), {"atol": 1e-5, "rtol": 1e-5}
+    return build_model(family).double(), build_batch(), {"atol": 1e-10, "rtol": 1e-8}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_output_attentions_of_a_retrofitted_model(family: str) -> None:
+    """With a neutral scheme, the weights are those of the model's own eager attention, and so are those of `eager`."""
+    model, inputs, tolerance = build_precise_model(family)
+    expected = [x.detach() for x in eager_attentions(model, inputs)]
+    hw.retrofit(model, hw.DistanceAware, layers=[0, -1])
+    real = inputs["attention_mask"].bool()[:, None, :, None]
+    for implementation in ("headwise", "eager"):
+        model.set_attn_implementation(implementation)
+        attentions = model(**inputs, output_attentions=True).attentions
+        assert len(attentions) == len(expected) == 3
+        for weights, expected_weights in zip(attentions, expected, strict=True):
+            torch.testing.assert_close(weights * real, expected_weights * real, **tolerance)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2", "llama", "t5-encoder"])
+def test_every_attention_implementation_computes_the_scheme(family: str) -> None:
+    model, inputs, tolerance = build_precise_model(family)
+    hw.retrofit(model, hw.DistanceAware, layers=[0, -1])
+    randomize_schemes(model)
+    expected = run_model(model, inputs)
+    weights = model(**inputs, output_attentions=True).attentions
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(run_model(model, inputs), expected, **tolerance)
+    real = inputs["attention_mask"].bool()[:, None, :, None]
+    for x, y in zip(model(**inputs, output_attentions=True).attentions, weights, strict=True):
+        torch.testing.assert_close(x * real, y * real, **tolerance)
+    model.set_attn_implementation("sdpa")
+    torch.testing.assert_close(run_model(model, inputs), expected, **tolerance)
+    with pytest.raises(ValueError, match=r"'sdpa' and output_attentions=True; call .* one of headwise, eager"):
+        model(**inputs, output_attentions=True)
+    model.config._attn_implementation_internal = "flash_attention_2"  # cannot be set without the package
+    with pytest.raises(ValueError, match="cannot be computed with attn_implementation='flash_attention_2'"):
+        model(**inputs)
+
+
+def test_weights_of_a_guided_model_can_be_read() -> None:
+    model, inputs = build_model("bert").train(), build_batch()
+    expected = eager_attentions(model, inputs)
+    real = inputs["attention_mask"].bool()[:, None, :, None]
+    with hw.guiding(model, [hw.guides.MapDiscrimination()]) as guided:
+        attentions = model(**inputs, output_attentions=True).attentions
+        assert guided.loss() > 0
+    for weights, expected_weights in zip(attentions, expected, strict=True):
+        torch.testing.assert_close(weights * real, expected_weights * real)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "retrofitted"])
+def test_outputs_and_gradients_of_left_padded_encoders_do_not_change(family: str) -> None:
+    """BERT's pooler reads the first token, which is a padding token here."""
+    model = build_model("bert" if family == "retrofitted" else family).double()
+    if family == "retrofitted":
+        hw.retrofit(model, hw.DistanceAware)
+        randomize_schemes(model)
+    inputs = {name: x.flip(1) for name, x in build_batch().items()}
+    parameters = list(model.train().parameters())
+    options: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}
+    expected = model(**inputs, output_hidden_states=True)
+    gradients = torch.autograd.grad(expected.logits.square().sum(), parameters, **options)
+    with hw.guiding(model, [hw.guides.MapDiscrimination(), hw.guides.Next()], check=False) as guided:
+        outputs = model(**inputs, output_hidden_states=True)
+        assert guided.loss() > 0
+    torch.testing.assert_close(outputs.logits, expected.logits, atol=1e-10, rtol=1e-8)
+    torch.testing.assert_close(outputs.hidden_states, expected.hidden_states, atol=1e-10, rtol=1e-8)
+    guided_gradients = torch.autograd.grad(outputs.logits.square().sum(), parameters, **options)
+    torch.testing.assert_close(guided_gradients, gradients, atol=1e-9, rtol=1e-7)
 
 
 def test_positional_arguments_and_additive_masks() -> None:

@@ -1,26 +1,18 @@
-"""`retrofit`: position schemes in pretrained models, trained, saved and loaded."""
+"""`retrofit`: position schemes in pretrained models."""
 
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-import transformers
-from transformers import AutoModelForSequenceClassification
 
 import headwise as hw
-from headwise.integrations import scheme_modules
+from headwise._scheme_loading import SCHEME
+from headwise.integrations.model_utils import pretrained_modules
 from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification
-from tests.integrations.tiny_models import FAMILIES, LAYERS, build_batch, build_model, first_output
-
-hf: Any = transformers
+from tests.integrations.tiny_models import FAMILIES, LAYERS, build_batch, build_model, first_output, run_model
 
 NEUTRAL_SCHEMES: dict[str, type[hw.Scheme]] = {"distance": hw.DistanceAware, "relative": hw.RelativePositions}
-
-
-def run_model(model: Any, inputs: Any) -> torch.Tensor:
-    with torch.no_grad():
-        return first_output(model.eval()(**inputs), inputs["attention_mask"])
 
 
 @pytest.mark.parametrize("scheme", NEUTRAL_SCHEMES)
@@ -43,68 +35,6 @@ def test_outputs_are_unchanged_until_training(family: str, scheme: str) -> None:
     assert not torch.allclose(run_model(model, inputs), before, atol=1e-4)
 
 
-def randomize_schemes(model: Any) -> None:
-    with torch.no_grad():
-        for parameter in hw.scheme_parameters(model):
-            parameter.normal_()
-
-
-def test_save_pretrained_and_from_pretrained(tmp_path: Path) -> None:
-    model, inputs = build_model("bert"), build_batch()
-    hw.retrofit(model, hw.DistanceAware, layers=[0, -1])
-    randomize_schemes(model)
-    model.save_pretrained(tmp_path)
-    loaded = hw.from_pretrained(tmp_path, AutoModelForSequenceClassification)
-    assert len(list(scheme_modules(loaded))) == 2
-    torch.testing.assert_close(run_model(loaded, inputs), run_model(model, inputs))
-    base = hw.from_pretrained(tmp_path)  # the model without its head
-    torch.testing.assert_close(hw.scheme_parameters(base), hw.scheme_parameters(model))
-
-
-def test_save_adapter_and_load_adapter(tmp_path: Path) -> None:
-    model, inputs = build_model("bert"), build_batch()
-    model.save_pretrained(tmp_path / "model")
-    hw.retrofit(model, hw.DistanceAware, layers=[0, -1])
-    randomize_schemes(model)
-    hw.save_adapter(model, tmp_path / "adapter")
-    assert sum(file.stat().st_size for file in (tmp_path / "adapter").iterdir()) < 4096
-    pretrained = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
-    loaded = hw.load_adapter(pretrained, tmp_path / "adapter")
-    assert len(list(scheme_modules(loaded))) == 2
-    torch.testing.assert_close(run_model(loaded, inputs), run_model(model, inputs))
-
-
-@pytest.mark.parametrize("family", ["bert", "mpnet", "deberta"])  # the last two do not support SDPA
-def test_from_pretrained_loads_models_without_a_scheme(family: str, tmp_path: Path) -> None:
-    model, inputs = build_model(family), build_batch()
-    model.save_pretrained(tmp_path)
-    loaded = hw.from_pretrained(tmp_path, AutoModelForSequenceClassification)
-    assert type(loaded) is type(model)
-    torch.testing.assert_close(run_model(loaded, inputs), run_model(model, inputs))
-
-
-def test_from_pretrained_returns_the_loading_report(tmp_path: Path) -> None:
-    hw.retrofit(build_model("bert")).save_pretrained(tmp_path)  # type: ignore[operator]
-    model, report = hw.from_pretrained(tmp_path, AutoModelForSequenceClassification, output_loading_info=True)
-    assert len(hw.scheme_parameters(model)) == 2 * LAYERS
-    assert not report["missing_keys"]
-    assert not report["unexpected_keys"]
-
-
-def test_a_model_that_needs_an_example_is_loaded_with_one(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    config = hf.ViTConfig(image_size=8, patch_size=4, **sizes)
-    example = {"pixel_values": torch.randn(2, 3, 8, 8)}
-    model: Any = hw.retrofit(hf.ViTModel(config), hw.DistanceAware, example=example)
-    model.save_pretrained(tmp_path)
-    hw.save_adapter(model, tmp_path / "adapter")
-    for loaded in (
-        hw.from_pretrained(tmp_path, example=example),
-        hw.load_adapter(hf.ViTModel(config), tmp_path / "adapter", example=example),
-    ):
-        assert len(hw.scheme_parameters(loaded)) == 2
-
-
 def test_guides_and_schemes_together() -> None:
     model, inputs = hw.retrofit(build_model("bert"), hw.DistanceAware).train(), build_batch()
     with hw.guiding(model, [hw.guides.MapDiscrimination(), hw.guides.Next(heads=[0])]) as guided:
@@ -112,55 +42,61 @@ def test_guides_and_schemes_together() -> None:
     assert all(parameter.grad is not None for parameter in hw.scheme_parameters(model))
 
 
-@pytest.mark.parametrize("scheme", ["DistanceAware", "RelativePositions", "TransformerXL", "Tener"])
-def test_generation_gives_the_same_tokens_with_and_without_a_cache(scheme: str) -> None:
-    torch.manual_seed(0)
-    config = hf.LlamaConfig(
-        hidden_size=16,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        num_hidden_layers=2,
-        intermediate_size=32,
-        vocab_size=40,
-    )
-    model = hf.LlamaForCausalLM(config)
-    hw.retrofit(model, scheme)
-    with torch.no_grad():  # large parameters, so that a wrong position changes the tokens
-        for parameter in model.parameters():
-            parameter.mul_(5.0)
-        for parameter in hw.scheme_parameters(model):
-            parameter.normal_(0.0, 0.5)
-    ids = torch.randint(3, 40, (2, 5))
-    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
-    options: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "attention_mask": mask}
-    expected = model.generate(ids, use_cache=False, **options)
-    assert torch.equal(model.generate(ids, use_cache=True, **options), expected)
-    assert torch.equal(model.generate(ids, cache_implementation="static", disable_compile=True, **options), expected)
-
-
-def test_remove_scheme_restores_the_outputs() -> None:
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_remove_scheme_restores_outputs_implementation_and_configuration(implementation: str) -> None:
     model, inputs = build_model("bert"), build_batch()
-    before = run_model(model, inputs)
+    model.set_attn_implementation(implementation)
+    before, config, modules = run_model(model, inputs), model.config.to_dict(), list(model.modules())
     hw.retrofit(model, hw.DistanceAware, w_init=1.0)
     assert not torch.allclose(run_model(model, inputs), before, atol=1e-4)
     hw.remove_scheme(model)
-    torch.testing.assert_close(run_model(model, inputs), before)
+    assert torch.equal(run_model(model, inputs), before)
+    assert {module.config._attn_implementation for module in pretrained_modules(model)} == {implementation}
+    assert model.config.to_dict() == config
+    assert list(model.modules()) == modules
+    assert all(module.config is model.config for module in modules if hasattr(module, "config"))
 
 
-def test_errors_name_the_argument(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_retrofitted_is_left_unchanged() -> None:
+    model, inputs = build_model("bert"), build_batch()
+    model.set_attn_implementation("eager")
+    before, config = run_model(model, inputs), model.config.to_dict()
+    with pytest.raises(TypeError, match="banana"):
+        hw.retrofit(model, hw.DistanceAware, banana=1)
+    with pytest.raises(ValueError, match="adjust must be one of"):
+        hw.retrofit(model, hw.DistanceAware, adjust="never")
+    assert model.config._attn_implementation == "eager"
+    assert model.config.to_dict() == config
+    assert torch.equal(run_model(model, inputs), before)
+
+
+@pytest.mark.parametrize("layers", [1, np.int32(1), [1, -2], (1,), range(1, 2), np.array([1]), torch.tensor([1])])
+def test_layers_may_be_any_integers(layers: Any) -> None:
     model = build_model("bert")
-    with pytest.raises(ValueError, match=r"scheme must be one of Plain, .*DistanceAware"):
+    hw.retrofit(model, layers=layers)
+    assert [SCHEME in layer.attention.self._modules for layer in model.bert.encoder.layer] == [False, True, False]
+
+
+def test_errors_name_the_argument() -> None:
+    model = build_model("bert")
+    with pytest.raises(ValueError, match=r"scheme must be a Scheme class or one of Plain, .*DistanceAware"):
         hw.retrofit(model, "Distance")
-    with pytest.raises(ValueError, match="as a class or by name"):
-        hw.retrofit(model, hw.DistanceAware(2))  # type: ignore[arg-type]
+    for scheme in (hw.DistanceAware(2), torch.nn.Linear, None):
+        with pytest.raises(TypeError, match=r"scheme must be a class such as headwise\.DistanceAware"):
+            hw.retrofit(model, scheme)  # type: ignore[arg-type]
     layers: Any
-    for layers in ([7], [], ["0"]):
+    for layers in ([7], [-4]):
         with pytest.raises(ValueError, match=f"but the model has {LAYERS} attention layers"):
             hw.retrofit(model, layers=layers)
-    with pytest.raises(ValueError, match="has no scheme"):
-        hw.save_adapter(model, tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"contains no headwise\.json"):
-        hw.load_adapter(model, tmp_path)
+    for layers in (["0"], "0", [0.0], True):
+        with pytest.raises(TypeError, match="layers must be an integer, several integers or None for all"):
+            hw.retrofit(model, layers=layers)
+    with pytest.raises(ValueError, match="layers must be at least one integer"):
+        hw.retrofit(model, layers=[])
+    with pytest.raises(ValueError, match="part is for encoder-decoder models"):
+        hw.retrofit(model, part="decoder")
+    with pytest.raises(TypeError, match=r"w_init must be a number, .* saved in config\.json"):
+        hw.retrofit(model, w_init=torch.zeros(2))
     hw.retrofit(model)
     with pytest.raises(ValueError, match="already has a scheme"):
         hw.retrofit(model)

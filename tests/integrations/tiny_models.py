@@ -86,6 +86,19 @@ def first_output(outputs: Any, mask: Tensor) -> Tensor:
     return output[mask.bool()] if output.dim() == 3 else output
 
 
+def run_model(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    """Return logits, or the hidden states of real tokens, in evaluation mode."""
+    with torch.no_grad():
+        return first_output(model.eval()(**inputs), inputs["attention_mask"])
+
+
+def randomize_schemes(model: nn.Module) -> None:
+    """Draw large parameters of the schemes that `retrofit` added, so that their effect is visible."""
+    with torch.no_grad():
+        for parameter in hw.scheme_parameters(model):
+            parameter.normal_()
+
+
 class KeepRecords(hw.Guide):
     """A guide without effect that keeps the layers of the last forward pass."""
 

@@ -160,9 +160,9 @@ def guiding(
 ) -> Iterator[Guided]:
     """Guide a Hugging Face model in any training loop.
 
-    Inside the context, the model runs with headwise's attention. Its outputs are the same, except those at padding
-    tokens, which may be zeros in training. On exit, the model's own attention is restored. With gradient checkpointing,
-    the backward pass must be inside the context too.
+    Inside the context, the model runs with headwise's attention. Its outputs are the same, except those of padding
+    tokens at the end of a text, which may be zeros in training. On exit, the model's own attention is restored. With
+    gradient checkpointing, the backward pass must be inside the context too.
 
     In an encoder-decoder model, the encoder is guided. If the model runs several times before `guided.loss(…)`, only
     the last forward pass is used.
@@ -180,7 +180,8 @@ def guiding(
         The guided model; its `loss` computes the guides' loss.
 
     Raises:
-        UnsupportedAttentionError: the model's attention does not use transformers' `AttentionInterface`.
+        UnsupportedAttentionError: the model's attention does not use transformers' `AttentionInterface`, or uses a
+            feature that headwise does not support.
 
     Example:
         >>> import headwise as hw

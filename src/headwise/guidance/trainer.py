@@ -1,6 +1,7 @@
 """A transformers Trainer with guides."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +12,7 @@ from transformers import Trainer
 
 from headwise.guidance.guided import Guided, guiding
 from headwise.guides import Guide
-from headwise.integrations import scheme_parameters
+from headwise.integrations import eval_mode, scheme_parameters
 from headwise.small_files import read_json
 
 #: The file of a checkpoint with the state of the guides.
@@ -59,6 +60,7 @@ class GuidedTrainer(Trainer):
         self.guided: Guided | None = None
         self._unlogged: dict[str, list[Tensor]] = {}  # values by name since the last log
         self._losses: dict[str, Tensor] | None = None  # of the last step, by term
+        self._divides_loss: bool | None = None  # whether the task's loss is divided by num_items_in_batch
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         if not self.guides:
@@ -89,12 +91,10 @@ class GuidedTrainer(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Compute the task's loss, in training with the guides' losses added."""
+        is_guided = self.guided is not None and model.training
+        steps = self._loss_divisor(model, inputs, num_items_in_batch) if is_guided else 1
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        if self.guided is not None and model.training:
-            # In these cases the task's loss is already divided by the number of accumulation steps.
-            is_divided = self.model_accepts_loss_kwargs and num_items_in_batch is not None
-            is_divided = is_divided or self.compute_loss_func is not None
-            steps = self.current_gradient_accumulation_steps if is_divided else 1
+        if self.guided is not None and is_guided:
             progress = self.state.global_step / max(1, self.state.max_steps)
             terms = self.guided.losses(loss * steps, progress=progress)
             self._losses = {"the task's loss": loss.detach()} | {
@@ -108,6 +108,28 @@ class GuidedTrainer(Trainer):
                     self._unlogged.setdefault(f"guide/{guide.name}/weight", []).append(torch.tensor(guide.weight))
             self._unlogged.setdefault("task_loss", []).append(self._losses["the task's loss"] * steps)
         return (loss, outputs) if return_outputs else loss
+
+    def _loss_divisor(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None) -> int:
+        """Return the number of accumulation steps if the task's loss is already divided by it, otherwise 1.
+
+        transformers passes the number of items of all accumulation steps to every model that accepts it. Some divide
+        by it. Others ignore it, so that their losses are summed over the steps, and so must be those of the guides. A
+        model's behavior is found once, from its losses with the number of items and with twice that number.
+        """
+        steps: int = self.current_gradient_accumulation_steps
+        if steps == 1 or num_items_in_batch is None:
+            return 1
+        if self._divides_loss is None:
+            with eval_mode(model):
+                losses: list[Any] = [
+                    super(GuidedTrainer, self).compute_loss(model, dict(inputs), False, num_items)
+                    for num_items in (num_items_in_batch, 2 * num_items_in_batch)
+                ]
+            loss, half_loss = (abs(float(x)) for x in losses)
+            if not 0 < loss < math.inf:
+                return steps  # try again with the next batch
+            self._divides_loss = half_loss < 0.75 * loss
+        return steps if self._divides_loss else 1
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs:

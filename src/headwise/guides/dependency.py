@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from headwise.guides.guide import ForwardRecord
-from headwise.guides.patterns import PatternGuide, normalize_rows
+from headwise.guides.patterns import PatternGuide
 
 #: Inputs for each word piece: the index of its word and that of the word's head, −1 for none.
 WORDS, WORD_HEADS = "words", "word_heads"
@@ -35,6 +35,7 @@ class Dependency(PatternGuide):
     """
 
     input_keys = (WORDS, WORD_HEADS)
+    normalizes_rows = True
 
     def target(self, record: ForwardRecord) -> Tensor:
         words, heads = (record.inputs.get(key) for key in self.input_keys)
@@ -44,7 +45,7 @@ class Dependency(PatternGuide):
                 "headwise.guides.dependency_arcs(text, tokenizer, nlp) computes them"
             )
         arcs = (heads[:, :, None] == words[:, None, :]) & (heads >= 0)[:, :, None]
-        return normalize_rows((arcs | arcs.mT).float(), record.real)
+        return arcs | arcs.mT
 
 
 def dependency_arcs(text: str, tokenizer: Any, nlp: Callable[[str], Any], **options: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headwise.attention.checks import disable_autocast
 from headwise.integrations import LayerRecord, RecordField
+from headwise.integrations.indices import Indices, to_indices
 
 Weight = float | Literal["auto"]
 Schedule = Literal["constant", "linear", "warm-up"]
@@ -59,8 +60,8 @@ class GuideOptions(TypedDict, total=False):
     """The arguments that all guides share besides the weight; see `Guide`."""
 
     share: float
-    layers: Sequence[int] | None
-    heads: Sequence[int] | None
+    layers: Indices | None
+    heads: Indices | None
     schedule: Schedule
     name: str | None
 
@@ -74,7 +75,8 @@ class Guide:
         weight: the factor of the term, 0 or more. `"auto"` sets it during training so that the norm of the guide's
             gradient at the queries is `share` times that of the task.
         share: the share for `weight="auto"`. Several guides with automatic weights divide it equally.
-        layers: the layers to guide, numbered from 0; negative numbers count from the last. All by default.
+        layers: the layers to guide, an integer or several, numbered from 0; negative numbers count from the last. All
+            by default.
         heads: the heads of these layers to guide, numbered in the same way. All by default.
         schedule: how the weight changes during training: `constant`; `linear`, which decreases to 0 at the end;
             `warm-up`, which increases from 0 over the first tenth of training.
@@ -92,8 +94,8 @@ class Guide:
         weight: Weight = 1.0,
         *,
         share: float = 0.02,
-        layers: Sequence[int] | None = None,
-        heads: Sequence[int] | None = None,
+        layers: Indices | None = None,
+        heads: Indices | None = None,
         schedule: Schedule = "constant",
         name: str | None = None,
     ) -> None:
@@ -104,12 +106,10 @@ class Guide:
                 raise ValueError(f"{argument} must be 0 or more, got {number}")
         if schedule not in ("constant", "linear", "warm-up"):
             raise ValueError(f"schedule must be one of constant, linear, warm-up; got {schedule!r}")
-        for argument, indices in (("layers", layers), ("heads", heads)):
-            if indices is not None and (not indices or any(not isinstance(i, int) for i in indices)):
-                raise ValueError(f"{argument} must be a list of at least one integer, or None for all; got {indices!r}")
         self.auto, self.share = weight == "auto", share
         self.weight = 0.0 if weight == "auto" else float(weight)  # an automatic weight changes during training
-        self.layers, self.heads, self.schedule = layers, heads, schedule
+        self.layers, self.heads = to_indices("layers", layers), to_indices("heads", heads)
+        self.schedule = schedule
         self.name = name or type(self).__name__
 
     def term(self, record: ForwardRecord) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.guides.guide import ForwardRecord, GuideOptions, Weight
-from headwise.guides.patterns import PatternGuide, get_input_ids, normalize_rows
+from headwise.guides.patterns import PatternGuide, get_input_ids
 
 
 class MutualInformation(PatternGuide):
@@ -43,6 +43,8 @@ class MutualInformation(PatternGuide):
         >>> round(guide.pmi(5, 6), 3)  # log( 1/2 / (1/2 · 1/2) )
         0.693
     """
+
+    normalizes_rows = True
 
     def __init__(
         self,
@@ -80,8 +82,7 @@ class MutualInformation(PatternGuide):
         ids = get_input_ids(record.inputs, self.name)
         n = ids.shape[1]
         query_ids, key_ids = ids[:, :, None].expand(-1, -1, n), ids[:, None, :].expand(-1, n, -1)
-        pmi = self._look_up(torch.minimum(query_ids, key_ids), torch.maximum(query_ids, key_ids))
-        return normalize_rows(pmi, record.real)
+        return self._look_up(torch.minimum(query_ids, key_ids), torch.maximum(query_ids, key_ids))
 
     def pmi(self, a: int, b: int) -> float:
         """Return the pointwise mutual information of two tokens, clipped at 0."""

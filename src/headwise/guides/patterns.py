@@ -1,12 +1,13 @@
 """Guides towards a given attention pattern: first, next and previous token, delimiters, periods.
 
-All of them minimize, as a mean over guided heads and pairs of real tokens,
+All of them minimize, as a mean over guided heads, texts and pairs of real tokens,
 
     L = (P − T)²
 
 where P are the attention weights and T is the target. T consists of zeros and ones; in the guides `Dependency`,
-`MutualInformation` and `WordSimilarity`, its rows sum to 1. Rows of T without a target (all zeros) are excluded. Most
-targets need no attention map, because
+`MutualInformation` and `WordSimilarity`, its rows sum to 1. T is 0 where a mask hides the key from the query, as in
+causal models. Rows of T without a target (all zeros) are excluded, and so are texts without any target. Most targets
+need no attention map, because
 
     Σ (P − T)² = Σ P² − 2 Σ P∘T + Σ T²
 
@@ -31,44 +32,52 @@ class PatternGuide(Guide):
 
     required_fields = frozenset({"weights"})
 
+    #: Whether the rows of the target are divided by their sums, over the keys that a query may attend to.
+    normalizes_rows = False
+
     @abstractmethod
     def target(self, record: ForwardRecord) -> Tensor:
-        """Return T, broadcastable to (B, N, N). Padding is excluded by the caller."""
+        """Return T, 0 or more, broadcastable to (B, N, N). Padding and hidden keys are excluded by the caller."""
 
     def term(self, record: ForwardRecord) -> Tensor:
-        real = record.real
-        pairs = real[:, :, None] & real[:, None, :]
-        target = self.target(record).to(real.device).expand(pairs.shape).float() * pairs
-        pairs = pairs & (target != 0).any(dim=-1, keepdim=True)
-        num_pairs = pairs.sum(dim=(1, 2)).clamp(min=1)
+        batch_size, n = record.real.shape
+        length = record.real.sum(dim=1)[:, None]
+        scores = self.target(record).to(record.real.device).float().expand(batch_size, n, n).clamp(min=0.0)
         terms = []
         for layer in record.layers:
             assert layer.weights is not None
-            error = (upcast(self.select_heads(layer.weights)) - target[:, None]).square() * pairs[:, None]
-            terms.append(error.sum(dim=(2, 3)).mean(dim=1) / num_pairs)
-        return torch.stack(terms).mean()
+            target = scores[:, None] * layer.visible_pairs()
+            if self.normalizes_rows:
+                target = target / target.sum(dim=-1, keepdim=True).clamp(min=1e-9)
+            target = self.select_heads(target.expand_as(layer.weights))
+            has_target = (target != 0).any(dim=-1)
+            pairs = record.real[:, None, None, :] & has_target[..., None]
+            error = (upcast(self.select_heads(layer.weights)) - target).square() * pairs
+            terms.append((error.sum(dim=(2, 3)), has_target.sum(dim=2) * length))
+        return mean_over_targets(terms)
 
 
 class TokenGuide(Guide):
-    """Base class of guides towards certain tokens, the same for all queries."""
+    """Base class of guides towards certain tokens, the same for all queries that may attend to them."""
 
     required_fields = frozenset({"weight_norms"})
 
     @abstractmethod
     def target(self, record: ForwardRecord) -> Tensor:
-        """Return the target tokens, (B, N) boolean. Padding is excluded by the caller."""
+        """Return the target tokens, (B, N) boolean. Padding and hidden keys are excluded by the caller."""
 
     def term(self, record: ForwardRecord) -> Tensor:
-        real = record.real
-        target = self.target(record).to(real.device) & real
-        length, num_targets = real.sum(dim=1), target.sum(dim=1)
+        length = record.real.sum(dim=1)[:, None]
+        target = self.target(record).to(record.real.device) & record.real
         terms = []
         for layer in record.layers:
             assert layer.weight_norms is not None
+            num_targets = self.select_heads(layer.count_visible(target).expand_as(layer.weight_norms))
             norms, received = (upcast(self.select_heads(x)) for x in (layer.weight_norms, layer.received))
-            error = norms.sum(dim=2) - 2 * (received * target[:, None]).sum(dim=2) + (length * num_targets)[:, None]
-            terms.append(error.mean(dim=1) * (num_targets > 0) / length.square().clamp(min=1))
-        return torch.stack(terms).mean()
+            has_target = num_targets > 0
+            error = (norms * has_target + num_targets).sum(dim=2) - 2 * (received * target[:, None]).sum(dim=2)
+            terms.append((error, has_target.sum(dim=2) * length))
+        return mean_over_targets(terms)
 
 
 class NeighborGuide(Guide):
@@ -87,9 +96,20 @@ class NeighborGuide(Guide):
                 upcast(self.select_heads(x)) for x in (layer.weight_norms, layer.neighbor_weights(self.offset))
             )
             has_target = self.select_heads(layer.has_neighbor(self.offset).expand_as(layer.weight_norms))
-            error = (norms - 2 * weights + 1) * has_target
-            terms.append((error.sum(dim=2) / (has_target.sum(dim=2) * length).clamp(min=1)).mean(dim=1))
-        return torch.stack(terms).mean()
+            error = ((norms - 2 * weights + 1) * has_target).sum(dim=2)
+            terms.append((error, has_target.sum(dim=2) * length))
+        return mean_over_targets(terms)
+
+
+def mean_over_targets(terms: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return the mean error over layers, heads and texts with a target.
+
+    Args:
+        terms: for each layer, the sums of squared errors and the numbers of pairs that they sum over, (B, H) each.
+            Texts without a target have no pairs.
+    """
+    errors, num_pairs = (torch.cat(x) for x in zip(*terms, strict=True))
+    return (errors / num_pairs.clamp(min=1)).sum() / (num_pairs > 0).sum().clamp(min=1)
 
 
 class First(TokenGuide):
@@ -168,7 +188,8 @@ class Previous(NeighborGuide):
 class Delimiter(TokenGuide):
     """Guide heads to separator tokens, such as [SEP].
 
-    The target T is 1 for all separators of the text. A text without one is excluded.
+    The target T is 1 for all separators of the text. A text without one is excluded. In a causal model, the target of a
+    query are the separators up to it, and queries before the first separator are excluded.
 
     Reference:
         Wang et al. 2022, section 3.5, pattern [Delim].
@@ -199,7 +220,8 @@ class Delimiter(TokenGuide):
 class Period(Delimiter):
     """Guide heads to periods.
 
-    The target T is 1 for all periods of the text. A text without one is excluded.
+    The target T is 1 for all periods of the text. A text without one is excluded. In a causal model, the target of a
+    query are the periods up to it, and queries before the first period are excluded.
 
     Reference:
         Wang et al. 2022, section 3.5, pattern [Period].
@@ -217,12 +239,6 @@ class Period(Delimiter):
         >>> hw.guides.Period(1.0, tokens=[1012], heads=[4])
         Period(weight=1, schedule='constant')
     """
-
-
-def normalize_rows(x: Tensor, real: Tensor) -> Tensor:
-    """Return a target (B, N, N) clipped at 0, without padding, with rows that sum to 1 or are 0."""
-    x = x.clamp(min=0.0) * (real[:, :, None] & real[:, None, :])
-    return x / x.sum(dim=-1, keepdim=True).clamp(min=1e-9)
 
 
 def get_input_ids(inputs: dict[str, Any], guide_name: str) -> Tensor:

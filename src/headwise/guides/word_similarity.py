@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise.guides.guide import ForwardRecord, GuideOptions, Weight
-from headwise.guides.patterns import PatternGuide, get_input_ids, normalize_rows
+from headwise.guides.patterns import PatternGuide, get_input_ids
 
 
 class WordSimilarity(PatternGuide):
@@ -42,6 +42,8 @@ class WordSimilarity(PatternGuide):
         WordSimilarity(weight=1, schedule='constant')
     """
 
+    normalizes_rows = True
+
     def __init__(
         self,
         weight: Weight = 1.0,
@@ -65,7 +67,7 @@ class WordSimilarity(PatternGuide):
         id_list = unique_ids.tolist()
         similarities = torch.tensor([[self._pair_similarity(a, b) for b in id_list] for a in id_list])
         target: Tensor = similarities.to(ids.device)[index[:, :, None], index[:, None, :]]
-        return normalize_rows(target, record.real)
+        return target
 
     def _pair_similarity(self, a: int, b: int) -> float:
         if a == b or a not in self._words or b not in self._words:

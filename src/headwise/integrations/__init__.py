@@ -5,15 +5,9 @@ from headwise.integrations.model_utils import UnsupportedAttentionError, eval_mo
 from headwise.integrations.observing import AttentionObserver, AttentionRows, observing
 from headwise.integrations.output_attentions import recording_output_attentions
 from headwise.integrations.recording import LayerRecord, Recorder, RecordField, recording
-from headwise.integrations.retrofit import (
-    from_pretrained,
-    load_adapter,
-    remove_scheme,
-    retrofit,
-    save_adapter,
-    scheme_modules,
-    scheme_parameters,
-)
+from headwise.integrations.retrofit import remove_scheme, retrofit
+from headwise.integrations.saving import from_pretrained, load_adapter, save_adapter
+from headwise.integrations.scheme_layers import scheme_modules, scheme_parameters
 
 __all__ = [
     "AttentionObserver",

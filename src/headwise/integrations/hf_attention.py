@@ -3,12 +3,12 @@
 `AttentionInterface` passes queries, keys and values of every layer to `headwise_attention_forward`, and
 `AttentionMaskInterface` builds masks with `headwise_mask`. A layer may have a position scheme (`headwise.retrofit`), a
 recorder (`headwise.guiding`) and an observer (`headwise.inspection`). A layer with none of them runs with torch's
-kernels.
+kernels, unless its weights are requested with `output_attentions=True`.
 
 Axes: B batch, H heads, G key heads, N queries, M keys, D head width.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,25 +18,34 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.utils.output_capturing import _active_collector
 
+from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention import Plain, Scheme, attend
 from headwise.attention.triton_backend.multi_layer_received import LayerQK
 from headwise.integrations.deferred import DeferredReceived, can_defer
-from headwise.integrations.masks import first_query_position, headwise_mask, real_tokens, split_mask, trim_keys
-from headwise.integrations.model_utils import restoring_attn_implementation
+from headwise.integrations.masks import (
+    first_query_position,
+    headwise_mask,
+    padded_rows,
+    real_tokens,
+    slice_rows,
+    split_mask,
+    trim_keys,
+)
+from headwise.integrations.model_utils import UnsupportedAttentionError, restoring_attn_implementation
 from headwise.integrations.observing import OBSERVER, AttentionObserver, AttentionRows, row_weights
 from headwise.integrations.recording import RECORDER, LayerRecord, Recorder, RecordField
-
-#: The name of our implementation in transformers.
-ATTN_IMPLEMENTATION = "headwise"
-
-#: The name of the submodule that holds a layer's position scheme.
-SCHEME = "headwise_scheme"
+from headwise.integrations.scheme_layers import get_scheme, model_attn_implementation
 
 #: Options of transformers' attention functions that `attend` does not support.
 UNSUPPORTED_OPTIONS = {"softcap": "soft-capped scores", "s_aux": "attention sinks"}
 
+#: The attention implementations that return weights and whose masks a layer with a scheme can read.
+WITH_WEIGHTS = (ATTN_IMPLEMENTATION, "eager")
+
 _PLAIN = Plain()
+_WEIGHTS = frozenset[RecordField]({"weights"})
 
 
 def headwise_attention_forward(
@@ -50,7 +59,7 @@ def headwise_attention_forward(
     is_causal: bool | None = None,
     position_bias: Tensor | None = None,
     **options: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Tensor | None]:
     """Compute one layer's attention; transformers calls this function.
 
     Args:
@@ -61,28 +70,43 @@ def headwise_attention_forward(
         scaling, dropout, is_causal, position_bias, options: as in transformers' `sdpa_attention_forward`.
 
     Returns:
-        The output (B, N, H, D), and None in place of the weights.
+        The output (B, N, H, D), and the weights before dropout (B, H, N, M) if `output_attentions` is among the
+        options, otherwise None.
+
+    Raises:
+        UnsupportedAttentionError: the layer uses an option that `attend` does not support.
     """
+    for option, feature in UNSUPPORTED_OPTIONS.items():
+        if options.get(option) is not None:
+            raise UnsupportedAttentionError(
+                module, f"uses {feature} ({option}), which headwise's attention does not support"
+            )
+    scheme, recorder, observer = get_attachments(module)
+    needs_weights = bool(options.get("output_attentions")) or are_weights_collected()
+    if scheme is not None:
+        check_model_implementation(module, needs_weights=needs_weights)
     if attention_mask is not None:
         key, value, position_bias = trim_keys(key, value, position_bias, attention_mask.shape[-1])
-    scheme, recorder, observer = get_attachments(module)
     if query.shape[2] != key.shape[2]:  # layers with a cache are neither recorded nor observed
         recorder = observer = None
     elif recorder is not None and not recorder.is_recording:
         recorder = None
-    if scheme is not None or recorder is not None or observer is not None:
+    if scheme is not None or recorder is not None or observer is not None or needs_weights:
         call = prepare_call(
-            module, query, key, value, attention_mask, position_bias, scheme, scaling, dropout, is_causal, options
+            module, query, key, value, attention_mask, position_bias, scheme, scaling, dropout, is_causal
         )
         if observer is not None:
             observer(module, attention_rows(call, scheme))
         if recorder is not None:
-            record = record_layer(call, recorder.required_fields, has_scheme=scheme is not None)
+            fields = recorder.required_fields | _WEIGHTS if needs_weights else recorder.required_fields
+            record = record_layer(call, fields, has_scheme=scheme is not None)
             recorder.record(module, record)
-            return record.output.transpose(1, 2).contiguous(), None
-        if scheme is not None:
-            output: Tensor = attend(call.q, call.k, call.v, **call.options)
-            return output.transpose(1, 2).contiguous(), None
+            weights = record.weights if needs_weights else None
+            return record.output.transpose(1, 2).contiguous(), weights
+        if scheme is not None or needs_weights:
+            results: Any = attend(call.q, call.k, call.v, **call.options, return_weights=needs_weights)
+            output, weights = results if needs_weights else (results, None)
+            return output.transpose(1, 2).contiguous(), weights
     sdpa_output: tuple[Tensor, None] = sdpa_attention_forward(
         module,
         query,
@@ -98,10 +122,35 @@ def headwise_attention_forward(
     return sdpa_output
 
 
+def are_weights_collected() -> bool:
+    """Return whether transformers collects attention weights in this forward pass.
+
+    Some models, such as GPT-2, do not pass `output_attentions` on to their layers.
+    """
+    collected = _active_collector.global_var if torch.compiler.is_compiling() else _active_collector.get()
+    return collected is not None and ("attentions" in collected or "cross_attentions" in collected)
+
+
+def check_model_implementation(module: nn.Module, *, needs_weights: bool) -> None:
+    """Raise ValueError if a layer's scheme cannot be computed with the attention implementation of the model.
+
+    The model's implementation builds the masks. It computes the layers without a scheme, whose weights SDPA does not
+    return.
+    """
+    implementation = model_attn_implementation(module)
+    supported = WITH_WEIGHTS if needs_weights else (*WITH_WEIGHTS, "sdpa")
+    if implementation not in supported:
+        raise ValueError(
+            f"{type(module).__name__} has a position scheme, which cannot be computed with "
+            f"attn_implementation={implementation!r}{' and output_attentions=True' if needs_weights else ''}; "
+            f"call model.set_attn_implementation with one of {', '.join(supported)}"
+        )
+
+
 def get_attachments(module: nn.Module) -> tuple[Any, Recorder | None, AttentionObserver | None]:
     """Return a layer's scheme, recorder and observer. `getattr` is slow for attributes that a module does not have."""
     attributes = module.__dict__
-    return module._modules.get(SCHEME), attributes.get(RECORDER), attributes.get(OBSERVER)
+    return get_scheme(module), attributes.get(RECORDER), attributes.get(OBSERVER)
 
 
 @dataclass(eq=False)
@@ -112,6 +161,7 @@ class AttentionCall:
         q: (B, H, N, D).
         k, v: (B, G, M, D).
         attention_mask: transformers' mask.
+        is_causal: whether the layer is causal, by `causal=True` or by its mask.
         options: the keyword arguments of `attend`.
     """
 
@@ -119,6 +169,7 @@ class AttentionCall:
     k: Tensor
     v: Tensor
     attention_mask: Tensor | None
+    is_causal: bool
     options: dict[str, Any]
 
     @property
@@ -143,36 +194,34 @@ def prepare_call(
     scaling: float | None,
     dropout: float,
     is_causal: bool | None,
-    options: Mapping[str, Any],
 ) -> AttentionCall:
-    """Convert the arguments of transformers to those of `attend`.
-
-    Raises:
-        ValueError: the layer uses an option that `attend` does not support.
-    """
-    for option, feature in UNSUPPORTED_OPTIONS.items():
-        if options.get(option) is not None:
-            raise ValueError(
-                f"{type(module).__name__} uses {feature} ({option}), which headwise's attention does not support"
-            )
+    """Convert the arguments of transformers to those of `attend`."""
     num_queries = query.shape[2]
-    causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
-    causal = causal and attention_mask is None and num_queries > 1
+    is_causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    causal = is_causal and attention_mask is None and num_queries > 1
     if causal:
         key, value, position_bias = trim_keys(key, value, position_bias, num_queries)
     num_keys = key.shape[2]
     key_padding, mask, position_bias = split_mask(attention_mask, position_bias, num_keys)
+    implementation = model_attn_implementation(module)
+    offset = 0
+    if scheme is not None:
+        is_ours = attention_mask is not None and attention_mask.dtype == torch.bool
+        is_ours = is_ours and implementation == ATTN_IMPLEMENTATION
+        visible = key_padding[:, None, None] if key_padding is not None else mask
+        offset = first_query_position(visible, num_queries, num_keys, ends_at_last_query=is_ours)
     attend_options = {
         "scheme": _PLAIN if scheme is None else scheme,
         "key_padding": key_padding,
         "mask": mask,
         "causal": causal,
         "position_bias": position_bias,
-        "offset": first_query_position(attention_mask if mask is None else mask, num_queries, num_keys),
+        "offset": offset,
         "dropout": dropout,
         "scale": scaling,
+        "backend": "reference" if scheme is not None and implementation == "eager" else "auto",
     }
-    return AttentionCall(query, key, value, attention_mask, attend_options)
+    return AttentionCall(query, key, value, attention_mask, is_causal, attend_options)
 
 
 def attention_rows(call: AttentionCall, scheme: Scheme | None) -> AttentionRows:
@@ -205,12 +254,13 @@ def record_directly(call: AttentionCall, required_fields: frozenset[RecordField]
     )
     options = call.options | {f"return_{name}": True for name in names}
     result = attend(call.q, call.k, call.v, query_padding=padding, **options)
+    output = restore_padded_rows(call, result.output, padding)
     fields = {name: getattr(result, name) for name in names}
     return LayerRecord(
         q=call.q,
         k=call.k,
         v=call.v,
-        output=result.output,
+        output=output,
         received_or_deferred=fields.pop("received"),
         scale=call.scale,
         causal=call.options["causal"],
@@ -218,6 +268,21 @@ def record_directly(call: AttentionCall, required_fields: frozenset[RecordField]
         mask=call.options["mask"],
         **fields,
     )
+
+
+def restore_padded_rows(call: AttentionCall, output: Tensor, padding: Tensor | None) -> Tensor:
+    """Return the output with that of padding tokens, which is 0 because they are excluded from received attention.
+
+    Only rows up to the last padding token before a real one are computed: a model may read a padding token at the left,
+    such as BERT's pooler, but not those at the end of a text.
+    """
+    rows = None if call.is_causal or padding is None else padded_rows(padding, call.attention_mask)
+    if rows is None or padding is None:
+        return output
+    start, stop = rows
+    padded = attend(call.q[:, :, start:stop], call.k, call.v, **slice_rows(call.options, start, stop))
+    real = padding[:, None, start:stop, None]
+    return torch.cat([output[:, :, :start], output[:, :, start:stop].where(real, padded), output[:, :, stop:]], dim=2)
 
 
 def record_deferred(call: AttentionCall) -> LayerRecord:

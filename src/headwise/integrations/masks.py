@@ -3,6 +3,7 @@
 Axes: B batch, H heads, N queries, M keys.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -50,9 +51,12 @@ def headwise_mask(
         attention_mask=attention_mask,
         **options,
     )
-    if mask is not None and not torch.compiler.is_compiling() and (isinstance(q_offset, Tensor) or q_offset):
-        mask = mask[..., : int(q_offset) + q_length - kv_offset]
-    return mask
+    if mask is None or torch.compiler.is_compiling():
+        return mask
+    end = int(q_offset) + q_length - kv_offset
+    if not end < mask.shape[-1] or bool(mask[..., end:].any()):  # cross-attention has keys after the last query
+        return mask
+    return mask[..., :end]
 
 
 def split_mask(attention_mask: Tensor | None, position_bias: Tensor | None, num_keys: int) -> SplitMask:
@@ -79,13 +83,56 @@ def trim_keys(
     return key[:, :, :num_keys], value[:, :, :num_keys], bias
 
 
-def first_query_position(mask: Tensor | None, num_queries: int, num_keys: int) -> int:
-    """Return the position of the first query among the keys: with a cache, that of the last key that it may see."""
+def first_query_position(mask: Tensor | None, num_queries: int, num_keys: int, *, ends_at_last_query: bool) -> int:
+    """Return the position of the first query among the keys.
+
+    Args:
+        mask: boolean, (B, H, N, M); None if there is no mask.
+        num_queries: N.
+        num_keys: M.
+        ends_at_last_query: whether the last key is that of the last query, as in masks of `headwise_mask`. In other
+            masks, a static cache has unused keys after it, and the last query's key is the last one that it may see.
+    """
     if num_keys == num_queries or mask is None or mask.shape[2] != num_queries:
         return num_keys - num_queries
     if torch.compiler.is_compiling():
         raise ValueError("a scheme and a cache cannot be compiled together: generate with disable_compile=True")
-    return num_keys - 1 if num_queries == 1 else int(mask[:, :, 0].flatten(0, 1).any(dim=0).nonzero().max())
+    if ends_at_last_query:
+        return num_keys - num_queries
+    visible = mask[:, :, -1].flatten(0, 1).any(dim=0).nonzero()
+    last = int(visible.max()) if len(visible) else num_keys - 1  # no text has a token at the last position
+    return max(0, last - num_queries + 1)
+
+
+def slice_rows(options: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
+    """Return the options of `attend` for a range of the queries."""
+    rows = {
+        name: x if x is None or x.shape[2] == 1 else x[:, :, start:stop]
+        for name, x in options.items()
+        if name in ("mask", "position_bias")
+    }
+    return {**options, **rows, "offset": options["offset"] + start}
+
+
+def padded_rows(padding: Tensor, attention_mask: Tensor | None) -> tuple[int, int] | None:
+    """Return the range of positions with a padding token before a real one in some text, or None if there is none.
+
+    Args:
+        padding: True for real tokens, (B, N).
+        attention_mask: the mask that `padding` comes from. All layers get the same mask, which stores the result,
+            because reading it synchronizes a GPU.
+    """
+    if torch.compiler.is_compiling():
+        return None
+    version = None if attention_mask is None or attention_mask.is_inference() else attention_mask._version
+    cached_version, rows = getattr(attention_mask, "_headwise_padded_rows", (-1, None))
+    if cached_version != version:
+        followed_by_real = padding.flip(1).cumsum(dim=1).flip(1) > 0
+        positions = (followed_by_real & ~padding).any(dim=0).nonzero()
+        rows = (int(positions.min()), int(positions.max()) + 1) if len(positions) else None
+        if attention_mask is not None:
+            attention_mask._headwise_padded_rows = (version, rows)  # type: ignore[attr-defined]
+    return rows
 
 
 def real_tokens(key_padding: Tensor | None, mask: Tensor | None, batch_size: int) -> Tensor | None:

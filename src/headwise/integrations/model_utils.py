@@ -13,13 +13,19 @@ CROSS_ATTENTION_NAMES = {"encoder_attn", "EncDecAttention", "crossattention", "c
 
 
 class UnsupportedAttentionError(ValueError):
-    """Raised for a model whose attention does not go through transformers' `AttentionInterface`."""
+    """Raised for a model whose attention headwise cannot compute or record.
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(
-            f"the attention of {type(model).__name__} does not go through transformers' AttentionInterface, so the "
-            "model cannot be retrofitted, and can be guided only with guiding(…, output_attentions=True)"
+    Args:
+        module: the model or layer.
+        reason: what it does; by default, its attention does not go through transformers' `AttentionInterface`.
+    """
+
+    def __init__(self, module: nn.Module, reason: str | None = None) -> None:
+        reason = reason or (
+            "computes attention that does not go through transformers' AttentionInterface, so the model cannot be "
+            "retrofitted, and can be guided only with guiding(…, output_attentions=True)"
         )
+        super().__init__(f"{type(module).__name__} {reason}")
 
 
 def unwrap_model(model: nn.Module) -> PreTrainedModel:
@@ -35,10 +41,23 @@ def pretrained_modules(model: nn.Module) -> list[PreTrainedModel]:
     return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
 
 
-def self_attention_modules(model: PreTrainedModel) -> list[nn.Module]:
-    """Return all modules that may compute self-attention; in an encoder-decoder model, those of the encoder."""
-    root: nn.Module = model.get_encoder() if model.config.is_encoder_decoder else model
-    return [module for name, module in root.named_modules() if not CROSS_ATTENTION_NAMES & set(name.split("."))]
+def self_attention_modules(model: PreTrainedModel, part: str | None = None) -> list[nn.Module]:
+    """Return all modules that may compute self-attention.
+
+    Args:
+        model: the model.
+        part: the part of an encoder-decoder model: `encoder` (default), `decoder` or `both`.
+    """
+    roots: list[nn.Module] = [model]
+    if model.config.is_encoder_decoder:
+        roots = [model.get_encoder()] if part in (None, "encoder", "both") else []
+        roots += [model.get_decoder()] if part in ("decoder", "both") else []
+    return [
+        module
+        for root in roots
+        for name, module in root.named_modules()
+        if not CROSS_ATTENTION_NAMES & set(name.split("."))
+    ]
 
 
 @contextmanager
@@ -84,7 +103,7 @@ def example_inputs(model: PreTrainedModel, example: Mapping[str, Any] | None) ->
 
 
 class ExampleOutput(NamedTuple):
-    """The first floating-point output of a model on an example, and the example's padding mask, if it has one."""
+    """The first floating-point output of a model on an example, and the padding mask of its tokens, if it has one."""
 
     output: Tensor
     attention_mask: Tensor | None
@@ -109,7 +128,8 @@ def run_example(model: Any, example: Mapping[str, Any] | None) -> ExampleOutput:
             "accepts as example="
         ) from error
     output = next(x for x in outputs.values() if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0)
-    return ExampleOutput(output, None if model.config.is_encoder_decoder else inputs.get("attention_mask"))
+    mask_name = "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
+    return ExampleOutput(output, inputs.get(mask_name))
 
 
 def check_same_outputs(model: nn.Module, before: ExampleOutput, after: ExampleOutput) -> None:

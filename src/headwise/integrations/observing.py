@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise.attention import Scheme, attend
+from headwise.integrations.masks import slice_rows
 from headwise.integrations.model_utils import self_attention_modules
 
 #: The attribute of a module that holds its observer.
@@ -59,19 +60,13 @@ def row_weights(
     """Return the function that computes the weights of a range of queries, given the options of `attend`."""
 
     def compute(start: int, stop: int) -> Tensor:
-        row_options = {
-            name: x if x is None or x.shape[2] == 1 else x[:, :, start:stop]
-            for name, x in options.items()
-            if name in ("mask", "position_bias")
-        }
         weights = attend(
             q[:, :, start:stop],
             k,
             v,
-            **{**options, **row_options, "offset": options["offset"] + start, "dropout": 0.0},
+            **{**slice_rows(options, start, stop), "dropout": 0.0, "backend": "reference"},
             query_padding=real[:, start:stop],
             return_weights=True,
-            backend="reference",
         ).weights
         assert weights is not None
         return weights

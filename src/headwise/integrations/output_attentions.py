@@ -64,6 +64,7 @@ def record_from_weights(weights: Tensor, mask: Tensor | None) -> LayerRecord:
         output=weights,
         received_or_deferred=real_weights.sum(dim=2),
         padding=padding,
+        causal=not bool(weights.triu(1).any()),
         scale=1.0,
         weight_norms=real_weights.square().sum(dim=3),
         weights=real_weights,

@@ -76,6 +76,25 @@ class LayerRecord:
             return self.padding
         return torch.ones(self.q.shape[0], self.q.shape[2], dtype=torch.bool, device=self.q.device)
 
+    def visible_pairs(self) -> Tensor:
+        """Return whether each query and key are real and the query may attend to the key, (B, H or 1, N, N)."""
+        n = self.real.shape[1]
+        visible = self.real[:, None, :, None] & self.real[:, None, None, :]
+        if self.causal:
+            visible = visible & torch.ones(n, n, dtype=torch.bool, device=visible.device).tril()
+        return visible if self.mask is None else visible & self.mask.expand(-1, -1, n, n)
+
+    def count_visible(self, tokens: Tensor) -> Tensor:
+        """Return how many of some tokens, (B, N) boolean, each real query may attend to, (B, H or 1, N)."""
+        tokens = tokens & self.real
+        if self.mask is not None:
+            counts = (self.mask & tokens[:, None, None]).sum(dim=-1).expand(-1, -1, tokens.shape[1])
+        elif self.causal:
+            counts = tokens.cumsum(dim=1)[:, None]
+        else:
+            counts = tokens.sum(dim=1)[:, None, None]
+        return counts * self.real[:, None]
+
     def has_neighbor(self, offset: int) -> Tensor:
         """Return whether each token is real and may attend to a real token `offset` positions later, (B, H or 1, N)."""
         n = self.real.shape[1]
@@ -116,13 +135,18 @@ class Recorder(Protocol):
 
 
 @contextmanager
-def recording(model: PreTrainedModel, recorder: Recorder) -> Iterator[None]:
+def recording(model: PreTrainedModel, recorder: Recorder, part: str | None = None) -> Iterator[None]:
     """Attach a recorder to a model's self-attention layers; use it inside `use_headwise_attention`.
+
+    Args:
+        model: the model.
+        recorder: receives the records.
+        part: the part of an encoder-decoder model: `encoder` (default), `decoder` or `both`.
 
     Raises:
         RuntimeError: the model has a recorder already.
     """
-    modules = self_attention_modules(model)
+    modules = self_attention_modules(model, part)
     others = [module.__dict__.get(RECORDER) for module in modules]
     if any(other is not None and not getattr(other, "is_closed", False) for other in others):
         raise RuntimeError(f"{type(model).__name__} is already guided: pass all guides to one guiding(…)")

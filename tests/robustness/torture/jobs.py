@@ -93,7 +93,8 @@ def build_jobs(data: "Data") -> dict[str, Job]:
     translation = (
         "--source", "en", "--target", "de", "--model", "small", "--layers", 1, "--heads", 2, "--head-dim", 32,
         "--feedforward", 64, "--dropout", 0.0, "--vocabulary", 300, "--batch-size", 800, "--warmup", 40,
-        "--max-length", 16, "--early-stopping-patience", 99, "--beams", 2, "--steps", 30, "--average", 3, "--scheme", "rpr",
+        "--max-length", 16, "--early-stopping-patience", 99, "--beams", 2, "--steps", 30, "--average", 3,
+        "--scheme", "rpr",
     )  # fmt: skip
     simulation = ("--titles", data.titles, "--impressions", 3000, "--users", 300, "--candidates", 10, "--past", 3)
     study = partial(Job, begins="study.yaml", outcome=read_study, is_study=True)

@@ -1,6 +1,5 @@
 """The model card of a run, rendered from `card.md.jinja`."""
 
-import json
 import math
 import re
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
 from jinja2 import Environment, StrictUndefined
 
+from headwise.small_files import read_json
 from headwise.tasks.hub import PREFIX
 from headwise.training.core.report import CONFUSION_MATRIX, RELIABILITY
 from headwise.training.core.result_tables import (
@@ -145,7 +145,7 @@ def read_license(card: Path) -> str:
 def read_original_name(directory: Path) -> str:
     """Return the name of a model in its `config.json`; empty if there is none."""
     try:
-        name = json.loads((directory / "config.json").read_text(encoding="utf-8")).get("_name_or_path")
+        name = read_json(directory / "config.json").get("_name_or_path")
     except (OSError, ValueError, AttributeError):
         return ""
     return name if isinstance(name, str) else ""

@@ -4,7 +4,6 @@ Every rate is tried with the initial weights of the run and at most `TRIAL_STEPS
 The trials are stored in `tuning.json` one by one, so that an interrupted search continues with the next one.
 """
 
-import json
 import logging
 import math
 from collections.abc import Callable
@@ -29,6 +28,7 @@ TRIAL_STEPS = 500
 def tune_learning_rate(
     default: float, metric: str, run_trial: Callable[[float], dict[str, float]], out_dir: Path
 ) -> dict[str, Any]:
+from headwise.small_files import read_json
     """Try several learning rates and return the contents of `tuning.json`.
 
     All processes of a distributed run call this function.
@@ -93,7 +93,7 @@ def read_tuning(out_dir: Path) -> dict[str, Any] | None:
     path = out_dir / TUNING
     if not path.is_file():
         return None
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    record: dict[str, Any] = read_json(path)
     return record
 
 

@@ -1,0 +1,108 @@
+"""Loading of retrofitted models with transformers' own classes.
+
+The configuration of a retrofitted model has an entry `headwise`, which describes its schemes. After `import headwise`,
+every transformers model that is built from such a configuration gets its schemes before its weights are loaded, so that
+`AutoModel….from_pretrained`, `pipeline` and all other ways to load a model work as usual. transformers has no extension
+point for this, so `PreTrainedModel.post_init` is wrapped. Other models are not affected.
+
+Without headwise, a retrofitted model must not be loaded without its schemes. Its configuration therefore requests the
+attention implementation `headwise`, and a fusion of modules whose name is an error message. transformers refuses to
+load a model with an implementation or a fusion that it does not know.
+
+PEFT loads an adapter with schemes into a model without schemes, and drops them. `PeftModel.load_adapter` is wrapped to
+refuse this.
+"""
+
+import functools
+import logging
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from headwise._import_hooks import Callback, call_after_import
+
+logger = logging.getLogger(__name__)
+
+#: The entry of a model's configuration that describes its schemes.
+CONFIG_ENTRY = "headwise"
+
+#: The name of our attention implementation in transformers.
+ATTN_IMPLEMENTATION = "headwise"
+
+#: The name of the submodule that holds a layer's position scheme.
+SCHEME = "headwise_scheme"
+
+#: The name of a fusion that only headwise knows. transformers prints "Unknown fusion type: …" without headwise.
+FUSION = "headwise (the model has position schemes: install headwise, and import it before loading the model)"
+
+
+def register_scheme_loading() -> None:
+    """Make transformers and PEFT load schemes, now or when their modules are loaded.
+
+    A failure is logged, because it must not break the import of transformers, which then refuses retrofitted models.
+    """
+    for name, register in CALLBACKS.items():
+        call_after_import(name, functools.partial(_log_errors, register))
+
+
+def _log_errors(register: Callback, module: ModuleType) -> None:
+    try:
+        register(module)
+    except Exception:
+        logger.warning("headwise cannot load retrofitted models with %s", module.__name__, exc_info=True)
+
+
+def _register_attention(module: ModuleType) -> None:
+    module.AttentionInterface.register(ATTN_IMPLEMENTATION, _attention_forward)
+    model_class = module.PreTrainedModel
+    post_init = model_class.post_init
+
+    @functools.wraps(post_init)
+    def attach_and_post_init(self: Any) -> None:
+        if getattr(self.config, CONFIG_ENTRY, None) is not None:
+            import_module("headwise.integrations.scheme_config").attach_from_config(self)
+        post_init(self)
+
+    model_class.post_init = attach_and_post_init
+
+
+def _register_masks(module: ModuleType) -> None:
+    module.AttentionMaskInterface.register(ATTN_IMPLEMENTATION, _mask)
+
+
+def _register_fusion(module: ModuleType) -> None:
+    module._FUSION_REGISTRY[FUSION] = module.ModuleFusionSpec()  # never used: the configuration turns it off
+
+
+def _check_adapters(module: ModuleType) -> None:
+    load_adapter = module.PeftModel.load_adapter
+
+    @functools.wraps(load_adapter)
+    def load_and_check(self: Any, model_id: Any, adapter_name: str, *args: Any, **kwargs: Any) -> Any:
+        result = load_adapter(self, model_id, adapter_name, *args, **kwargs)
+        has_schemes = any(SCHEME in layer._modules for layer in self.modules())
+        if SCHEME in (getattr(self.peft_config[adapter_name], "modules_to_save", None) or ()) and not has_schemes:
+            raise ValueError(
+                f"the adapter {model_id} contains position schemes, which the model does not have: call "
+                "headwise.retrofit with the options of the adapter's training before loading the adapter"
+            )
+        return result
+
+    module.PeftModel.load_adapter = load_and_check
+
+
+def _attention_forward(*args: Any, **kwargs: Any) -> Any:
+    return import_module("headwise.integrations.hf_attention").headwise_attention_forward(*args, **kwargs)
+
+
+def _mask(*args: Any, **kwargs: Any) -> Any:
+    return import_module("headwise.integrations.masks").headwise_mask(*args, **kwargs)
+
+
+#: What to do when a module is imported.
+CALLBACKS: dict[str, Callback] = {
+    "transformers.modeling_utils": _register_attention,
+    "transformers.masking_utils": _register_masks,
+    "transformers.fusion_mapping": _register_fusion,
+    "peft.peft_model": _check_adapters,
+}

@@ -1,0 +1,69 @@
+"""Attention layers with a position scheme.
+
+A scheme is a submodule of its layer. The layer gets a configuration of its own, in which the attention implementation
+is headwise's, so that `set_attn_implementation` of the model does not drop the scheme.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedConfig
+
+from headwise._scheme_loading import ATTN_IMPLEMENTATION, SCHEME
+from headwise.attention import Scheme
+from headwise.integrations.model_utils import UnsupportedAttentionError
+
+#: The attribute of a layer with a scheme that holds the configuration of its model.
+_MODEL_CONFIG = "_headwise_model_config"
+
+
+def attach_scheme(layer: Any, scheme: Scheme) -> None:
+    """Add a scheme to an attention layer.
+
+    Raises:
+        UnsupportedAttentionError: the layer has no configuration.
+    """
+    if not isinstance(getattr(layer, "config", None), PreTrainedConfig):
+        raise UnsupportedAttentionError(layer, "has no configuration, so it cannot get a position scheme")
+    layer.add_module(SCHEME, scheme)
+    layer.__dict__[_MODEL_CONFIG] = layer.config
+    layer.config = copy.copy(layer.config)
+    layer.config._attn_implementation_internal = ATTN_IMPLEMENTATION
+
+
+def detach_scheme(layer: Any) -> None:
+    """Remove the scheme of an attention layer."""
+    delattr(layer, SCHEME)
+    layer.config = layer.__dict__.pop(_MODEL_CONFIG)
+
+
+def get_scheme(layer: nn.Module) -> Scheme | None:
+    """Return the scheme of a layer, or None. PEFT's `modules_to_save` wraps schemes and trains copies of them."""
+    module: Any = layer._modules.get(SCHEME)
+    if module is None or isinstance(module, Scheme):
+        return module
+    is_active = module.active_adapters and not module.disable_adapters
+    return module.modules_to_save[module.active_adapters[0]] if is_active else module.original_module  # type: ignore[no-any-return]
+
+
+def model_attn_implementation(layer: nn.Module) -> str:
+    """Return the attention implementation of the model that a layer belongs to, which builds the masks."""
+    config: Any = layer.__dict__.get(_MODEL_CONFIG, getattr(layer, "config", None))
+    return getattr(config, "_attn_implementation", None) or ATTN_IMPLEMENTATION
+
+
+def layers_with_scheme(model: nn.Module) -> list[nn.Module]:
+    """Return the attention layers of a model that have a scheme."""
+    return [module for module in model.modules() if SCHEME in module._modules]
+
+
+def scheme_modules(model: nn.Module) -> Iterator[Scheme]:
+    """Return the schemes that `retrofit` added. Those of headwise's own models are not among them."""
+    return (scheme for layer in layers_with_scheme(model) if (scheme := get_scheme(layer)) is not None)
+
+
+def scheme_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that `retrofit` added, for a separate optimizer group."""
+    return [parameter for scheme in scheme_modules(model) for parameter in scheme.parameters()]

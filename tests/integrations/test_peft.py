@@ -1,0 +1,106 @@
+"""Schemes and PEFT: training, saving and loading, whichever was added first."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+import headwise as hw
+from headwise._scheme_loading import SCHEME
+from tests.integrations.tiny_models import build_batch, build_model, randomize_schemes, run_model
+
+peft: Any = pytest.importorskip("peft")
+
+
+def add_lora(model: Any, **options: Any) -> Any:
+    return peft.get_peft_model(model, peft.LoraConfig(target_modules=["query"], r=2, **options))
+
+
+def build_scheme_first() -> Any:
+    return add_lora(hw.retrofit(build_model("bert")), modules_to_save=[SCHEME, "classifier"])
+
+
+def build_lora_first() -> Any:
+    return hw.retrofit(add_lora(build_model("bert"), modules_to_save=["classifier"]))
+
+
+BUILDS = {"scheme-first": build_scheme_first, "lora-first": build_lora_first}
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+def test_schemes_are_trained_and_saved_with_the_adapter(build: Any, tmp_path: Path) -> None:
+    model, inputs = build().train(), build_batch()
+    parameters = hw.scheme_parameters(model)
+    assert len(parameters) == 6
+    before = [parameter.detach().clone() for parameter in parameters]
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 1.0)
+    for _ in range(2):  # v has no gradient while w is 0
+        optimizer.zero_grad()
+        model(**inputs).logits.square().sum().backward()
+        optimizer.step()
+    assert not any(torch.equal(x, y) for x, y in zip(parameters, before, strict=True))
+    randomize_schemes(model)
+    model.save_pretrained(tmp_path)
+    loaded = peft.PeftModel.from_pretrained(hw.retrofit(build_model("bert")), tmp_path)
+    assert torch.equal(run_model(loaded, inputs), run_model(model, inputs))
+    torch.testing.assert_close(hw.scheme_parameters(loaded), parameters)
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+def test_an_adapter_with_schemes_is_refused_by_a_model_without(build: Any, tmp_path: Path) -> None:
+    build().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"call headwise\.retrofit .* before loading the adapter"):
+        peft.PeftModel.from_pretrained(build_model("bert"), tmp_path)
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+def test_merged_models_are_saved_and_loaded(build: Any, tmp_path: Path) -> None:
+    model, inputs = build(), build_batch()
+    randomize_schemes(model)
+    expected = run_model(model, inputs)
+    merged = model.merge_and_unload()
+    torch.testing.assert_close(run_model(merged, inputs), expected)
+    merged.save_pretrained(tmp_path)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    torch.testing.assert_close(run_model(loaded, inputs), expected)
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+def test_adapters_can_be_disabled(build: Any) -> None:
+    """Without the adapter, the scheme is the one from before training, which leaves the outputs unchanged."""
+    model, inputs = build(), build_batch()
+    expected = run_model(build_model("bert"), inputs)
+    randomize_schemes(model)
+    assert not torch.allclose(run_model(model, inputs), expected, atol=1e-4)
+    with model.disable_adapter():
+        torch.testing.assert_close(run_model(model, inputs), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_adapters_of_transformers_save_schemes(tmp_path: Path) -> None:
+    model, inputs = build_model("bert"), build_batch()
+    model.add_adapter(peft.LoraConfig(target_modules=["query"], r=2))
+    hw.retrofit(model)
+    randomize_schemes(model)
+    model.save_pretrained(tmp_path)
+    loaded: Any = hw.retrofit(build_model("bert"))
+    loaded.load_adapter(tmp_path)
+    assert torch.equal(run_model(loaded, inputs), run_model(model, inputs))
+
+
+def test_removed_schemes_are_not_saved(tmp_path: Path) -> None:
+    model, inputs = build_lora_first(), build_batch()
+    hw.remove_scheme(model)
+    model.save_pretrained(tmp_path)
+    loaded = peft.PeftModel.from_pretrained(build_model("bert"), tmp_path)
+    torch.testing.assert_close(run_model(loaded, inputs), run_model(model, inputs))
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+def test_save_adapter_saves_the_trained_schemes(build: Any, tmp_path: Path) -> None:
+    model = build()
+    randomize_schemes(model)
+    hw.save_adapter(model, tmp_path)
+    loaded = hw.load_adapter(build_model("bert"), tmp_path)
+    torch.testing.assert_close(hw.scheme_parameters(loaded), hw.scheme_parameters(model))
