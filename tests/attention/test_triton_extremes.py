@@ -46,7 +46,7 @@ def formula(scheme: DistanceAware, inputs: list[Tensor], causal: bool) -> tuple[
         pytest.param(ISSUE, 150, False, False, id="issue"),
         pytest.param(ISSUE, 150, True, True, id="issue-received-causal"),
         pytest.param(ISSUE, 30, True, False, id="issue-single-tile"),
-        pytest.param(SWEEP, 400 if GPU else 70, False, False, id="sweep"),
+        pytest.param(SWEEP if GPU else SWEEP[::3], 400 if GPU else 70, False, False, id="sweep"),
     ],
 )
 def test_extreme_heads(

@@ -39,10 +39,11 @@ NUM_REGIONS = tl.constexpr(5)
 
 
 class HeadParams(NamedTuple):
-    """Parameters of F for one head. Without distance, w, v, c and a are 0."""
+    """Parameters of F for one head. Without distance, all but the last four are 0."""
 
     w: Any
-    v: Any
+    shift: Any  # e^(shift − w|i−j|) times start is a · e^(−w|i−j|)
+    start: Any
     c: Any
     a: Any
     far_factor: Any  # F at large distances
@@ -105,10 +106,13 @@ def load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT: tl.constex
         far_factor = tl.where(w > 0.0, reciprocal(c, OPT.fast), 0.0)
         has_large_scores = (w > 0.0) & (v > MAX_V)
         is_steep = has_large_scores | (tl.abs(w) > MAX_W)
-        return HeadParams(w, v, c, a, far_factor, far_distance, is_steep, has_large_scores)
+        # c · e^(v − w|i−j|) has a small exponent, and is exact, where F changes and scores are large.
+        is_shifted = has_large_scores & (w > 0.01)
+        shift, start = tl.where(is_shifted, v, 0.0), tl.where(is_shifted, c, a)
+        return HeadParams(w, shift, start, c, a, far_factor, far_distance, is_steep, has_large_scores)
     # A softcap is not linear: all scores with a clipped table are then looked up pair by pair.
     far_distance = 1 << 30 if OPT.softcap and OPT.relative_scores else max_offset
-    return HeadParams(0.0, 0.0, 0.0, 0.0, scale * LOG2E, far_distance, False, False)
+    return HeadParams(0.0, 0.0, 0.0, 0.0, 0.0, scale * LOG2E, far_distance, False, False)
 
 
 @triton.jit
@@ -140,9 +144,8 @@ def distance_factors(tile_i, tile_j, i0, j0, head, REGION: tl.constexpr, OPT: tl
             gap = j0 - i0 - (OPT.block_n - 1)
             e = head.a * decay(head.w, gap) * decay(head.w, OPT.block_n - 1 - tile_i) * decay(head.w, tile_j)
         else:
-            # c · e^(v − w|i−j|), whose exponent is small, and exact, where F changes
-            exponent = head.v - head.w * pair_distance(tile_i, tile_j, i0, j0)
-            e = head.c * tl.exp2(tl.minimum(exponent * LOG2E, 100.0))
+            exponent = head.shift - head.w * pair_distance(tile_i, tile_j, i0, j0)
+            e = head.start * tl.exp2(tl.minimum(exponent * LOG2E, 100.0))
         f = reciprocal(head.c + e, OPT.fast)
     else:
         e, f = 0.0, head.far_factor
