@@ -1,6 +1,6 @@
-"""Reading of files with limits: regular files, lines of bounded length, JSON and YAML of bounded size and depth.
+"""Reading of data files with limits: regular files, lines of bounded length, JSON of bounded depth.
 
-All readers of headwise use these functions, so that the memory that a file takes depends on the limits and not on the
+All readers of data use these functions; `small_files` reads configurations. Both are bounded, so that the memory that a file takes depends on the limits and not on the
 file. A file that exceeds a limit raises a `UserError`.
 """
 
@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-import yaml
-
 from headwise.errors import UserError
 
 #: The environment variable that sets the limit of a line.
@@ -23,9 +21,7 @@ LINE_LIMIT_VARIABLE = "HEADWISE_MAX_LINE_BYTES"
 DEFAULT_LINE_LIMIT = 2**24
 MAX_COUNTED_BYTES = 2**32  # of a line that is too long, whose length is reported
 
-MAX_JSON_BYTES = 2**26  # of a file that is one JSON value
-MAX_YAML_BYTES = 2**20
-MAX_NESTING = 100  # of JSON and YAML
+MAX_NESTING = 100  # of JSON
 
 #: Compressed parts of Parquet files and archives may be larger than this only up to a ratio.
 MAX_RATIO_FREE_BYTES = 2**28
@@ -182,31 +178,6 @@ def read_lines(path: Path) -> Iterator[str]:
     return iter(LineReader(path))
 
 
-def read_text(path: Path, max_bytes: int) -> str:
-    """Read a UTF-8 text file of bounded size.
-
-    Raises:
-        UserError: The file does not exist, is larger, or is not UTF-8.
-    """
-    with open_regular(path) as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise UserError(f"{path}: larger than {max_bytes:,} bytes, the limit for this file")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 (byte {error.start + 1}); save the file as UTF-8") from None
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file of bounded size and depth.
-
-    Raises:
-        UserError: The file does not exist or is invalid.
-    """
-    return parse_json(read_text(path, MAX_JSON_BYTES), str(path))
-
-
 def parse_json(text: str, location: str) -> Any:
     """Parse JSON of bounded depth.
 
@@ -246,60 +217,3 @@ def is_nested_deeper(value: Any, depth: int) -> bool:
         items = (item for parent in level for item in (parent.values() if isinstance(parent, dict) else parent))
         level = [item for item in items if isinstance(item, list | dict)]
     return bool(level)
-
-
-class YamlLoader(yaml.SafeLoader):
-    """A safe loader of bounded depth, without aliases, whose contents could grow exponentially."""
-
-    depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        mark = self.peek_event().start_mark
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="aliases (*) are not supported", problem_mark=mark)
-        if self.depth >= MAX_NESTING:
-            raise yaml.MarkedYAMLError(problem=f"nested more than {MAX_NESTING} levels deep", problem_mark=mark)
-        self.depth += 1
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self.depth -= 1
-
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except (ValueError, OverflowError):  # numbers with too many digits, dates that do not exist
-            problem = f"invalid value {str(node.value)[:40]!r}"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
-
-
-def read_yaml(path: Path) -> Any:
-    """Read a YAML file of bounded size and depth.
-
-    Raises:
-        UserError: The file does not exist or is invalid.
-    """
-    return parse_yaml(read_text(path, MAX_YAML_BYTES), str(path))
-
-
-def parse_yaml(text: str, location: str) -> Any:
-    """Parse YAML of bounded depth.
-
-    Args:
-        text: The YAML document.
-        location: The file, for messages.
-
-    Raises:
-        UserError: It is not YAML, is nested too deeply, or has an alias or an invalid value.
-    """
-    try:
-        loader = YamlLoader(text)
-        try:
-            return loader.get_single_data()
-        finally:
-            loader.dispose()
-    except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        line = "" if mark is None else f", line {mark.line + 1}"
-        reason = "" if problem is None else f": {problem}"
-        raise UserError(f"{location}{line}: not valid YAML{reason}") from None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import UserError
+from headwise.small_files import read_json
 from headwise.training.core import run_dir
 from headwise.training.core.distributed import main_process_only, state
 from headwise.training.core.verdict import LOWER_IS_BETTER
@@ -28,7 +29,6 @@ TRIAL_STEPS = 500
 def tune_learning_rate(
     default: float, metric: str, run_trial: Callable[[float], dict[str, float]], out_dir: Path
 ) -> dict[str, Any]:
-from headwise.small_files import read_json
     """Try several learning rates and return the contents of `tuning.json`.
 
     All processes of a distributed run call this function.
