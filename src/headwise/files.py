@@ -1,7 +1,7 @@
 """Reading of data files with limits: regular files, lines of bounded length, JSON of bounded depth.
 
-All readers of data use these functions; `small_files` reads configurations. Both are bounded, so that the memory that a file takes depends on the limits and not on the
-file. A file that exceeds a limit raises a `UserError`.
+All readers of data use these functions; `small_files` reads configurations. The memory that a file takes depends on the
+limits and not on the file. A file that exceeds a limit raises a `UserError`.
 """
 
 import gzip
