@@ -99,8 +99,8 @@ def test_a_cached_call_reads_the_parameters_of_now() -> None:
     layer, tensors = DistanceAware(HEADS).to(DEVICE), inputs(LENGTH, LENGTH)
     run(tensors, layer)
     with torch.no_grad():
-        layer.w.fill_(-0.7)
-        layer.v.fill_(0.4)
+        for parameter in layer.parameters():
+            parameter.fill_(-0.7)
     cached = run(tensors, layer)
     expected = attend(*tensors, scheme=layer, backend="reference")
     torch.testing.assert_close(cached[0], expected.detach(), rtol=1e-2, atol=1e-2)
@@ -137,7 +137,7 @@ def test_gradients_do_not_depend_on_the_layout_of_the_outputs_gradient() -> None
         grads.append(torch.autograd.grad(output, [*tensors, *layer.parameters()], d_output))
     for other in grads[1:]:
         for expected, actual in zip(grads[0], other, strict=True):
-            torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)  # the order of sums may differ
 
 
 def test_saved_tensors_may_be_copied() -> None:

@@ -89,8 +89,9 @@ class CachedCall:
     def _bind_backward(self, d_output: Tensor) -> list[BoundLaunch]:
         needs = frozenset(DIFFERENTIABLE[: 5 if self.has_distance else 3])
         launches = self.plan.launches(backward_launches, d_output, None, False, False, needs)
-        names = ("dkv",) if self.plan.single_tile_backward else ("dq", "dkv")
-        names = ("dq", "prefix_sums", "dkv") if self.plan.sum_far_keys else names
+        names = ["dkv"] if self.plan.single_tile_backward else ["dq", "dkv"]
+        if self.plan.sum_far_keys:
+            names.insert(1, "prefix_sums")
         return [bind(launches[name], BACKWARD_TENSORS) for name in names]
 
 

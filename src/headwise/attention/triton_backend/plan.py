@@ -310,7 +310,7 @@ class Plan:
     @property
     def is_short(self) -> bool:
         """Whether one loop over all keys is faster than one per region, for distance-aware attention."""
-        return max(self.n, self.m) <= MAX_SHORT_LENGTH
+        return bool(max(self.n, self.m) <= MAX_SHORT_LENGTH)
 
     @cached_property
     def sum_far_keys(self) -> bool:
