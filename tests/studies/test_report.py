@@ -3,13 +3,15 @@
 import csv
 import io
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from headwise.studies.analysis import Analysis, analyze
-from headwise.studies.report import print_analysis, write_report
+from headwise.studies.report import guide_terms, print_analysis, read_curves, write_report
 from tests.studies.simulated import regression_runs, simulate_runs
 
 
@@ -61,3 +63,11 @@ def test_csv_names_the_control_of_each_method(tmp_path: Path) -> None:
         "roberta": "bert",
         "roberta+mdg": "roberta",
     }
+
+
+def test_curves_show_the_task_loss_and_the_guide_separately() -> None:
+    logs = [{"epoch": 1.0, "loss": 2.0, "task_loss": 1.5, "guide/First": 5.0, "guide/First/weight": 0.1}]
+    method: Any = SimpleNamespace(results={0: SimpleNamespace(metrics={"history": logs})})
+    assert read_curves(method, "loss") == [[(1.0, 1.5)]]
+    assert guide_terms(method) == {"guide/First"}
+    assert read_curves(method, "guide/First") == [[(1.0, 5.0)]]

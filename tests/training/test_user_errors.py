@@ -129,7 +129,9 @@ def test_invalid_config_files(tmp_path: Path, headwise: Headwise) -> None:
 
 
 def test_options_override_the_config_file(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
-    config = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1, seed=3, dropout=0.0)
+    settings: dict[str, Any] = {"learning_rate": 0.01, "batch_size": 16, "epochs": 1, "warmup_steps": 0.1}
+    sizes: dict[str, Any] = {"heads": 2, "head_dim": 8, "word_dim": 16, "early_stopping_patience": 3}
+    config = TextConfig(data=(str(reviews),), seed=3, dropout=0.0, **settings, **sizes)
     (tmp_path / "run.yaml").write_text(config.to_yaml())
     options = ("--config", tmp_path / "run.yaml", "--out", tmp_path / "run")
     assert headwise("train", *options, "--seed", 0, "--dropout", 0.2)[0] == 0  # the default values
