@@ -89,7 +89,7 @@ def test_extreme_heads(
         baseline_error = (same_precision.double() - expected).abs().amax(1)
         num_terms = n * n if index >= len(exact) - 2 else 1  # gradients of w and v are sums over all pairs
         rounding = torch.finfo(torch.float32).eps * (8 + lse_size)
-        floor = num_terms**0.5 * rounding * expected.abs().amax(1)
+        floor = num_terms**0.5 * rounding * expected.abs().amax(1) + 1e-13  # float64 rounds smaller gradients to 0
         failed = (error > 3 * baseline_error + floor).nonzero().flatten().tolist()
         details = [
             (heads[h], error[h].item(), baseline_error[h].item(), expected[h].abs().max().item()) for h in failed
