@@ -14,7 +14,7 @@ q, k, v = (torch.randn(1, heads, n, 64, requires_grad=True) for _ in range(3))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 extras = dict(return_received=received, return_weight_norms=received, return_lse=received)
 result = hw.attend(q, k, v, scheme=scheme, backend="blockwise", **extras)
-sum(x.square().sum() for x in (result if received else (result,))).backward()
+sum(x.square().sum() for x in (result if received else (result,)) if x is not None).backward()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

@@ -53,7 +53,8 @@ class Rotary(Scheme):
         angles = positions[:, None] * self.base**-exponents
         first, second = x.to(dtype).chunk(2, dim=-1)
         cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+        rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+        return rotated.to(x.dtype) if x.is_cuda else rotated  # GPU kernels use the precision of their inputs
 
     def extra_repr(self) -> str:
         return f"head_dim={self.head_dim}, base={self.base}"
