@@ -144,11 +144,14 @@ def test_operators_pass_opcheck(name: str) -> None:
     relative_q = None if terms.biases is None else terms.relative_q
     tensors = (terms.content_q, terms.k, v, relative_q, terms.key_table, terms.value_table)
     coefficients = None if terms.coefficients is None else terms.coefficients(8).float()
-    masks = (None, None, torch.ones(2, 7, dtype=torch.bool), None, torch.tensor(3))
-    scale, offset, causal, dropout = 0.5, 1, True, 0.2
+    bias, sinks = None, torch.zeros(HEADS)
+    masks = (None, torch.ones(2, 7, dtype=torch.bool), None, torch.tensor(3))
+    scale, softcap, offset, causal, window, dropout = 0.5, 2.0, 1, True, (3, -1), 0.2
     table = (terms.table_start, terms.is_full_table)
-    options = (scale, offset, causal, *table, terms.adjust, terms.rectify, dropout, *[True] * len(RETURN_ALL))
-    arguments = (*tensors, coefficients, *masks, *options)
+    returned = [True] * len(RETURN_ALL)
+    options = (scale, softcap, offset, causal, *window, *table, terms.adjust, terms.rectify, dropout, *returned)
+    arguments = (*tensors, coefficients, bias, sinks, *masks, *options)
     torch.library.opcheck(operators.forward, arguments)
     results = operators.forward(*arguments)
-    torch.library.opcheck(operators.backward, (*arguments, False, results[1], *results))
+    needs_grad = [x is not None for x in (*tensors, coefficients, bias, sinks)]
+    torch.library.opcheck(operators.backward, (*arguments, needs_grad, results[1], *results))
