@@ -104,8 +104,8 @@ def headwise_attention_forward(
             weights = record.weights if needs_weights else None
             return record.output.transpose(1, 2).contiguous(), weights
         if scheme is not None or needs_weights:
-            results: Any = attend(call.q, call.k, call.v, **call.options, return_weights=needs_weights)
-            output, weights = results if needs_weights else (results, None)
+            result: Any = attend(call.q, call.k, call.v, **call.options, return_weights=needs_weights)
+            output, weights = (result.output, result.weights) if needs_weights else (result, None)
             return output.transpose(1, 2).contiguous(), weights
     sdpa_output: tuple[Tensor, None] = sdpa_attention_forward(
         module,
