@@ -89,7 +89,7 @@ def test_parquet_files_and_long_rows_do_not_fill_the_memory(tmp_path: Path) -> N
     assert errors[0] == ""
     expected = f"{tmp_path / 'long.parquet'}, row 2: column 'text' has 20,000,000 bytes, at most 16,777,216 are allowed"
     assert errors[1].startswith(expected)
-    assert errors[2].startswith(f"{tmp_path / 'bomb.parquet'}: column 'text' has 300,0")
+    assert errors[2].startswith(f"{tmp_path / 'bomb.parquet'}: row group 1 has 300,0")
     assert "times; at most 100 times are allowed" in errors[2]
     assert errors[3] == ""
     assert growth < 200

@@ -145,7 +145,7 @@ def test_constant_scores_rank_relevant_candidates_last() -> None:
     assert make_task("ranking").metrics(np.zeros(4), rows)["mrr"] == 0.25
 
 
-@pytest.mark.parametrize("label_type", [name for name in get_args(LabelType) if name != "clicks"])
+@pytest.mark.parametrize("label_type", [name for name in get_args(LabelType) if name not in ("clicks", "translation")])
 def test_the_primary_metric_is_a_function_of_sums(label_type: LabelType) -> None:
     scores, rows = random_predictions(label_type, 40, 1)
     values = make_task(label_type).metrics(scores, rows)

@@ -113,13 +113,13 @@ def test_unusual_columns_are_copied_or_refused(run: Path, tmp_path: Path) -> Non
     with pytest.raises(
         UserError, match=r"a\.parquet, row 1: column 'other': expected a text, got \[\('a', 1\)\]; name"
     ):
-        predict(run, data, out, text="other")
+        predict(run, data, out, text="other", force=True)
     write_parquet(data, other=pa.array([0, 10**15], pa.timestamp("ms")))
     with pytest.raises(UserError, match=r"row 2: column 'other': the timestamp\[ms\] cannot be read"):
-        predict(run, data, out)
+        predict(run, data, out, force=True)
     (tmp_path / "a.jsonl").write_text('{"review": "a film", "other": ' + "1" * 400 + "}\n")
     with pytest.raises(UserError, match=r"--out .*out\.parquet: rows have different types .*use JSON Lines instead"):
-        predict(run, tmp_path / "a.jsonl", out)
+        predict(run, tmp_path / "a.jsonl", out, force=True)
     os.mkfifo(tmp_path / "pipe.csv")
     with pytest.raises(UserError, match="is a pipe, socket or device"):
         predict(run, tmp_path / "pipe.csv", tmp_path / "out.csv")
@@ -127,9 +127,9 @@ def test_unusual_columns_are_copied_or_refused(run: Path, tmp_path: Path) -> Non
 
 def test_a_run_yaml_that_is_nested_too_deeply_or_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("guides: " + "[" * 100_000)
-    with pytest.raises(UserError, match=r"run\.yaml, line 1: not valid YAML: nested more than 100 levels deep"):
+    with pytest.raises(UserError, match=r"run\.yaml: nested more than 100 levels deep"):
         load_config(tmp_path / "run.yaml")
     (tmp_path / "run.yaml").unlink()
     os.mkfifo(tmp_path / "run.yaml")
-    with pytest.raises(UserError, match=r"run\.yaml: is a pipe, socket or device"):
+    with pytest.raises(UserError, match=r"run\.yaml: not a regular file"):
         load_config(tmp_path / "run.yaml")

@@ -85,7 +85,7 @@ def check_compression(path: Path, metadata: pq.FileMetaData, file_size: int) -> 
         ratio = size / max(file_size, 1)
         if size > MAX_RATIO_FREE_BYTES and ratio > MAX_COMPRESSION_RATIO:
             raise UserError(
-                f"{path}: {row_group.num_rows:,} rows have {size:,} bytes, compressed {ratio:,.0f} times; at most "
+                f"{path}: row group {group + 1} has {size:,} bytes, compressed {ratio:,.0f} times; at most "
                 f"{MAX_COMPRESSION_RATIO} times are allowed"
             )
 
