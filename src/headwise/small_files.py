@@ -18,8 +18,8 @@ from headwise.errors import UserError
 MAX_JSON_BYTES, MAX_YAML_BYTES = 16 * 2**20, 2**20
 #: Levels of nested lists and mappings.
 MAX_DEPTH = 100
-#: Digits of an integer. Those of 64 bits have up to 19.
-MAX_DIGITS = 20
+#: Digits of an integer. Those of 64 bits have up to 19, the length of tokenizers without a limit (10³⁰) has 31.
+MAX_DIGITS = 100
 
 _YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

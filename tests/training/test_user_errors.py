@@ -48,7 +48,7 @@ def test_options(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) 
             "--vectors is for models trained",
         ),
         (("--data", reviews, "--vectors", tmp_path / "none.txt", *out), "none.txt"),
-        (("--config", tmp_path / "none.yaml", *out), "none.yaml: no such file"),
+        (("--config", tmp_path / "none.yaml", *out), "none.yaml: No such file or directory"),
         (("--data", reviews, "--model", bert, "--heads", 4, *out), "--heads is for models trained from scratch"),
         (("--data", reviews, "--model", bert, "--guides", "mdg", "mdg", *out), "two guides have the name"),
         (("--data", reviews, "--guides", "mdg", *out), "--guides requires a Hugging Face model"),
