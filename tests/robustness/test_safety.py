@@ -66,7 +66,7 @@ def test_from_pretrained_is_called_in_one_place() -> None:
         for path, call, name in calls()
         if name.endswith(".from_pretrained") or (name == "load" and "trust_remote_code" in ast.unparse(call))
     }
-    assert places == {"training/core/pretrained.py", "models/first_token.py", "integrations/retrofit.py"}
+    assert places == {"training/core/pretrained.py", "models/first_token.py", "integrations/saving.py"}
 
 
 def test_models_are_loaded_from_safetensors_only() -> None:
