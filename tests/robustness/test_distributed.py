@@ -1,5 +1,6 @@
 """Processes that share a run: any number of them, whole models or parts of one, and one that dies."""
 
+import json
 import os
 import signal
 import subprocess
@@ -77,7 +78,8 @@ def test_they_share_evaluation_and_prediction(launcher: Launcher, data: Path, al
         arguments = ("predict", alone, data, "--out", out / "labelled.csv")
         assert launcher.run(*arguments, processes=processes) == 0, launcher.said()
         assert launcher.said().count("Predictions are in") == 1
-        results[processes] = [(out / name).read_text() for name in ("metrics.json", "labelled.csv")]
+        metrics = json.loads((out / "metrics.json").read_text(), parse_float=lambda digits: round(float(digits), 6))
+        results[processes] = [metrics, (out / "labelled.csv").read_text()]
         assert sorted(path.name for path in out.iterdir()) == ["labelled.csv", "metrics.json"]
     assert results[1] == results[2]
 

@@ -73,7 +73,7 @@ def test_models_are_loaded_from_safetensors_only() -> None:
     loads = 0
     for path, call, name in calls():
         if name == "load_pretrained" and re.search(
-            "Model|from_pretrained|Headwise|model_class", ast.unparse(call.args[0])
+            "Model|from_pretrained|Headwise|model_class|loader", ast.unparse(call.args[0])
         ):
             loads += 1
             assert keyword(call, "use_safetensors") == "True", f"{path}: {ast.unparse(call)}"

@@ -66,8 +66,9 @@ def kill_chain(launcher: Launcher, job: Job, reference: Reference, out: Path, se
 
 
 def finished_times(out: Path) -> dict[str, int]:
-    """Return when the runs of a study have finished."""
-    return {str(path): path.stat().st_mtime_ns for path in out.glob("*/**/metrics.json")}
+    """Return when the runs of a study have finished. Directories of files that are being written are hidden."""
+    paths = [path for path in out.glob("*/**/metrics.json") if "/." not in path.relative_to(out.parent).as_posix()]
+    return {str(path): path.stat().st_mtime_ns for path in paths}
 
 
 def two_at_once(launcher: Launcher, data: Data, references: dict[int, Any], out: Path, seed: int) -> None:
