@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -22,6 +23,9 @@ from headwise.errors import UserError
 logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
+
+#: How often a lock's record is read, and the seconds in between, if its holder has not written it yet.
+HOLDER_ATTEMPTS, HOLDER_DELAY = 20, 0.05
 
 #: Error numbers of file systems that have no locks.
 UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
@@ -130,9 +134,11 @@ def _is_current(descriptor: int, lock_path: Path) -> bool:
 
 
 def _read_holder(descriptor: int) -> str:
-    """Return the holder of a lock, in words."""
-    try:
-        holder = json.loads(os.pread(descriptor, 4096, 0))
-        return f"process {int(holder['process'])} on {holder['host']!s:.64} since {holder['since']!s:.32}"
-    except (ValueError, KeyError, TypeError, OSError):
-        return "another process"
+    """Return the holder of a lock, in words. A holder that has just taken the lock may not have written its record."""
+    for _ in range(HOLDER_ATTEMPTS):
+        try:
+            holder = json.loads(os.pread(descriptor, 4096, 0))
+            return f"process {int(holder['process'])} on {holder['host']!s:.64} since {holder['since']!s:.32}"
+        except (ValueError, KeyError, TypeError, OSError):
+            time.sleep(HOLDER_DELAY)
+    return "another process"

@@ -46,7 +46,7 @@ def test_interrupted_study_is_resumed(tmp_path: Path, monkeypatch: pytest.Monkey
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    slow_worker = write_worker_script(tmp_path / "slow.py", seconds=1)
+    slow_worker = write_worker_script(tmp_path / "slow.py", seconds=5)
     with pytest.raises(KeyboardInterrupt):
         run_workers(study.study_dir, study.trials, Resources(1), study.url, slow_worker)
     thread.join()
