@@ -191,9 +191,12 @@ def bwd_dq_kernel(
                 dx = p * (dp - region_delta[:, None])
                 if OPT.store_d_scores:
                     d_scores_ptrs = d_scores + step * BLOCK_M + tile_i.to(tl.int64) * stride_d_scores_n + tile_j
+                if OPT.store_d_scores == "after-softcap":
                     tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
                 if OPT.softcap:
                     dx *= cap_derivative
+                if OPT.store_d_scores == "before-softcap":
+                    tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
                 if OPT.distance:
                     if OPT.rectify:
                         dx = tl.where(x > 0.0, dx, 0.0)

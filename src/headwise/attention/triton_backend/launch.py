@@ -53,7 +53,7 @@ class Options:
     query_padding: bool
     mask: bool
     bias: bool
-    store_d_scores: bool  # the gradient of each pair's score is stored
+    store_d_scores: str  # store the gradient of each pair's score: "after-softcap", "before-softcap" or ""
     cu_seqlens: bool
     dropout: bool
     received: bool

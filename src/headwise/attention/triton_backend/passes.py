@@ -212,7 +212,7 @@ def _reduced(plan: Plan, needs: frozenset[str]) -> dict[str, Tensor]:
 def backward_launches(
     plan: Plan, d_output: Tensor, d_bias: Tensor | None, is_shared_bias: bool, has_d_lse: bool, needs: frozenset[str]
 ) -> dict[str, Launch]:
-    store_d_scores = d_bias is not None and not is_shared_bias
+    store_d_scores = "after-softcap" if d_bias is not None and not is_shared_bias else ""
     common: dict[str, Any] = {"has_d_lse": has_d_lse, "needs": needs, **tensor_strides("do", "bhn", d_output)}
     d_scores_strides = tensor_strides("d_scores", "bhn", d_bias if store_d_scores else None)
     launches = {

@@ -160,7 +160,7 @@ class Plan:
         per_key: bool = False,
         num_queries: int = 0,
         has_d_lse: bool = False,
-        store_d_scores: bool = False,
+        store_d_scores: str = "",
         needs: frozenset[str] = frozenset(),
         **arguments: Any,
     ) -> Launch:
@@ -177,7 +177,7 @@ class Plan:
             per_key: whether blocks are blocks of keys, not of queries.
             num_queries: number of queries, if the launch covers only a chunk of them.
             has_d_lse: whether lse has a gradient.
-            store_d_scores: whether the gradient of each pair's score is stored.
+            store_d_scores: which gradient of each pair's score is stored; see `Options`.
             needs: the differentiable arguments whose gradients are needed.
             arguments: further arguments of the kernel.
         """
@@ -331,7 +331,7 @@ class Plan:
         tile: Tile,
         *,
         has_d_lse: bool = False,
-        store_d_scores: bool = False,
+        store_d_scores: str = "",
         needs: frozenset[str] = frozenset(),
     ) -> Options:
         clipped_table = self.relative_scores is not None or self.want_offset_sums

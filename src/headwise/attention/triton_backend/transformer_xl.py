@@ -117,11 +117,13 @@ def compute_gradients(
             _chunk_launches, dz, d_table_fp32, relative_q, tensors["do_ptr"], chunk_start, columns, has_d_lse,
             d_table is not None,
         )  # fmt: skip
-        run["dq"](tensors)
-        run["dense_table"](tensors)
-        if d_bias is not None:
+        if d_bias is not None:  # added to the scores after the cap
+            run["dq_after_softcap"](tensors)
             rows = d_bias[:, :, chunk_start : chunk_start + chunk_size] if d_bias.shape[2] > 1 else d_bias
             rows += d_scores.sum_to_size(rows.shape)
+        if d_bias is None or plan.softcap:
+            run["dq"](tensors)
+        run["dense_table"](tensors)
     if d_table is not None:
         torch.mul(d_table_fp32, plan.scale, out=d_table)
     return torch.stack([partial.sum((0, 2)) for partial in partials])
@@ -157,18 +159,21 @@ def _chunk_launches(
 ) -> dict[str, Launch]:
     heads, batch, chunk_size, width = dz.shape
     relative_q_strides = tensor_strides("relative_q", "bhn", relative_q)
-    dq_launch = plan.launch(
-        "bwd_dq_kernel",
-        "dq",
-        heads,
-        num_queries=chunk_size,
-        has_d_lse=has_d_lse,
-        store_d_scores=True,
-        chunk_start=chunk_start,
-        **tensor_strides("do", "bhn", do),
-        **tensor_strides("d_scores", "bhn", view_by_pair(dz, plan.m)),
-        **relative_q_strides,
-    )
+    dq_launch, dq_after_softcap_launch = [
+        plan.launch(
+            "bwd_dq_kernel",
+            "dq",
+            heads,
+            num_queries=chunk_size,
+            has_d_lse=has_d_lse,
+            store_d_scores=place,
+            chunk_start=chunk_start,
+            **tensor_strides("do", "bhn", do),
+            **tensor_strides("d_scores", "bhn", view_by_pair(dz, plan.m)),
+            **relative_q_strides,
+        )
+        for place in ("before-softcap", "after-softcap")
+    ]
     tile = plan.tile("dense_table")
     arguments: dict[str, Any] = {
         **tensor_strides("dz", "hbn", dz),
@@ -190,4 +195,5 @@ def _chunk_launches(
     }
     table_blocks = width // tile.block_m if needs_table else 0
     grid = (batch * -(-chunk_size // tile.block_n) + table_blocks, heads, 1)
-    return {"dq": dq_launch, "dense_table": Launch(kernels()["bwd_dense_table_kernel"], grid, tile, arguments)}
+    dense_table_launch = Launch(kernels()["bwd_dense_table_kernel"], grid, tile, arguments)
+    return {"dq": dq_launch, "dq_after_softcap": dq_after_softcap_launch, "dense_table": dense_table_launch}
