@@ -25,10 +25,12 @@ from headwise.studies.worker import work
 from tests.studies.fakes import fake_train
 
 def train(config, run_dir, resume):
-    with open(Path(sys.argv[1]) / "starts.txt", "a") as file:
+    starts = Path(sys.argv[1]) / "starts.txt"
+    seconds = {seconds} if starts.exists() else {first_seconds}
+    with open(starts, "a") as file:
         file.write(f"{{config.model}} {{config.seed}} {{os.getpid()}}\\n")
     run_dir.mkdir(parents=True, exist_ok=True)
-    time.sleep({seconds})
+    time.sleep(seconds)
     return fake_train(config, run_dir)
 
 end_with_parent()
@@ -38,14 +40,17 @@ work(Trials(storage, study_dir.name), study_dir, train, name=sys.argv[2], poll_s
 """
 
 
-def write_worker_script(path: Path, seconds: float) -> list[str]:
+def write_worker_script(path: Path, seconds: float, first_seconds: float | None = None) -> list[str]:
     """Write a script that works on a study with frequent heartbeats. Return its command.
 
     Args:
         path: the script's path.
         seconds: the duration of each run.
+        first_seconds: the duration of the study's first run, if it differs.
     """
-    path.write_text(SCRIPT.format(tests=str(Path(__file__).parents[2]), seconds=seconds))
+    first_seconds = seconds if first_seconds is None else first_seconds
+    tests = str(Path(__file__).parents[2])
+    path.write_text(SCRIPT.format(tests=tests, seconds=seconds, first_seconds=first_seconds))
     return [sys.executable, str(path)]
 
 
