@@ -5,9 +5,11 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from tests.short_form import select_short_form
+from tests.triton_interpreter import remember_builtins
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton's interpreter runs kernels on the CPU
+    remember_builtins()
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,14 @@ from headwise.studies.study import Study
 from headwise.studies.worker_pool import Resources, run_workers
 from tests.studies.conftest import create_study, states
 from tests.studies.postgresql import Server, why_no_server
-from tests.studies.worker_script import SOURCE, read_starts, wait_until, worker_environment, write_worker_script
+from tests.studies.worker_script import (
+    SOURCE,
+    allow_runs,
+    read_starts,
+    wait_until,
+    worker_environment,
+    write_worker_script,
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +45,24 @@ def frequent_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_study_waits_for_its_database(tmp_path: Path, server: Server, study_log: list[str]) -> None:
     study = create_study(tmp_path / "study", seeds=4, storage=server.url)
+    allow_runs(study, 0)
 
     def interrupt(num_started: int, num_outages: int) -> None:
         wait_until(lambda: len(read_starts(study)) >= num_started)
         server.stop()
-        wait_until(lambda: sum("cannot be reached" in line for line in study_log) == num_outages)
+        wait_until(lambda: sum("cannot be reached" in line for line in study_log) >= num_outages)
         server.start()
+        wait_until(lambda: sum("database is back" in line for line in study_log) >= num_outages)
 
     def interrupt_twice() -> None:
         interrupt(1, 1)
+        allow_runs(study, 3)
         interrupt(4, 2)
+        allow_runs(study, None)
 
-    thread = threading.Thread(target=interrupt_twice)
+    thread = threading.Thread(target=interrupt_twice, daemon=True)
     thread.start()
-    worker = write_worker_script(tmp_path / "worker.py", seconds=0.5)
+    worker = write_worker_script(tmp_path / "worker.py")
     run_workers(study.study_dir, study.trials, Resources(2), study.url, worker)
     thread.join()
     assert states(study) == ["finished"] * 8
@@ -70,7 +81,8 @@ def test_lost_database_is_one_line(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     study = create_study(tmp_path / "study", seeds=2, storage=server.url)
-    worker = write_worker_script(tmp_path / "worker.py", seconds=0.5)
+    allow_runs(study, 1)
+    worker = write_worker_script(tmp_path / "worker.py")
     monkeypatch.setattr(worker_pool, "WORKER_COMMAND", worker)
     monkeypatch.setattr(outages, "OUTAGE_TIMEOUT", 1.0)
 
@@ -78,7 +90,7 @@ def test_lost_database_is_one_line(
         wait_until(lambda: len(read_starts(study)) >= 2)
         server.stop()
 
-    thread = threading.Thread(target=stop_server)
+    thread = threading.Thread(target=stop_server, daemon=True)
     thread.start()
     try:
         code = main(["compare", "--resume", "--out", str(study.study_dir.path)])
@@ -93,6 +105,7 @@ def test_lost_database_is_one_line(
         server.start()
     finished = {path: path.stat().st_mtime_ns for path in (tmp_path / "study").rglob("metrics.json")}
     assert finished
+    allow_runs(study, None)
     resumed = Study.resume(study.study_dir.path)
     run_workers(resumed.study_dir, resumed.trials, Resources(1), resumed.url, worker)
     assert states(resumed) == ["finished"] * 4
@@ -127,23 +140,25 @@ def is_running(process: int) -> bool:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     study = create_study(tmp_path / "study", seeds=4)
-    worker = write_worker_script(tmp_path / "worker.py", seconds=600)
+    allow_runs(study, 0)
+    worker = write_worker_script(tmp_path / "worker.py")
     command = [sys.executable, "-c", PARENT, str(study.study_dir.path), *worker]
     parent = subprocess.Popen(command, env=worker_environment(), stderr=subprocess.DEVNULL)
     wait_until(lambda: len(read_starts(study)) == 3)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     workers = [int(process) for *_, process in read_starts(study)]
-    wait_until(lambda: not any(map(is_running, workers)), seconds=30)
+    wait_until(lambda: not any(map(is_running, workers)))
     assert states(study) == ["waiting"] * 8, "their runs are back in the queue"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_worker_ends_if_its_parent_died_before_it_started(tmp_path: Path) -> None:
     study = create_study(tmp_path / "study", seeds=1)
-    worker = write_worker_script(tmp_path / "worker.py", seconds=600)
+    allow_runs(study, 0)
+    worker = write_worker_script(tmp_path / "worker.py")
     environment = worker_environment(HEADWISE_PARENT_PROCESS=str(os.getppid()))  # not the parent of the worker
     process = subprocess.Popen([*worker, str(study.study_dir.path), "orphan"], env=environment, stderr=subprocess.PIPE)
-    process.communicate(timeout=60)
+    process.communicate()
     assert process.returncode != 0
     assert "running" not in states(study)

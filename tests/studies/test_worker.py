@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,19 +17,20 @@ from headwise.training.core.config import RunConfig
 from headwise.training.core.run_dir import write_manifest
 from tests.studies.conftest import create_study, states, two_method_runs
 from tests.studies.fakes import fake_train
-from tests.studies.worker_script import read_starts, wait_until, worker_environment, write_worker_script
+from tests.studies.worker_script import allow_runs, read_starts, wait_until, worker_environment, write_worker_script
 
 
 def test_worker_killed_during_a_run(tmp_path: Path, storage: str | None) -> None:
     study = create_study(tmp_path / "study", seeds=3, storage=storage)
-    command = [*write_worker_script(tmp_path / "worker.py", seconds=0.7), str(study.study_dir.path)]
+    allow_runs(study, 0)
+    command = [*write_worker_script(tmp_path / "worker.py", heartbeat_timeout=2), str(study.study_dir.path)]
     environment = worker_environment(HEADWISE_STORAGE=study.url)
     first, second = (subprocess.Popen([*command, name], env=environment) for name in ("first", "second"))
     wait_until(lambda: str(first.pid) in {pid for *_, pid in read_starts(study)})
-    time.sleep(0.1)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    assert second.wait(120) == 0
+    allow_runs(study, None)
+    assert second.wait() == 0
     statuses = study.trials.statuses()
     assert [status.state for status in statuses] == ["finished"] * 6, "no run is lost"
     assert sorted(status.run.key for status in statuses) == sorted(run.key for run in two_method_runs(3))
@@ -43,11 +43,12 @@ def test_worker_killed_during_a_run(tmp_path: Path, storage: str | None) -> None
 
 def test_worker_whose_run_was_taken_over_exits(tmp_path: Path) -> None:
     study = create_study(tmp_path / "study", seeds=1)
-    command = [*write_worker_script(tmp_path / "worker.py", seconds=60), str(study.study_dir.path), "asleep"]
+    allow_runs(study, 0)
+    command = [*write_worker_script(tmp_path / "worker.py"), str(study.study_dir.path), "asleep"]
     process = subprocess.Popen(command, env=worker_environment(), stderr=subprocess.DEVNULL)
     wait_until(lambda: read_starts(study))
     study.trials.release_all("asleep")
-    assert process.wait(60) == EXIT_TAKEN_OVER
+    assert process.wait() == EXIT_TAKEN_OVER
     assert states(study) == ["waiting", "waiting"]
 
 

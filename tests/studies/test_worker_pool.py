@@ -15,13 +15,14 @@ from headwise.studies.study import Study
 from headwise.studies.trials import Trials
 from headwise.studies.worker_pool import Resources, WorkerPool, run_workers
 from tests.studies.conftest import create_study, states
-from tests.studies.worker_script import SOURCE, read_starts, wait_until, write_worker_script
+from tests.studies.worker_script import SOURCE, allow_runs, read_starts, wait_until, write_worker_script
 
 
 def test_pool_replaces_dead_workers_and_stops_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = create_study(tmp_path / "study", seeds=4)
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))
-    command = write_worker_script(tmp_path / "worker.py", seconds=300)
+    allow_runs(study, 0)
+    command = write_worker_script(tmp_path / "worker.py")
     with WorkerPool(study.study_dir, study.trials, Resources(2), study.url, command) as pool:
         pool.replace_dead(study.trials.statuses())
         assert len(pool.workers) == 2
@@ -44,16 +45,17 @@ def test_interrupted_study_is_resumed(tmp_path: Path, monkeypatch: pytest.Monkey
         wait_until(lambda: len(study.results()) >= 1)
         os.kill(os.getpid(), signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
+    allow_runs(study, 1)
+    thread = threading.Thread(target=interrupt, daemon=True)
     thread.start()
-    slow_worker = write_worker_script(tmp_path / "slow.py", seconds=300, first_seconds=0)
+    worker = write_worker_script(tmp_path / "worker.py")
     with pytest.raises(KeyboardInterrupt):
-        run_workers(study.study_dir, study.trials, Resources(1), study.url, slow_worker)
+        run_workers(study.study_dir, study.trials, Resources(1), study.url, worker)
     thread.join()
     assert Counter(states(study)) == {"finished": 1, "waiting": 3}
     resumed = Study.resume(study.study_dir.path)
-    fast_worker = write_worker_script(tmp_path / "fast.py", seconds=0)
-    run_workers(resumed.study_dir, resumed.trials, Resources(1), resumed.url, fast_worker)
+    allow_runs(study, None)
+    run_workers(resumed.study_dir, resumed.trials, Resources(1), resumed.url, worker)
     assert len(resumed.results()) == 4
     assert len(read_starts(study)) <= 5, "finished runs were not trained again"
 
@@ -66,8 +68,8 @@ def test_last_run_of_a_dead_worker_is_repeated(tmp_path: Path, monkeypatch: pyte
     for worker in ("first", "second"):
         assert trials.claim(worker) is not None
     assert states(study) == ["running"] * 2
-    fast_worker = write_worker_script(tmp_path / "fast.py", seconds=0)
-    run_workers(study.study_dir, trials, Resources(1), study.url, fast_worker)
+    worker = write_worker_script(tmp_path / "worker.py")
+    run_workers(study.study_dir, trials, Resources(1), study.url, worker)
     assert states(study) == ["finished"] * 2
 
 
@@ -81,7 +83,7 @@ def test_workers_that_cannot_start_are_an_error(tmp_path: Path) -> None:
 def test_worker_killed_before_its_first_run_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = create_study(tmp_path / "study", seeds=1)
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))
-    worker = write_worker_script(tmp_path / "worker.py", seconds=0)
+    worker = write_worker_script(tmp_path / "worker.py")
     script = tmp_path / "killed_once.py"
     script.write_text(
         "import os, pathlib, signal, sys; marker = pathlib.Path(sys.argv[0] + '.marker')\n"

@@ -1,4 +1,4 @@
-"""Worker processes of tests: their runs write down when they start, and take a given time."""
+"""Worker processes of tests: their runs write down when they start, and end when the test allows it."""
 
 import os
 import sys
@@ -24,38 +24,50 @@ from headwise.studies.trials import Trials
 from headwise.studies.worker import work
 from tests.studies.fakes import fake_train
 
+starts, allowed = (Path(sys.argv[1]) / name for name in ("starts.txt", "allowed.txt"))
+
 def train(config, run_dir, resume):
-    starts = Path(sys.argv[1]) / "starts.txt"
-    seconds = {seconds} if starts.exists() else {first_seconds}
+    line = f"{{config.model}} {{config.seed}} {{os.getpid()}}"
     with open(starts, "a") as file:
-        file.write(f"{{config.model}} {{config.seed}} {{os.getpid()}}\\n")
+        file.write(line + "\\n")
+    index = starts.read_text().splitlines().index(line)
     run_dir.mkdir(parents=True, exist_ok=True)
-    time.sleep(seconds)
+    while allowed.exists() and index >= int(allowed.read_text()):
+        time.sleep(0.05)
     return fake_train(config, run_dir)
 
 end_with_parent()
 study_dir = StudyDir.read(Path(sys.argv[1]))
-storage = connect(study_dir.database_url(), wait=True, heartbeat_seconds=1, heartbeat_timeout=2)
+storage = connect(study_dir.database_url(), wait=True, heartbeat_seconds=1, heartbeat_timeout={heartbeat_timeout})
 work(Trials(storage, study_dir.name), study_dir, train, name=sys.argv[2], poll_seconds=0.1)
 """
 
 
-def write_worker_script(path: Path, seconds: float, first_seconds: float | None = None) -> list[str]:
+def write_worker_script(path: Path, *, heartbeat_timeout: int = 3600) -> list[str]:
     """Write a script that works on a study with frequent heartbeats. Return its command.
 
     Args:
         path: the script's path.
-        seconds: the duration of each run.
-        first_seconds: the duration of the study's first run, if it differs.
+        heartbeat_timeout: seconds without a heartbeat after which the run of another worker is taken over.
     """
-    first_seconds = seconds if first_seconds is None else first_seconds
     tests = str(Path(__file__).parents[2])
-    path.write_text(SCRIPT.format(tests=tests, seconds=seconds, first_seconds=first_seconds))
+    path.write_text(SCRIPT.format(tests=tests, heartbeat_timeout=heartbeat_timeout))
     return [sys.executable, str(path)]
 
 
 def worker_environment(**variables: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"} | variables
+
+
+def allow_runs(study: Study, number: int | None) -> None:
+    """Let the study's first runs finish, in the order of their starts. Others wait. None lets all finish."""
+    path = study.study_dir.path / "allowed.txt"
+    if number is None:
+        path.unlink()
+    else:
+        new_path = path.with_suffix(".new")
+        new_path.write_text(str(number))
+        new_path.replace(path)
 
 
 def read_starts(study: Study) -> list[list[str]]:
@@ -64,8 +76,7 @@ def read_starts(study: Study) -> list[list[str]]:
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait without a limit: pytest ends tests that hang."""
     while not condition():
-        assert time.monotonic() < deadline
         time.sleep(0.05)
