@@ -42,7 +42,7 @@ class Server:
         self.url = f"postgresql://headwise@127.0.0.1:{self.port}/postgres"
         data = self.directory / "data"
         self.options = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.directory} -c fsync=off"
-        self.control = [str(programs / "pg_ctl"), "-D", str(data), "-w"]
+        self.control = [str(programs / "pg_ctl"), "-D", str(data), "-w", "-t", "600"]
         self.quiet: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL, "cwd": self.directory, **user}
         subprocess.run(
             [programs / "initdb", "-D", data, "-U", "headwise", "--auth=trust", "-E", "UTF8", "--locale=C"],

@@ -8,8 +8,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from headwise.cli import main
 from headwise.errors import UserError
@@ -82,7 +84,7 @@ def test_lost_database_is_one_line(
 ) -> None:
     study = create_study(tmp_path / "study", seeds=2, storage=server.url)
     allow_runs(study, 1)
-    worker = write_worker_script(tmp_path / "worker.py")
+    worker = write_worker_script(tmp_path / "worker.py", heartbeat_timeout=2)
     monkeypatch.setattr(worker_pool, "WORKER_COMMAND", worker)
     monkeypatch.setattr(outages, "OUTAGE_TIMEOUT", 1.0)
 
@@ -110,6 +112,28 @@ def test_lost_database_is_one_line(
     run_workers(resumed.study_dir, resumed.trials, Resources(1), resumed.url, worker)
     assert states(resumed) == ["finished"] * 4
     assert {path: path.stat().st_mtime_ns for path in finished} == finished, "finished runs are kept"
+
+
+def test_a_connection_lost_during_a_query_is_an_outage(tmp_path: Path, server: Server, study_log: list[str]) -> None:
+    """Optuna asks again in the same transaction, and SQLAlchemy refuses that with an error of its own."""
+    import psycopg
+
+    study = create_study(tmp_path / "study", seeds=1, storage=server.url)
+    assert states(study) == ["waiting"] * 2
+    lost: list[str] = []
+
+    def lose_connection(connection: Any, cursor: Any, statement: str, *args: Any) -> None:
+        if "FROM trials" in statement and not lost:
+            lost.append(statement)
+            with psycopg.connect(server.url) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 60000)", [cursor.connection.info.backend_pid])
+
+    event.listen(study.trials.storage.engine, "before_cursor_execute", lose_connection)
+    assert states(study) == ["waiting"] * 2
+    assert lost
+    assert len(study_log) == 2
+    assert "terminating connection" in study_log[0]
+    assert study_log[1].startswith("the database is back after")
 
 
 def test_errors_that_do_not_go_away_are_not_waited_for(tmp_path: Path) -> None:

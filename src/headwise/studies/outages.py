@@ -10,7 +10,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from optuna.exceptions import StorageInternalError
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, PendingRollbackError
 
 from headwise.errors import UserError
 
@@ -157,17 +157,25 @@ def refuses_damage(method: Callable[[S], T]) -> Callable[[S], T]:
 
 def is_outage(error: BaseException) -> bool:
     """Return whether an error of a database may go away by itself."""
-    if isinstance(error, StorageInternalError):
-        return error.__cause__ is not None and is_outage(error.__cause__)
+    error = find_cause(error)
     if "no such table" in str(error) or "no such column" in str(error):  # SQLite's, for a damaged database
         return False
     is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
     return is_lost or isinstance(error, OperationalError | InterfaceError | sqlite3.OperationalError)
 
 
+def find_cause(error: BaseException) -> BaseException:
+    """Return the error of the database that caused an error of Optuna, or of SQLAlchemy after a lost connection."""
+    if isinstance(error, StorageInternalError) and error.__cause__ is not None:
+        return find_cause(error.__cause__)
+    if isinstance(error, PendingRollbackError) and error.__context__ is not None:
+        return find_cause(error.__context__)
+    return error
+
+
 def get_reason(error: Any) -> str:
     """Return the first line of the driver's message."""
-    cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+    cause = find_cause(error)
     lines = str(getattr(cause, "orig", None) or cause).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__
 
