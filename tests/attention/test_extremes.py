@@ -52,7 +52,6 @@ def test_extreme_weights_and_lengths(mapping: Mapping, dtype: torch.dtype, backe
         assert (result.double() - expected).abs().max() <= tolerance
 
 
-@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", SCHEMES)

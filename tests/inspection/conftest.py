@@ -27,7 +27,7 @@ def browser() -> Iterator[Any]:
     if path is None:
         pytest.skip("browser tests require Chromium (Debian: apt-get install chromium)")
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=BROWSER_ARGUMENTS)
+        chromium = playwright.chromium.launch(executable_path=path, args=BROWSER_ARGUMENTS, timeout=0)
         yield chromium
         chromium.close()
 
@@ -52,6 +52,7 @@ def open_page(browser: Any) -> Iterator[OpenPage]:
     def open_file(path: Path, fragment: str = "", **options: Any) -> Any:
         context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
         contexts.append(context)
+        context.set_default_timeout(0)  # the machine may be busy
         page = context.new_page()
         page.on("console", lambda message: problems.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: problems.append(str(error)))

@@ -75,6 +75,7 @@ def test_a_wide_table_fits_the_page(browser: Any, width: int, tmp_path: Path) ->
     page.table(header, [["distance-aware, guided by mdg@6=0.01", *cells]])
     page.write(tmp_path / "report.html")
     tab = browser.new_page(viewport={"width": width, "height": 600})
+    tab.set_default_timeout(0)
     tab.goto((tmp_path / "report.html").as_uri())
     table, page_width = tab.evaluate("[document.querySelector('table').scrollWidth, document.body.clientWidth]")
     tab.close()

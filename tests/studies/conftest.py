@@ -12,9 +12,9 @@ from headwise.studies.plan import Run, plan_runs
 from headwise.studies.study import Study
 from headwise.training import TextConfig
 from tests.studies.postgresql import Server, why_no_server
-from tests.training.conftest import bert, headwise, own_cache, reviews
+from tests.training.conftest import bert, cheap_figures, headwise, own_cache, reviews
 
-__all__ = ["bert", "headwise", "own_cache", "reviews"]
+__all__ = ["bert", "cheap_figures", "headwise", "own_cache", "reviews"]
 
 PLAIN, RPR = Method("plain", {"model": "plain"}), Method("rpr", {"model": "rpr"})
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from headwise.inspection import style
 from headwise.models import build_tokenizer
 
 GOOD, BAD = ("good", "fine", "great", "lovely"), ("bad", "poor", "awful", "dull")
@@ -39,6 +41,13 @@ def write(path: Path, header: tuple[str, ...], lines: Sequence[tuple[str, ...]])
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "cache")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://localhost:9")  # no server listens there
+
+
+@pytest.fixture(autouse=True)
+def cheap_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw figures small and without a layout, which takes most of the time of a short run. tests/inspection does not."""
+    monkeypatch.setattr("headwise.inspection.style.Figure", lambda figsize, layout: Figure(figsize=figsize))
+    monkeypatch.setitem(style.RC_PARAMS, "savefig.dpi", 20)
 
 
 @pytest.fixture(scope="session")
