@@ -2,11 +2,13 @@
 
 `@pytest.mark.long` excludes a test or a case. `@pytest.mark.short_form("values")` keeps a few cases of a parametrized
 test in which every value of every parameter occurs; with "pairs", every pair of values of two parameters occurs.
+`keep_short` keeps some values of a parameter.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,11 @@ def choose_cases(cases: Sequence[Mapping[str, Hashable]], size: int) -> set[int]
         chosen.add(index)
         missing -= combinations_by_case[index]
     return chosen
+
+
+def keep_short(values: Iterable[str], *kept: str) -> list[Any]:
+    """Return the values of a parameter. All but the kept ones are part of the long form only."""
+    return [value if value in kept else pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
 def identify_values(case: pytest.Function) -> dict[str, tuple[int, ...]]:

@@ -13,6 +13,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from headwise import EncoderLayer, attend
 from headwise.attention.blockwise.operator import operators
 from tests.attention.cases import RETURN_ALL, SCHEMES, make_scheme
+from tests.short_form import keep_short
 
 HEADS, HEAD_DIM = 2, 8
 
@@ -44,7 +45,7 @@ def test_compile_without_graph_breaks(name: str, backend: Any) -> None:
     torch.testing.assert_close(gradients(model, output.square().sum()), gradients(model, expected.square().sum()))
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", keep_short(SCHEMES, "distance-aware", "rpr", "alibi"))
 def test_compiles_once_for_all_lengths(name: str) -> None:
     model, counter = layer(name, "auto").eval(), CompileCounter()
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
@@ -70,7 +71,7 @@ def test_compile_with_inductor() -> None:
 
 @pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["auto", "blockwise"])
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", keep_short(SCHEMES, "plain", "distance-aware", "transformer-xl", "rotary"))
 def test_export_for_any_length(name: str, backend: Any) -> None:
     model = layer(name, backend).eval()
     length = torch.export.Dim("length", min=2, max=4096)
@@ -139,7 +140,7 @@ def test_copy_and_state_dict(name: str) -> None:
     torch.testing.assert_close(fresh(x), model(x), atol=0.0, rtol=0.0)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", keep_short(SCHEMES, "distance-aware", "rpr", "transformer-xl", "tener"))
 def test_operators_pass_opcheck(name: str) -> None:
     """torch.library.opcheck: schema, fake implementation and AOT dispatch of both custom operators."""
     scheme = make_scheme(name, HEADS, HEAD_DIM, dtype=torch.float32).requires_grad_(False)

@@ -32,7 +32,7 @@ MAKE_VARIABLES = set(re.findall(r"^([A-Z]+) \?=", (ROOT / "Makefile").read_text(
 #: Other programs, whose options are not checked.
 OTHER_PROGRAMS = {"cat", "cd", "optuna-dashboard", "pytest", "git", "open"}
 #: Options of other programs in the text.
-OTHER_OPTIONS = {"--slow"}
+OTHER_OPTIONS = {"--long", "--slow"}
 
 #: Options that shorten a command.
 SHORT_OPTIONS = {

@@ -20,7 +20,7 @@ from headwise.training.core.run_dir import last_checkpoint
 from tests.robustness.launcher import Launcher
 from tests.training.conftest import rows, write
 
-CREWS = [(2, False), (4, False), (2, True)]
+CREWS = [(2, False), pytest.param(4, False, marks=pytest.mark.long), (2, True)]
 SMALL = ("--heads", "2", "--head-dim", "8", "--word-dim", "16", "--batch-size", "16", "--dropout", "0")
 
 

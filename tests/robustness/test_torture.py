@@ -14,6 +14,8 @@ from tests.robustness.torture.torture import KILLS, KINDS, Count, Torture, why_s
 
 #: Kinds that take long, or whose mechanism another kind covers.
 SLOW = ("recommendation", "sweep", "evaluate", "inspect", "database")
+#: Kinds of the long form: others have the same mechanism.
+LONG = ("guided", "translation", "simulate", "predict", "clock", "workers")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,13 @@ def launcher(torture: Torture, stack: ExitStack) -> Launcher:
     return launcher
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in KINDS])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW) + [pytest.mark.long] * (kind in LONG))
+        for kind in KINDS
+    ],
+)
 def test_case(kind: str, torture: Torture, launcher: Launcher, stack: ExitStack, tmp_path: Path) -> None:
     reason = why_skipped(kind)
     if reason:

@@ -45,7 +45,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture(autouse=True)
 def cheap_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw figures small and without a layout, which takes most of the time of a short run. tests/inspection does not."""
+    """Draw figures small and without a layout, which takes most of the time of a short run otherwise."""
     monkeypatch.setattr("headwise.inspection.style.Figure", lambda figsize, layout: Figure(figsize=figsize))
     monkeypatch.setitem(style.RC_PARAMS, "savefig.dpi", 20)
 
