@@ -124,7 +124,7 @@ class Launcher:
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(60)
+        self.process.wait()
 
     def _send(self, request: dict[str, Any]) -> list[int]:
         assert self.process.stdin is not None
