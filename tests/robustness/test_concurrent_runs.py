@@ -24,6 +24,7 @@ def start(*args: object) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.long
 def test_two_trainings_started_at_once(reviews: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     processes = {
