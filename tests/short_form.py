@@ -5,7 +5,7 @@ test in which every value of every parameter occurs; with "pairs", every pair of
 `keep_short` keeps some values of a parameter.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
@@ -18,14 +18,20 @@ SIZES = {"values": 1, "pairs": 2}
 def choose_cases(cases: Sequence[Mapping[str, Hashable]], size: int) -> set[int]:
     """Return the indices of a few cases that have all combinations of `size` values which any case has.
 
-    The choice is greedy: each further case has as many new combinations as possible.
+    The choice is greedy: each further case has as many new combinations as possible, and values of few other cases.
     """
     combinations_by_case = [set(combinations(sorted(case.items()), min(size, len(case)))) for case in cases]
     missing = set().union(*combinations_by_case)
     chosen: set[int] = set()
+    num_uses: Counter[tuple[str, Hashable]] = Counter()
+
+    def rank(index: int) -> tuple[int, int]:
+        return len(combinations_by_case[index] & missing), -sum(num_uses[item] for item in cases[index].items())
+
     while missing:
-        index = max(range(len(cases)), key=lambda i: len(combinations_by_case[i] & missing))
+        index = max(range(len(cases)), key=rank)
         chosen.add(index)
+        num_uses.update(cases[index].items())
         missing -= combinations_by_case[index]
     return chosen
 

@@ -1,5 +1,6 @@
 """The short form of the suite keeps every value, or every pair of values, of parametrized tests."""
 
+from collections import Counter
 from itertools import product
 
 import pytest
@@ -54,6 +55,8 @@ def test_all_combinations_of_values_are_kept(size: int) -> None:
 
     assert combinations(chosen) == combinations(cases)
     assert len(chosen) == {1: 7, 2: 35}.get(size, len(cases))
+    num_cases = Counter(case["c"] for case in chosen)
+    assert abs(num_cases[0] - num_cases[1]) <= 1, "values are used equally often"
 
 
 def collect(pytester: pytest.Pytester, *cases: str) -> list[str]:

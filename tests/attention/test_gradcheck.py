@@ -9,12 +9,13 @@ from torch.func import functional_call
 
 from headwise import attend
 from headwise.attention.blockwise import block
-from tests.attention.cases import RETURN_ALL, SCHEMES, VARIANTS, make_scheme
+from tests.attention.cases import ADJUSTS, RETURN_ALL, SCHEMES, VARIANTS, make_scheme
+from tests.short_form import keep_short
 
 
 @pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", keep_short(VARIANTS, *SCHEMES, *(f"da-clip-{adjust}" for adjust in ADJUSTS)))
 def test_gradcheck(name: str, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block, "MAX_BLOCK_ROWS", 2)
     scheme = make_scheme(name, 2, 2)

@@ -55,6 +55,7 @@ def test_compiles_once_for_all_lengths(name: str) -> None:
     assert counter.frame_count == 1
 
 
+@pytest.mark.long
 def test_compile_with_inductor() -> None:
     scheme = make_scheme("distance-aware", HEADS, HEAD_DIM, dtype=torch.float32)
     q = torch.randn(2, HEADS, 10, HEAD_DIM, requires_grad=True)

@@ -84,6 +84,7 @@ def test_they_share_evaluation_and_prediction(launcher: Launcher, data: Path, al
     assert results[1] == results[2]
 
 
+@pytest.mark.long
 def test_a_process_that_dies_is_reported_and_not_waited_for(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     environment = os.environ | {

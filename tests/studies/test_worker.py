@@ -15,11 +15,13 @@ from headwise.locks import OutputInUseError, lock_output
 from headwise.studies.worker import EXIT_TAKEN_OVER, prepare_resume, work
 from headwise.training.core.config import RunConfig
 from headwise.training.core.run_dir import write_manifest
+from tests.short_form import keep_short
 from tests.studies.conftest import create_study, states, two_method_runs
 from tests.studies.fakes import fake_train
 from tests.studies.worker_script import allow_runs, read_starts, wait_until, worker_environment, write_worker_script
 
 
+@pytest.mark.parametrize("storage", keep_short(["sqlite", "postgresql"], "sqlite"), indirect=True)
 def test_worker_killed_during_a_run(tmp_path: Path, storage: str | None) -> None:
     study = create_study(tmp_path / "study", seeds=3, storage=storage)
     allow_runs(study, 0)
