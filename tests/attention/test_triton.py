@@ -25,6 +25,7 @@ from tests.attention.triton_cases import (
     build_options,
     reference_attention,
 )
+from tests.short_form import keep_short
 
 pytest.importorskip("triton")
 MAX_CHUNK_PAIRS = "headwise.attention.triton_backend.transformer_xl.MAX_CHUNK_PAIRS"
@@ -163,7 +164,8 @@ def test_compiles_in_one_graph() -> None:
     torch.testing.assert_close(result_grad, expected_grad)
 
 
-def test_operators_pass_opcheck() -> None:
+@pytest.mark.parametrize("kind", keep_short(("distance", "clipped-table", "dense-table"), "distance"))
+def test_operators_pass_opcheck(kind: str) -> None:
     from headwise.attention.triton_backend.operator import operators
     from headwise.attention.triton_backend.transformer_xl import pad_table
 
@@ -177,11 +179,11 @@ def test_operators_pass_opcheck() -> None:
     bias_uv = torch.randn(2, HEADS, WIDTH, device=DEVICE)
     dense_scalars = (0.2, 0.0, 3, True, -1, -1, False, 0, False, 0.0, True, True)
     dense_table = (q, k, v, None, None, None, bias_uv, table, bias, *[None] * 7, *dense_scalars)
-    for arguments in (distance, clipped_table, dense_table):
-        torch.library.opcheck(operators.forward, arguments)
-        outputs = operators.forward(*arguments)
-        backward_arguments = (*arguments, [True] * 10, *(outputs[i] for i in (0, 1, 3, 4)), *outputs)
-        torch.library.opcheck(operators.backward, backward_arguments)
+    arguments = {"distance": distance, "clipped-table": clipped_table, "dense-table": dense_table}[kind]
+    torch.library.opcheck(operators.forward, arguments)
+    outputs = operators.forward(*arguments)
+    backward_arguments = (*arguments, [True] * 10, *(outputs[i] for i in (0, 1, 3, 4)), *outputs)
+    torch.library.opcheck(operators.backward, backward_arguments)
 
 
 def test_unsupported_calls_are_explained_and_auto_uses_another_backend() -> None:
