@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise import _compat
 from headwise.attention.schemes import Scheme
 
 #: How to pass the masks of Hugging Face's tokenizers, which are int64.
@@ -223,8 +224,4 @@ def _check_tensor(name: str, value: Tensor, device: torch.device) -> Tensor:
 
 def _is_readable(value: Tensor) -> bool:
     """Return whether values can be read without synchronization: on a CPU, outside compilation and vmap."""
-    return (
-        value.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(value)
-    )
+    return value.device.type == "cpu" and not torch.compiler.is_compiling() and not _compat.is_functorch_tensor(value)

@@ -1,5 +1,9 @@
 """headwise's attention in Hugging Face models: attention implementation, recording, observation, retrofitting."""
 
+from headwise._extras import require
+
+require("hf", __name__)
+
 from headwise.integrations.hf_attention import use_headwise_attention
 from headwise.integrations.model_utils import UnsupportedAttentionError, eval_mode, unwrap_model
 from headwise.integrations.observing import AttentionObserver, AttentionRows, observing

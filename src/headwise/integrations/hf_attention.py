@@ -20,6 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils.output_capturing import _active_collector
 
+from headwise._compat import set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention import Plain, Scheme, attend
 from headwise.attention.triton_backend.multi_layer_received import LayerQK
@@ -335,7 +336,7 @@ def use_headwise_attention(model: PreTrainedModel) -> Iterator[None]:
     with restoring_attn_implementation(model) as modules:
         model.set_attn_implementation(ATTN_IMPLEMENTATION)
         for module in modules:  # older transformers do not update copies of the config in submodules
-            module.config._attn_implementation_internal = ATTN_IMPLEMENTATION
+            set_attn_implementation(module.config, ATTN_IMPLEMENTATION)
         yield
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from torch import nn
 from transformers import PreTrainedModel
 
+from headwise._compat import get_attn_implementation, set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention import DistanceAware, Scheme
 from headwise.integrations import peft_schemes
@@ -125,7 +126,7 @@ def add_schemes(model: nn.Module, config: SchemeConfig) -> None:
     if missing:
         raise ValueError(f"{type(inner).__name__} has no layer {missing[0]}: the scheme is for another model")
     built = build_schemes(inner, config)
-    inner.__dict__[_PREVIOUS] = [module.config._attn_implementation for module in pretrained_modules(inner)]
+    inner.__dict__[_PREVIOUS] = [get_attn_implementation(module.config) for module in pretrained_modules(inner)]
     for layer, scheme in built:
         attach_scheme(layer, scheme)
     inner.set_attn_implementation(ATTN_IMPLEMENTATION)
@@ -146,8 +147,8 @@ def remove_scheme(model: nn.Module) -> nn.Module:
     previous = inner.__dict__.pop(_PREVIOUS, None)
     if previous is not None:
         for module, implementation in zip(pretrained_modules(inner), previous, strict=True):
-            module.config._attn_implementation_internal = implementation
-    elif inner.config._attn_implementation == ATTN_IMPLEMENTATION:
+            set_attn_implementation(module.config, implementation)
+    elif get_attn_implementation(inner.config) == ATTN_IMPLEMENTATION:
         inner.set_attn_implementation(inner.get_correct_attn_implementation(None))
     return model
 

@@ -1,7 +1,7 @@
 """Position schemes, one file each, and their registry."""
 
 import inspect
-from typing import Any, Literal
+from typing import Any
 
 from headwise.attention.schemes.alibi import Alibi
 from headwise.attention.schemes.distance_aware import DistanceAware
@@ -11,6 +11,7 @@ from headwise.attention.schemes.rotary import Rotary
 from headwise.attention.schemes.scheme import Scheme
 from headwise.attention.schemes.tener import Tener
 from headwise.attention.schemes.transformer_xl import TransformerXL
+from headwise.scheme_names import ModelSchemeName, SchemeName
 
 __all__ = [
     "SCHEMES",
@@ -27,10 +28,6 @@ __all__ = [
     "make_scheme",
     "scheme_options",
 ]
-
-SchemeName = Literal["plain", "rpr", "transformer-xl", "tener", "distance-aware"]
-#: Names of schemes of models, where `none` is plain attention without positions in the input.
-ModelSchemeName = Literal["none", SchemeName]
 
 #: Scheme classes by name.
 SCHEMES: dict[str, type[Scheme]] = {

@@ -8,6 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from headwise import _compat
 from headwise.attention.masking import natural_lse
 from headwise.attention.operators import Operators
 from headwise.attention.triton_backend import transformer_xl
@@ -35,7 +36,7 @@ MAX_GRID_SIZE = 65_535  # CUDA's limit for the second and third axis of a grid
 def _missing_requirement(device: torch.device) -> str | None:
     if kernels() is None:
         return "the package triton is not installed"
-    if type(kernels()["fwd_kernel"]).__name__ == "InterpretedFunction":
+    if _compat.is_interpreted(kernels()["fwd_kernel"]):
         return None
     if device.type != "cuda":
         return f"the Triton kernels need a GPU, and the tensors are on {device}"
@@ -44,14 +45,10 @@ def _missing_requirement(device: torch.device) -> str | None:
     return None
 
 
+@_compat.mark_constant
 def missing_requirement(device: torch.device) -> str | None:
     """Return why no kernel can run on this device, or None. Triton's interpreter (TRITON_INTERPRET=1) runs on any."""
     return _missing_requirement(device)
-
-
-# Marks the function as constant for the compiler, like torch.compiler.assume_constant_result, without importing the
-# compiler, which takes seconds.
-missing_requirement._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def why_unsupported(inputs: AttentionInputs) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise import _compat
 from headwise.attention.triton_backend.launch import Launch, Options, Tile, kernels
 from headwise.attention.triton_backend.layouts import (
     edge_columns,
@@ -276,6 +277,12 @@ class Plan:
         properties = torch.cuda.get_device_properties(self.device)
         return bool(getattr(properties, "shared_memory_per_block_optin", 0) >= 160 * 1024)
 
+    @cached_property
+    def is_fast(self) -> bool:
+        """Whether kernels use inline assembly for NVIDIA GPUs."""
+        is_nvidia = self.device.type == "cuda" and torch.version.hip is None
+        return is_nvidia and (self.dense_table is None or _compat.reserved_shared_memory.works(self.device))
+
     @property
     def _max_block_width(self) -> int:
         return max(power_of_two(self.width), power_of_two(self.value_width))
@@ -386,7 +393,7 @@ class Plan:
             needs_dv="v" in needs,
             needs_distance=not needs.isdisjoint(("w", "sharpness")),
             needs_relative="relative_scores" in needs,
-            fast=self.device.type == "cuda" and torch.version.hip is None,
+            fast=self.is_fast,
             precision="tf32" if tf32 else "ieee",
         )
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from headwise.attention.schemes import ModelSchemeName
 from headwise.errors import UserError
+from headwise.scheme_names import ModelSchemeName
 from headwise.training.core.config import EncoderConfig
 
 
