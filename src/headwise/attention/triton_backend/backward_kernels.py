@@ -189,7 +189,7 @@ def bwd_dq_kernel(
                 if OPT.weight_norms:
                     dp += p * twice_d_norms[:, None]
                 dx = p * (dp - region_delta[:, None])
-                if OPT.store_d_scores:
+                if OPT.store_d_scores != "":
                     d_scores_ptrs = d_scores + step * BLOCK_M + tile_i.to(tl.int64) * stride_d_scores_n + tile_j
                 if OPT.store_d_scores == "after-softcap":
                     tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
