@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from headwise import Alibi, DistanceAware, RelativePositions, Rotary, Scheme, Tener, TransformerXL
+from headwise import Alibi, DistanceAware, RelativePositions, Rotary, Scheme, T5Bias, Tener, TransformerXL
 
 
 def sinusoid(position: int, dim: int) -> Tensor:
@@ -51,6 +51,18 @@ def rotated(x: Tensor, position: int, base: float) -> Tensor:
     return torch.stack(result)
 
 
+def t5_bucket(scheme: T5Bias, r: int) -> int:
+    """Return the bucket of relative position r = j − i: T5's encoder has buckets for both directions."""
+    count = scheme.num_buckets // 2 if scheme.bidirectional else scheme.num_buckets
+    first = count if scheme.bidirectional and r > 0 else 0
+    distance = abs(r) if scheme.bidirectional else max(-r, 0)
+    num_exact = count // 2
+    if distance < num_exact:
+        return first + distance
+    logarithm = math.log(distance / num_exact) / math.log(scheme.max_distance / num_exact)
+    return first + min(count - 1, num_exact + math.floor(logarithm * (count - num_exact) + 1e-9))
+
+
 def score(scheme: Scheme, h: int, q: Tensor, k: Tensor, i: int, j: int, scale: float | None) -> Tensor:
     """Return the score of one pair."""
     c = 1 / math.sqrt(len(q)) if scale is None else scale
@@ -61,6 +73,8 @@ def score(scheme: Scheme, h: int, q: Tensor, k: Tensor, i: int, j: int, scale: f
         return q @ k * c + f if scheme.adjust == "early-add" else q @ k * c
     if isinstance(scheme, Alibi):
         return q @ k * c + scheme.slopes[h] * abs(i - j)
+    if isinstance(scheme, T5Bias):
+        return q @ k * c + scheme.bias[h, t5_bucket(scheme, j - i)]
     if isinstance(scheme, Rotary):
         return rotated(q, i, scheme.base) @ rotated(k, j, scheme.base) * c
     if isinstance(scheme, RelativePositions):

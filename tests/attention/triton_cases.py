@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise import Alibi, DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
-from tests.attention.oracle import sinusoid
+from headwise import Alibi, DistanceAware, Plain, RelativePositions, Scheme, T5Bias, Tener, TransformerXL
+from tests.attention.oracle import sinusoid, t5_bucket
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -29,6 +29,8 @@ SCHEMES: dict[str, Scheme] = {
     "relative-zero-offset": RelativePositions(HEADS, WIDTH, k=0, keys=False),
     "tener": Tener(HEADS, WIDTH),
     "alibi": Alibi(HEADS, learned=True),
+    "t5-bias": T5Bias(HEADS, num_buckets=12, max_distance=24, std=1.0),
+    "t5-bias-causal": T5Bias(HEADS, max_distance=600, bidirectional=False, std=1.0),
     "transformer-xl": TransformerXL(HEADS, WIDTH, dim=20),
 }
 with torch.no_grad():
@@ -84,6 +86,9 @@ def reference_attention(
         scores = q @ k.mT * scale
     if isinstance(scheme, Alibi):
         scores = scores + scheme.slopes.to(dtype)[:, None, None] * (i - j).abs().to(dtype)
+    if isinstance(scheme, T5Bias):
+        buckets = torch.tensor([t5_bucket(scheme, r) for r in range(1 - n - offset, m)], device=q.device)
+        scores = scores + scheme.bias.to(dtype)[:, buckets[j - i + n + offset - 1]]
     if isinstance(scheme, DistanceAware):
         assert scheme.v is not None
         sharpness = scheme.v.to(dtype)[:, None, None]

@@ -10,6 +10,7 @@ from headwise.attention.schemes import (
     RelativePositions,
     Rotary,
     Scheme,
+    T5Bias,
     Tener,
     TransformerXL,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "Rotary",
     "Scheme",
     "SchemeTerms",
+    "T5Bias",
     "Tener",
     "TransformerXL",
     "attend",

@@ -48,6 +48,10 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         scores_BHNM = (scores_BHNM.relu() if terms.rectify else scores_BHNM) * f_HNM
     elif f_HNM is not None and terms.adjust == "early-add":
         scores_BHNM = scores_BHNM + f_HNM
+    if terms.relative_bias is not None:
+        bias_HR = terms.relative_bias.to(dtype)
+        rows_L = clip_to_rows(positions_L, terms.table_start, bias_HR.shape[1])
+        scores_BHNM = scores_BHNM + toeplitz(bias_HR[:, rows_L], n)
     if inputs.softcap is not None:
         scores_BHNM = inputs.softcap * torch.tanh(scores_BHNM / inputs.softcap)
     if inputs.bias is not None:

@@ -42,6 +42,7 @@ class OperatorArguments:
     relative_q: Tensor | None  # (B, H, N, E); None: same as q
     key_table: Tensor | None  # (H or 1, R, E)
     value_table: Tensor | None  # (H or 1, R, D)
+    relative_bias: Tensor | None  # (H or 1, R)
     coefficients: Tensor | None  # f of every distance, (H or 1, distances)
     bias: Tensor | None  # broadcastable to (B, H, N, M)
     sinks: Tensor | None  # (H,)
@@ -175,6 +176,9 @@ class Block:
             s = x.clamp(min=0).mul_(self.f) if a.rectify else x * self.f
         elif self.f is not None and a.adjust == "early-add":
             s = s.add_(self.f, alpha=LOG2E)
+        if a.relative_bias is not None:
+            relative_bias = self.slice_heads(a.relative_bias)
+            s = s.add_(toeplitz(relative_bias[:, self.rows_l(relative_bias)], self.n), alpha=LOG2E)
         if a.softcap:
             self.tanh = torch.tanh(s / (a.softcap * LOG2E))
             s = self.tanh * (a.softcap * LOG2E)
@@ -286,6 +290,11 @@ class Block:
             grad[self.batch, self.heads, self.keys] += part
         else:
             grad[self.batch, :, self.keys].index_add_(1, self.key_heads, part)
+
+    def add_relative_bias_grad(self, grad: Tensor, part: Tensor) -> None:
+        """Add the gradients of each diagonal, (h, l), to the gradient of the relative bias, (H or 1, R)."""
+        grad = self.slice_heads(grad)
+        grad.index_add_(1, self.rows_l(grad), part.sum_to_size(grad.shape[0], part.shape[1]))
 
     def add_coefficient_grad(self, grad: Tensor, part: Tensor) -> None:
         """Add the gradients of each diagonal, (h, l), to the gradient of the coefficients, (H or 1, distances)."""

@@ -129,6 +129,8 @@ def _input_gradients(
     f = block.f
     if a.softcap:
         ds = ds * (1 - block.tanh.square())
+    if "relative_bias" in needs:
+        block.add_relative_bias_grad(grads["relative_bias"], diagonal_sums(ds.sum(dim=0)))
     dx = ds
     if f is not None and a.adjust == "early-multiply":
         if a.rectify:
@@ -179,6 +181,7 @@ def allocate_gradients(a: OperatorArguments, needs_grad: Sequence[bool]) -> dict
         "relative_q": a.relative_q,
         "key_table": a.key_table,
         "value_table": a.value_table,
+        "relative_bias": a.relative_bias,
         "coefficients": a.coefficients,
         "bias": a.bias,
         "sinks": a.sinks,

@@ -9,6 +9,7 @@ from headwise.attention.schemes.plain import Plain
 from headwise.attention.schemes.relative_positions import RelativePositions
 from headwise.attention.schemes.rotary import Rotary
 from headwise.attention.schemes.scheme import Scheme
+from headwise.attention.schemes.t5_bias import T5Bias
 from headwise.attention.schemes.tener import Tener
 from headwise.attention.schemes.transformer_xl import TransformerXL
 
@@ -22,6 +23,7 @@ __all__ = [
     "Rotary",
     "Scheme",
     "SchemeName",
+    "T5Bias",
     "Tener",
     "TransformerXL",
     "make_scheme",

@@ -9,7 +9,7 @@ from headwise.attention.triton_backend.backward_delta_kernel import (
     load_twice_d_norms,
 )
 from headwise.attention.triton_backend.backward_kernels import store_distance_partials
-from headwise.attention.triton_backend.clipped_table import load_edge, lookup_pairs
+from headwise.attention.triton_backend.clipped_table import load_edge, load_edge_scores, lookup_pairs
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -43,7 +43,7 @@ def bwd_dkv_kernel(
     d_distance_partials_ptr, prefix_sums_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
     offset_sums_ptr, d_offset_sums_ptr, d_edge_sums_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
     bias_uv_ptr, u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr,
-    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
+    relative_bias_ptr, key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
     stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
     stride_o_b, stride_o_h, stride_o_n, stride_do_b, stride_do_h, stride_do_n, stride_dq_b, stride_dq_h, stride_dq_n,
@@ -84,7 +84,7 @@ def bwd_dkv_kernel(
             key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
             bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
             seq_ends_ptr, visited_ptr + b * stride_visited_b + h * stride_visited_h, window_left, window_right, softcap,
-            load_slope(w_ptr, h, OPT),
+            load_slope(w_ptr, h, OPT), relative_bias_ptr + h * (2 * max_offset + 1), max_offset,
         )  # fmt: skip
         if OPT.relative_shift:
             shift = KeyBlockShift(
@@ -140,8 +140,8 @@ def bwd_dkv_kernel(
                         delta = tl.load(delta_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
                     else:  # only dv is computed
                         delta = tl.zeros([BLOCK_N], tl.float32)
-                    if OPT.relative_scores and REGION != DIAGONAL:
-                        lse -= load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
+                    if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:
+                        lse -= load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
                     d_edge_sum = tl.zeros([BLOCK_N], tl.float32)
                     if OPT.offset_sums and REGION != DIAGONAL:
                         d_edge_sum = load_edge(d_edge_sums_ptr, bh, offs_n, n, REGION)

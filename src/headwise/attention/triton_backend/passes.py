@@ -136,6 +136,9 @@ def backward(*arguments: Any) -> Sequence[Tensor | None]:
     needs_distance = not needs.isdisjoint(("w", "sharpness"))
     partials_shape = (2, *plan.query_shape[:2], plan.query_blocks)
     d_distance_partials = lse.new_empty(partials_shape) if needs_distance else None
+    # One row for each query block, and another one for diagonals that two tiles of a block share.
+    d_bias_partials_shape = (*partials_shape, 2 * plan.max_offset + 1)
+    d_relative_bias_partials = lse.new_zeros(d_bias_partials_shape) if "relative_bias" in needs else None
     delta = torch.empty_like(lse) if needs_delta and not plan.single_tile_backward else None
     dq = grads["q"]
     if dq is None and plan.dense_table is not None and needs_dq_kernel:  # the kernels add to it
@@ -154,6 +157,7 @@ def backward(*arguments: Any) -> Sequence[Tensor | None]:
         d_edge_sums_ptr=edge_columns(d_offset_sums) if plan.want_offset_sums else None,
         delta_ptr=delta,
         d_distance_partials_ptr=d_distance_partials,
+        d_relative_bias_partials_ptr=d_relative_bias_partials,
         dq_ptr=dq,
         dk_ptr=grads["k"],
         dv_ptr=grads["v"],
@@ -186,6 +190,8 @@ def backward(*arguments: Any) -> Sequence[Tensor | None]:
     if d_distance_partials is not None:
         grads["w"], d_sharpness = d_distance_partials.sum((1, 3)).unbind()
         grads["sharpness"] = d_sharpness if plan.has_distance else None
+    if d_relative_bias_partials is not None:
+        grads["relative_bias"] = d_relative_bias_partials.sum((0, 1, 3))
     if full_d_bias is not None and d_bias is not None and full_d_bias is not d_bias:
         d_bias.copy_(full_d_bias.sum_to_size(d_bias.shape))
     if "sinks" in needs and delta is not None:
@@ -205,7 +211,13 @@ def _split_arguments(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], froze
 
 def _reduced(plan: Plan, needs: frozenset[str]) -> dict[str, Tensor]:
     """Return the arguments whose gradients are sums of partial sums, if these are needed."""
-    tensors = {"w": plan.w, "sharpness": plan.w, "bias_uv": plan.bias_uv, "sinks": plan.sinks}
+    tensors = {
+        "w": plan.w,
+        "sharpness": plan.w,
+        "bias_uv": plan.bias_uv,
+        "relative_bias": plan.relative_bias,
+        "sinks": plan.sinks,
+    }
     return {name: x for name, x in tensors.items() if name in needs and x is not None}
 
 

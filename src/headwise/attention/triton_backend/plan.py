@@ -46,11 +46,11 @@ NO_LIMIT = 2**30
 #: The operators' tensor arguments, by the names of the kernels' parameters.
 TENSOR_PARAMS = (
     "q_ptr", "k_ptr", "v_ptr", "w_ptr", "sharpness_ptr", "relative_scores_ptr", "bias_uv_ptr", "dense_table_ptr",
-    "bias_ptr", "sinks_ptr", "mask_ptr", "key_padding_ptr", "query_padding_ptr", "seq_starts_ptr", "seq_ends_ptr",
-    "seed_ptr",
+    "relative_bias_ptr", "bias_ptr", "sinks_ptr", "mask_ptr", "key_padding_ptr", "query_padding_ptr", "seq_starts_ptr",
+    "seq_ends_ptr", "seed_ptr",
 )  # fmt: skip
 #: The differentiable ones, in the order of their gradients.
-DIFFERENTIABLE = tuple(name.removesuffix("_ptr") for name in TENSOR_PARAMS[:10])
+DIFFERENTIABLE = tuple(name.removesuffix("_ptr") for name in TENSOR_PARAMS[:11])
 #: Indices of those whose rows must be contiguous.
 CONTIGUOUS_PARAMS = tuple(TENSOR_PARAMS.index(name) for name in ("q_ptr", "k_ptr", "v_ptr", "dense_table_ptr"))
 
@@ -67,11 +67,11 @@ class Plan:
         self.non_contiguous = [
             i for i in CONTIGUOUS_PARAMS if arguments[i] is not None and not has_contiguous_rows(arguments[i])
         ]
-        q, k, v, w, sharpness, relative_scores, bias_uv, dense_table, bias, sinks, mask, *others = self.contiguous_args(
-            arguments
-        )
-        self.q, self.k, self.v, self.w, self.bias, self.sinks, self.mask = q, k, v, w, bias, sinks, mask
-        self.relative_scores, self.bias_uv, self.dense_table = relative_scores, bias_uv, dense_table
+        arguments = self.contiguous_args(arguments)
+        q, k, v, w, sharpness = arguments[:5]
+        self.q, self.k, self.v, self.w = q, k, v, w
+        self.relative_scores, self.bias_uv, self.dense_table, self.relative_bias = arguments[5:9]
+        self.bias, self.sinks, self.mask, *others = arguments[9:]
         self.key_padding, self.query_padding, self.seq_starts, self.seq_ends, self.seed = others[:5]
         self.scale, self.softcap, self.q_offset, self.causal, left, right, self.rectify, self.max_offset = others[5:13]
         self.want_offset_sums, self.dropout, self.want_received, self.want_weight_norms = others[13:]
@@ -105,7 +105,8 @@ class Plan:
     def gradients(self, q: Tensor, needs: frozenset[str]) -> dict[str, Tensor | None]:
         """Allocate the gradients that are needed, on the device of q, by the names in DIFFERENTIABLE.
 
-        Those of w, sharpness, bias_uv and sinks are None here: they are created when their partial sums are reduced.
+        Those of w, sharpness, bias_uv, relative_bias and sinks are None here: they are created when their partial sums
+        are reduced.
         """
         grads: dict[str, Tensor | None] = dict.fromkeys(DIFFERENTIABLE)
         for name in ("q", "k", "v"):
@@ -135,6 +136,8 @@ class Plan:
             tensors["dense_table_ptr"] = dense_table[:, TABLE_PADDING:]
         if (bias_uv := tensors["bias_uv_ptr"]) is not None:
             tensors["bias_uv_ptr"] = bias_uv.contiguous()
+        if (relative_bias := tensors["relative_bias_ptr"]) is not None:
+            tensors["relative_bias_ptr"] = relative_bias.contiguous()
         if (mask := tensors["mask_ptr"]) is not None:
             tensors["mask_ptr"] = mask.view(torch.uint8)
         for name in ("key_padding_ptr", "query_padding_ptr"):
@@ -288,7 +291,7 @@ class Plan:
             is_float32=self.q.dtype == torch.float32,
             is_single_tile=self.fits(Tile(64, 64)),
             has_dense_table=self.dense_table is not None,
-            has_position_terms=self.has_distance or self.relative_scores is not None or self.want_offset_sums,
+            has_position_terms=self.has_distance or self.has_clipped_table,
             has_dropout=self.seed is not None,
             want_received=self.want_received,
         )
@@ -301,10 +304,15 @@ class Plan:
         same_width = power_of_two(self.width) == power_of_two(self.value_width)
         return same_width and self.n <= tile.block_n and self.m <= tile.block_m
 
+    @property
+    def has_clipped_table(self) -> bool:
+        """Whether far keys share a row of a clipped table of keys, values or biases."""
+        return self.relative_scores is not None or self.relative_bias is not None or self.want_offset_sums
+
     @cached_property
     def single_tile_backward(self) -> bool:
         """Whether bwd_dkv_kernel computes all gradients, because one of its tiles holds all queries and keys."""
-        has_table = self.relative_scores is not None or self.dense_table is not None or self.want_offset_sums
+        has_table = self.has_clipped_table or self.dense_table is not None
         return self.fits(self.tile("dkv")) and not has_table and self.bias is None and self.sinks is None
 
     @property
@@ -334,14 +342,13 @@ class Plan:
         store_d_scores: str = "",
         needs: frozenset[str] = frozenset(),
     ) -> Options:
-        clipped_table = self.relative_scores is not None or self.want_offset_sums
         single_tile = self.fits(tile)
         one_region = self.has_distance and self.is_short
         if single_tile or one_region:
             regions = DIAGONAL
         elif self.has_distance:
             regions = FAR_BEFORE | BEFORE | DIAGONAL | (0 if self.causal else AFTER | FAR_AFTER)
-        elif clipped_table:
+        elif self.has_clipped_table:
             regions = FAR_BEFORE | DIAGONAL | (0 if self.causal else FAR_AFTER)
         else:
             regions = FAR_BEFORE | (DIAGONAL if self.causal else 0)
@@ -364,7 +371,8 @@ class Plan:
             sum_far_keys=self.sum_far_keys,
             relative_scores=self.relative_scores is not None,
             offset_sums=self.want_offset_sums,
-            clipped_table=clipped_table,
+            relative_bias=self.relative_bias is not None,
+            clipped_table=self.has_clipped_table,
             relative_shift=self.dense_table is not None,
             window=self.has_window,
             softcap=self.softcap > 0.0,
@@ -386,6 +394,7 @@ class Plan:
             needs_dv="v" in needs,
             needs_distance=not needs.isdisjoint(("w", "sharpness")),
             needs_relative="relative_scores" in needs,
+            needs_relative_bias="relative_bias" in needs,
             fast=self.device.type == "cuda" and torch.version.hip is None,
             precision="tf32" if tf32 else "ieee",
         )
