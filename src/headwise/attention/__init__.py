@@ -5,6 +5,7 @@ from headwise.attention.layers import DecoderLayer, EncoderLayer
 from headwise.attention.multihead import MultiheadAttention
 from headwise.attention.schemes import (
     Alibi,
+    Disentangled,
     DistanceAware,
     Plain,
     RelativePositions,
@@ -21,6 +22,7 @@ __all__ = [
     "AttentionOutput",
     "BackendChoice",
     "DecoderLayer",
+    "Disentangled",
     "DistanceAware",
     "EncoderLayer",
     "MultiheadAttention",

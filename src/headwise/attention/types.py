@@ -3,7 +3,8 @@
 All position schemes are special cases of one set of equations. Query i has position offset + i, key j has position j,
 and r = j − (offset + i) is their relative position:
 
-    x_ij = scale · ((q_i + b₀)·k_j + (q_i + b₁)·key_table[c(r)])     c(r) = clip(r − table_start, 0, rows − 1)
+    x_ij = scale · ((q_i + b₀)·k_j + (q_i + b₁)·key_table[c(r)] + k_j·query_table[c(r)])
+           with c(r) = clip(r − table_start, 0, rows − 1)
     s_ij = x_ij,  or  max(x_ij, 0) · f[|r|],  x_ij · f[|r|],  x_ij + f[|r|]
     s_ij = s_ij + relative_bias[c(r)]
     s_ij = softcap · tanh(s_ij / softcap), with a softcap
@@ -56,6 +57,7 @@ class SchemeTerms:
     k: Tensor  # (B, G, M, E)
     key_table: Tensor | None = None  # (H or 1, R, E)
     biases: Tensor | None = None  # (2, H, E): b₀ and b₁ of each head; None means 0
+    query_table: Tensor | None = None  # (H or 1, R, E), multiplied with keys (DeBERTa)
     value_table: Tensor | None = None  # (H or 1, R, D)
     relative_bias: Tensor | None = None  # (H or 1, R): a number for each relative position (T5)
     table_start: int = 0  # relative position of the tables' row 0

@@ -4,6 +4,7 @@ import inspect
 from typing import Any, Literal
 
 from headwise.attention.schemes.alibi import Alibi
+from headwise.attention.schemes.disentangled import Disentangled
 from headwise.attention.schemes.distance_aware import DistanceAware
 from headwise.attention.schemes.plain import Plain
 from headwise.attention.schemes.relative_positions import RelativePositions
@@ -16,6 +17,7 @@ from headwise.attention.schemes.transformer_xl import TransformerXL
 __all__ = [
     "SCHEMES",
     "Alibi",
+    "Disentangled",
     "DistanceAware",
     "ModelSchemeName",
     "Plain",
@@ -30,7 +32,9 @@ __all__ = [
     "scheme_options",
 ]
 
-SchemeName = Literal["plain", "rpr", "transformer-xl", "tener", "distance-aware"]
+SchemeName = Literal[
+    "plain", "rpr", "transformer-xl", "tener", "distance-aware", "alibi", "rotary", "t5-bias", "disentangled"
+]
 #: Names of schemes of models, where `none` is plain attention without positions in the input.
 ModelSchemeName = Literal["none", SchemeName]
 
@@ -41,6 +45,10 @@ SCHEMES: dict[str, type[Scheme]] = {
     "transformer-xl": TransformerXL,
     "tener": Tener,
     "distance-aware": DistanceAware,
+    "alibi": Alibi,
+    "rotary": Rotary,
+    "t5-bias": T5Bias,
+    "disentangled": Disentangled,
 }
 
 #: Arguments of schemes that follow from the model.

@@ -46,6 +46,7 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
     QueryBlockShift,
     add_biases,
     initial_product,
+    query_table_scores_of_keys,
     reserve_smem,
     shifted_scores_of_keys,
 )
@@ -69,9 +70,10 @@ def bwd_dq_kernel(
     d_scores_ptr, d_distance_partials_ptr, d_relative_bias_partials_ptr, prefix_sums_ptr, w_ptr, sharpness_ptr,
     relative_scores_ptr, edge_scores_ptr,
     offset_sums_ptr, d_offset_sums_ptr, d_edge_sums_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
-    bias_uv_ptr, dense_table_ptr, relative_q_ptr, d_bias_u_partials_ptr, sinks_ptr,
-    relative_bias_ptr, key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
+    bias_uv_ptr, dense_table_ptr, relative_q_ptr, d_bias_u_partials_ptr, sinks_ptr, query_table_ptr, relative_bias_ptr,
+    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
     stride_relative_q_b, stride_relative_q_h, stride_relative_q_n, stride_dense_table_h, stride_dense_table_r,
+    stride_query_table_h, stride_query_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
     stride_o_b, stride_o_h, stride_o_n, stride_do_b, stride_do_h, stride_do_n, stride_dq_b, stride_dq_h, stride_dq_n,
     stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m, stride_visited_b, stride_visited_h,
@@ -183,6 +185,11 @@ def bwd_dq_kernel(
                 if OPT.relative_shift:
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
+                if OPT.query_table:
+                    x += query_table_scores_of_keys(
+                        query_table_ptr + h * stride_query_table_h, stride_query_table_r, shift.smem, k, block_start, m,
+                        step, tile_i, tile_j, OPT,
+                    )  # fmt: skip
                 e, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
                 s, cap_derivative = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
                 p = tl.exp2(s - region_lse[:, None])

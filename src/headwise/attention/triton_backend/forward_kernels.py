@@ -38,6 +38,8 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
     QueryBlockShift,
     add_biases,
     initial_product,
+    query_table_scores_of_keys,
+    query_table_scores_of_queries,
     reserve_smem,
     shifted_scores_of_keys,
     shifted_scores_of_queries,
@@ -48,9 +50,10 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
 def fwd_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, weight_norms_ptr, offset_sums_ptr, w_ptr, sharpness_ptr,
     relative_scores_ptr, edge_scores_ptr, prefix_sums_ptr, bias_uv_ptr, dense_table_ptr, sinks_ptr,
-    relative_bias_ptr, key_padding_ptr, query_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr,
-    visited_ptr, seed_ptr,
-    stride_dense_table_h, stride_dense_table_r, stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
+    query_table_ptr, relative_bias_ptr,
+    key_padding_ptr, query_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
+    stride_dense_table_h, stride_dense_table_r, stride_query_table_h, stride_query_table_r,
+    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
     stride_v_b, stride_v_h, stride_v_m, stride_o_b, stride_o_h, stride_o_n,
     stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m, stride_visited_b, stride_visited_h,
     stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
@@ -140,6 +143,11 @@ def fwd_kernel(
                 if OPT.relative_shift:
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
+                if OPT.query_table:
+                    x += query_table_scores_of_keys(
+                        query_table_ptr + h * stride_query_table_h, stride_query_table_r, shift.smem, k, block_start, m,
+                        step, tile_i, tile_j, OPT,
+                    )  # fmt: skip
                 _, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
                 # A factor that all pairs share is applied in the exponent, where it takes no extra time.
                 has_bias: tl.constexpr = OPT.bias or OPT.slopes or (OPT.relative_bias and REGION == DIAGONAL)
@@ -245,8 +253,9 @@ def prefix_sums_kernel(prefix_sums_ptr, blocks, OPT: tl.constexpr):
 @triton.jit
 def fwd_received_kernel(
     q_ptr, k_ptr, lse_ptr, received_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
-    u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr, relative_bias_ptr, key_padding_ptr, mask_ptr, bias_ptr,
-    seq_starts_ptr, seq_ends_ptr, visited_ptr, stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h,
+    u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr, query_table_ptr, relative_bias_ptr,
+    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr,
+    stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h, stride_query_table_h, stride_query_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
     stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m, stride_visited_b, stride_visited_h,
     stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
@@ -296,6 +305,11 @@ def fwd_received_kernel(
                     lse -= load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
                 if OPT.relative_shift:
                     x += shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT) + u_dot_k[:, None]
+                if OPT.query_table:
+                    x += query_table_scores_of_queries(
+                        query_table_ptr + h * stride_query_table_h, stride_query_table_r, shift.smem, k, block_start, m,
+                        step, tile_i, tile_j, OPT,
+                    )  # fmt: skip
                 _, f = distance_factors(tile_i, tile_j, step * BLOCK_N + q_offset, block_start, head, REGION, OPT)
                 s, _ = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
                 received += tl.sum(tl.exp2(s - lse[None, :]), axis=1)

@@ -46,6 +46,7 @@ class Options:
     relative_bias: bool  # biases by clipped relative position are added
     clipped_table: bool  # any of the three
     relative_shift: bool  # scores with a dense table are added
+    query_table: bool  # and the keys' products with another one
     window: bool
     softcap: bool
     sinks: bool
