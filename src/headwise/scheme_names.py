@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-SchemeName = Literal["plain", "rpr", "transformer-xl", "tener", "distance-aware"]
+SchemeName = Literal[
+    "plain", "rpr", "transformer-xl", "tener", "distance-aware", "alibi", "rotary", "t5-bias", "disentangled"
+]
 
 #: Names of schemes of models, where `none` is plain attention without positions in the input.
 ModelSchemeName = Literal["none", SchemeName]

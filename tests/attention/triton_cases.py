@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise import Alibi, DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
-from tests.attention.oracle import sinusoid
+from headwise import Alibi, Disentangled, DistanceAware, Plain, RelativePositions, Scheme, T5Bias, Tener, TransformerXL
+from tests.attention.oracle import deberta_row, sinusoid, t5_bucket
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -29,7 +29,10 @@ SCHEMES: dict[str, Scheme] = {
     "relative-zero-offset": RelativePositions(HEADS, WIDTH, k=0, keys=False),
     "tener": Tener(HEADS, WIDTH),
     "alibi": Alibi(HEADS, learned=True),
+    "t5-bias": T5Bias(HEADS, num_buckets=12, max_distance=24, std=1.0),
     "transformer-xl": TransformerXL(HEADS, WIDTH, dim=20),
+    "disentangled": Disentangled(HEADS, WIDTH, max_distance=30, dim=20, std=1.0),
+    "disentangled-p2c": Disentangled(HEADS, WIDTH, max_distance=90, num_buckets=12, dim=20, c2p=False, std=1.0),
 }
 with torch.no_grad():
     for parameter in SCHEMES["transformer-xl"].parameters():
@@ -54,6 +57,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "blocks-masked": {"mask": "blocks", "returns": ("received", "lse")},
 }
 
+#: Options of schemes that share most of their code with another scheme; the others are tested with all options.
+FEW_OPTIONS = {
+    "t5-bias": (
+        "masked", "single-tile", "cu_seqlens", "output-only-causal", "window", "softcap-sinks", "blocks-masked",
+    ),
+    "disentangled": ("masked", "grouped", "single-tile", "cu_seqlens", "output-only-causal", "softcap-sinks-masked"),
+    "disentangled-p2c": ("no-options", "window-causal"),
+}  # fmt: skip
+CASES = [(name, option) for name in SCHEMES for option in FEW_OPTIONS.get(name, OPTIONS)]
+
 
 def reference_attention(
     scheme: Scheme,
@@ -70,20 +83,34 @@ def reference_attention(
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     n, m, offset = q.shape[2], k.shape[2], options.get("offset", 0)
     i, j = offset + torch.arange(n, device=q.device)[:, None], torch.arange(m, device=q.device)
-    scale = options.get("scale") or q.shape[3] ** -0.5
+    scale = options.get("scale") or scheme.scale(q.shape[3])
     if isinstance(scheme, Tener):
         waves = torch.stack([sinusoid(int(t), WIDTH) for t in range(1 - m, offset + n)]).to(q)
         relative = ((q + scheme.v[:, None].to(dtype)) @ waves.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
-        scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * (options.get("scale") or 1.0)
+        scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * scale
     elif isinstance(scheme, TransformerXL):
         waves = torch.stack([sinusoid(int(t), scheme.dim) for t in range(1 - m, offset + n)]).to(q)
         table = (waves @ scheme.projection.weight.to(dtype).T).unflatten(-1, (HEADS, WIDTH)).transpose(0, 1)
         relative = ((q + scheme.v[:, None].to(dtype)) @ table.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
         scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * scale
+    elif isinstance(scheme, Disentangled):
+        scores, row_numbers = q @ k.mT, [deberta_row(scheme, t) for t in range(1 - m, offset + n)]
+        rows = torch.tensor(row_numbers, device=q.device)[i - j + m - 1]
+        if scheme.key_projection is not None:
+            scores = scores + (q @ project_embeddings(scheme, scheme.key_projection, dtype).mT).gather(
+                -1, rows.expand(*q.shape[:3], m)
+            )
+        if scheme.query_projection is not None:
+            by_row = k @ project_embeddings(scheme, scheme.query_projection, dtype).mT
+            scores = scores + by_row.gather(-1, rows.mT.expand(*k.shape[:3], n)).mT
+        scores = scores * scale
     else:
         scores = q @ k.mT * scale
     if isinstance(scheme, Alibi):
         scores = scores + scheme.slopes.to(dtype)[:, None, None] * (i - j).abs().to(dtype)
+    if isinstance(scheme, T5Bias):
+        buckets = torch.tensor([t5_bucket(scheme, r) for r in range(1 - n - offset, m)], device=q.device)
+        scores = scores + scheme.bias.to(dtype)[:, buckets[j - i + n + offset - 1]]
     if isinstance(scheme, DistanceAware):
         assert scheme.v is not None
         sharpness = scheme.v.to(dtype)[:, None, None]
@@ -118,6 +145,13 @@ def reference_attention(
         "weight_norms": weights.square().sum(dim=3),
         "lse": lse.masked_fill(~has_key, -torch.inf),
     }
+
+
+def project_embeddings(scheme: Disentangled, projection: torch.nn.Linear, dtype: torch.dtype) -> Tensor:
+    """Return a table of `Disentangled`, (H, rows, width)."""
+    table = scheme.embeddings.to(dtype) @ projection.weight.to(dtype).T
+    table = table if projection.bias is None else table + projection.bias.to(dtype)
+    return table.unflatten(-1, (HEADS, WIDTH)).transpose(0, 1)
 
 
 def build_options(case: dict[str, Any], batch: int, n: int, m: int) -> tuple[dict[str, Any], Tensor, int]:

@@ -147,8 +147,8 @@ def attend(
         q: queries (B, H, N, d).
         k: keys (B, G, M, d); H is a multiple of G, and each key head is shared by H/G query heads.
         v: values (B, G, M, any width).
-        scheme: position scheme: `Plain()`, `DistanceAware(…)`, `RelativePositions(…)`, `TransformerXL(…)` or
-            `Tener(…)`.
+        scheme: position scheme: `Plain()`, `DistanceAware(…)`, `RelativePositions(…)`, `TransformerXL(…)`,
+            `Tener(…)`, `Alibi(…)`, `Rotary(…)`, `T5Bias(…)`, `Disentangled(…)`, or your own.
         key_padding: boolean mask of the real keys (B, M), or lengths (B,).
         query_padding: boolean mask of the real queries (B, N), or lengths (B,). Padding queries get zeros and do not
             contribute to `received`.
@@ -164,7 +164,8 @@ def attend(
         sinks: differentiable logit of each query head, (H,), as in GPT-OSS: the score of a further key without a value,
             which takes a part of the softmax.
         dropout: dropout probability of the attention weights; pass 0 in evaluation.
-        scale: factor of the scores, above 0. The default depends on the scheme: 1 for `Tener`, 1/√d for the others.
+        scale: factor of the scores, above 0. The default depends on the scheme: 1 for `Tener`, 1/√(3d) for
+            `Disentangled`, 1/√d for the others.
         cu_seqlens: cumulative lengths of sequences that are concatenated without padding in a batch of one, from 0 to
             N = M. Tokens attend only within their sequence. Can be combined with `causal`, `window`, `softcap`,
             `sinks`, `dropout`, and all `return_…` options except `return_weights`. The values of a tensor on a GPU are

@@ -3,8 +3,10 @@
 All position schemes are special cases of one set of equations. Query i has position offset + i, key j has position j,
 and r = j − (offset + i) is their relative position:
 
-    x_ij = scale · ((q_i + b₀)·k_j + (q_i + b₁)·key_table[c(r)])     c(r) = clip(r − table_start, 0, rows − 1)
+    x_ij = scale · ((q_i + b₀)·k_j + (q_i + b₁)·key_table[c(r)] + k_j·query_table[c(r)])
+           with c(r) = clip(r − table_start, 0, rows − 1)
     s_ij = x_ij,  or  max(x_ij, 0) · f[|r|],  x_ij · f[|r|],  x_ij + f[|r|]
+    s_ij = s_ij + relative_bias[c(r)]
     s_ij = softcap · tanh(s_ij / softcap), with a softcap
     P    = softmax_j(s_ij + bias_ij), with masked keys at −∞; rows without any key are zero
     W    = P,  or  P ∘ f,  P + f  (masked keys stay zero)
@@ -34,7 +36,8 @@ class SchemeTerms:
     """Terms that a position scheme contributes to the equations of attention; what a `Scheme` returns.
 
     A scheme fills in the terms that it uses. The kernels compute all of them except `coefficients` without `sigmoid` or
-    `slopes`, and tables together with `sigmoid`.
+    `slopes`, tables together with `sigmoid`, and `value_table` or `relative_bias` together with `query_table` or with
+    `is_full_table`.
 
     Example:
         >>> import torch, headwise as hw
@@ -55,7 +58,9 @@ class SchemeTerms:
     k: Tensor  # (B, G, M, E)
     key_table: Tensor | None = None  # (H or 1, R, E)
     biases: Tensor | None = None  # (2, H, E): b₀ and b₁ of each head; None means 0
+    query_table: Tensor | None = None  # (H or 1, R, E), multiplied with keys (DeBERTa)
     value_table: Tensor | None = None  # (H or 1, R, D)
+    relative_bias: Tensor | None = None  # (H or 1, R): a number for each relative position (T5)
     table_start: int = 0  # relative position of the tables' row 0
     is_full_table: bool = False  # the tables have a row for every relative position, so no position is clipped
     coefficients: Callable[[int], Tensor] | None = None  # length → f of the distances 0 … length−1, (H or 1, length)

@@ -41,7 +41,9 @@ class OperatorArguments:
     v: Tensor  # (B, G, M, D)
     relative_q: Tensor | None  # (B, H, N, E); None: same as q
     key_table: Tensor | None  # (H or 1, R, E)
+    query_table: Tensor | None  # (H or 1, R, E)
     value_table: Tensor | None  # (H or 1, R, D)
+    relative_bias: Tensor | None  # (H or 1, R)
     coefficients: Tensor | None  # f of every distance, (H or 1, distances)
     bias: Tensor | None  # broadcastable to (B, H, N, M)
     sinks: Tensor | None  # (H,)
@@ -166,6 +168,9 @@ class Block:
         x = (self.q * LOG2E) @ self.k.mT
         if self.arguments.key_table is not None:
             x += self.multiply_table(self.relative_q * LOG2E, self.arguments.key_table)
+        if self.arguments.query_table is not None:
+            for keys, table in self.query_table_parts(self.arguments.query_table):
+                x[..., keys] += skew((self.k[:, :, keys] * (self.arguments.scale * LOG2E)) @ table.mT).mT
         return x
 
     def masked_scores(self, x: Tensor) -> Tensor:
@@ -175,6 +180,9 @@ class Block:
             s = x.clamp(min=0).mul_(self.f) if a.rectify else x * self.f
         elif self.f is not None and a.adjust == "early-add":
             s = s.add_(self.f, alpha=LOG2E)
+        if a.relative_bias is not None:
+            relative_bias = self.slice_heads(a.relative_bias)
+            s = s.add_(toeplitz(relative_bias[:, self.rows_l(relative_bias)], self.n), alpha=LOG2E)
         if a.softcap:
             self.tanh = torch.tanh(s / (a.softcap * LOG2E))
             s = self.tanh * (a.softcap * LOG2E)
@@ -266,6 +274,42 @@ class Block:
         by_row = scatter_add_rows(grad, self.rows_nm(table), table.shape[1])
         table_grad += (by_row.mT @ x).sum_to_size(table_grad.shape)
 
+    def query_table_parts(self, table: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield parts of the block's keys, and the query table's row of every diagonal of their transposed map.
+
+        A part has about as many keys as the block has queries, so that it has few diagonals without a pair.
+        """
+        table = self.slice_heads(table)
+        for keys in self.key_parts():
+            yield keys, table[:, self.transposed_rows(keys, table)]
+
+    def key_parts(self) -> Iterator[slice]:
+        """Yield parts of the block's keys, about as many as the block has queries."""
+        size = max(self.n, MIN_BLOCK_ROWS)
+        return (slice(start, min(start + size, self.m)) for start in range(0, self.m, size))
+
+    def transposed_rows(self, keys: slice, table: Tensor) -> Tensor:
+        """Return the table row of every diagonal of the transposed map of some keys, (keys + n,)."""
+        positions = relative_positions(keys.stop - keys.start, self.n, keys.start - self.block_start, table.device)
+        return clip_to_rows(-positions, self.arguments.table_start, table.shape[1])
+
+    def add_query_table_grads(
+        self, grad: Tensor, table: Tensor, k_grad: Tensor | None, table_grad: Tensor | None
+    ) -> None:
+        """Add the gradients of the keys and of the query table, if they are given, (B, G, M, E) and (H or 1, R, E)."""
+        table = self.slice_heads(table)
+        k_parts = []
+        for keys in self.key_parts():
+            by_diagonal, rows = unskew(grad[..., keys].mT), self.transposed_rows(keys, table)
+            if k_grad is not None:
+                k_parts.append(by_diagonal @ table[:, rows])
+            if table_grad is not None:
+                by_row = (by_diagonal.mT @ self.k[:, :, keys]).sum(dim=0) * self.arguments.scale
+                part = self.slice_heads(table_grad)
+                part.index_add_(1, rows, by_row.sum_to_size(part.shape[0], *by_row.shape[1:]))
+        if k_grad is not None and k_parts:
+            self.add_key_grad(k_grad, torch.cat(k_parts, dim=2) * self.arguments.scale)
+
     def rows_l(self, table: Tensor) -> Tensor:
         """Return the table row of every diagonal, (l,)."""
         return clip_to_rows(self.positions_l, self.arguments.table_start, table.shape[1])
@@ -286,6 +330,11 @@ class Block:
             grad[self.batch, self.heads, self.keys] += part
         else:
             grad[self.batch, :, self.keys].index_add_(1, self.key_heads, part)
+
+    def add_relative_bias_grad(self, grad: Tensor, part: Tensor) -> None:
+        """Add the gradients of each diagonal, (h, l), to the gradient of the relative bias, (H or 1, R)."""
+        grad = self.slice_heads(grad)
+        grad.index_add_(1, self.rows_l(grad), part.sum_to_size(grad.shape[0], part.shape[1]))
 
     def add_coefficient_grad(self, grad: Tensor, part: Tensor) -> None:
         """Add the gradients of each diagonal, (h, l), to the gradient of the coefficients, (H or 1, distances)."""

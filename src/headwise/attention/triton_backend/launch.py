@@ -43,8 +43,10 @@ class Options:
     sum_far_keys: bool  # far keys that score 0 enter as one prefix sum
     relative_scores: bool  # scores with a clipped table are added
     offset_sums: bool  # weights are summed by relative position, for a clipped table of values
-    clipped_table: bool  # either of the two
+    relative_bias: bool  # biases by clipped relative position are added
+    clipped_table: bool  # any of the three
     relative_shift: bool  # scores with a dense table are added
+    query_table: bool  # and the keys' products with another one
     window: bool
     softcap: bool
     sinks: bool
@@ -65,6 +67,7 @@ class Options:
     needs_dv: bool
     needs_distance: bool  # those of w and v
     needs_relative: bool  # those of scores with a clipped table
+    needs_relative_bias: bool
     fast: bool  # inline assembly for NVIDIA GPUs
     precision: str  # tl.dot's input_precision
 

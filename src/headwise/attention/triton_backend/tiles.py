@@ -12,8 +12,8 @@ Scores and log-sum-exps are in base 2. Four techniques keep the learnable distan
 - If that constant is 0, all far keys score 0, and their values enter as one prefix sum. The cost of such a head grows
   with its neighborhood, not with N².
 
-Clipped tables of relative positions have one score per query for all keys of a far tile, which is added to the query's
-log-sum-exp. Only tiles near the diagonal look up one score per pair.
+Clipped tables of relative positions, and biases, have one score per query for all keys of a far tile, which is added to
+the query's log-sum-exp. Only tiles near the diagonal look up one score per pair.
 
 Legend: B batch, H query heads, G key heads, N queries, M keys, E width of queries and keys, D width of values,
 R = 2 · max_offset + 1 rows of a clipped table. Query i has position q_offset + i. A tile is [BLOCK_N, BLOCK_M] in
@@ -69,6 +69,8 @@ class MaskAndBias(NamedTuple):
     window_right: Any
     softcap: Any  # in base 2
     slope: Any  # in base 2
+    relative_bias_ptr: Any  # [R]
+    max_offset: Any
 
 
 @triton.jit
@@ -111,7 +113,7 @@ def load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT: tl.constex
         shift, start = tl.where(is_shifted, v, 0.0), tl.where(is_shifted, c, a)
         return HeadParams(w, shift, start, c, a, far_factor, far_distance, is_steep, has_large_scores)
     # A softcap is not linear: all scores with a clipped table are then looked up pair by pair.
-    far_distance = 1 << 30 if OPT.softcap and OPT.relative_scores else max_offset
+    far_distance = 1 << 30 if OPT.softcap and (OPT.relative_scores or OPT.relative_bias) else max_offset
     return HeadParams(0.0, 0.0, 0.0, 0.0, 0.0, scale * LOG2E, far_distance, False, False)
 
 
@@ -189,6 +191,9 @@ def compute_scores(x, f, i, j, n, m, q_offset, mods, REGION: tl.constexpr, OPT: 
     cap_derivative = 1.0
     if OPT.slopes:
         s += mods.slope * tl.abs(j - i - q_offset).to(tl.float32)
+    if OPT.relative_bias and REGION == DIAGONAL:
+        row = tl.minimum(tl.maximum(j - i - q_offset, -mods.max_offset), mods.max_offset) + mods.max_offset
+        s += tl.load(mods.relative_bias_ptr + row) * LOG2E
     if OPT.softcap:
         t = tanh(s / mods.softcap)
         cap_derivative = 1.0 - t * t
