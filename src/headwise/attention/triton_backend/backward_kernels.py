@@ -18,6 +18,7 @@ from headwise.attention.triton_backend.clipped_table import (
     store_by_offset,
     store_clipped_sums,
 )
+from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -119,6 +120,7 @@ def bwd_dq_kernel(
         load_slope(w_ptr, h, OPT),
     )  # fmt: skip
     head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    q_offset = query_offsets(i, n, q_offset, mods, OPT)
     if OPT.relative_shift:
         q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
         relative_q_ptr += b * stride_relative_q_b + h * stride_relative_q_h
@@ -189,7 +191,7 @@ def bwd_dq_kernel(
                 if OPT.weight_norms:
                     dp += p * twice_d_norms[:, None]
                 dx = p * (dp - region_delta[:, None])
-                if OPT.store_d_scores:
+                if OPT.store_d_scores != "":
                     d_scores_ptrs = d_scores + step * BLOCK_M + tile_i.to(tl.int64) * stride_d_scores_n + tile_j
                 if OPT.store_d_scores == "after-softcap":
                     tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
