@@ -38,7 +38,7 @@ def test_error_is_within_tolerance(name: str, option: str, dtype: torch.dtype, m
     monkeypatch.setattr(MAX_CHUNK_PAIRS, 1)  # several chunks of queries, as small as possible
     n, m = (20, 27) if option == "single-tile" else LENGTHS
     if "cu_seqlens" in option:
-        m = n
+        m = n + 40 if "cu_seqlens_k" in option else n
     if OPTIONS[option].get("returns") == ():
         n, m = 3 * n, 3 * m
     batch = 1 if "cu_seqlens" in option else 2
@@ -52,6 +52,7 @@ def test_error_is_within_tolerance(name: str, option: str, dtype: torch.dtype, m
     returns = options.pop("returns", ("received", "weight_norms", "lse"))
     bias_values = [options.pop("position_bias")] if "position_bias" in options else []
     has_sinks = options.pop("sinks", False)
+    query_positions = {"query_positions": options.pop("query_positions")} if "query_positions" in options else {}
     bias_values += [torch.randn(HEADS, device=DEVICE)] if has_sinks else []
 
     def run(backend: str, precision: torch.dtype) -> list[Tensor]:
@@ -69,7 +70,9 @@ def test_error_is_within_tolerance(name: str, option: str, dtype: torch.dtype, m
             outputs = [x for x in outputs if x is not None] if returns else (outputs,)
         else:
             names = ("offset", "scale", "softcap")
-            formula_options: dict[str, Any] = {name: options[name] for name in names if name in options}
+            formula_options: dict[str, Any] = {
+                name: options[name] for name in names if name in options
+            } | query_positions
             if "query_padding" in options:
                 is_real = torch.arange(n, device=DEVICE) < options["query_padding"][:, None]
                 formula_options["is_real_query"] = is_real[:, None, :, None].expand(-1, HEADS, -1, -1)

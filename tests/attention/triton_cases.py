@@ -46,6 +46,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "grouped": {"key_heads": 1, "offset": 40, "scale": 0.1},
     "single-tile": {"key_heads": 1, "offset": 7, "padded": True},
     "cu_seqlens": {"cu_seqlens": True, "causal": True},
+    "cu_seqlens_k": {"cu_seqlens_k": True, "key_heads": 1},
+    "cu_seqlens_k-causal": {"cu_seqlens_k": True, "causal": True, "softcap": 1.2, "sinks": True},
     "output-only": {"returns": (), "padded": True},
     "output-only-causal": {"returns": (), "causal": True, "key_heads": 1, "offset": 10},
     "norms-and-lse": {"returns": ("weight_norms", "lse"), "padded": True},
@@ -83,6 +85,8 @@ def reference_attention(
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     n, m, offset = q.shape[2], k.shape[2], options.get("offset", 0)
     i, j = offset + torch.arange(n, device=q.device)[:, None], torch.arange(m, device=q.device)
+    if "query_positions" in options:
+        i, offset = options["query_positions"][:, None], m
     scale = options.get("scale") or scheme.scale(q.shape[3])
     if isinstance(scheme, Tener):
         waves = torch.stack([sinusoid(int(t), WIDTH) for t in range(1 - m, offset + n)]).to(q)
@@ -160,19 +164,32 @@ def build_options(case: dict[str, Any], batch: int, n: int, m: int) -> tuple[dic
     key_heads = options.pop("key_heads", HEADS)
     mask_BHNM = torch.ones(batch, HEADS, n, m, dtype=torch.bool, device=DEVICE)
     i, j = torch.arange(n, device=DEVICE), torch.arange(m, device=DEVICE)
+    if options.get("cu_seqlens_k"):
+        options["cu_seqlens"] = torch.tensor([0, n // 3, n // 3, n // 3 + 1, n, n], device=DEVICE)
+        options["cu_seqlens_k"] = torch.tensor([0, m // 3, m // 3 + 4, m // 3 + 9, m - 2, m], device=DEVICE)
+        bounds, key_bounds = options["cu_seqlens"], options["cu_seqlens_k"]
+        sequence = torch.searchsorted(bounds[1:], i, right=True)
+        key_sequence = torch.searchsorted(key_bounds[1:], j, right=True)
+        mask_BHNM &= sequence[:, None] == key_sequence
+        end = int("causal" in options or "window" in options)  # the last query has the position of the last key
+        positions = i + (key_bounds - bounds)[sequence + end]
+        options["query_positions"] = positions
+    else:
+        positions = i + options.get("offset", 0)
     if options.get("window"):
-        options.setdefault("offset", 0)
         left, right = options["window"]
-        mask_BHNM &= (j >= i[:, None] + options["offset"] - left) | (left < 0)
-        mask_BHNM &= (j <= i[:, None] + options["offset"] + right) | (right < 0)
+        mask_BHNM &= (j >= positions[:, None] - left) | (left < 0)
+        mask_BHNM &= (j <= positions[:, None] + right) | (right < 0)
+        if "cu_seqlens_k" not in options:
+            options.setdefault("offset", 0)
     if options.get("causal"):
-        mask_BHNM &= j <= i[:, None] + options.get("offset", 0)
+        mask_BHNM &= j <= positions[:, None]
     if options.pop("padded", False):
         options["key_padding"] = torch.tensor([m, m // 3], device=DEVICE)
         options["query_padding"] = torch.tensor([n, n // 2], device=DEVICE)
         mask_BHNM &= (j < options["key_padding"][:, None])[:, None, None]
         mask_BHNM &= (i < options["query_padding"][:, None])[:, None, :, None]
-    if options.get("cu_seqlens"):
+    if options.get("cu_seqlens") is True:
         options["cu_seqlens"] = torch.tensor([0, n // 3, n // 3, n // 3 + 1, n], device=DEVICE)
         sequence = torch.searchsorted(options["cu_seqlens"][1:], i, right=True)
         mask_BHNM &= sequence == sequence[:, None]

@@ -107,6 +107,10 @@ class AttentionInputs:
     want_lse: bool = False
     want_weights: bool = False
     cu_seqlens: Tensor | None = None  # (S+1,): cumulative lengths of S sequences, concatenated in a batch of one
+    cu_seqlens_k: Tensor | None = None  # (S+1,): those of the keys' sequences; None if they are those of the queries
+    is_aligned: bool = (
+        False  # the last query of a sequence has the position of its last key, not the first of the first
+    )
     out_dtype: torch.dtype = torch.float32
 
     @property
@@ -134,12 +138,32 @@ class AttentionInputs:
     def split_sequences(self) -> list["AttentionInputs"]:
         """Return the inputs of each non-empty sequence of a `cu_seqlens` batch."""
         assert self.cu_seqlens is not None
-        bounds = self.cu_seqlens.tolist()
-        return [self._slice_tokens(slice(start, end)) for start, end in pairwise(bounds) if end > start]
+        sequences = sequence_slices(self.cu_seqlens, self.cu_seqlens_k, is_aligned=self.is_aligned)
+        return [self._slice_sequence(sequence) for sequence in sequences]
 
-    def _slice_tokens(self, tokens: slice) -> "AttentionInputs":
-        terms = replace(self.terms, q=self.terms.q[:, :, tokens], k=self.terms.k[:, :, tokens])
-        return replace(self, terms=terms, v=self.v[:, :, tokens], cu_seqlens=None)
+    def _slice_sequence(self, sequence: "SequenceSlice") -> "AttentionInputs":
+        queries, keys, offset = sequence
+        terms = replace(self.terms, q=self.terms.q[:, :, queries], k=self.terms.k[:, :, keys])
+        return replace(self, terms=terms, v=self.v[:, :, keys], offset=offset, cu_seqlens=None, cu_seqlens_k=None)
+
+
+class SequenceSlice(NamedTuple):
+    """One sequence of a `cu_seqlens` batch."""
+
+    queries: slice
+    keys: slice
+    offset: int  # position of the first query, relative to that of the first key
+
+
+def sequence_slices(cu_seqlens: Tensor, cu_seqlens_k: Tensor | None, *, is_aligned: bool) -> list[SequenceSlice]:
+    """Return the sequences that have queries or keys. Reads the tensors; see `AttentionInputs` for the arguments."""
+    bounds = list(pairwise(cu_seqlens.tolist()))
+    key_bounds = bounds if cu_seqlens_k is None else list(pairwise(cu_seqlens_k.tolist()))
+    return [
+        SequenceSlice(slice(start, end), slice(key_start, key_end), max(0, num_keys - num_queries) * is_aligned)
+        for (start, end), (key_start, key_end) in zip(bounds, key_bounds, strict=True)
+        if (num_queries := end - start) + (num_keys := key_end - key_start)
+    ]
 
 
 class AttentionOutput(NamedTuple):

@@ -10,6 +10,7 @@ from headwise.attention.triton_backend.clipped_table import (
     load_edge_scores,
     lookup_pairs,
 )
+from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -166,6 +167,7 @@ def bwd_received_kernel(
         load_slope(w_ptr, h, OPT), relative_bias_ptr + h * (2 * max_offset + 1), max_offset,
     )  # fmt: skip
     head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    q_offset = query_offsets(i, n, q_offset, mods, OPT)
     if OPT.received and OPT.relative_shift:
         q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
         table_ptr = dense_table_ptr + h * stride_dense_table_h

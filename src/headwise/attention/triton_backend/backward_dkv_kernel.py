@@ -10,6 +10,7 @@ from headwise.attention.triton_backend.backward_delta_kernel import (
 )
 from headwise.attention.triton_backend.backward_kernels import store_distance_partials
 from headwise.attention.triton_backend.clipped_table import load_edge, load_edge_scores, lookup_pairs
+from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -130,6 +131,7 @@ def bwd_dkv_kernel(
                     step = visited_tile(index, block_start // BLOCK_M, tl.cdiv(n, BLOCK_N), mods, OPT)
                     offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
                     i = offs_n[None, :]
+                    offsets = query_offsets(i, n, q_offset, mods, OPT)
                     q_bh = q_ptr + b * stride_q_b + h * stride_q_h
                     q = load_block(q_bh, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
                     do_bh = do_ptr + b * stride_do_b + h * stride_do_h  # [BLOCK_N, BLOCK_D]
@@ -156,7 +158,7 @@ def bwd_dkv_kernel(
                             delta -= d_edge_sum
                     x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
                     if OPT.relative_scores and REGION == DIAGONAL:
-                        x += lookup_pairs(relative_scores_ptr + row_offset, i, j, n, q_offset, max_offset)
+                        x += lookup_pairs(relative_scores_ptr + row_offset, i, j, n, offsets, max_offset)
                     if OPT.relative_shift:
                         x += shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT) + u_dot_k[:, None]
                     if OPT.query_table:
@@ -164,12 +166,12 @@ def bwd_dkv_kernel(
                             query_table_ptr + h * stride_query_table_h, stride_query_table_r, shift.smem, k,
                             block_start, m, step, tile_i, tile_j, OPT,
                         )  # fmt: skip
-                    e, f = distance_factors(tile_i, tile_j, step * BLOCK_N + q_offset, block_start, head, REGION, OPT)
-                    s, cap_derivative = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
+                    e, f = distance_factors(tile_i, tile_j, step * BLOCK_N + offsets, block_start, head, REGION, OPT)
+                    s, cap_derivative = compute_scores(x, f, i, j, n, m, offsets, mods, REGION, OPT)
                     p = tl.exp2(s - lse[None, :])
                     dp = tl.dot(v, tl.trans(do), input_precision=OPT.precision)
                     if OPT.offset_sums and REGION == DIAGONAL:
-                        dp += lookup_pairs(d_offset_sums_ptr + row_offset, i, j, n, q_offset, max_offset)
+                        dp += lookup_pairs(d_offset_sums_ptr + row_offset, i, j, n, offsets, max_offset)
                     dropped_p = p
                     if OPT.dropout:
                         if OPT.offset_sums and REGION != DIAGONAL:
@@ -203,11 +205,11 @@ def bwd_dkv_kernel(
                             dx = tl.where(x > 0.0, dx, 0.0)
                         dx *= f
                         if OPT.single_tile_backward and OPT.needs_distance:
-                            distance = pair_distance(tile_i, tile_j, step * BLOCK_N + q_offset, block_start)
+                            distance = pair_distance(tile_i, tile_j, step * BLOCK_N + offsets, block_start)
                             dw, d_sharpness = distance_grads(dx, x, e, f, distance, head, 1, REGION, OPT)
                             store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale, OPT)
                     if OPT.slopes and OPT.single_tile_backward and OPT.needs_distance:
-                        distance = pair_distance(tile_i, tile_j, step * BLOCK_N + q_offset, block_start)
+                        distance = pair_distance(tile_i, tile_j, step * BLOCK_N + offsets, block_start)
                         dw = tl.sum(dx * distance, axis=1)
                         store_distance_partials(d_distance_partials_ptr, bh, H, dw, dw, head, scale, OPT)
                     dx_low = dx.to(q.dtype)

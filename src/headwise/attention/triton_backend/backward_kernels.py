@@ -22,6 +22,7 @@ from headwise.attention.triton_backend.clipped_table import (
     store_clipped_sums,
     store_diagonal_sums,
 )
+from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -126,6 +127,7 @@ def bwd_dq_kernel(
         load_slope(w_ptr, h, OPT), relative_bias_ptr + h * (2 * max_offset + 1), max_offset,
     )  # fmt: skip
     head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    q_offset = query_offsets(i, n, q_offset, mods, OPT)
     if OPT.relative_shift:
         q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
         relative_q_ptr += b * stride_relative_q_b + h * stride_relative_q_h

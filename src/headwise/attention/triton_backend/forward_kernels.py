@@ -13,6 +13,7 @@ from headwise.attention.triton_backend.clipped_table import (
     store_by_offset,
     store_clipped_sums,
 )
+from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -83,6 +84,7 @@ def fwd_kernel(
         load_slope(w_ptr, h, OPT), relative_bias_ptr + h * (2 * max_offset + 1), max_offset,
     )  # fmt: skip
     head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    q_offset = query_offsets(i, n, q_offset, mods, OPT)
     if OPT.relative_shift:
         q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
         table_ptr = dense_table_ptr + h * stride_dense_table_h
@@ -296,11 +298,12 @@ def fwd_received_kernel(
                 step = visited_tile(index, block_start // BLOCK_M, tl.cdiv(n, BLOCK_N), mods, OPT)
                 offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
                 i = offs_n[None, :]
+                offsets = query_offsets(i, n, q_offset, mods, OPT)
                 q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
                 lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
                 x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
                 if OPT.relative_scores and REGION == DIAGONAL:
-                    x += lookup_pairs(relative_scores_ptr, i, j, n, q_offset, max_offset)
+                    x += lookup_pairs(relative_scores_ptr, i, j, n, offsets, max_offset)
                 if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:
                     lse -= load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
                 if OPT.relative_shift:
@@ -310,7 +313,7 @@ def fwd_received_kernel(
                         query_table_ptr + h * stride_query_table_h, stride_query_table_r, shift.smem, k, block_start, m,
                         step, tile_i, tile_j, OPT,
                     )  # fmt: skip
-                _, f = distance_factors(tile_i, tile_j, step * BLOCK_N + q_offset, block_start, head, REGION, OPT)
-                s, _ = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
+                _, f = distance_factors(tile_i, tile_j, step * BLOCK_N + offsets, block_start, head, REGION, OPT)
+                s, _ = compute_scores(x, f, i, j, n, m, offsets, mods, REGION, OPT)
                 received += tl.sum(tl.exp2(s - lse[None, :]), axis=1)
     tl.store(received_ptr + bh * m + offs_m, received, mask=offs_m < m)

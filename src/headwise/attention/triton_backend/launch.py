@@ -57,6 +57,7 @@ class Options:
     bias: bool
     store_d_scores: str  # store the gradient of each pair's score: "after-softcap", "before-softcap" or ""
     cu_seqlens: bool
+    cu_seqlens_k: bool  # and the keys' sequences have other lengths than the queries'
     dropout: bool
     received: bool
     weight_norms: bool

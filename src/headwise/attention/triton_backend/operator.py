@@ -16,13 +16,19 @@ from headwise.attention.triton_backend import transformer_xl
 from headwise.attention.triton_backend.launch import kernels
 from headwise.attention.triton_backend.passes import backward, fake_backward, forward
 from headwise.attention.triton_backend.plan import Plan
+from headwise.attention.triton_backend.sequence_bounds import (
+    align_sequences,
+    needs_alignment,
+    select_tokens,
+    sequence_bounds,
+)
 from headwise.attention.types import AttentionInputs, AttentionOutput, SchemeTerms
 
 #: Schema of the operators' arguments. w and sharpness [H] are w and v of the learnable sigmoid; w alone are slopes of
 #: ALiBi. relative_scores [B, H, N, R] are the queries' products with a clipped table, bias_uv [2, H, E]
 #: Transformer-XL's biases, dense_table [H, R, E] its padded table, query_table [H, R, E] one that is multiplied with
 #: keys, in the order of i − j, relative_bias [H, R] biases by clipped relative position, seq_starts and seq_ends [N]
-#: the bounds of each token's sequence in a packed batch.
+#: the bounds of each token's sequence in a packed batch (see `sequence_bounds`).
 ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? w, Tensor? sharpness, Tensor? relative_scores, Tensor? bias_uv, "
     "Tensor? dense_table, Tensor? query_table, Tensor? relative_bias, Tensor? bias, Tensor? sinks, Tensor? mask, "
@@ -101,6 +107,9 @@ def _tables(inputs: AttentionInputs) -> list[Tensor]:
 
 def attend(inputs: AttentionInputs) -> AttentionOutput:
     """Compute attention with the Triton kernels."""
+    if inputs.cu_seqlens_k is not None and needs_alignment(inputs.terms):
+        aligned_inputs, query_index, key_index = align_sequences(inputs)
+        return select_tokens(attend(aligned_inputs), query_index, key_index)
     terms, dtype = inputs.terms, inputs.out_dtype
     is_dense = terms.query_table is not None or (terms.key_table is not None and terms.is_full_table)
     q = (terms.q if is_dense else terms.content_q).to(dtype)
@@ -114,9 +123,6 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
     if query_table is not None and k.shape[1] != q.shape[1]:  # each query head adds to the gradient of its keys
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     relative_bias, max_offset = _relative_bias(inputs)
-    seq_starts, seq_ends = None, None
-    if inputs.cu_seqlens is not None:
-        seq_starts, seq_ends = sequence_bounds(inputs.cu_seqlens, inputs.shape[2])
     output, lse, received, offset_sums, weight_norms = operators(
         q,
         k,
@@ -132,8 +138,7 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         inputs.mask,
         inputs.key_padding,
         inputs.query_padding,
-        seq_starts,
-        seq_ends,
+        *sequence_bounds(inputs),
         torch.randint(2**31 - 1, (), device=inputs.v.device) if inputs.dropout > 0 else None,
         inputs.scale,
         inputs.softcap or 0.0,
@@ -204,15 +209,6 @@ def _distance_parameters(terms: SchemeTerms) -> tuple[Tensor | None, Tensor | No
     if terms.sigmoid is not None:
         return terms.sigmoid[0].float(), terms.sigmoid[1].float()
     return None, None
-
-
-def sequence_bounds(cu_seqlens: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Return the start and end of each token's sequence, [length] each, from cumulative lengths."""
-    cu_seqlens = cu_seqlens.int().clamp(0, length)
-    tokens = torch.arange(length, device=cu_seqlens.device)
-    sequence = torch.searchsorted(cu_seqlens[1:].contiguous(), tokens, right=True)
-    sequence = sequence.clamp(max=len(cu_seqlens) - 2)
-    return cu_seqlens[sequence], cu_seqlens[sequence + 1]
 
 
 operators = Operators(

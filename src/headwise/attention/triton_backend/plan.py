@@ -86,6 +86,7 @@ class Plan:
         self.precision = torch.get_float32_matmul_precision()
         self.batch, self.heads, self.n, self.width = q.shape
         self.groups, self.m, self.value_width = v.shape[1:]
+        self.has_key_lengths = self.seq_ends is not None and self.seq_ends.shape[0] == self.n + self.m
         self.query_shape = (self.batch, self.heads, self.n)
         self._launches: dict[Any, dict[str, Launch]] = {}
 
@@ -363,7 +364,7 @@ class Plan:
         needs: frozenset[str] = frozenset(),
     ) -> Options:
         single_tile = self.fits(tile)
-        one_region = self.has_distance and self.is_short
+        one_region = (self.has_distance and self.is_short) or self.has_key_lengths
         if single_tile or one_region:
             regions = DIAGONAL
         elif self.has_distance:
@@ -405,6 +406,7 @@ class Plan:
             bias=self.bias is not None,
             store_d_scores=store_d_scores,
             cu_seqlens=self.seq_starts is not None,
+            cu_seqlens_k=self.has_key_lengths,
             dropout=self.seed is not None,
             received=self.want_received,
             weight_norms=self.want_weight_norms,
