@@ -11,12 +11,14 @@ from tqdm.auto import tqdm
 
 from headwise.errors import UserError
 from headwise.tasks import Examples, Task
-from headwise.tasks.baselines import Baselines, compute_baselines
+from headwise.tasks.baselines import BM25, Baselines, compute_baselines
 from headwise.tasks.build_examples import read_sources, source_from_files
 from headwise.tasks.labels import encode_labels
+from headwise.tasks.load_ranking import load_ranking_split
 from headwise.tasks.metrics.calibration import compute_calibration
 from headwise.tasks.metrics.classes import compute_confusion_matrix, compute_per_class
 from headwise.tasks.metrics.labels import column_array
+from headwise.tasks.ranking import CLASSES
 from headwise.training.core.data_check import check_unchanged
 from headwise.training.core.metrics import Evaluation, SplitResult, build_evaluation
 from headwise.training.text.data import fingerprint, load_data
@@ -42,7 +44,7 @@ def evaluate(
 
     Args:
         run: the directory of a finished run.
-        data: a labelled file.
+        data: a labelled file; for a ranking model, a directory in the layout of BEIR.
         text: its text column; by default the run's, or detected.
         pair: its second text column.
         label: its label column.
@@ -68,9 +70,17 @@ def evaluate(
         baselines = compute_baselines(task, own.examples)
     else:
         task = Task(name=trained.metrics["task"], label_type=trained.metrics["label_type"], about="")
-        rows = load_labelled_file(trained, data, delimiter, skip_bad_rows, text=text, pair=pair, label=label)
         dataset, split = data.name, "data"
-        baselines = compute_file_baselines(trained, task, rows)
+        if task.label_type == "ranking":
+            if columns := [f"--{name}" for name, value in (("text", text), ("pair", pair), ("label", label)) if value]:
+                raise UserError(f"{columns[0]} is not for rankings; {data} is a directory of queries and documents")
+            given, rows = load_ranking_split(data, delimiter=delimiter, skip_bad_rows=skip_bad_rows)
+            dataset += "" if given == "all" else f", {given}"
+            ranked = Examples({"train": rows, "data": rows}, CLASSES, "", ordered_by=BM25)
+            baselines = compute_baselines(task, ranked, ("data",))
+        else:
+            rows = load_labelled_file(trained, data, delimiter, skip_bad_rows, text=text, pair=pair, label=label)
+            baselines = compute_file_baselines(trained, task, rows)
     rule = DecisionRule.from_metrics(trained.metrics)
     scores = score_rows(trained, rows)
     decision_scores = rule.decision_scores(scores)
@@ -177,11 +187,9 @@ def load_labelled_file(
     """Load a labelled file, with the numbers that its labels have in the run.
 
     Raises:
-        UserError: the file is invalid, has a label that the model does not know, or the task is a ranking.
+        UserError: the file is invalid, or has a label that the model does not know.
     """
     label_type = trained.metrics["label_type"]
-    if label_type == "ranking":
-        raise UserError(f"{data}: rankings are evaluated on the task's own candidates only; omit --data")
     source = source_from_files([data], label_type, delimiter)
     columns = trained.choose_columns(source.head(), labelled=True, **names)
     rows = read_sources(
