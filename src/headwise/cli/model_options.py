@@ -68,7 +68,8 @@ def add_job_options(parser: ArgumentParser) -> None:
         type=int,
         default=argparse.SUPPRESS,
         metavar="N",
-        help="number of rows that are computed, stored and, if their process dies, repeated together (default: 10000)",
+        help="number of rows that are computed, stored and, if their process dies, repeated together (default: 10000; "
+        "of a click log 131072)",
     )
 
 

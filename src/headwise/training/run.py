@@ -17,7 +17,6 @@ from headwise.training.core.pipeline import Pipeline
 from headwise.training.core.pretrained import remote_code
 from headwise.training.core.run_dir import RunResult
 from headwise.training.jobs import JobDir, JobOptions
-from headwise.training.jobs.job import PART_ROWS
 from headwise.training.registry import get_task_type, load_config
 
 __all__ = ["RunResult", "evaluate", "predict", "train"]
@@ -75,7 +74,7 @@ def evaluate(
     cluster: str | None = None,
     resume: bool = False,
     force: bool = False,
-    part_rows: int = PART_ROWS,
+    part_rows: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Evaluate the model of a finished run on its own test split (dev if there is none) or on other data.
@@ -117,7 +116,7 @@ def predict(
     processes: int | None = None,
     cluster: str | None = None,
     resume: bool = False,
-    part_rows: int = PART_ROWS,
+    part_rows: int | None = None,
     **options: Any,
 ) -> int:
     """Write the predictions of a finished run's model for the rows of files, in their order.

@@ -3,7 +3,7 @@
 A part that fails is repeated. The results of finished parts are stored, so that a job that was killed can be resumed.
 """
 
-from headwise.training.jobs.job import JobOptions, PartTask, Progress, Result, RowRange, open_job, run_job
+from headwise.training.jobs.job import PART_ROWS, JobOptions, PartTask, Progress, Result, RowRange, open_job, run_job
 from headwise.training.jobs.job_dir import JobDir
 
-__all__ = ["JobDir", "JobOptions", "PartTask", "Progress", "Result", "RowRange", "open_job", "run_job"]
+__all__ = ["PART_ROWS", "JobDir", "JobOptions", "PartTask", "Progress", "Result", "RowRange", "open_job", "run_job"]

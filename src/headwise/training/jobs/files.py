@@ -14,7 +14,7 @@ from headwise.tasks.formats.parts import plan_parts
 from headwise.training.core.distributed import main_process_only
 from headwise.training.core.run_dir import atomic_path
 from headwise.training.core.table_writer import TableFormat, join_files
-from headwise.training.jobs.job import JobOptions, PartTask, Progress, Result, run_job
+from headwise.training.jobs.job import PART_ROWS, JobOptions, PartTask, Progress, Result, run_job
 from headwise.training.jobs.job_dir import JobDir, describe_inputs
 
 
@@ -186,7 +186,7 @@ def plan_tables(
         columns = choose_columns(head)
         table_format = TableFormat.from_head(out, head, new_columns)
         copy = job_dir.path / f"input-{index:06d}"
-        file_parts = plan_parts(file, options.part_rows, copy=copy, delimiter=delimiter)
+        file_parts = plan_parts(file, options.part_rows or PART_ROWS, copy=copy, delimiter=delimiter)
         parts += [TablePart(file_part, table_format, delimiter, columns) for file_part in file_parts]
     return parts
 
@@ -205,7 +205,7 @@ def prediction_plan(
     return {
         **describe_inputs(run, list(outputs)),
         "outputs": [path.name for path in outputs.values()],
-        "part_rows": options.part_rows,
+        "part_rows": options.part_rows or PART_ROWS,
         **settings,
     }
 

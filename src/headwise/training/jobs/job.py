@@ -39,14 +39,14 @@ class JobOptions:
         cluster: the address of a Ray cluster, or `auto`; by default no cluster is used.
         resume: continue the unfinished job, if there is one.
         force: discard the unfinished job, if there is one.
-        part_rows: the number of rows of a part.
+        part_rows: the number of rows of a part; the default depends on the data.
     """
 
     processes: int | None = None
     cluster: str | None = None
     resume: bool = False
     force: bool = False
-    part_rows: int = PART_ROWS
+    part_rows: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("--processes", self.processes), ("--part-rows", self.part_rows)):

@@ -22,7 +22,7 @@ from headwise.training.core.data_check import check_unchanged
 from headwise.training.core.distributed import main_process_first
 from headwise.training.core.metrics import Evaluation, SplitResult, build_evaluation
 from headwise.training.core.pretrained import loading_errors
-from headwise.training.jobs import JobOptions, Progress, Result, RowRange, open_job, run_job
+from headwise.training.jobs import PART_ROWS, JobOptions, Progress, Result, RowRange, open_job, run_job
 from headwise.training.jobs.job_dir import describe_inputs
 from headwise.training.text.config import TextConfig
 from headwise.training.text.data import TextData, fingerprint, load_data
@@ -83,10 +83,10 @@ def evaluate(
         rows = main_process_first(rows_of_run.load_rows)
         dataset, split = data.name, "data"
         baselines = compute_file_baselines(config, metrics, task, rows)
-    rule = DecisionRule.from_metrics(metrics)
-    plan = {**describe_inputs(run, []), "rows": fingerprint(rows), "part_rows": options.part_rows}
+    rule, part_rows = DecisionRule.from_metrics(metrics), options.part_rows or PART_ROWS
+    plan = {**describe_inputs(run, []), "rows": fingerprint(rows), "part_rows": part_rows}
     with open_job(out, plan, options) as job_dir:
-        parts = RowRange.divide(len(rows), options.part_rows)
+        parts = RowRange.divide(len(rows), part_rows)
         results = run_job(ScoreTask(rows_of_run), parts, options, job_dir, verb="evaluating", unit="rows")
         scores = join_scores(results)
     decision_scores = rule.decision_scores(scores)

@@ -21,7 +21,7 @@ from headwise.tasks.formats.parts import divide_lines, use_copy
 from headwise.training.core import run_dir
 from headwise.training.core.distributed import main_process_only
 from headwise.training.core.pretrained import loading_errors
-from headwise.training.jobs import JobDir, JobOptions, Progress, Result, open_job
+from headwise.training.jobs import PART_ROWS, JobDir, JobOptions, Progress, Result, open_job
 from headwise.training.jobs.files import TableTask, TextPart, output_paths, plan_tables, predict_parts, prediction_plan
 from headwise.training.text.config import TextConfig
 from headwise.training.text.decision import HAS_CONFIDENCE, DecisionRule
@@ -80,7 +80,7 @@ def predict(
     with open_job(out, prediction_plan(run, outputs, options, settings), options) as job_dir:
         assert job_dir is not None
         if is_tagging and not any(file_extension(file) in EXTENSIONS for file in outputs):
-            plan = partial(plan_sentences, outputs, job_dir, options.part_rows)
+            plan = partial(plan_sentences, outputs, job_dir, options.part_rows or PART_ROWS)
             predict_parts(TaggedLines(run), main_process_only(plan, share=True), options, job_dir, unit="sentences")
             return 0
         plan_rows = partial(

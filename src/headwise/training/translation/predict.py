@@ -22,7 +22,7 @@ from headwise.tasks.formats.parts import plan_lines
 from headwise.tasks.translation.aligned import language_of, strip_newline
 from headwise.training.core.distributed import main_process_only
 from headwise.training.core.table_writer import open_output, open_text
-from headwise.training.jobs import JobDir, JobOptions, PartTask, Progress, Result, open_job
+from headwise.training.jobs import PART_ROWS, JobDir, JobOptions, PartTask, Progress, Result, open_job
 from headwise.training.jobs.files import TableTask, TextPart, output_paths, plan_tables, predict_parts, prediction_plan
 from headwise.training.translation.inference import TranslationModel
 
@@ -78,7 +78,7 @@ def predict(
     with open_job(out, prediction_plan(run, outputs, options, settings), options) as job_dir:
         assert job_dir is not None
         if is_table == {False}:
-            plan = partial(plan_text, outputs, job_dir, options.part_rows)
+            plan = partial(plan_text, outputs, job_dir, options.part_rows or PART_ROWS)
             task: PartTask = TranslatedLines(run, clip)
         else:
             column = str(config.source)
