@@ -79,7 +79,8 @@ TRAINING = {
     "recommendation": {"core", "jobs"},
     "registry": {"core", "text", "translation", "recommendation"},
     "run": {"core", "jobs", "registry"},
-    "inspect": {"core", "jobs", "registry", "text"},
+    "text_rows": {"text"},
+    "inspect": {"core", "jobs", "registry", "text_rows"},
     "__init__": {"core", "text", "run"},
 }
 
