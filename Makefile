@@ -9,11 +9,14 @@ DEMO_READY := $(VENV)/.installed-demo
 TEXT ?=
 export TEXT
 
-.PHONY: test demo bench docs release-check lint format clean torture fuzz numbers audit test-oldest
+.PHONY: test test-all demo bench docs release-check lint format clean torture fuzz numbers audit test-oldest
 
 # Two processes with one thread each: with more threads than cores, threads wait ten times as long as they compute.
-test: lint  ## lint, type checks and tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
+test: lint  ## lint, type checks and the short form of the tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -q
+
+test-all: lint  ## the long form: all cases of parametrized tests, and more random examples
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -q --long
 
 demo: $(DEMO_READY)  ## fine-tune a real model on real sentences, offline; TEXT="…" are sentences of your own
 	HF_HUB_OFFLINE=1 $(BIN)/python examples/demo.py --out demo --text "$$TEXT"

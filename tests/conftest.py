@@ -2,6 +2,9 @@ import os
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+from tests.short_form import select_short_form
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton's interpreter runs kernels on the CPU
@@ -13,11 +16,24 @@ def seed() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="also run what takes long or much memory")
+    parser.addoption("--long", action="store_true", help="the long form of the suite: all cases, more random examples")
+    parser.addoption("--slow", action="store_true", help="also run what takes minutes or much memory")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    no_clock = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("short", no_clock, max_examples=20, derandomize=True)
+    settings.register_profile("long", no_clock, max_examples=100)
+    settings.load_profile("long" if config.getoption("--long") else "short")
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--slow"):
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
+    if not config.getoption("--long"):
+        selected = select_short_form(items)
+        config.hook.pytest_deselected(items=sorted(set(items) - set(selected), key=items.index))
+        items[:] = selected

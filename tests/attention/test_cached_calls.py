@@ -59,6 +59,7 @@ def run(tensors: list[Tensor], scheme: Scheme, **options: Any) -> list[Tensor]:
     return [output.detach(), *torch.autograd.grad(output.float().square().sum(), parameters)]
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("max_short_length", [0, 512])
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("scheme", SCHEMES)

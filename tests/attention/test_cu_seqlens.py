@@ -14,6 +14,7 @@ HEADS, WIDTH = 2, 8
 CU_SEQLENS = [0, 3, 3, 10, 11, 24]
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["auto", "reference", "blockwise"])
 @pytest.mark.parametrize("causal", [False, True], ids=["both-ways", "causal"])
 @pytest.mark.parametrize("name", VARIANTS)
@@ -71,6 +72,7 @@ def test_explain_refers_to_the_longest_sequence() -> None:
     assert choice.reason.startswith("sequence by sequence")
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["auto", "reference", "blockwise"])
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (2, 1)}], ids=str)
 @pytest.mark.parametrize("name", SCHEMES)

@@ -16,6 +16,7 @@ def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block, "MIN_BLOCK_ROWS", 1)
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_backward_uses_the_dropout_mask_of_forward(name: str, backend: Any) -> None:

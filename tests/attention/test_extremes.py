@@ -17,6 +17,7 @@ ROUNDING = {torch.float32: 2**-24, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 MAX_ROUNDING_ERRORS = 512.0
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
 @pytest.mark.parametrize("mapping", ["learnable-sigmoid", "sigmoid", "clip"])
@@ -51,6 +52,7 @@ def test_extreme_weights_and_lengths(mapping: Mapping, dtype: torch.dtype, backe
         assert (result.double() - expected).abs().max() <= tolerance
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", SCHEMES)

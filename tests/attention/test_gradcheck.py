@@ -12,6 +12,7 @@ from headwise.attention.blockwise import block
 from tests.attention.cases import RETURN_ALL, SCHEMES, VARIANTS, make_scheme
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_gradcheck(name: str, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:

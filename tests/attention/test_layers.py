@@ -99,6 +99,7 @@ def test_memory_gets_no_gradient() -> None:
     assert memory.grad is None
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_decoding_with_a_cache_equals_decoding_without(name: str, norm_first: bool) -> None:

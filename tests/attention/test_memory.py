@@ -27,6 +27,7 @@ def peak_mib(**parameters: object) -> float:
     return int(process.stdout) / 1024
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
 @pytest.mark.parametrize("received", [False, True])
 @pytest.mark.parametrize("name", ["plain", "distance-aware", "rpr", "transformer-xl", "tener"])

@@ -46,6 +46,7 @@ def build_layers(
     return [build(HEADS) for _ in range(NUM_LAYERS)], [build(key_heads) for _ in range(NUM_LAYERS)]
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_error_is_within_tolerance(case: str, dtype: torch.dtype) -> None:

@@ -78,6 +78,7 @@ def test_sdpa_is_not_used_with_softcap_sinks_or_a_window() -> None:
         assert explain(x, x, x, scheme=Plain(), **options).backend == "reference"
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["blockwise", "triton"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_gradients_of_each_subset_of_inputs(name: str, backend: Any) -> None:

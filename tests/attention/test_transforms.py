@@ -31,6 +31,7 @@ def gradients(module: nn.Module, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(module.parameters())))
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_compile_without_graph_breaks(name: str, backend: Any) -> None:
@@ -67,6 +68,7 @@ def test_compile_with_inductor() -> None:
         torch.testing.assert_close(gradient, expected)
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["auto", "blockwise"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_export_for_any_length(name: str, backend: Any) -> None:
@@ -82,6 +84,7 @@ def test_export_for_any_length(name: str, backend: Any) -> None:
     torch.testing.assert_close(loaded(longer), model(longer))
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_autocast(name: str, backend: Any) -> None:
@@ -94,6 +97,7 @@ def test_autocast(name: str, backend: Any) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_vmap_over_models(name: str, backend: Any) -> None:

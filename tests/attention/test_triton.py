@@ -30,6 +30,7 @@ pytest.importorskip("triton")
 MAX_CHUNK_PAIRS = "headwise.attention.triton_backend.transformer_xl.MAX_CHUNK_PAIRS"
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", SCHEMES)
@@ -318,6 +319,7 @@ def test_works_under_distributed_data_parallel(tmp_path: Any) -> None:
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize(("n", "m"), [(0, 0), (0, 3), (3, 0)])
 def test_empty_inputs_have_zero_gradients(name: str, n: int, m: int) -> None:

@@ -39,6 +39,7 @@ def formula(scheme: DistanceAware, inputs: list[Tensor], causal: bool) -> tuple[
     return weights @ v, weights.sum(-2), lse
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("tile", [32, 64])
 @pytest.mark.parametrize(
     ("heads", "n", "received", "causal"),

@@ -92,6 +92,7 @@ def test_blockwise_reads_only_keys_between_the_first_and_the_last_unmasked_one()
     torch.testing.assert_close(run(Plain(), [q, k, v], mask=mask, backend="blockwise"), expected)
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize("backend", ["auto", "reference", "blockwise"])
 def test_the_last_causal_query_sees_all_keys(name: str, backend: Any) -> None:

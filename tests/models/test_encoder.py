@@ -52,7 +52,7 @@ def test_plain_equals_the_equations() -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_a_batch_equals_its_texts_one_by_one(scheme: str, lengths: list[int]) -> None:
     model = encoder(scheme).double()

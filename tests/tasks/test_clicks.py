@@ -46,7 +46,7 @@ def mean(values: list[float]) -> float:
 
 
 @given(log=LOGS, chunk_size=st.integers(1, 30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_metrics_equal_scikit_learn_and_the_formulas(log: list[list[tuple[float, int]]], chunk_size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clicks, "MAX_CHUNK_CANDIDATES", chunk_size)

@@ -8,7 +8,7 @@ import pytest
 import seqeval.metrics
 import sklearn.metrics
 from datasets import ClassLabel, Dataset, Features, List, Value
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.tasks import LabelType, Task, metrics
@@ -45,7 +45,6 @@ def random_predictions(label_type: LabelType, count: int, seed: int) -> tuple[An
 
 
 @given(count=st.integers(2, 60), seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
 def test_classification(count: int, seed: int) -> None:
     scores, rows = random_predictions("classification", count, seed)
     values = make_task("classification").metrics(scores, rows)
@@ -83,7 +82,6 @@ def test_regression() -> None:
 
 
 @given(seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
 def test_tokens_equal_seqeval(seed: int) -> None:
     scores, rows = random_predictions("tokens", 12, seed)
@@ -104,7 +102,6 @@ def test_truncated_words_are_predicted_as_o() -> None:
 
 
 @given(count=st.integers(1, 60), seed=st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
 def test_ranking(count: int, seed: int) -> None:
     scores, rows = random_predictions("ranking", count, seed)
     values = make_task("ranking").metrics(scores, rows)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.models import build_tokenizer
@@ -100,7 +100,6 @@ def test_impression_without_history_has_only_padding(dataset: ClickDataset) -> N
 @given(
     counts=st.lists(st.integers(1, 9), min_size=1, max_size=5), num_samples=st.integers(1, 5), seed=st.integers(0, 99)
 )
-@settings(max_examples=50, deadline=None)
 def test_samples_are_distinct_positions_of_their_list(counts: list[int], num_samples: int, seed: int) -> None:
     lists = np.arange(len(counts))
     samples = sample_positions(

@@ -1,0 +1,52 @@
+"""The short form of the suite: the tests and cases that `make test` runs. `make test-all` runs all of them.
+
+`@pytest.mark.long` excludes a test or a case. `@pytest.mark.short_form("values")` keeps a few cases of a parametrized
+test in which every value of every parameter occurs; with "pairs", every pair of values of two parameters occurs.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import combinations
+
+import pytest
+
+SIZES = {"values": 1, "pairs": 2}
+
+
+def choose_cases(cases: Sequence[Mapping[str, Hashable]], size: int) -> set[int]:
+    """Return the indices of a few cases that have all combinations of `size` values which any case has.
+
+    The choice is greedy: each further case has as many new combinations as possible.
+    """
+    combinations_by_case = [set(combinations(sorted(case.items()), min(size, len(case)))) for case in cases]
+    missing = set().union(*combinations_by_case)
+    chosen: set[int] = set()
+    while missing:
+        index = max(range(len(cases)), key=lambda i: len(combinations_by_case[i] & missing))
+        chosen.add(index)
+        missing -= combinations_by_case[index]
+    return chosen
+
+
+def identify_values(case: pytest.Function) -> dict[str, tuple[int, ...]]:
+    """Return an identity of each parameter's value. Parameters of one `parametrize` are one parameter."""
+    values = dict(case.callspec.params)
+    names = [marker.args[0] for marker in case.iter_markers("parametrize")]
+    groups = [name.replace(" ", "").split(",") if isinstance(name, str) else list(name) for name in names]
+    identities = {",".join(group): tuple(id(values.pop(name)) for name in group) for group in groups}
+    return identities | {name: (id(value),) for name, value in values.items()}  # parameters of fixtures
+
+
+def select_short_form(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests of the short form, in their order."""
+    selected = [item for item in items if item.get_closest_marker("long") is None]
+    cases_by_test: dict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
+    for item in selected:
+        marker = item.get_closest_marker("short_form")
+        if marker is not None and isinstance(item, pytest.Function):
+            cases_by_test[item.nodeid.partition("[")[0], marker.args[0]].append(item)
+    excluded: set[pytest.Item] = set()
+    for (_, cover), cases in cases_by_test.items():
+        chosen = choose_cases([identify_values(case) for case in cases], SIZES[cover])
+        excluded.update(case for index, case in enumerate(cases) if index not in chosen)
+    return [item for item in selected if item not in excluded]
