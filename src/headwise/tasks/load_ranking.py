@@ -155,7 +155,7 @@ def load_ranking(
     return task, Examples(splits, CLASSES, recipe, ordered_by="BM25", duplicates=duplicates)
 
 
-def load_ranking_split(data: Path, *, delimiter: str | None = None, skip_bad_rows: bool = False) -> tuple[str, Dataset]:
+def load_ranking_split(data: Path, *, delimiter: str | None = None, skip_bad_rows: bool = False) -> Dataset:
     """Load the queries of a directory that a model is evaluated on, with their candidates.
 
     These are the queries of test, of dev if there is no test, or of the only relevance file.
@@ -164,9 +164,6 @@ def load_ranking_split(data: Path, *, delimiter: str | None = None, skip_bad_row
         data: A directory in the layout of BEIR; see `load_ranking`.
         delimiter: Separates the columns of CSV and TSV files; by default it is recognized.
         skip_bad_rows: Skip invalid rows, with a warning; by default they are an error.
-
-    Returns:
-        The name of the split, or "all", and its rows.
 
     Raises:
         UserError: A file does not exist or is invalid, or no candidate is relevant.
@@ -177,7 +174,8 @@ def load_ranking_split(data: Path, *, delimiter: str | None = None, skip_bad_row
     rows = build_splits({"data": queries}, corpus, seed=0)["data"]
     if not any(rows["label"]):
         raise UserError(f"{data}: no query of {split} has a relevant document among its candidates")
-    return split, rows
+    logger.info("evaluating %s queries of %s%s", f"{len(queries):,}", data, "" if split == "all" else f", {split}")
+    return rows
 
 
 def read_files(
