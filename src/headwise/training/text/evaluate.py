@@ -82,9 +82,9 @@ def evaluate(
         baselines = compute_baselines(task, own.examples)
     else:
         task = Task(name=metrics["task"], label_type=metrics["label_type"], about="")
-        if task.label_type == "ranking":
-            if columns := [f"--{name}" for name, value in (("text", text), ("pair", pair), ("label", label)) if value]:
-                raise UserError(f"{columns[0]} is not for rankings; {data} is a directory of queries and documents")
+        columns = [f"--{name}" for name, value in (("text", text), ("pair", pair), ("label", label)) if value]
+        if task.label_type == "ranking" and columns:
+            raise UserError(f"{columns[0]} is not for rankings; {data} is a directory of queries and documents")
         rows = main_process_first(rows_of_run.load_rows)
         dataset, split = data.name, "data"
         if task.label_type == "ranking":
