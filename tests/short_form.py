@@ -2,7 +2,7 @@
 
 `@pytest.mark.long` excludes a test or a case. `@pytest.mark.short_form("values")` keeps a few cases of a parametrized
 test in which every value of every parameter occurs; with "pairs", every pair of values of two parameters occurs.
-`keep_short` keeps some values of a parameter.
+Arguments of one `parametrize` are one parameter, except with "arguments". `keep_short` keeps some values of a parameter.
 """
 
 from collections import Counter, defaultdict
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-SIZES = {"values": 1, "pairs": 2}
+SIZES = {"values": 1, "arguments": 1, "pairs": 2}
 
 
 def choose_cases(cases: Sequence[Mapping[str, Hashable]], size: int) -> set[int]:
@@ -41,13 +41,13 @@ def keep_short(values: Iterable[str], *kept: str) -> list[Any]:
     return [value if value in kept else pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
-def identify_values(case: pytest.Function) -> dict[str, tuple[int, ...]]:
-    """Return an identity of each parameter's value. Parameters of one `parametrize` are one parameter."""
+def identify_values(case: pytest.Function, *, split: bool) -> dict[str, tuple[int, ...]]:
+    """Return an identity of each parameter's value. Arguments of one `parametrize` are one parameter unless `split`."""
     values = dict(case.callspec.params)
-    names = [marker.args[0] for marker in case.iter_markers("parametrize")]
+    names = [] if split else [marker.args[0] for marker in case.iter_markers("parametrize")]
     groups = [name.replace(" ", "").split(",") if isinstance(name, str) else list(name) for name in names]
     identities = {",".join(group): tuple(id(values.pop(name)) for name in group) for group in groups}
-    return identities | {name: (id(value),) for name, value in values.items()}  # parameters of fixtures
+    return identities | {name: (id(value),) for name, value in values.items()}
 
 
 def select_short_form(items: Sequence[pytest.Item]) -> list[pytest.Item]:
@@ -60,6 +60,7 @@ def select_short_form(items: Sequence[pytest.Item]) -> list[pytest.Item]:
             cases_by_test[item.nodeid.partition("[")[0], marker.args[0]].append(item)
     excluded: set[pytest.Item] = set()
     for (_, cover), cases in cases_by_test.items():
-        chosen = choose_cases([identify_values(case) for case in cases], SIZES[cover])
+        values = [identify_values(case, split=cover == "arguments") for case in cases]
+        chosen = choose_cases(values, SIZES[cover])
         excluded.update(case for index, case in enumerate(cases) if index not in chosen)
     return [item for item in selected if item not in excluded]

@@ -1,32 +1,37 @@
-"""Position-aware self-attention, and guides that regularize attention heads."""
+"""Position-aware self-attention, and guides that regularize attention heads.
+
+Names are imported on first use, because torch and transformers take seconds to import.
+"""
 
 import importlib as _importlib
 import typing as _typing
-from importlib import metadata as _metadata
 
 from headwise._auto_classes import register_auto_classes as _register_auto_classes
 from headwise._scheme_loading import register_scheme_loading as _register_scheme_loading
-from headwise.attention import (
-    Alibi,
-    AttentionOutput,
-    BackendChoice,
-    DecoderLayer,
-    DistanceAware,
-    EncoderLayer,
-    MultiheadAttention,
-    Plain,
-    RelativePositions,
-    Rotary,
-    Scheme,
-    SchemeTerms,
-    Tener,
-    TransformerXL,
-    attend,
-    explain,
-)
 
 if _typing.TYPE_CHECKING:
-    from headwise import guides, models
+    from headwise import attention, guides, models
+    from headwise._version import __version__
+    from headwise.attention import (
+        Alibi,
+        AttentionOutput,
+        BackendChoice,
+        DecoderLayer,
+        Disentangled,
+        DistanceAware,
+        EncoderLayer,
+        MultiheadAttention,
+        Plain,
+        RelativePositions,
+        Rotary,
+        Scheme,
+        SchemeTerms,
+        T5Bias,
+        Tener,
+        TransformerXL,
+        attend,
+        explain,
+    )
     from headwise.guidance import Guided, GuidedLoss, GuidedTrainer, guiding
     from headwise.guides import Guide
     from headwise.integrations import (
@@ -39,16 +44,12 @@ if _typing.TYPE_CHECKING:
         scheme_parameters,
     )
 
-try:
-    __version__ = _metadata.version("headwise")
-except _metadata.PackageNotFoundError:
-    __version__ = "0+not-installed"
-
 __all__ = [
     "Alibi",
     "AttentionOutput",
     "BackendChoice",
     "DecoderLayer",
+    "Disentangled",
     "DistanceAware",
     "EncoderLayer",
     "Guide",
@@ -61,11 +62,13 @@ __all__ = [
     "Rotary",
     "Scheme",
     "SchemeTerms",
+    "T5Bias",
     "Tener",
     "TransformerXL",
     "UnsupportedAttentionError",
     "__version__",
     "attend",
+    "attention",
     "explain",
     "from_pretrained",
     "guides",
@@ -78,13 +81,16 @@ __all__ = [
     "scheme_parameters",
 ]
 
-#: Names that need transformers. They are imported on first use, because transformers takes seconds to import.
-_LAZY_NAMES = {
+_SUBPACKAGES = ("attention", "guides", "models")
+
+#: The modules of names that are not in `headwise.attention`.
+_MODULES = {
     "Guide": "headwise.guides",
     "Guided": "headwise.guidance",
     "GuidedLoss": "headwise.guidance",
     "GuidedTrainer": "headwise.guidance",
     "UnsupportedAttentionError": "headwise.integrations",
+    "__version__": "headwise._version",
     "from_pretrained": "headwise.integrations",
     "guiding": "headwise.guidance",
     "load_adapter": "headwise.integrations",
@@ -93,15 +99,17 @@ _LAZY_NAMES = {
     "save_adapter": "headwise.integrations",
     "scheme_parameters": "headwise.integrations",
 }
-_LAZY_PACKAGES = ("guides", "models")
 
 
 def __getattr__(name: str) -> object:
-    if name in _LAZY_PACKAGES:
+    """Import a name, and keep it, so that later uses do not call this function."""
+    if name in _SUBPACKAGES:
         return _importlib.import_module(f"headwise.{name}")
-    if name in _LAZY_NAMES:
-        return getattr(_importlib.import_module(_LAZY_NAMES[name]), name)
-    raise AttributeError(f"module 'headwise' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'headwise' has no attribute {name!r}")
+    value: object = getattr(_importlib.import_module(_MODULES.get(name, "headwise.attention")), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

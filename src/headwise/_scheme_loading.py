@@ -71,7 +71,7 @@ def _register_masks(module: ModuleType) -> None:
 
 
 def _register_fusion(module: ModuleType) -> None:
-    module._FUSION_REGISTRY[FUSION] = module.ModuleFusionSpec()  # never used: the configuration turns it off
+    import_module("headwise._compat").register_fusion(module, FUSION)  # the configuration turns it off
 
 
 def _check_adapters(module: ModuleType) -> None:

@@ -31,6 +31,11 @@ def safe_csv(enabled: bool = True) -> Iterator[None]:
         _is_safe.reset(token)
 
 
+def is_safe_csv() -> bool:
+    """Return whether formulas are quoted in this context."""
+    return _is_safe.get()
+
+
 def quote_formula(cell: Any) -> Any:
     """Return a cell; within `safe_csv`, with an apostrophe if it starts like a formula and is not a number."""
     if not _is_safe.get() or not isinstance(cell, str) or cell.lstrip(" ")[:1] not in tuple(FORMULA_STARTS):

@@ -98,17 +98,26 @@ class LineReader:
     Args:
         path: The file.
         hint: What to tell the user about a record that is too long.
+        copy: A copy of the file to read instead; messages name `path`.
 
     Attributes:
-        number: The number of lines that were read.
-        num_bytes: Their length.
+        number: The number of the last line that was read, from 1.
+        num_bytes: The position after that line, in bytes of the decompressed file.
     """
 
-    def __init__(self, path: Path, hint: str = "") -> None:
+    def __init__(self, path: Path, hint: str = "", *, copy: Path | None = None) -> None:
         self.path = path
         self.hint = hint
+        self.copy = copy
         self.number = self.num_bytes = 0
         self.record: tuple[int, int] | None = None  # the first line of the record, and the bytes before it
+        self.has_moved = False
+
+    def seek(self, num_bytes: int, number: int) -> None:
+        """Continue after line `number`, which ends at position `num_bytes`."""
+        self.num_bytes, self.number, self.has_moved = num_bytes, number, True
+        if self.record is not None:
+            self.start_record()
 
     def start_record(self) -> None:
         """Limit the lines from the next one on, up to the next call, to the maximum length of one line."""
@@ -128,8 +137,8 @@ class LineReader:
         """Iterate over the lines without decoding them."""
         limit = max_line_bytes()
         try:
-            with open_decompressed(self.path) as file:
-                while line := file.readline(limit + 1):
+            with open_decompressed(self.copy or self.path) as file:
+                while line := self.read_line(file, limit + 1):
                     self.number += 1
                     self.num_bytes += len(line)
                     if len(line) > limit:
@@ -141,6 +150,13 @@ class LineReader:
             raise UserError(f"{self.path}: the gzip file ends after line {self.number}; it is incomplete") from None
         except (gzip.BadGzipFile, zlib.error) as error:
             raise UserError(f"{self.path}: invalid gzip file after line {self.number} ({error})") from None
+
+    def read_line(self, file: IO[bytes], size: int) -> bytes:
+        """Read the next line, up to a number of bytes."""
+        if self.has_moved:
+            file.seek(self.num_bytes)
+            self.has_moved = False
+        return file.readline(size)
 
     def too_long(self, length: int, limit: int) -> UserError:
         """Return the error for a line that is too long."""

@@ -6,7 +6,18 @@ from typing import Any
 
 import torch
 
-from headwise import Alibi, DistanceAware, Plain, RelativePositions, Rotary, Scheme, Tener, TransformerXL
+from headwise import (
+    Alibi,
+    Disentangled,
+    DistanceAware,
+    Plain,
+    RelativePositions,
+    Rotary,
+    Scheme,
+    T5Bias,
+    Tener,
+    TransformerXL,
+)
 from headwise.attention.schemes.distance_aware import Mapping
 from headwise.attention.types import Adjust
 
@@ -29,6 +40,8 @@ SCHEMES: dict[str, SchemeFactory] = {
     "rpr": lambda heads, dim: RelativePositions(heads, dim, k=2),
     "transformer-xl": lambda heads, dim: TransformerXL(heads, dim),
     "tener": lambda heads, dim: Tener(heads, dim),
+    "t5-bias": lambda heads, dim: T5Bias(heads, num_buckets=8, max_distance=6),
+    "disentangled": lambda heads, dim: Disentangled(heads, dim, max_distance=3),
     "alibi": lambda heads, dim: Alibi(heads, learned=True),
     "rotary": lambda heads, dim: Rotary(dim),
 }
@@ -41,6 +54,10 @@ VARIANTS: dict[str, SchemeFactory] = SCHEMES | {
     "rpr-values": lambda heads, dim: RelativePositions(heads, dim, k=1, keys=False),
     "rpr-none": lambda heads, dim: RelativePositions(heads, dim, k=1, keys=False, values=False),
     "transformer-xl-narrow": lambda heads, dim: TransformerXL(heads, dim, dim=2),
+    "t5-bias-causal": lambda heads, dim: T5Bias(heads, num_buckets=3, max_distance=2, bidirectional=False),
+    "disentangled-buckets": lambda heads, dim: Disentangled(heads, dim, max_distance=5, num_buckets=4, dim=3),
+    "disentangled-c2p": lambda heads, dim: Disentangled(heads, dim, max_distance=2, p2c=False),
+    "disentangled-p2c": lambda heads, dim: Disentangled(heads, dim, max_distance=2, c2p=False),
     "tener-released": lambda heads, dim: Tener(heads, dim, released=True),
     "da-unrectified": distance_aware("learnable-sigmoid", "early-multiply", rectify=False),
     **{

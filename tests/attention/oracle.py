@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from headwise import Alibi, DistanceAware, RelativePositions, Rotary, Scheme, Tener, TransformerXL
+from headwise import Alibi, Disentangled, DistanceAware, RelativePositions, Rotary, Scheme, T5Bias, Tener, TransformerXL
 
 
 def sinusoid(position: int, dim: int) -> Tensor:
@@ -51,6 +51,29 @@ def rotated(x: Tensor, position: int, base: float) -> Tensor:
     return torch.stack(result)
 
 
+def t5_bucket(scheme: T5Bias, r: int) -> int:
+    """Return the bucket of relative position r = j − i: T5's encoder has buckets for both directions."""
+    count = scheme.num_buckets // 2 if scheme.bidirectional else scheme.num_buckets
+    first = count if scheme.bidirectional and r > 0 else 0
+    distance = abs(r) if scheme.bidirectional else max(-r, 0)
+    num_exact = count // 2
+    if distance < num_exact:
+        return first + distance
+    logarithm = math.log(distance / num_exact) / math.log(scheme.max_distance / num_exact)
+    return first + min(count - 1, num_exact + math.floor(logarithm * (count - num_exact) + 1e-9))
+
+
+def deberta_row(scheme: Disentangled, difference: int) -> int:
+    """Return δ(i, j) of DeBERTa, or the row of DeBERTa-v2's bucket, for the difference i − j."""
+    size = scheme.num_buckets or scheme.max_distance
+    middle = size // 2
+    if scheme.num_buckets and abs(difference) > middle:
+        logarithm = math.log(abs(difference) / middle) / math.log((scheme.max_distance - 1) / middle)
+        bucket = middle + math.ceil(logarithm * (middle - 1) - 1e-9)
+        difference = bucket if difference > 0 else -bucket
+    return max(-size, min(size - 1, difference)) + size
+
+
 def score(scheme: Scheme, h: int, q: Tensor, k: Tensor, i: int, j: int, scale: float | None) -> Tensor:
     """Return the score of one pair."""
     c = 1 / math.sqrt(len(q)) if scale is None else scale
@@ -61,6 +84,17 @@ def score(scheme: Scheme, h: int, q: Tensor, k: Tensor, i: int, j: int, scale: f
         return q @ k * c + f if scheme.adjust == "early-add" else q @ k * c
     if isinstance(scheme, Alibi):
         return q @ k * c + scheme.slopes[h] * abs(i - j)
+    if isinstance(scheme, Disentangled):
+        embedding, total, num_terms = scheme.embeddings[deberta_row(scheme, i - j)], q @ k, 1
+        for projection, x in ((scheme.key_projection, q), (scheme.query_projection, k)):
+            if projection is not None:
+                columns = slice(h * scheme.head_dim, (h + 1) * scheme.head_dim)
+                row = projection.weight[columns] @ embedding
+                total = total + x @ (row if projection.bias is None else row + projection.bias[columns])
+                num_terms += 1
+        return total * (1 / math.sqrt(num_terms * len(q)) if scale is None else scale)
+    if isinstance(scheme, T5Bias):
+        return q @ k * c + scheme.bias[h, t5_bucket(scheme, j - i)]
     if isinstance(scheme, Rotary):
         return rotated(q, i, scheme.base) @ rotated(k, j, scheme.base) * c
     if isinstance(scheme, RelativePositions):

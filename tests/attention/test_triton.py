@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headwise import DistanceAware, Plain, Scheme, TransformerXL, attend, explain
 from tests.attention.triton_cases import (
+    CASES,
     DEVICE,
     DTYPES,
     GPU,
@@ -31,15 +32,14 @@ pytest.importorskip("triton")
 MAX_CHUNK_PAIRS = "headwise.attention.triton_backend.transformer_xl.MAX_CHUNK_PAIRS"
 
 
-@pytest.mark.short_form("values")
+@pytest.mark.short_form("arguments")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize(("name", "option"), CASES)
 def test_error_is_within_tolerance(name: str, option: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MAX_CHUNK_PAIRS, 1)  # several chunks of queries, as small as possible
     n, m = (20, 27) if option == "single-tile" else LENGTHS
     if "cu_seqlens" in option:
-        m = n
+        m = n + 40 if "cu_seqlens_k" in option else n
     if OPTIONS[option].get("returns") == ():
         n, m = 3 * n, 3 * m
     batch = 1 if "cu_seqlens" in option else 2
@@ -53,6 +53,7 @@ def test_error_is_within_tolerance(name: str, option: str, dtype: torch.dtype, m
     returns = options.pop("returns", ("received", "weight_norms", "lse"))
     bias_values = [options.pop("position_bias")] if "position_bias" in options else []
     has_sinks = options.pop("sinks", False)
+    query_positions = {"query_positions": options.pop("query_positions")} if "query_positions" in options else {}
     bias_values += [torch.randn(HEADS, device=DEVICE)] if has_sinks else []
 
     def run(backend: str, precision: torch.dtype) -> list[Tensor]:
@@ -70,7 +71,9 @@ def test_error_is_within_tolerance(name: str, option: str, dtype: torch.dtype, m
             outputs = [x for x in outputs if x is not None] if returns else (outputs,)
         else:
             names = ("offset", "scale", "softcap")
-            formula_options: dict[str, Any] = {name: options[name] for name in names if name in options}
+            formula_options: dict[str, Any] = {
+                name: options[name] for name in names if name in options
+            } | query_positions
             if "query_padding" in options:
                 is_real = torch.arange(n, device=DEVICE) < options["query_padding"][:, None]
                 formula_options["is_real_query"] = is_real[:, None, :, None].expand(-1, HEADS, -1, -1)
@@ -137,7 +140,7 @@ def test_no_keys_and_empty_values_match_the_reference(num_keys: int, value_width
     torch.testing.assert_close(results[1], results[0])
 
 
-@pytest.mark.parametrize("name", ["distance-aware-near", "relative", "transformer-xl"])
+@pytest.mark.parametrize("name", ["distance-aware-near", "relative", "t5-bias", "transformer-xl", "disentangled"])
 def test_results_are_deterministic(name: str) -> None:
     scheme = SCHEMES[name].to(DEVICE, torch.float32)
     n = 140 if GPU else 40  # several tiles
@@ -172,17 +175,19 @@ def test_operators_pass_opcheck(kind: str) -> None:
     q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (20, 30, 30))
     w, sharpness = torch.randn(2, HEADS, device=DEVICE)
     relative_scores, bias = torch.randn(1, HEADS, 20, 5, device=DEVICE), torch.randn(1, 1, 20, 30, device=DEVICE)
-    distance = (q, k, v, w, sharpness, *[None] * 11, 0.2, 0.0, 3, True, -1, -1, True, 0, False, 0.0, True, True)
+    distance = (q, k, v, w, sharpness, *[None] * 13, 0.2, 0.0, 3, True, -1, -1, True, 0, False, 0.0, True, True)
+    relative_bias = torch.randn(HEADS, 5, device=DEVICE)
     clipped_scalars = (0.2, 1.5, 3, False, 4, 2, False, 2, True, 0.0, False, False)
-    clipped_table = (q, k, v, None, None, relative_scores, None, None, bias, w, *[None] * 6, *clipped_scalars)
+    clipped_tensors = (q, k, v, None, None, relative_scores, *[None] * 3, relative_bias, bias, w, *[None] * 6)
+    clipped_table = (*clipped_tensors, *clipped_scalars)
     table = pad_table(torch.randn(HEADS, 49, WIDTH, device=DEVICE))
     bias_uv = torch.randn(2, HEADS, WIDTH, device=DEVICE)
     dense_scalars = (0.2, 0.0, 3, True, -1, -1, False, 0, False, 0.0, True, True)
-    dense_table = (q, k, v, None, None, None, bias_uv, table, bias, *[None] * 7, *dense_scalars)
+    dense_table = (q, k, v, None, None, None, bias_uv, table, table, None, bias, *[None] * 7, *dense_scalars)
     arguments = {"distance": distance, "clipped-table": clipped_table, "dense-table": dense_table}[kind]
     torch.library.opcheck(operators.forward, arguments)
     outputs = operators.forward(*arguments)
-    backward_arguments = (*arguments, [True] * 10, *(outputs[i] for i in (0, 1, 3, 4)), *outputs)
+    backward_arguments = (*arguments, [True] * 12, *(outputs[i] for i in (0, 1, 3, 4)), *outputs)
     torch.library.opcheck(operators.backward, backward_arguments)
 
 
@@ -236,7 +241,7 @@ def test_plans_depend_on_the_matmul_precision() -> None:
     from headwise.attention.triton_backend.plan import get_plan
 
     x = torch.randn(1, HEADS, 9, WIDTH, device=DEVICE)
-    arguments = (x, x, x, *[None] * 13, 0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
+    arguments = (x, x, x, *[None] * 15, 0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
     original_precision = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("highest")
@@ -254,7 +259,7 @@ def test_pipelines_have_one_stage_if_shared_memory_is_small() -> None:
 
     def num_stages(width: int, has_large_smem: bool) -> int:
         x = torch.empty(1, HEADS, 500, width, dtype=torch.float16, device="meta")
-        plan = Plan(x, x, x, *[None] * 13, 0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
+        plan = Plan(x, x, x, *[None] * 15, 0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
         plan.has_large_smem = has_large_smem
         return plan.tile("dq").num_stages
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise import Alibi, DistanceAware, Plain, RelativePositions, Scheme, Tener, TransformerXL
-from tests.attention.oracle import sinusoid
+from headwise import Alibi, Disentangled, DistanceAware, Plain, RelativePositions, Scheme, T5Bias, Tener, TransformerXL
+from tests.attention.oracle import deberta_row, sinusoid, t5_bucket
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -29,7 +29,10 @@ SCHEMES: dict[str, Scheme] = {
     "relative-zero-offset": RelativePositions(HEADS, WIDTH, k=0, keys=False),
     "tener": Tener(HEADS, WIDTH),
     "alibi": Alibi(HEADS, learned=True),
+    "t5-bias": T5Bias(HEADS, num_buckets=12, max_distance=24, std=1.0),
     "transformer-xl": TransformerXL(HEADS, WIDTH, dim=20),
+    "disentangled": Disentangled(HEADS, WIDTH, max_distance=30, dim=20, std=1.0),
+    "disentangled-p2c": Disentangled(HEADS, WIDTH, max_distance=90, num_buckets=12, dim=20, c2p=False, std=1.0),
 }
 with torch.no_grad():
     for parameter in SCHEMES["transformer-xl"].parameters():
@@ -43,6 +46,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "grouped": {"key_heads": 1, "offset": 40, "scale": 0.1},
     "single-tile": {"key_heads": 1, "offset": 7, "padded": True},
     "cu_seqlens": {"cu_seqlens": True, "causal": True},
+    "cu_seqlens_k": {"cu_seqlens_k": True, "key_heads": 1},
+    "cu_seqlens_k-causal": {"cu_seqlens_k": True, "causal": True, "softcap": 1.2, "sinks": True},
     "output-only": {"returns": (), "padded": True},
     "output-only-causal": {"returns": (), "causal": True, "key_heads": 1, "offset": 10},
     "norms-and-lse": {"returns": ("weight_norms", "lse"), "padded": True},
@@ -53,6 +58,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "softcap-sinks-masked": {"softcap": 0.8, "sinks": True, "window": (-1, 20), "mask": True},
     "blocks-masked": {"mask": "blocks", "returns": ("received", "lse")},
 }
+
+#: Options of schemes that share most of their code with another scheme; the others are tested with all options.
+FEW_OPTIONS = {
+    "t5-bias": (
+        "masked", "single-tile", "cu_seqlens", "output-only-causal", "window", "softcap-sinks", "blocks-masked",
+    ),
+    "disentangled": ("masked", "grouped", "single-tile", "cu_seqlens", "output-only-causal", "softcap-sinks-masked"),
+    "disentangled-p2c": ("no-options", "window-causal"),
+}  # fmt: skip
+CASES = [(name, option) for name in SCHEMES for option in FEW_OPTIONS.get(name, OPTIONS)]
 
 
 def reference_attention(
@@ -70,20 +85,36 @@ def reference_attention(
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     n, m, offset = q.shape[2], k.shape[2], options.get("offset", 0)
     i, j = offset + torch.arange(n, device=q.device)[:, None], torch.arange(m, device=q.device)
-    scale = options.get("scale") or q.shape[3] ** -0.5
+    if "query_positions" in options:
+        i, offset = options["query_positions"][:, None], m
+    scale = options.get("scale") or scheme.scale(q.shape[3])
     if isinstance(scheme, Tener):
         waves = torch.stack([sinusoid(int(t), WIDTH) for t in range(1 - m, offset + n)]).to(q)
         relative = ((q + scheme.v[:, None].to(dtype)) @ waves.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
-        scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * (options.get("scale") or 1.0)
+        scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * scale
     elif isinstance(scheme, TransformerXL):
         waves = torch.stack([sinusoid(int(t), scheme.dim) for t in range(1 - m, offset + n)]).to(q)
         table = (waves @ scheme.projection.weight.to(dtype).T).unflatten(-1, (HEADS, WIDTH)).transpose(0, 1)
         relative = ((q + scheme.v[:, None].to(dtype)) @ table.mT).gather(-1, (i - j + m - 1).expand(*q.shape[:3], m))
         scores = ((q + scheme.u[:, None].to(dtype)) @ k.mT + relative) * scale
+    elif isinstance(scheme, Disentangled):
+        scores, row_numbers = q @ k.mT, [deberta_row(scheme, t) for t in range(1 - m, offset + n)]
+        rows = torch.tensor(row_numbers, device=q.device)[i - j + m - 1]
+        if scheme.key_projection is not None:
+            scores = scores + (q @ project_embeddings(scheme, scheme.key_projection, dtype).mT).gather(
+                -1, rows.expand(*q.shape[:3], m)
+            )
+        if scheme.query_projection is not None:
+            by_row = k @ project_embeddings(scheme, scheme.query_projection, dtype).mT
+            scores = scores + by_row.gather(-1, rows.mT.expand(*k.shape[:3], n)).mT
+        scores = scores * scale
     else:
         scores = q @ k.mT * scale
     if isinstance(scheme, Alibi):
         scores = scores + scheme.slopes.to(dtype)[:, None, None] * (i - j).abs().to(dtype)
+    if isinstance(scheme, T5Bias):
+        buckets = torch.tensor([t5_bucket(scheme, r) for r in range(1 - n - offset, m)], device=q.device)
+        scores = scores + scheme.bias.to(dtype)[:, buckets[j - i + n + offset - 1]]
     if isinstance(scheme, DistanceAware):
         assert scheme.v is not None
         sharpness = scheme.v.to(dtype)[:, None, None]
@@ -120,25 +151,45 @@ def reference_attention(
     }
 
 
+def project_embeddings(scheme: Disentangled, projection: torch.nn.Linear, dtype: torch.dtype) -> Tensor:
+    """Return a table of `Disentangled`, (H, rows, width)."""
+    table = scheme.embeddings.to(dtype) @ projection.weight.to(dtype).T
+    table = table if projection.bias is None else table + projection.bias.to(dtype)
+    return table.unflatten(-1, (HEADS, WIDTH)).transpose(0, 1)
+
+
 def build_options(case: dict[str, Any], batch: int, n: int, m: int) -> tuple[dict[str, Any], Tensor, int]:
     """Return the options of `attend` with their tensors, the equivalent mask, and the number of key heads."""
     options = dict(case)
     key_heads = options.pop("key_heads", HEADS)
     mask_BHNM = torch.ones(batch, HEADS, n, m, dtype=torch.bool, device=DEVICE)
     i, j = torch.arange(n, device=DEVICE), torch.arange(m, device=DEVICE)
+    if options.get("cu_seqlens_k"):
+        options["cu_seqlens"] = torch.tensor([0, n // 3, n // 3, n // 3 + 1, n, n], device=DEVICE)
+        options["cu_seqlens_k"] = torch.tensor([0, m // 3, m // 3 + 4, m // 3 + 9, m - 2, m], device=DEVICE)
+        bounds, key_bounds = options["cu_seqlens"], options["cu_seqlens_k"]
+        sequence = torch.searchsorted(bounds[1:], i, right=True)
+        key_sequence = torch.searchsorted(key_bounds[1:], j, right=True)
+        mask_BHNM &= sequence[:, None] == key_sequence
+        end = int("causal" in options or "window" in options)  # the last query has the position of the last key
+        positions = i + (key_bounds - bounds)[sequence + end]
+        options["query_positions"] = positions
+    else:
+        positions = i + options.get("offset", 0)
     if options.get("window"):
-        options.setdefault("offset", 0)
         left, right = options["window"]
-        mask_BHNM &= (j >= i[:, None] + options["offset"] - left) | (left < 0)
-        mask_BHNM &= (j <= i[:, None] + options["offset"] + right) | (right < 0)
+        mask_BHNM &= (j >= positions[:, None] - left) | (left < 0)
+        mask_BHNM &= (j <= positions[:, None] + right) | (right < 0)
+        if "cu_seqlens_k" not in options:
+            options.setdefault("offset", 0)
     if options.get("causal"):
-        mask_BHNM &= j <= i[:, None] + options.get("offset", 0)
+        mask_BHNM &= j <= positions[:, None]
     if options.pop("padded", False):
         options["key_padding"] = torch.tensor([m, m // 3], device=DEVICE)
         options["query_padding"] = torch.tensor([n, n // 2], device=DEVICE)
         mask_BHNM &= (j < options["key_padding"][:, None])[:, None, None]
         mask_BHNM &= (i < options["query_padding"][:, None])[:, None, :, None]
-    if options.get("cu_seqlens"):
+    if options.get("cu_seqlens") is True:
         options["cu_seqlens"] = torch.tensor([0, n // 3, n // 3, n // 3 + 1, n], device=DEVICE)
         sequence = torch.searchsorted(options["cu_seqlens"][1:], i, right=True)
         mask_BHNM &= sequence == sequence[:, None]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from headwise.attention.schemes import SchemeName
 from headwise.bench import attention, measure
 from headwise.bench.attention import (
     BASELINE,
@@ -16,6 +15,7 @@ from headwise.bench.attention import (
     LIMITATIONS,
     MAX_ERRORS,
     AttentionBenchConfig,
+    BenchSchemeName,
     Case,
     build_workload,
     compute_errors,
@@ -25,14 +25,14 @@ from headwise.bench.report import Measurement
 from headwise.cli import main
 
 SMALL = AttentionBenchConfig(lengths=(16,), heads=2, head_dim=8, clip=3, dtype="float64", device="cpu", repeats=2)
-SCHEMES: Sequence[SchemeName] = SMALL.schemes
+SCHEMES: Sequence[BenchSchemeName] = SMALL.schemes
 EAGER = [name for name in IMPLEMENTATIONS if name not in ("naive-compiled", "flex")]
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["both-ways", "causal"])
 @pytest.mark.parametrize("received", [False, True], ids=["output", "received"])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_naive_formulas_equal_the_operator_in_float64(scheme: SchemeName, received: bool, causal: bool) -> None:
+def test_naive_formulas_equal_the_operator_in_float64(scheme: BenchSchemeName, received: bool, causal: bool) -> None:
     case = Case(replace(SMALL, received=received, causal=causal), scheme, "naive", 13)
     output_error, gradient_error = compute_errors(case, build_workload(case)())
     assert output_error is not None
@@ -43,7 +43,9 @@ def test_naive_formulas_equal_the_operator_in_float64(scheme: SchemeName, receiv
 
 @pytest.mark.parametrize("causal", [False, True], ids=["both-ways", "causal"])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_flex_formulas_equal_the_operator(scheme: SchemeName, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flex_formulas_equal_the_operator(
+    scheme: BenchSchemeName, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without compilation, so that no compiler is needed."""
     monkeypatch.setattr(attention, "compile_attention", lambda forward: forward)
     case = Case(replace(SMALL, forward_only=True, causal=causal, dtype="float32"), scheme, "flex", 16)

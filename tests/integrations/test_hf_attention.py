@@ -78,42 +78,6 @@ def test_models_without_the_attention_interface_are_refused(family: str) -> None
         hw.retrofit(model)
 
 
-_TINY_DECODER: dict[str, Any] = {
-    "hidden_size": 16,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "num_hidden_layers": 2,
-    "intermediate_size": 16,
-    "vocab_size": 40,
-    "pad_token_id": 0,
-}
-
-
-@pytest.mark.parametrize(
-    ("build", "feature"),
-    [
-        (lambda: hf.Gemma2Model(hf.Gemma2Config(**_TINY_DECODER)), r"soft-capped scores \(softcap\)"),
-        (
-            lambda: hf.GptOssModel(hf.GptOssConfig(**_TINY_DECODER, num_local_experts=2, num_experts_per_tok=1)),
-            r"attention sinks \(s_aux\)",
-        ),
-    ],
-    ids=["gemma-2", "gpt-oss"],
-)
-def test_models_with_unsupported_features_are_refused_and_left_unchanged(build: Any, feature: str) -> None:
-    model, inputs = build().eval(), build_batch()
-    implementation, before = model.config._attn_implementation, model(**inputs).last_hidden_state
-    message = f"Attention uses {feature}, which headwise's attention does not support$"
-    with pytest.raises(hw.UnsupportedAttentionError, match=message):
-        hw.retrofit(model)
-    error = pytest.raises(hw.UnsupportedAttentionError, match=message)
-    with error, hw.guiding(model, [hw.guides.First()]):
-        pass
-    assert model.config._attn_implementation == implementation
-    assert torch.equal(model(**inputs).last_hidden_state, before)
-
-
 def build_precise_model(family: str) -> tuple[Any, dict[str, Tensor], Any]:
     """Return a model in float64, a batch and tolerances; in float32 if transformers computes its softmax in float32."""
     if family in ("modernbert", "llama", "qwen2"):

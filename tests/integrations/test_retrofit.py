@@ -12,7 +12,12 @@ from headwise.integrations.model_utils import pretrained_modules
 from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification
 from tests.integrations.tiny_models import FAMILIES, LAYERS, build_batch, build_model, first_output, run_model
 
-NEUTRAL_SCHEMES: dict[str, type[hw.Scheme]] = {"distance": hw.DistanceAware, "relative": hw.RelativePositions}
+NEUTRAL_SCHEMES: dict[str, type[hw.Scheme]] = {
+    "distance": hw.DistanceAware,
+    "relative": hw.RelativePositions,
+    "t5-bias": hw.T5Bias,
+    "disentangled": hw.Disentangled,
+}
 
 
 @pytest.mark.parametrize("scheme", NEUTRAL_SCHEMES)
@@ -97,6 +102,8 @@ def test_errors_name_the_argument() -> None:
         hw.retrofit(model, part="decoder")
     with pytest.raises(TypeError, match=r"w_init must be a number, .* saved in config\.json"):
         hw.retrofit(model, w_init=torch.zeros(2))
+    with pytest.raises(ValueError, match="pretrained models have positions already"):
+        hw.retrofit(model, "Rotary")
     hw.retrofit(model)
     with pytest.raises(ValueError, match="already has a scheme"):
         hw.retrofit(model)

@@ -7,7 +7,18 @@ from torch import Tensor
 
 from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification
 
-SCHEMES = ["none", "plain", "rpr", "transformer-xl", "tener", "distance-aware"]
+SCHEMES = [
+    "none",
+    "plain",
+    "rpr",
+    "transformer-xl",
+    "tener",
+    "distance-aware",
+    "alibi",
+    "rotary",
+    "t5-bias",
+    "disentangled",
+]
 WORDS = 50
 
 #: Every kind of classifier there is.

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,8 @@ import pytest
 from headwise.errors import UserError
 from headwise.training import TextConfig, evaluate, predict, train
 from headwise.training.registry import load_config
-from tests.tasks.test_load_ranking import SPLITS, write_beir
+from tests.tasks.files import write_file
+from tests.tasks.test_load_ranking import SPLITS, relevance, write_beir
 from tests.training.conftest import Headwise, rows
 
 SMALL = ("--heads", 2, "--head-dim", 4, "--word-dim", 8, "--epochs", 1)
@@ -90,10 +92,27 @@ def test_a_ranking_of_own_files(tmp_path: Path, headwise: Headwise) -> None:
     assert code == 0, errors
     assert "baseline BM25: mrr 1.0000" in output
     assert "labels: other 204, relevant 40" in errors
-    assert headwise("evaluate", tmp_path / "run")[0] == 0
+    _, own, _ = headwise("evaluate", tmp_path / "run")
+    code, other, errors = headwise("evaluate", tmp_path / "run", "--data", data)
+    assert code == 0, errors
+    assert other.splitlines()[1:] == own.splitlines()[1:], "the directory's test split is the run's"
+    shutil.rmtree(data / "qrels")
+    write_file(data / "relevance.csv", relevance(range(6)))
+    code, other, errors = headwise("evaluate", tmp_path / "run", "--data", data)
+    assert code == 0, errors
+    assert other.startswith(f"{data.name} (120 rows)\n")
+    assert "baseline BM25: mrr" in other
+    code, _, errors = headwise("evaluate", tmp_path / "run", "--data", data, "--text", "text")
+    assert (code, "--text is not for rankings" in errors) == (2, True)
+
+
+def test_a_ranking_of_single_files(tmp_path: Path, headwise: Headwise) -> None:
+    data = write_beir(tmp_path, SPLITS)
+    options = ("--data", data, "--label-type", "ranking", "--out", tmp_path / "run", *SMALL)
+    _, output, _ = headwise("train", *options)
     files = ("--queries", data / "queries.jsonl", "--documents", data / "corpus.jsonl", "--relevance")
-    relevance = [data / "qrels" / f"{split}.tsv" for split in SPLITS]
-    code, same_output, _ = headwise("train", *files, *relevance, "--out", tmp_path / "other", *SMALL)
+    relevance_files = [data / "qrels" / f"{split}.tsv" for split in SPLITS]
+    code, same_output, _ = headwise("train", *files, *relevance_files, "--out", tmp_path / "other", *SMALL)
     assert code == 0
     assert same_output.splitlines()[:4] == output.splitlines()[:4], "the same rows"
     code, _, errors = headwise("train", "--queries", data / "queries.jsonl", "--out", tmp_path / "none")

@@ -57,6 +57,7 @@ def test_chosen_settings_are_printed_and_written(reviews: Path, tmp_path: Path, 
     code, _, stderr = headwise("train", "--data", reviews, "--out", out, "--epochs", 2, *TINY)
     assert code == 0
     assert "learning rate 0.003, batch size 32, warm-up 0.05: chosen for 128 training rows" in stderr
+    assert stderr.count("the model is trained from scratch on 128 rows; a pretrained model usually learns more") == 1
     written = yaml.safe_load((out / "run.yaml").read_text())
     assert (written["learning_rate"], written["batch_size"], written["epochs"]) == (0.003, 32, 2.0)
     assert written["early_stopping_patience"] == 125, "128 rows are 4 steps per epoch"

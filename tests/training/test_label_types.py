@@ -176,7 +176,7 @@ def test_ranking(scifact: Path, tmp_path: Path) -> None:
     new = write(tmp_path / "new.csv", ("claim", "document"), [("good film", "a film that is good")])
     assert predict(run.run_dir, new, tmp_path / "out.jsonl") == 0
     check_probabilities(read_lines(tmp_path / "out.jsonl")[0], ["other", "relevant"])
-    with pytest.raises(UserError, match="omit --data"):
+    with pytest.raises(UserError, match="no such directory; a ranking needs queries"):
         evaluate(run.run_dir, new)
 
 

@@ -5,11 +5,13 @@ from headwise.attention.layers import DecoderLayer, EncoderLayer
 from headwise.attention.multihead import MultiheadAttention
 from headwise.attention.schemes import (
     Alibi,
+    Disentangled,
     DistanceAware,
     Plain,
     RelativePositions,
     Rotary,
     Scheme,
+    T5Bias,
     Tener,
     TransformerXL,
 )
@@ -20,6 +22,7 @@ __all__ = [
     "AttentionOutput",
     "BackendChoice",
     "DecoderLayer",
+    "Disentangled",
     "DistanceAware",
     "EncoderLayer",
     "MultiheadAttention",
@@ -28,6 +31,7 @@ __all__ = [
     "Rotary",
     "Scheme",
     "SchemeTerms",
+    "T5Bias",
     "Tener",
     "TransformerXL",
     "attend",

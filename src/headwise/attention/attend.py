@@ -2,8 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, overload
 
 import torch
@@ -21,13 +20,20 @@ from headwise.attention.checks import (
     check_window,
     disable_autocast,
     to_broadcastable,
-    to_cu_seqlens,
+    to_cu_seqlens_pair,
     to_padding_mask,
 )
 from headwise.attention.schemes import Scheme
 from headwise.attention.schemes.scheme import check_choice
 from headwise.attention.triton_backend import cached_calls
-from headwise.attention.types import AttentionInputs, AttentionOutput, concatenate_sequences
+from headwise.attention.types import (
+    AttentionInputs,
+    AttentionOutput,
+    SchemeTerms,
+    SequenceSlice,
+    concatenate_sequences,
+    sequence_slices,
+)
 
 Backend = Literal["auto", "reference", "blockwise", "sdpa", "triton"]
 
@@ -41,6 +47,9 @@ BACKENDS = {
 
 #: Functions that return why a backend does not support some inputs, or None. The other backends support all inputs.
 WHY_UNSUPPORTED = {"sdpa": sdpa.why_unsupported, "triton": triton_backend.why_unsupported}
+
+#: The backends that compute all sequences of a `cu_seqlens` batch in one call. The others compute one at a time.
+SUPPORT_CU_SEQLENS = ("blockwise", "triton")
 
 #: `auto` uses `reference` for fewer than this number of pairs (B · H · N · M), on a CPU and on other devices. A float32
 #: map of this size takes 64 MiB and 1 GiB, and `reference` stores several maps.
@@ -147,8 +156,8 @@ def attend(
         q: queries (B, H, N, d).
         k: keys (B, G, M, d); H is a multiple of G, and each key head is shared by H/G query heads.
         v: values (B, G, M, any width).
-        scheme: position scheme: `Plain()`, `DistanceAware(…)`, `RelativePositions(…)`, `TransformerXL(…)` or
-            `Tener(…)`.
+        scheme: position scheme: `Plain()`, `DistanceAware(…)`, `RelativePositions(…)`, `TransformerXL(…)`,
+            `Tener(…)`, `Alibi(…)`, `Rotary(…)`, `T5Bias(…)`, `Disentangled(…)`, or your own.
         key_padding: boolean mask of the real keys (B, M), or lengths (B,).
         query_padding: boolean mask of the real queries (B, N), or lengths (B,). Padding queries get zeros and do not
             contribute to `received`.
@@ -164,13 +173,14 @@ def attend(
         sinks: differentiable logit of each query head, (H,), as in GPT-OSS: the score of a further key without a value,
             which takes a part of the softmax.
         dropout: dropout probability of the attention weights; pass 0 in evaluation.
-        scale: factor of the scores, above 0. The default depends on the scheme: 1 for `Tener`, 1/√d for the others.
+        scale: factor of the scores, above 0. The default depends on the scheme: 1 for `Tener`, 1/√(3d) for
+            `Disentangled`, 1/√d for the others.
         cu_seqlens: cumulative lengths of sequences that are concatenated without padding in a batch of one, from 0 to
             N = M. Tokens attend only within their sequence. Can be combined with `causal`, `window`, `softcap`,
             `sinks`, `dropout`, and all `return_…` options except `return_weights`. The values of a tensor on a GPU are
             not checked.
         cu_seqlens_k: cumulative lengths of the keys' sequences, from 0 to M, if they differ from those of the queries.
-            Sequences are then computed one by one.
+            With `causal` or `window`, the last query of each sequence has the position of its last key.
         return_received: also return the attention that each key receives from all real queries, before dropout,
             (B, H, M).
         return_weight_norms: also return the sum of squares of each query's weights, before dropout, (B, H, N).
@@ -233,32 +243,22 @@ def attend(
             offset=bool(offset),
             return_weights=return_weights,
         )
-    if cu_seqlens_k is not None:
-        options: dict[str, Any] = {
-            "causal": causal,
-            "window": window,
-            "softcap": softcap,
-            "sinks": sinks,
-            "dropout": dropout,
-        }
-        flags = {
-            "return_received": return_received,
-            "return_weight_norms": return_weight_norms,
-            "return_lse": return_lse,
-        }
-        options |= {"scheme": scheme, "scale": scale, "backend": backend, **flags}
-        return _attend_sequence_by_sequence(q, k, v, cu_seqlens, cu_seqlens_k, options)
     with disable_autocast(q.device.type):
         check_scheme(scheme, q)
         (batch, heads, n, head_dim), m = q.shape, k.shape[2]
         resolved_window = check_window(window, causal=causal)
-        first_position = check_offset(offset, n, m, is_aligned=causal or window is not None)
+        is_aligned = causal or window is not None
+        q_lengths, k_lengths = to_cu_seqlens_pair(cu_seqlens, cu_seqlens_k, n, m, q.device, is_aligned=is_aligned)
+        if k_lengths is None:
+            first_position = check_offset(offset, n, m, is_aligned=is_aligned)
+        else:  # tables then contain all relative positions inside the sequences
+            first_position = max(0, m - n) if is_aligned else 0
         check_probability("dropout", dropout)
         if scale is not None and not scale > 0.0:
             raise ValueError(f"scale must be above 0, got {scale}")
-        if cu_seqlens is not None:
-            cu_seqlens = to_cu_seqlens("cu_seqlens", cu_seqlens, n, q.device)
         terms = scheme(q, k, offset=first_position)
+        if q_lengths is not None and k_lengths is not None and not (terms.q is q and terms.k is k):
+            terms = _shift_positions(terms, scheme, q, k, sequence_slices(q_lengths, k_lengths, is_aligned=is_aligned))
         if terms.value_table is not None and terms.value_table.shape[2] != v.shape[3]:
             raise ValueError(
                 f"scheme adds vectors of width {terms.value_table.shape[2]} to v, which is {v.shape[3]} wide"
@@ -277,7 +277,9 @@ def attend(
             mask=to_broadcastable("mask", mask, (batch, heads, n, m), q.device),
             bias=to_broadcastable("position_bias", position_bias, (batch, heads, n, m), q.device),
             dropout=dropout,
-            cu_seqlens=cu_seqlens,
+            cu_seqlens=q_lengths,
+            cu_seqlens_k=k_lengths,
+            is_aligned=is_aligned,
             want_received=return_received,
             want_weight_norms=return_weight_norms,
             want_lse=return_lse,
@@ -339,9 +341,9 @@ def choose_backend(inputs: AttentionInputs, backend: Backend) -> BackendChoice:
             raise ValueError(f"backend={backend!r} cannot compute this: {reason}; use backend='auto'")
         return BackendChoice(backend, "selected by the caller")
     if inputs.cu_seqlens is not None and not _can_use_triton(inputs):
-        longest = max(inputs.split_sequences(), key=lambda sequence: sequence.shape[2], default=inputs)
-        if longest is not inputs:
-            choice = choose_backend(longest, backend)
+        sequences = inputs.split_sequences()
+        if sequences:
+            choice = choose_backend(max(sequences, key=lambda x: x.shape[2] * x.shape[3]), backend)
             return BackendChoice(choice.backend, f"sequence by sequence; for the longest: {choice.reason}")
     same_width = inputs.terms.q.shape[3] == inputs.v.shape[3]  # SDPA stores whole maps if widths differ
     if same_width and sdpa.why_unsupported(inputs) is None:
@@ -362,38 +364,19 @@ def _can_use_triton(inputs: AttentionInputs) -> bool:
 
 
 def _run(inputs: AttentionInputs, backend: str) -> AttentionOutput:
-    if inputs.cu_seqlens is None or backend == "triton":
+    if inputs.cu_seqlens is None or backend in SUPPORT_CU_SEQLENS:
         return BACKENDS[backend](inputs)
     return concatenate_sequences([BACKENDS[backend](sequence) for sequence in inputs.split_sequences()])
 
 
-def _attend_sequence_by_sequence(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens: Tensor | Sequence[int] | None,
-    cu_seqlens_k: Tensor | Sequence[int],
-    options: dict[str, Any],
-) -> Any:
-    """Call `attend` for each sequence of queries and its keys, and concatenate the results."""
-    if cu_seqlens is None:
-        raise ValueError("cu_seqlens_k needs cu_seqlens, the cumulative lengths of the queries' sequences")
-    bounds = to_cu_seqlens("cu_seqlens", cu_seqlens, q.shape[2], q.device).tolist()
-    key_bounds = to_cu_seqlens("cu_seqlens_k", cu_seqlens_k, k.shape[2], q.device).tolist()
-    if len(bounds) != len(key_bounds):
-        raise ValueError(
-            f"cu_seqlens and cu_seqlens_k must have equally many sequences, got {len(bounds) - 1} and "
-            f"{len(key_bounds) - 1}"
-        )
-    slices = [(slice(*rows), slice(*keys)) for rows, keys in zip(pairwise(bounds), pairwise(key_bounds), strict=True)]
-    if isinstance(options["backend"], _ExplainOnly):
-        slices = [max(slices, key=lambda pair: (pair[0].stop - pair[0].start) * (pair[1].stop - pair[1].start))]
-    results: list[Any] = [attend(q[:, :, rows], k[:, :, keys], v[:, :, keys], **options) for rows, keys in slices]
-    if isinstance(options["backend"], _ExplainOnly):
-        return BackendChoice(results[0].backend, f"sequence by sequence; for the longest: {results[0].reason}")
-    if isinstance(results[0], Tensor):
-        return torch.cat(results, dim=2)
-    return concatenate_sequences(results)
+def _shift_positions(
+    terms: SchemeTerms, scheme: Scheme, q: Tensor, k: Tensor, sequences: Sequence[SequenceSlice]
+) -> SchemeTerms:
+    """Return the terms of a scheme whose queries and keys depend on positions, with positions counted per sequence."""
+    parts = [scheme(q[:, :, rows], k[:, :, keys], offset=offset) for rows, keys, offset in sequences]
+    return replace(
+        terms, q=torch.cat([part.q for part in parts], dim=2), k=torch.cat([part.k for part in parts], dim=2)
+    )
 
 
 def _describe_maps(inputs: AttentionInputs) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise import _compat
 from headwise.attention.schemes import Scheme
 
 #: How to pass the masks of Hugging Face's tokenizers, which are int64.
@@ -191,6 +192,50 @@ def to_cu_seqlens(name: str, value: Tensor | Sequence[int], length: int, device:
     return cu_seqlens.to(device, non_blocking=True)
 
 
+def to_cu_seqlens_pair(
+    cu_seqlens: Tensor | Sequence[int] | None,
+    cu_seqlens_k: Tensor | Sequence[int] | None,
+    n: int,
+    m: int,
+    device: torch.device,
+    *,
+    is_aligned: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Check the cumulative lengths of queries and keys, and return them as tensors on this device.
+
+    Args:
+        cu_seqlens: those of the queries.
+        cu_seqlens_k: those of the keys, or None if they are those of the queries.
+        n: number of queries.
+        m: number of keys.
+        device: device of the result.
+        is_aligned: whether the last query of a sequence has the position of its last key.
+    """
+    if cu_seqlens is None and cu_seqlens_k is None:
+        return None, None
+    if cu_seqlens is None:
+        raise ValueError("cu_seqlens_k needs cu_seqlens, the cumulative lengths of the queries' sequences")
+    q_lengths = to_cu_seqlens("cu_seqlens", cu_seqlens, n, device)
+    if cu_seqlens_k is None:
+        return q_lengths, None
+    k_lengths = to_cu_seqlens("cu_seqlens_k", cu_seqlens_k, m, device)
+    if len(q_lengths) != len(k_lengths):
+        raise ValueError(
+            f"cu_seqlens and cu_seqlens_k must have equally many sequences, got {len(q_lengths) - 1} and "
+            f"{len(k_lengths) - 1}"
+        )
+    if is_aligned and _is_readable(q_lengths) and _is_readable(k_lengths):
+        num_queries, num_keys = q_lengths.diff(), k_lengths.diff()
+        has_more_queries = ((num_keys < num_queries) & (num_keys > 0)).nonzero()
+        if len(has_more_queries):
+            i = int(has_more_queries[0])
+            raise ValueError(
+                "causal or windowed attention needs at least as many keys as queries in each sequence; sequence "
+                f"{i} of cu_seqlens has {int(num_queries[i])} queries and {int(num_keys[i])} keys"
+            )
+    return q_lengths, k_lengths
+
+
 def to_broadcastable(
     name: str, value: Tensor | None, shape: tuple[int, int, int, int], device: torch.device
 ) -> Tensor | None:
@@ -223,8 +268,4 @@ def _check_tensor(name: str, value: Tensor, device: torch.device) -> Tensor:
 
 def _is_readable(value: Tensor) -> bool:
     """Return whether values can be read without synchronization: on a CPU, outside compilation and vmap."""
-    return (
-        value.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(value)
-    )
+    return value.device.type == "cpu" and not torch.compiler.is_compiling() and not _compat.is_functorch_tensor(value)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise import _compat
+
 Pass = Callable[..., Sequence[Tensor | None]]
 
 #: Index of lse among the outputs. It is rarely used, and its gradient is then None in plain eager mode.
@@ -155,7 +157,7 @@ def _return_tensors(function: Pass) -> Callable[..., tuple[Tensor, ...]]:
 
     def operator(*arguments: Any) -> tuple[Tensor, ...]:
         results = [arguments[0].new_empty(0) if x is None else x for x in function(*arguments)]
-        storages = [x.untyped_storage()._cdata for x in results]
+        storages = [_compat.storage_id(x) for x in results]
         return tuple(x.clone() if storages[i] in storages[:i] else x for i, x in enumerate(results))
 
     return operator
@@ -166,8 +168,8 @@ def is_plain_eager(x: Tensor) -> bool:
     return (
         type(x) in (Tensor, torch.nn.Parameter)
         and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-        and torch._C._len_torch_dispatch_stack() == 0
+        and not _compat.functorch_is_active()
+        and _compat.num_dispatch_modes() == 0
     )
 
 

@@ -40,6 +40,11 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
             scores_BHNM = scores_BHNM + skew(relative_q_BHNE @ table_HRE[:, rows_L].mT)
         else:
             scores_BHNM = scores_BHNM + gather_rows(relative_q_BHNE @ table_HRE.mT, toeplitz(rows_L, n))
+    if terms.query_table is not None:
+        table_HRE = terms.query_table.to(dtype)
+        transposed_L = relative_positions(m, n, -inputs.offset, inputs.v.device)  # i − j of the transposed map
+        rows_L = clip_to_rows(-transposed_L, terms.table_start, table_HRE.shape[1])
+        scores_BHNM = scores_BHNM + skew(k_BHME @ table_HRE[:, rows_L].mT).mT
     scores_BHNM = scores_BHNM * inputs.scale
 
     # s: scores adjusted by distance and bias, and masked
@@ -48,6 +53,10 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         scores_BHNM = (scores_BHNM.relu() if terms.rectify else scores_BHNM) * f_HNM
     elif f_HNM is not None and terms.adjust == "early-add":
         scores_BHNM = scores_BHNM + f_HNM
+    if terms.relative_bias is not None:
+        bias_HR = terms.relative_bias.to(dtype)
+        rows_L = clip_to_rows(positions_L, terms.table_start, bias_HR.shape[1])
+        scores_BHNM = scores_BHNM + toeplitz(bias_HR[:, rows_L], n)
     if inputs.softcap is not None:
         scores_BHNM = inputs.softcap * torch.tanh(scores_BHNM / inputs.softcap)
     if inputs.bias is not None:

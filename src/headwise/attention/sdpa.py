@@ -8,7 +8,8 @@ from headwise.attention.types import AttentionInputs, AttentionOutput
 def why_unsupported(inputs: AttentionInputs) -> str | None:
     """Return why SDPA cannot compute these inputs, or None if it can."""
     terms = inputs.terms
-    if any(x is not None for x in (terms.key_table, terms.value_table, terms.coefficients)):
+    tables = (terms.key_table, terms.query_table, terms.value_table, terms.relative_bias)
+    if any(x is not None for x in (*tables, terms.coefficients)):
         return "SDPA cannot add the scheme's position terms"
     if inputs.want_received or inputs.want_weight_norms or inputs.want_lse or inputs.want_weights:
         return "SDPA returns no received attention, weight norms, log-sum-exps or weights"

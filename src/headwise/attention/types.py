@@ -3,8 +3,10 @@
 All position schemes are special cases of one set of equations. Query i has position offset + i, key j has position j,
 and r = j − (offset + i) is their relative position:
 
-    x_ij = scale · ((q_i + b₀)·k_j + (q_i + b₁)·key_table[c(r)])     c(r) = clip(r − table_start, 0, rows − 1)
+    x_ij = scale · ((q_i + b₀)·k_j + (q_i + b₁)·key_table[c(r)] + k_j·query_table[c(r)])
+           with c(r) = clip(r − table_start, 0, rows − 1)
     s_ij = x_ij,  or  max(x_ij, 0) · f[|r|],  x_ij · f[|r|],  x_ij + f[|r|]
+    s_ij = s_ij + relative_bias[c(r)]
     s_ij = softcap · tanh(s_ij / softcap), with a softcap
     P    = softmax_j(s_ij + bias_ij), with masked keys at −∞; rows without any key are zero
     W    = P,  or  P ∘ f,  P + f  (masked keys stay zero)
@@ -34,7 +36,8 @@ class SchemeTerms:
     """Terms that a position scheme contributes to the equations of attention; what a `Scheme` returns.
 
     A scheme fills in the terms that it uses. The kernels compute all of them except `coefficients` without `sigmoid` or
-    `slopes`, and tables together with `sigmoid`.
+    `slopes`, tables together with `sigmoid`, and `value_table` or `relative_bias` together with `query_table` or with
+    `is_full_table`.
 
     Example:
         >>> import torch, headwise as hw
@@ -55,7 +58,9 @@ class SchemeTerms:
     k: Tensor  # (B, G, M, E)
     key_table: Tensor | None = None  # (H or 1, R, E)
     biases: Tensor | None = None  # (2, H, E): b₀ and b₁ of each head; None means 0
+    query_table: Tensor | None = None  # (H or 1, R, E), multiplied with keys (DeBERTa)
     value_table: Tensor | None = None  # (H or 1, R, D)
+    relative_bias: Tensor | None = None  # (H or 1, R): a number for each relative position (T5)
     table_start: int = 0  # relative position of the tables' row 0
     is_full_table: bool = False  # the tables have a row for every relative position, so no position is clipped
     coefficients: Callable[[int], Tensor] | None = None  # length → f of the distances 0 … length−1, (H or 1, length)
@@ -102,6 +107,10 @@ class AttentionInputs:
     want_lse: bool = False
     want_weights: bool = False
     cu_seqlens: Tensor | None = None  # (S+1,): cumulative lengths of S sequences, concatenated in a batch of one
+    cu_seqlens_k: Tensor | None = None  # (S+1,): those of the keys' sequences; None if they are those of the queries
+    is_aligned: bool = (
+        False  # the last query of a sequence has the position of its last key, not the first of the first
+    )
     out_dtype: torch.dtype = torch.float32
 
     @property
@@ -129,12 +138,32 @@ class AttentionInputs:
     def split_sequences(self) -> list["AttentionInputs"]:
         """Return the inputs of each non-empty sequence of a `cu_seqlens` batch."""
         assert self.cu_seqlens is not None
-        bounds = self.cu_seqlens.tolist()
-        return [self._slice_tokens(slice(start, end)) for start, end in pairwise(bounds) if end > start]
+        sequences = sequence_slices(self.cu_seqlens, self.cu_seqlens_k, is_aligned=self.is_aligned)
+        return [self._slice_sequence(sequence) for sequence in sequences]
 
-    def _slice_tokens(self, tokens: slice) -> "AttentionInputs":
-        terms = replace(self.terms, q=self.terms.q[:, :, tokens], k=self.terms.k[:, :, tokens])
-        return replace(self, terms=terms, v=self.v[:, :, tokens], cu_seqlens=None)
+    def _slice_sequence(self, sequence: "SequenceSlice") -> "AttentionInputs":
+        queries, keys, offset = sequence
+        terms = replace(self.terms, q=self.terms.q[:, :, queries], k=self.terms.k[:, :, keys])
+        return replace(self, terms=terms, v=self.v[:, :, keys], offset=offset, cu_seqlens=None, cu_seqlens_k=None)
+
+
+class SequenceSlice(NamedTuple):
+    """One sequence of a `cu_seqlens` batch."""
+
+    queries: slice
+    keys: slice
+    offset: int  # position of the first query, relative to that of the first key
+
+
+def sequence_slices(cu_seqlens: Tensor, cu_seqlens_k: Tensor | None, *, is_aligned: bool) -> list[SequenceSlice]:
+    """Return the sequences that have queries or keys. Reads the tensors; see `AttentionInputs` for the arguments."""
+    bounds = list(pairwise(cu_seqlens.tolist()))
+    key_bounds = bounds if cu_seqlens_k is None else list(pairwise(cu_seqlens_k.tolist()))
+    return [
+        SequenceSlice(slice(start, end), slice(key_start, key_end), max(0, num_keys - num_queries) * is_aligned)
+        for (start, end), (key_start, key_end) in zip(bounds, key_bounds, strict=True)
+        if (num_queries := end - start) + (num_keys := key_end - key_start)
+    ]
 
 
 class AttentionOutput(NamedTuple):

@@ -1,1 +1,5 @@
 """Benchmarks of attention and of guided training: time, peak memory and numerical errors."""
+
+from headwise._extras import require
+
+require("train", __name__)

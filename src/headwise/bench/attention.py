@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from headwise.attention import Scheme, TransformerXL, attend
 from headwise.attention.attend import BACKENDS
-from headwise.attention.schemes import SCHEMES, SchemeName, make_scheme
+from headwise.attention.schemes import SCHEMES, make_scheme
 from headwise.bench import formulas, measure
 from headwise.bench.measure import NotMeasurable, resolve_device, shorten_error
 from headwise.bench.report import Measurement, ReportHeader
@@ -36,6 +36,9 @@ LIMITATIONS = {
     ("transformer-xl", "flex-frozen"): "not trained",
     ("tener", "flex-frozen"): "not trained",
 }
+
+#: Schemes with other implementations to compare with (`formulas.py`).
+BenchSchemeName = Literal["plain", "rpr", "transformer-xl", "tener", "distance-aware"]
 
 #: Implementations that take more seconds per call are not run at greater lengths.
 MAX_SECONDS = 0.25
@@ -56,7 +59,7 @@ class AttentionBenchConfig:
 
     lengths: tuple[int, ...] = (256, 512, 1024, 2048)
     """Sequence lengths N."""
-    schemes: tuple[SchemeName, ...] = get_args(SchemeName)
+    schemes: tuple[BenchSchemeName, ...] = get_args(BenchSchemeName)
     """Position schemes."""
     implementations: tuple[str, ...] = IMPLEMENTATIONS
     """Implementations to compare; naive is the paper's formula, flex is FlexAttention, and frozen means that the scheme
@@ -118,7 +121,7 @@ class Case:
     """One implementation of one scheme at one length."""
 
     config: AttentionBenchConfig
-    scheme: SchemeName
+    scheme: BenchSchemeName
     implementation: str
     length: int
 

@@ -8,41 +8,58 @@ examples:
 """
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
-from headwise.bench import attention, guiding
-from headwise.cli.arguments import add_options, parse_options
+from headwise.cli.arguments import Parser, add_options, parse_options
 
-#: The benchmarks, with their help texts.
-BENCHMARKS: dict[str, tuple[ModuleType, type, str]] = {
+#: The benchmarks, modules of `headwise.bench`, with their configuration classes and help texts.
+BENCHMARKS = {
     "attention": (
-        attention,
-        attention.AttentionBenchConfig,
+        "AttentionBenchConfig",
         "Measure attention: headwise's backends, torch's SDPA, the paper's formula with and without torch.compile, and "
         "FlexAttention.",
     ),
     "guiding": (
-        guiding,
-        guiding.GuidingBenchConfig,
+        "GuidingBenchConfig",
         "Measure a training step of BERT with guides, without guides, and with guides on eager attention maps.",
     ),
 }
 
 
+class BenchmarkParser(Parser):
+    """The parser of one benchmark. Its options are added when it is used, because they need torch."""
+
+    benchmark: str
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        add_options(self, load_benchmark(self.benchmark)[1])
+        return super().parse_known_args(args, namespace)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
-    subparsers = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
-    for name, (_, config_class, text) in BENCHMARKS.items():
+    subparsers = parser.add_subparsers(
+        dest="benchmark", metavar="BENCHMARK", required=True, parser_class=BenchmarkParser
+    )
+    for name, (_, text) in BENCHMARKS.items():
         subparser = subparsers.add_parser(name, description=text, help=text)
+        subparser.benchmark = name
         subparser.add_argument(
             "--out", type=Path, metavar="DIR", help="write the table (CSV, Markdown) and a figure to this directory"
         )
-        add_options(subparser, config_class)
+
+
+def load_benchmark(name: str) -> tuple[Any, Any]:
+    """Return the module of a benchmark and its configuration class."""
+    module = import_module(f"headwise.bench.{name}")
+    return module, getattr(module, BENCHMARKS[name][0])
 
 
 def run(arguments: Namespace) -> int:
-    module, config_class, _ = BENCHMARKS[arguments.benchmark]
+    module, config_class = load_benchmark(arguments.benchmark)
     names = {field.name for field in fields(config_class)}
     values = {name: value for name, value in vars(arguments).items() if name in names}
     config = config_class(**parse_options(config_class, values))

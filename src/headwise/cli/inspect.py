@@ -3,6 +3,7 @@
 examples:
   headwise inspect runs/reviews --text "A warm and funny film." --out page.html
   headwise inspect runs/plain runs/mdg runs/pdg runs/both --data reviews.csv --rows 3 7-9 --out inspected
+  headwise inspect runs/reviews --data corpus.parquet --processes 4 --out inspected --resume
   headwise inspect runs/seed-0 runs/seed-1 runs/seed-2 --out learned
   headwise inspect bert-base-uncased --text "The cat sat." "It slept." --out page.html
 """
@@ -11,6 +12,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from headwise.cli.arguments import add_safe_csv_option, add_trust_option
+from headwise.cli.model_options import add_job_options, job_options
 from headwise.errors import UserError
 
 
@@ -60,6 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="rows to show, numbered from 1, such as 3 or 7-9 (default: 1-4)",
     )
     parser.add_argument("--force", action="store_true", help="replace existing output")
+    add_job_options(parser)
     add_safe_csv_option(parser)
     add_trust_option(parser)
 
@@ -79,7 +82,7 @@ def run(arguments: Namespace) -> int:
         data=arguments.data,
         columns=tuple(arguments.columns),
         rows=tuple(arguments.rows),
-        force=arguments.force,
+        **job_options(arguments),
     )
     if inspected.viewer:
         print(f"The results are in {arguments.out}; open {inspected.page} in a browser")

@@ -1,5 +1,6 @@
-"""Options of the commands that use a trained model, `evaluate` and `predict`."""
+"""Options of the commands that use a trained model, `evaluate`, `predict` and `inspect`."""
 
+import argparse
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -46,4 +47,36 @@ def pipeline_options(arguments: Namespace) -> dict[str, Any]:
     """Return the values of the options, None for those that are not given."""
     return {
         name: getattr(arguments, name) for name in (*PIPELINE_OPTIONS, "clip", "skip_bad_rows") if name in arguments
+    }
+
+
+def add_job_options(parser: ArgumentParser) -> None:
+    """Add the options of commands whose data is divided into parts."""
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="number of local processes (default: one per GPU, else 1)"
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="run on a Ray cluster: its address, or auto for the cluster of this node; its nodes must share the files",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="continue a command that was stopped, with the same options and --out"
+    )
+    parser.add_argument(
+        "--part-rows",
+        type=int,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="number of rows that are computed, stored and, if their process dies, repeated together (default: 10000; "
+        "of a click log 131072)",
+    )
+
+
+def job_options(arguments: Namespace) -> dict[str, Any]:
+    """Return the values of the job options that are given."""
+    return {
+        name: getattr(arguments, name)
+        for name in ("processes", "cluster", "resume", "force", "part_rows")
+        if name in arguments
     }

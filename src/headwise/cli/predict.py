@@ -1,11 +1,13 @@
 """Write a model's prediction for each row of a file, in the same order: a label with probabilities, a translation, or
-ranks.
+ranks. Files of any size are read in parts, on all local GPUs or on a Ray cluster.
 
 examples:
   headwise predict runs/reviews new.csv --out labelled.csv
   headwise predict runs/reviews new.jsonl.gz --text body --out labelled.jsonl.gz
   headwise predict runs/en-de new.en --out new.de
   cat new.en | headwise predict runs/en-de - --out -
+  headwise predict runs/reviews shards/*.parquet --processes 4 --out labelled/
+  headwise predict runs/reviews shards/ --cluster auto --out /shared/labelled/ --resume
 """
 
 import logging
@@ -13,7 +15,13 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from headwise.cli.arguments import add_safe_csv_option, add_trust_option
-from headwise.cli.model_options import add_pipeline_options, add_run_argument, pipeline_options
+from headwise.cli.model_options import (
+    add_job_options,
+    add_pipeline_options,
+    add_run_argument,
+    job_options,
+    pipeline_options,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -23,19 +31,22 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "data",
         type=Path,
+        nargs="+",
         metavar="FILE",
-        help="CSV, TSV, JSONL, Parquet or Excel, optionally gzipped; for a translation model also plain text with one "
-        "sentence per line, or - for standard input",
+        help="CSV, TSV, JSONL, Parquet or Excel, optionally gzipped, or directories of them; for a translation model "
+        "also plain text with one sentence per line, or - for standard input",
     )
     parser.add_argument(
         "--out",
         type=Path,
         required=True,
         metavar="FILE",
-        help="file to write; its extension sets the format. For a translation model, - is standard output",
+        help="file to write; its extension sets the format. For several input files, a directory for files of the same "
+        "names. For a translation model, - is standard output",
     )
-    parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.add_argument("--force", action="store_true", help="replace existing output")
     add_pipeline_options(parser, ("text", "pair", "delimiter", "source", "target"))
+    add_job_options(parser)
     add_safe_csv_option(parser)
     add_trust_option(parser)
 
@@ -43,8 +54,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from headwise.training import predict
 
-    options = pipeline_options(arguments)
-    num_empty = predict(arguments.run, arguments.data, arguments.out, force=arguments.force, **options)
+    data = arguments.data[0] if len(arguments.data) == 1 else arguments.data
+    options = pipeline_options(arguments) | job_options(arguments)
+    try:
+        num_empty = predict(arguments.run, data, arguments.out, **options)
+    except KeyboardInterrupt:
+        logger.warning("\nstopped; the same command with --resume continues")
+        raise
     if num_empty:
         logger.warning("%s rows have no text and got no answer", f"{num_empty:,}")
     if str(arguments.out) != "-":

@@ -2,14 +2,17 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import Trainer
+from transformers.trainer_utils import get_last_checkpoint
 
+from headwise import _compat
 from headwise.guidance.guided import Guided, guiding
 from headwise.guides import Guide
 from headwise.integrations import eval_mode, scheme_parameters
@@ -62,17 +65,30 @@ class GuidedTrainer(Trainer):
         self._losses: dict[str, Tensor] | None = None  # of the last step, by term
         self._divides_loss: bool | None = None  # whether the task's loss is divided by num_items_in_batch
 
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Train the model; see `transformers.Trainer.train`."""
+        if not self.guides or _compat.has_inner_training_loop(Trainer):
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = get_last_checkpoint(str(self.args.output_dir))
+        with self._guided_training(resume_from_checkpoint):
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
-        if not self.guides:
+        with self._guided_training(kwargs.get("resume_from_checkpoint")) if self.guides else nullcontext():
             return super()._inner_training_loop(*args, **kwargs)
+
+    @contextmanager
+    def _guided_training(self, checkpoint: Any) -> Iterator[None]:
+        """Guide the model, from the state of a checkpoint if there is one."""
         if self.args.n_gpu > 1:
             raise ValueError("guides need one process per GPU: start training with torchrun or accelerate launch")
         with guiding(cast(nn.Module, self.model), self.guides, example=self.example) as self.guided:
-            path = Path(kwargs.get("resume_from_checkpoint") or "", GUIDES_FILE)
+            path = Path(checkpoint or "", GUIDES_FILE)
             if path.is_file():
                 self.guided.load_state_dict(read_json(path))
             try:
-                return super()._inner_training_loop(*args, **kwargs)
+                yield
             finally:
                 self.guided = None
 

@@ -1,5 +1,9 @@
 """Guides: terms of the training loss that regularize attention heads."""
 
+from headwise._extras import require
+
+require("hf", __name__)
+
 from headwise.guides.dependency import Dependency, dependency_arcs
 from headwise.guides.disagreement import Disagreement
 from headwise.guides.guide import ForwardRecord, Guide

@@ -3,6 +3,10 @@
 Names that require transformers or scikit-learn are imported on first use.
 """
 
+from headwise._extras import require
+
+require("inspect", __name__)
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

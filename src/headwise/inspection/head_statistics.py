@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,6 +79,10 @@ class HeadStatistics:
         """The number of layers and of heads per layer."""
         layers, heads = self.measures["distance"].shape
         return layers, heads
+
+
+#: Sums over texts, by name.
+Sums = dict[str, NDArray[Any]]
 
 
 class _LayerSums:
@@ -150,37 +155,62 @@ class HeadStatisticsAccumulator:
         self.correlation_sums[indices[:, None], indices] += correlations.double().cpu()
         self.correlation_counts[indices[:, None], indices] += count
 
-    def compute(self, empty: int = 0) -> HeadStatistics:
-        """Return the statistics of all texts so far.
-
-        Raises:
-            UserError: there were no texts.
-        """
-        if not self.num_texts:
-            raise UserError("there are no texts")
+    def sums(self) -> Sums:
+        """Return all sums. Those of several accumulators can be added with `add_sums`."""
         layers = list(self.layers.values())
+        counts = {"num_texts": np.array(self.num_texts), "num_tokens": np.array(self.num_tokens)}
+        if not layers:
+            return counts
         assert self.correlation_sums is not None
         assert self.correlation_counts is not None
-        mean = self.correlation_sums / self.correlation_counts.clamp(min=1)
-        similarity = torch.where(self.correlation_counts > 0, mean, torch.nan).numpy()
         schemes = [sums.scheme for sums in layers if isinstance(sums.scheme, DistanceAware)]
         is_distance_aware = len(schemes) == len(layers)
         v = [to_numpy(scheme.v) for scheme in schemes if scheme.v is not None]
-        return HeadStatistics(
-            name=self.model.name,
-            texts=self.num_texts,
-            tokens=self.num_tokens,
-            empty=empty,
-            measures={
-                name: torch.stack([sums.measures[name] / max(1, sums.num_queries) for sums in layers]).numpy()
-                for name in MEASURES
-            },
-            received=torch.stack([sums.received / sums.bin_sizes.clamp(min=1) for sums in layers]).numpy(),
-            similarity=similarity,
-            clusters=cluster_heads(similarity),
-            w=np.stack([to_numpy(scheme.w) for scheme in schemes]) if is_distance_aware else None,
-            v=np.stack(v) if len(v) == len(layers) else None,
+        learned = {"w": np.stack([to_numpy(scheme.w) for scheme in schemes])} if is_distance_aware else {}
+        return (
+            counts
+            | learned
+            | ({"v": np.stack(v)} if len(v) == len(layers) else {})
+            | {name: torch.stack([sums.measures[name] for sums in layers]).numpy() for name in MEASURES}
+            | {
+                "num_queries": np.array([sums.num_queries for sums in layers]),
+                "received": torch.stack([sums.received for sums in layers]).numpy(),
+                "bin_sizes": torch.stack([sums.bin_sizes for sums in layers]).numpy(),
+                "correlation_sums": self.correlation_sums.numpy(),
+                "correlation_counts": self.correlation_counts.numpy(),
+            }
         )
+
+
+def add_sums(total: Sums, sums: Sums) -> None:
+    """Add the sums of other texts to `total`. Learned parameters do not depend on texts."""
+    for name, x in sums.items():
+        total[name] = x if name not in total or name in ("w", "v") else total[name] + x
+
+
+def from_sums(name: str, sums: Sums) -> HeadStatistics:
+    """Return the statistics of a model, given sums over all texts.
+
+    Raises:
+        UserError: there were no texts.
+    """
+    if "num_queries" not in sums:
+        raise UserError("there are no texts")
+    num_queries = np.maximum(sums["num_queries"], 1)[:, None]
+    counts = sums["correlation_counts"]
+    similarity = np.where(counts > 0, sums["correlation_sums"] / np.maximum(counts, 1), np.nan)
+    return HeadStatistics(
+        name=name,
+        texts=int(sums["num_texts"]),
+        tokens=int(sums["num_tokens"]),
+        empty=int(sums.get("num_empty", 0)),
+        measures={measure: sums[measure] / num_queries for measure in MEASURES},
+        received=sums["received"] / np.maximum(sums["bin_sizes"], 1)[:, None],
+        similarity=similarity,
+        clusters=cluster_heads(similarity),
+        w=sums.get("w"),
+        v=sums.get("v"),
+    )
 
 
 def compute_head_statistics(model: InspectedModel, rows: Iterable[Texts]) -> HeadStatistics:
@@ -203,13 +233,18 @@ def compute_head_statistics(model: InspectedModel, rows: Iterable[Texts]) -> Hea
         >>> statistics.texts, statistics.measures["entropy"].shape
         (2, (2, 2))
     """
+    return from_sums(model.name, sum_head_statistics(model, rows))
+
+
+def sum_head_statistics(model: InspectedModel, rows: Iterable[Texts]) -> Sums:
+    """Return the sums of a model's head statistics over texts, for `from_sums`."""
     accumulator, num_empty, rows = HeadStatisticsAccumulator(model), 0, iter(rows)
     while chunk := list(islice(rows, READ_AHEAD_ROWS)):
         non_empty = [texts for texts in chunk if all(text.strip() for text in texts)]
         num_empty += len(chunk) - len(non_empty)
         for batch in make_batches(non_empty):
             accumulator.add(batch)
-    return accumulator.compute(num_empty)
+    return accumulator.sums() | {"num_empty": np.array(num_empty)}
 
 
 def make_batches(rows: Sequence[Texts]) -> Iterator[list[Texts]]:

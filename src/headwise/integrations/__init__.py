@@ -1,11 +1,15 @@
 """headwise's attention in Hugging Face models: attention implementation, recording, observation, retrofitting."""
 
+from headwise._extras import require
+
+require("hf", __name__)
+
 from headwise.integrations.hf_attention import use_headwise_attention
 from headwise.integrations.model_utils import UnsupportedAttentionError, eval_mode, unwrap_model
 from headwise.integrations.observing import AttentionObserver, AttentionRows, observing
 from headwise.integrations.output_attentions import recording_output_attentions
 from headwise.integrations.recording import LayerRecord, Recorder, RecordField, recording
-from headwise.integrations.retrofit import remove_scheme, retrofit
+from headwise.integrations.retrofit import is_neutral, remove_scheme, retrofit
 from headwise.integrations.saving import from_pretrained, load_adapter, save_adapter
 from headwise.integrations.scheme_layers import scheme_modules, scheme_parameters
 
@@ -18,6 +22,7 @@ __all__ = [
     "UnsupportedAttentionError",
     "eval_mode",
     "from_pretrained",
+    "is_neutral",
     "load_adapter",
     "observing",
     "recording",

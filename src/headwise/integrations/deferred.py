@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise import _compat
 from headwise.attention import Plain, attend
 from headwise.attention.operators import is_plain_eager
 from headwise.attention.triton_backend.multi_layer_received import LayerQK, multi_layer_received, why_unsupported
@@ -83,7 +84,7 @@ def can_defer(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None) ->
     return (
         is_plain_eager(q)
         and is_short(q)
-        and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        and not _compat.has_saved_tensor_hooks()
         and not (q.is_cuda and torch.cuda.is_current_stream_capturing())
     )
 

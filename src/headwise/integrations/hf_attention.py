@@ -3,7 +3,7 @@
 `AttentionInterface` passes queries, keys and values of every layer to `headwise_attention_forward`, and
 `AttentionMaskInterface` builds masks with `headwise_mask`. A layer may have a position scheme (`headwise.retrofit`), a
 recorder (`headwise.guiding`) and an observer (`headwise.inspection`). A layer with none of them runs with torch's
-kernels, unless its weights are requested with `output_attentions=True`.
+kernels, unless it has a softcap or sinks, or its weights are requested with `output_attentions=True`.
 
 Axes: B batch, H heads, G key heads, N queries, M keys, D head width.
 """
@@ -20,6 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils.output_capturing import _active_collector
 
+from headwise._compat import set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention import Plain, Scheme, attend
 from headwise.attention.triton_backend.multi_layer_received import LayerQK
@@ -33,13 +34,10 @@ from headwise.integrations.masks import (
     split_mask,
     trim_keys,
 )
-from headwise.integrations.model_utils import UnsupportedAttentionError, restoring_attn_implementation
+from headwise.integrations.model_utils import restoring_attn_implementation
 from headwise.integrations.observing import OBSERVER, AttentionObserver, AttentionRows, row_weights
 from headwise.integrations.recording import RECORDER, LayerRecord, Recorder, RecordField
 from headwise.integrations.scheme_layers import get_scheme, model_attn_implementation
-
-#: Options of transformers' attention functions that `attend` does not support.
-UNSUPPORTED_OPTIONS = {"softcap": "soft-capped scores", "s_aux": "attention sinks"}
 
 #: The attention implementations that return weights and whose masks a layer with a scheme can read.
 WITH_WEIGHTS = (ATTN_IMPLEMENTATION, "eager")
@@ -58,6 +56,8 @@ def headwise_attention_forward(
     dropout: float = 0.0,
     is_causal: bool | None = None,
     position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute one layer's attention; transformers calls this function.
@@ -68,19 +68,13 @@ def headwise_attention_forward(
         key, value: (B, G, M, D).
         attention_mask: as built by `headwise_mask`, or an additive mask.
         scaling, dropout, is_causal, position_bias, options: as in transformers' `sdpa_attention_forward`.
+        softcap: the limit of the scores, as in Gemma 2.
+        s_aux: the attention sink of each head, (H,), as in GPT-OSS.
 
     Returns:
         The output (B, N, H, D), and the weights before dropout (B, H, N, M) if `output_attentions` is among the
         options, otherwise None.
-
-    Raises:
-        UnsupportedAttentionError: the layer uses an option that `attend` does not support.
     """
-    for option, feature in UNSUPPORTED_OPTIONS.items():
-        if options.get(option) is not None:
-            raise UnsupportedAttentionError(
-                module, f"uses {feature} ({option}), which headwise's attention does not support"
-            )
     scheme, recorder, observer = get_attachments(module)
     needs_weights = bool(options.get("output_attentions")) or are_weights_collected()
     if scheme is not None:
@@ -91,9 +85,21 @@ def headwise_attention_forward(
         recorder = observer = None
     elif recorder is not None and not recorder.is_recording:
         recorder = None
-    if scheme is not None or recorder is not None or observer is not None or needs_weights:
+    needs_attend = scheme is not None or needs_weights or softcap is not None or s_aux is not None
+    if needs_attend or recorder is not None or observer is not None:
         call = prepare_call(
-            module, query, key, value, attention_mask, position_bias, scheme, scaling, dropout, is_causal
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            position_bias,
+            scheme,
+            scaling,
+            dropout,
+            is_causal,
+            softcap,
+            s_aux,
         )
         if observer is not None:
             observer(module, attention_rows(call, scheme))
@@ -103,7 +109,7 @@ def headwise_attention_forward(
             recorder.record(module, record)
             weights = record.weights if needs_weights else None
             return record.output.transpose(1, 2).contiguous(), weights
-        if scheme is not None or needs_weights:
+        if needs_attend:
             result: Any = attend(call.q, call.k, call.v, **call.options, return_weights=needs_weights)
             output, weights = (result.output, result.weights) if needs_weights else (result, None)
             return output.transpose(1, 2).contiguous(), weights
@@ -194,6 +200,8 @@ def prepare_call(
     scaling: float | None,
     dropout: float,
     is_causal: bool | None,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> AttentionCall:
     """Convert the arguments of transformers to those of `attend`."""
     num_queries = query.shape[2]
@@ -217,6 +225,8 @@ def prepare_call(
         "causal": causal,
         "position_bias": position_bias,
         "offset": offset,
+        "softcap": softcap,
+        "sinks": sinks,
         "dropout": dropout,
         "scale": scaling,
         "backend": "reference" if scheme is not None and implementation == "eager" else "auto",
@@ -234,10 +244,10 @@ def attention_rows(call: AttentionCall, scheme: Scheme | None) -> AttentionRows:
 
 def record_layer(call: AttentionCall, required_fields: frozenset[RecordField], *, has_scheme: bool) -> LayerRecord:
     """Run a layer and record it. Defer the computation of received attention if possible."""
-    is_masked_or_biased = call.options["mask"] is not None or call.options["position_bias"] is not None
+    needs_attend = any(call.options[name] is not None for name in ("mask", "position_bias", "softcap", "sinks"))
     if (
         not has_scheme
-        and not is_masked_or_biased
+        and not needs_attend
         and required_fields <= {"states"}
         and can_defer(call.q, call.k, call.v, call.attention_mask)
     ):
@@ -266,6 +276,7 @@ def record_directly(call: AttentionCall, required_fields: frozenset[RecordField]
         causal=call.options["causal"],
         padding=padding,
         mask=call.options["mask"],
+        softcap=call.options["softcap"],
         **fields,
     )
 
@@ -317,7 +328,8 @@ def record_deferred(call: AttentionCall) -> LayerRecord:
 def attend_outputs(required_fields: frozenset[RecordField], *, scores_are_products: bool) -> list[str]:
     """Return the additional outputs to request from `attend`, in its order.
 
-    Neighbor weights are computed from the log-sum-exp if all scores are scale · q·k, and from all weights otherwise.
+    Neighbor weights are computed from the log-sum-exp if all scores are scale · q·k, soft-capped or not, and from all
+    weights otherwise.
     """
     neighbors = "neighbor_weights" in required_fields
     outputs = {
@@ -335,7 +347,7 @@ def use_headwise_attention(model: PreTrainedModel) -> Iterator[None]:
     with restoring_attn_implementation(model) as modules:
         model.set_attn_implementation(ATTN_IMPLEMENTATION)
         for module in modules:  # older transformers do not update copies of the config in submodules
-            module.config._attn_implementation_internal = ATTN_IMPLEMENTATION
+            set_attn_implementation(module.config, ATTN_IMPLEMENTATION)
         yield
 
 

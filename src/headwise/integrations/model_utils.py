@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from headwise._compat import get_attn_implementation, set_attn_implementation
+
 #: Names of modules that attend to another sequence.
 CROSS_ATTENTION_NAMES = {"encoder_attn", "EncDecAttention", "crossattention", "cross_attn", "cross_attention"}
 
@@ -64,12 +66,12 @@ def self_attention_modules(model: PreTrainedModel, part: str | None = None) -> l
 def restoring_attn_implementation(model: PreTrainedModel) -> Iterator[list[PreTrainedModel]]:
     """Yield the modules with a configuration, and restore the attention implementation of each on exit."""
     modules = pretrained_modules(model)
-    implementations = [module.config._attn_implementation for module in modules]
+    implementations = [get_attn_implementation(module.config) for module in modules]
     try:
         yield modules
     finally:
         for module, implementation in zip(modules, implementations, strict=True):
-            module.config._attn_implementation_internal = implementation
+            set_attn_implementation(module.config, implementation)
 
 
 @contextmanager

@@ -36,13 +36,14 @@ class LayerRecord:
         received_or_deferred: received attention (B, H, N), or its deferred computation; read `received` instead.
         weight_norms: the sum of the squared weights of each query, (B, H, N), if required.
         lse: the log-sum-exp of each query's scores, (B, H, N), if `neighbor_weights` are required and all scores are
-            scale · q·k.
+            scale · q·k, soft-capped or not.
         weights: the attention weights (B, H, N, N), if required, or if `neighbor_weights` are required and `lse` does
             not give them.
         padding: True for real tokens, (B, N); None if all are real.
         scale: the factor of q·k.
         causal: whether tokens attend to earlier tokens only.
         mask: True where a query may attend to a key, broadcastable to (B, H, N, N); None without such a mask.
+        softcap: the limit of the scores, or None.
     """
 
     q: Tensor
@@ -54,6 +55,7 @@ class LayerRecord:
     causal: bool = False
     padding: Tensor | None = None
     mask: Tensor | None = None
+    softcap: float | None = None
     weight_norms: Tensor | None = None
     lse: Tensor | None = None
     weights: Tensor | None = None
@@ -112,8 +114,10 @@ class LayerRecord:
         q, k = (x.to(self.output.dtype).to(self.lse.dtype) for x in (self.q, self.k))
         k = k.roll(-offset, dims=2).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
         hidden = ~self.has_neighbor(offset)
-        scores = (self.scale * (q * k).sum(dim=-1)).masked_fill(hidden, -torch.inf)
-        return torch.exp(scores - self.lse.masked_fill(hidden, 0.0))
+        scores = self.scale * (q * k).sum(dim=-1)
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        return torch.exp(scores.masked_fill(hidden, -torch.inf) - self.lse.masked_fill(hidden, 0.0))
 
 
 class Recorder(Protocol):

@@ -6,8 +6,9 @@ from typing import Any, Literal
 from torch import nn
 from transformers import PreTrainedModel
 
+from headwise._compat import get_attn_implementation, set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
-from headwise.attention import DistanceAware, Scheme
+from headwise.attention import DistanceAware, Rotary, Scheme
 from headwise.integrations import peft_schemes
 from headwise.integrations.hf_attention import use_headwise_attention
 from headwise.integrations.indices import Indices, to_indices
@@ -38,6 +39,8 @@ Part = Literal["encoder", "decoder", "both"]
 NEUTRAL_OPTIONS: dict[type[Scheme], dict[str, Any]] = {
     find_scheme_class("DistanceAware"): {"rectify": False, "w_std": 0.0},
     find_scheme_class("RelativePositions"): {"k": 16, "std": 0.0},
+    find_scheme_class("T5Bias"): {"std": 0.0},
+    find_scheme_class("Disentangled"): {"max_distance": 128, "std": 0.0},
 }
 
 #: The attribute of a retrofitted model with the attention implementations that it and its submodules had before.
@@ -57,7 +60,8 @@ def retrofit(
 
     Every self-attention layer gets its own scheme. The scheme's parameters belong to the model: any trainer trains
     them, `save_pretrained` saves them, and after `import headwise` transformers' own classes load them. With their
-    default options, `DistanceAware` and `RelativePositions` leave the model's outputs unchanged until they are trained.
+    default options, `DistanceAware`, `RelativePositions`, `T5Bias` and `Disentangled` leave the model's outputs
+    unchanged until they are trained.
 
     Args:
         model: a `PreTrainedModel`, or a module that contains one, such as a PEFT model. It is changed in place.
@@ -76,7 +80,8 @@ def retrofit(
         UnsupportedAttentionError: the model's attention does not go through transformers' `AttentionInterface`, or uses
             a feature that headwise does not support.
         TypeError: `layers` are not integers, or an option cannot be saved.
-        ValueError: the scheme, the part or a layer does not exist, or the model has a scheme already.
+        ValueError: the scheme, the part or a layer does not exist, the model has a scheme already, or the scheme is
+            `Rotary`, which is for models without positions.
 
     Example:
         >>> import headwise as hw
@@ -88,13 +93,18 @@ def retrofit(
     scheme_class = find_scheme_class(scheme) if isinstance(scheme, str) else scheme
     if not isinstance(scheme_class, type) or not issubclass(scheme_class, Scheme):
         raise TypeError(f"scheme must be a class such as headwise.DistanceAware, or its name; got {scheme!r}")
+    if issubclass(scheme_class, Rotary):
+        raise ValueError(
+            "Rotary rotates queries and keys, and pretrained models have positions already; train a model from scratch "
+            "with it, or retrofit another scheme"
+        )
     check_options(options)
     inner = unwrap_model(model)
     if layers_with_scheme(inner):
         raise ValueError(f"{type(inner).__name__} already has a scheme; headwise.remove_scheme(model) removes it")
     attention_layers = find_attention_layers(inner, example, part)
     names = layer_names(inner)
-    is_neutral = scheme_class in NEUTRAL_OPTIONS and not options
+    must_be_neutral = is_neutral(scheme_class) and not options
     config: SchemeConfig = {
         "scheme": scheme_name(scheme_class),
         "options": NEUTRAL_OPTIONS.get(scheme_class, {}) | options,
@@ -103,7 +113,7 @@ def retrofit(
             for layer, heads, head_dim in _select(attention_layers, layers)
         },
     }
-    before = run_example(inner, example) if is_neutral else None
+    before = run_example(inner, example) if must_be_neutral else None
     add_schemes(model, config)
     if before is not None:
         try:
@@ -112,6 +122,11 @@ def retrofit(
             remove_scheme(model)
             raise
     return model
+
+
+def is_neutral(scheme: type[Scheme]) -> bool:
+    """Return whether a scheme with its default options leaves a model's outputs unchanged until it is trained."""
+    return scheme in NEUTRAL_OPTIONS
 
 
 def add_schemes(model: nn.Module, config: SchemeConfig) -> None:
@@ -125,7 +140,7 @@ def add_schemes(model: nn.Module, config: SchemeConfig) -> None:
     if missing:
         raise ValueError(f"{type(inner).__name__} has no layer {missing[0]}: the scheme is for another model")
     built = build_schemes(inner, config)
-    inner.__dict__[_PREVIOUS] = [module.config._attn_implementation for module in pretrained_modules(inner)]
+    inner.__dict__[_PREVIOUS] = [get_attn_implementation(module.config) for module in pretrained_modules(inner)]
     for layer, scheme in built:
         attach_scheme(layer, scheme)
     inner.set_attn_implementation(ATTN_IMPLEMENTATION)
@@ -146,8 +161,8 @@ def remove_scheme(model: nn.Module) -> nn.Module:
     previous = inner.__dict__.pop(_PREVIOUS, None)
     if previous is not None:
         for module, implementation in zip(pretrained_modules(inner), previous, strict=True):
-            module.config._attn_implementation_internal = implementation
-    elif inner.config._attn_implementation == ATTN_IMPLEMENTATION:
+            set_attn_implementation(module.config, implementation)
+    elif get_attn_implementation(inner.config) == ATTN_IMPLEMENTATION:
         inner.set_attn_implementation(inner.get_correct_attn_implementation(None))
     return model
 

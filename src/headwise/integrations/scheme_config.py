@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from headwise._compat import keep_in_float32
 from headwise._scheme_loading import ATTN_IMPLEMENTATION, CONFIG_ENTRY, FUSION, SCHEME
 from headwise.attention import Scheme, schemes
 from headwise.integrations.scheme_layers import attach_scheme, layers_with_scheme
@@ -124,7 +125,7 @@ def attach_from_config(model: PreTrainedModel) -> None:
         if SCHEME not in layer._modules:
             attach_scheme(layer, scheme)
     if layers_with_scheme(model):
-        model._keep_in_fp32_modules_strict = {*(model._keep_in_fp32_modules_strict or ()), SCHEME}
+        keep_in_float32(model, SCHEME)
     set_scheme_config(model.config, config)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig
 
+from headwise._compat import get_attn_implementation, set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION, SCHEME
 from headwise.attention import Scheme
 from headwise.integrations.model_utils import UnsupportedAttentionError
@@ -30,7 +31,7 @@ def attach_scheme(layer: Any, scheme: Scheme) -> None:
     layer.add_module(SCHEME, scheme)
     layer.__dict__[_MODEL_CONFIG] = layer.config
     layer.config = copy.copy(layer.config)
-    layer.config._attn_implementation_internal = ATTN_IMPLEMENTATION
+    set_attn_implementation(layer.config, ATTN_IMPLEMENTATION)
 
 
 def detach_scheme(layer: Any) -> None:
@@ -51,7 +52,7 @@ def get_scheme(layer: nn.Module) -> Scheme | None:
 def model_attn_implementation(layer: nn.Module) -> str:
     """Return the attention implementation of the model that a layer belongs to, which builds the masks."""
     config: Any = layer.__dict__.get(_MODEL_CONFIG, getattr(layer, "config", None))
-    return getattr(config, "_attn_implementation", None) or ATTN_IMPLEMENTATION
+    return get_attn_implementation(config) or ATTN_IMPLEMENTATION
 
 
 def layers_with_scheme(model: nn.Module) -> list[nn.Module]:

@@ -3,6 +3,10 @@
 Importing this package registers them with the Auto classes of transformers.
 """
 
+from headwise._extras import require
+
+require("hf", __name__)
+
 from transformers import (
     AutoConfig,
     AutoModel,

@@ -28,7 +28,7 @@ class HeadwiseConfig(PretrainedConfig):
         layers: Number of layers; in a hierarchical model, at the word level and again at the sentence level.
         feedforward: Inner width of the feed-forward networks (default: 4 · heads · head_dim).
         scheme: Scheme of the attention: `plain` (positions are added to the input), `rpr`, `transformer-xl`, `tener`,
-            `distance-aware`, or `none` (plain, without positions).
+            `distance-aware`, `alibi`, `rotary`, `t5-bias`, `disentangled`, or `none` (plain, without positions).
         scheme_options: Arguments of the scheme, such as `{"k": 16}` for `rpr` (the default) or
             `{"rectify": False}` for `distance-aware`.
         positions: Position embeddings of the input: `sinusoidal`, `learned` or `none` (default: `sinusoidal` for

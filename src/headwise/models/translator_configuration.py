@@ -112,6 +112,8 @@ class HeadwiseTranslatorConfig(PretrainedConfig):
         if decoder_scheme is None:
             decoder_scheme, decoder_scheme_options = scheme, decoder_scheme_options or self.scheme_options
         self.decoder_scheme = check_choice("decoder_scheme", decoder_scheme, tuple(SCHEMES))
+        if self.decoder_scheme == "t5-bias":  # the decoder's queries have no keys after them
+            decoder_scheme_options = {"bidirectional": False} | dict(decoder_scheme_options or {})
         self.decoder_scheme_options = complete_scheme_options(self.decoder_scheme, decoder_scheme_options)
         default = "sinusoidal" if scheme == "plain" else "none"
         self.positions = (

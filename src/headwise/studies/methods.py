@@ -3,13 +3,13 @@
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from headwise.attention import schemes
 from headwise.errors import UserError
+from headwise.scheme_names import ModelSchemeName
 
 #: Names of the position schemes of models; `none` has no positions.
-SCHEMES = ("none", *schemes.SCHEMES)
+SCHEMES: tuple[str, ...] = get_args(ModelSchemeName)
 
 #: Options that configure a scheme and have no effect without one.
 SCHEME_OPTIONS = ("positions", "scheme_options", "decoder_scheme", "news_scheme", "k", "tables", "relative")

@@ -1,5 +1,9 @@
 """Tasks: where their data comes from, how it is converted to examples, and their metrics."""
 
+from headwise._extras import require
+
+require("train", __name__)
+
 from headwise.tasks.benchmarks import get_task, list_tasks
 from headwise.tasks.load_files import load_files
 from headwise.tasks.load_ranking import load_ranking

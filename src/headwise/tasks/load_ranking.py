@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from datasets import Dataset
 
 from headwise.errors import UserError
 from headwise.tasks import labels
@@ -136,17 +137,7 @@ def load_ranking(
                 f"{' and '.join(missing)} {verb} required: a ranking needs queries, documents and relevance"
             )
         files = {name: to_paths(paths) for name, paths in given.items() if paths}
-    reader = Reader(None if delimiter is None else parse_delimiter(delimiter))
-    corpus = read_documents(reader, files["documents"])
-    texts = read_queries(reader, files["queries"])
-    judgments = {
-        split: read_relevance(reader, paths, texts, corpus)
-        for split, paths in (group_by_split(files["relevance"]) or {"all": files["relevance"]}).items()
-    }
-    if reader.bad_rows.count:
-        if not skip_bad_rows:
-            raise invalid_rows(reader.bad_rows, has_option=True)
-        logger.warning("skipped: %s", reader.bad_rows)
+    reader, corpus, texts, judgments = read_files(files, delimiter, skip_bad_rows)
     split_queries, method = complete_splits(judgments, texts, seed, files["relevance"])
     splits = build_splits(split_queries, corpus, seed)
     name = Path(data).resolve().name if data is not None else files["queries"][0].name.split(".")[0]
@@ -162,6 +153,52 @@ def load_ranking(
     recipe += f" {duplicates}." if duplicates else ""
     task = Task(name=name, label_type="ranking", about="own data", source=origin, pair=True)
     return task, Examples(splits, CLASSES, recipe, ordered_by="BM25", duplicates=duplicates)
+
+
+def load_ranking_split(data: Path, *, delimiter: str | None = None, skip_bad_rows: bool = False) -> Dataset:
+    """Load the queries of a directory that a model is evaluated on, with their candidates.
+
+    These are the queries of test, of dev if there is no test, or of the only relevance file.
+
+    Args:
+        data: A directory in the layout of BEIR; see `load_ranking`.
+        delimiter: Separates the columns of CSV and TSV files; by default it is recognized.
+        skip_bad_rows: Skip invalid rows, with a warning; by default they are an error.
+
+    Raises:
+        UserError: A file does not exist or is invalid, or no candidate is relevant.
+    """
+    _, corpus, texts, judgments = read_files(find_in_directory(data), delimiter, skip_bad_rows)
+    split = next(name for name in ("test", "dev", "all", "train") if name in judgments)
+    queries = [Query(*texts[name], frozenset(documents)) for name, documents in judgments[split].items()]
+    rows = build_splits({"data": queries}, corpus, seed=0)["data"]
+    if not any(rows["label"]):
+        raise UserError(f"{data}: no query of {split} has a relevant document among its candidates")
+    logger.info("evaluating %s queries of %s%s", f"{len(queries):,}", data, "" if split == "all" else f", {split}")
+    return rows
+
+
+def read_files(
+    files: Mapping[str, Sequence[Path]], delimiter: str | None, skip_bad_rows: bool
+) -> tuple[Reader, dict[str, str], dict[str, tuple[int, str, str]], dict[str, dict[str, set[str]]]]:
+    """Read the files of a ranking.
+
+    Returns:
+        The reader, the text of each document, the row, id and text of each query, and the relevant documents of each
+        query for train, dev and test or for "all".
+    """
+    reader = Reader(None if delimiter is None else parse_delimiter(delimiter))
+    corpus = read_documents(reader, files["documents"])
+    texts = read_queries(reader, files["queries"])
+    judgments = {
+        split: read_relevance(reader, paths, texts, corpus)
+        for split, paths in (group_by_split(files["relevance"]) or {"all": files["relevance"]}).items()
+    }
+    if reader.bad_rows.count:
+        if not skip_bad_rows:
+            raise invalid_rows(reader.bad_rows, has_option=True)
+        logger.warning("skipped: %s", reader.bad_rows)
+    return reader, corpus, texts, judgments
 
 
 def to_paths(files: Files) -> list[Path]:
@@ -212,9 +249,9 @@ def read_documents(reader: Reader, files: Sequence[Path]) -> dict[str, str]:
     return corpus
 
 
-def read_queries(reader: Reader, files: Sequence[Path]) -> dict[str, tuple[int, str]]:
-    """Return the row and text of each query."""
-    queries: dict[str, tuple[int, str]] = {}
+def read_queries(reader: Reader, files: Sequence[Path]) -> dict[str, tuple[int, str, str]]:
+    """Return the row, id and text of each query."""
+    queries: dict[str, tuple[int, str, str]] = {}
     row = -1
 
     def parse(name: Any, text: Any) -> None:
@@ -223,7 +260,7 @@ def read_queries(reader: Reader, files: Sequence[Path]) -> dict[str, tuple[int, 
         name = parse_id(name, "query")
         if name in queries:
             raise ValueError(f"query {name!r} is repeated")
-        queries[name] = (row, labels.parse_text(text))
+        queries[name] = (row, name, labels.parse_text(text))
 
     reader.read(files, {"id": ID_NAMES, "text": QUERY_TEXT_NAMES}, parse)
     return queries
@@ -264,7 +301,7 @@ def parse_id(value: Any, role: str) -> str:
 
 def complete_splits(
     judgments: Mapping[str, Mapping[str, set[str]]],
-    texts: Mapping[str, tuple[int, str]],
+    texts: Mapping[str, tuple[int, str, str]],
     seed: int,
     files: Sequence[Path],
 ) -> tuple[dict[str, list[Query]], str]:
@@ -272,12 +309,12 @@ def complete_splits(
 
     Args:
         judgments: The relevant documents of each query, for train, dev and test or for "all".
-        texts: The row and text of each query.
+        texts: The row, id and text of each query.
         seed: The seed of the splits.
         files: The relevance files, for messages.
     """
     queries = {
-        split: [Query(texts[name][0], name, texts[name][1], frozenset(documents)) for name, documents in found.items()]
+        split: [Query(*texts[name], frozenset(documents)) for name, documents in found.items()]
         for split, found in judgments.items()
     }
     method = "split as given"

@@ -1,5 +1,9 @@
 """Training pipelines: from a configuration to a run directory with a trained model, its metrics and its model card."""
 
+from headwise._extras import require
+
+require("train", __name__)
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,14 +1,11 @@
 """Inspection of models: finished runs, and Hugging Face models in a directory or on the hub."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -18,7 +15,7 @@ from transformers import (
 )
 
 from headwise.errors import UserError
-from headwise.inspection.head_statistics import HeadStatistics, compute_head_statistics
+from headwise.inspection.head_statistics import add_sums, from_sums, sum_head_statistics
 from headwise.inspection.inspected_model import InspectedModel, Texts
 from headwise.inspection.output_dir import (
     FIGURES,
@@ -28,13 +25,14 @@ from headwise.inspection.output_dir import (
     write_figures,
     write_inspection,
 )
-from headwise.inspection.viewer import Viewer, build_viewer, check_model_names, truncate_label
+from headwise.inspection.viewer import Viewer, build_viewer, check_model_names
 from headwise.integrations import from_pretrained
 from headwise.locks import LOCK_FILE, lock_output
 from headwise.models import FirstToken
 from headwise.models.first_token import NAME as FIRST_TOKEN
-from headwise.tasks.columns import LABEL_NAMES, Columns, choose_columns, find_known_column
-from headwise.tasks.formats import Batch, read_batches
+from headwise.tasks.columns import Columns
+from headwise.tasks.formats import FilePart
+from headwise.tasks.formats.parts import plan_parts
 from headwise.training.core import run_dir
 from headwise.training.core.environment import get_device
 from headwise.training.core.model_names import is_directory_name
@@ -45,13 +43,10 @@ from headwise.training.core.pretrained import (
     max_input_length,
     remote_code,
 )
+from headwise.training.jobs import PART_ROWS, JobDir, JobOptions, Progress, Result, open_job, run_job
+from headwise.training.jobs.job_dir import describe_inputs
 from headwise.training.registry import get_task_type, load_config
-from headwise.training.text.predict import get_column, to_text
-
-#: Number of rows of a file that are shown by default.
-DEFAULT_ROWS = 4
-#: Largest number of rows that can be shown.
-MAX_ROWS = 100
+from headwise.training.text_rows import choose_rows, find_columns, parse_rows, read_rows
 
 
 @dataclass(frozen=True)
@@ -77,6 +72,10 @@ def inspect(
     rows: Sequence[str] = (),
     force: bool = False,
     trust_remote_code: bool = False,
+    processes: int | None = None,
+    cluster: str | None = None,
+    resume: bool = False,
+    part_rows: int | None = None,
 ) -> InspectionResult:
     """Write a page about the attention of models, optionally with figures and tables.
 
@@ -91,12 +90,19 @@ def inspect(
         rows: the rows to show, counted from 1, such as `3` and `7-9`; by default the first four.
         force: replace existing output.
         trust_remote_code: run the Python code of the models' directories, if they have some.
+        processes: the number of local processes that compute statistics of `data`; by default one per GPU, or this
+            process alone.
+        cluster: the address of a Ray cluster that computes them, or `auto`.
+        resume: continue an unfinished inspection with the same output, if there is one.
+        part_rows: the number of rows that are computed, stored and repeated together.
 
     Raises:
         UserError: the models, the texts or the output are invalid.
     """
     if texts and data is not None:
         raise UserError("--text and --data cannot be combined")
+    if data is None and (processes or cluster or resume or part_rows):
+        raise UserError("--processes, --cluster, --resume and --part-rows require --data")
     if data is None and (rows or columns):
         raise UserError("--rows and --columns require --data")
     if len(models) != len(set(models)):
@@ -106,7 +112,13 @@ def inspect(
     if texts or data is not None:
         check_model_names(names)
     with lock_output(out, is_directory=out.suffix != ".html"), remote_code(trust_remote_code):
-        return write_output(models, names, out, texts, data, columns, row_numbers)
+        if data is None:
+            return write_output(models, names, out, texts)
+        options = JobOptions(processes=processes, cluster=cluster, resume=resume, force=force, part_rows=part_rows)
+        corpus = Corpus(data, find_columns(data, columns), row_numbers)
+        plan = corpus.describe(models, options)
+        with open_job(out, plan, options) as job_dir:
+            return write_output(models, names, out, (), partial(inspect_corpus, corpus, models, options, job_dir))
 
 
 def write_output(
@@ -114,16 +126,22 @@ def write_output(
     names: Sequence[str],
     out: Path,
     texts: Sequence[Texts],
-    data: Path | None,
-    columns: Sequence[str],
-    row_numbers: Sequence[int],
+    build: Callable[[Sequence[InspectedModel]], Viewer] | None = None,
 ) -> InspectionResult:
-    """Load the models and write the page, or the directory with the page, figures and tables."""
-    if not texts and data is None:
+    """Load the models and write the page, or the directory with the page, figures and tables.
+
+    Args:
+        models: the models.
+        names: their names.
+        out: the page or the directory.
+        texts: the texts to show.
+        build: builds the contents of the page if there are no texts.
+    """
+    if not texts and build is None:
         return plot_learned(models, names, out)
     inspected = [open_model(path, name) for path, name in zip(models, names, strict=True)]
     with loading_errors(", ".join(models), "cannot be run; the files are damaged or do not belong together"):
-        viewer = build_viewer(inspected, texts) if data is None else inspect_file(inspected, data, columns, row_numbers)
+        viewer = build_viewer(inspected, texts) if build is None else build(inspected)
     if out.suffix == ".html":
         with run_dir.atomic_path(out) as path:
             viewer.write(path)
@@ -233,110 +251,93 @@ def short_names(models: Sequence[str]) -> list[str]:
     return list(models)
 
 
-def inspect_file(
-    models: Sequence[InspectedModel], data: Path, columns: Sequence[str], row_numbers: Sequence[int]
-) -> Viewer:
-    """Show some rows of a file, with statistics over all of it."""
-    if len(columns) > 2:
-        raise UserError(f"--columns takes one or two columns, got {len(columns)}")
-    rows = choose_rows(data, columns, row_numbers)
-    viewer = build_viewer(
-        models, [row.texts for row in rows], titles=[row.title for row in rows], labels=[row.label for row in rows]
-    )
-    statistics: list[HeadStatistics] = []
-    for model in models:
-        with tqdm(desc=model.name, unit=" rows", leave=False, delay=1) as bar:
-            texts = with_progress((row.texts for row in read_rows(data, columns)), bar)
-            statistics.append(compute_head_statistics(model, texts))
-    return Viewer(viewer.title, viewer.names, viewer.examples, tuple(statistics))
+@dataclass(frozen=True)
+class Corpus:
+    """A file of texts.
 
+    Args:
+        data: the file.
+        columns: its columns.
+        row_numbers: the rows to show, counted from 1; empty for the first ones.
+    """
 
-def with_progress(rows: Iterator[Texts], bar: Any) -> Iterator[Texts]:
-    for row in rows:
-        yield row
-        bar.update()
+    data: Path
+    columns: Columns
+    row_numbers: Sequence[int]
+
+    def describe(self, models: Sequence[str], options: JobOptions) -> dict[str, Any]:
+        """Return everything that determines the statistics, as JSON."""
+        return {
+            **describe_inputs(None, [self.data]),
+            "models": [str(Path(model).resolve()) if Path(model).exists() else model for model in models],
+            "columns": [self.columns.text, self.columns.pair],
+            "part_rows": options.part_rows or PART_ROWS,
+        }
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row of a file; its number counts from 1."""
+class ModelPart:
+    """Rows of a file that a model reads, given by the model's number."""
 
-    number: int
-    texts: Texts
-    label: str | None
+    model: int
+    file_part: FilePart
 
     @property
-    def title(self) -> str:
-        return f"row {self.number}: {truncate_label(' / '.join(self.texts))}"
+    def num_rows(self) -> int:
+        return self.file_part.num_rows
+
+    def __str__(self) -> str:
+        return str(self.file_part)
 
 
-def read_rows(data: Path, column_names: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a file.
+@dataclass(frozen=True)
+class HeadStatisticsTask:
+    """Sums the statistics of models' heads over texts.
 
-    Raises:
-        UserError: the file is empty or invalid, or a column is missing.
+    Args:
+        paths, names: the models.
+        columns: the columns of the file.
+        opened: the models, if this process has opened them; not sent to other processes.
     """
-    columns: Columns | None = None
-    for batch in read_batches(data):
-        columns = columns or detect_columns(batch, column_names)
-        names = [columns.text] if columns.pair is None else [columns.text, columns.pair]
-        labels = [None] * len(batch.rows) if columns.label is None else get_column(batch, columns.label)
-        for number, label, *texts in zip(batch.rows, labels, *(get_column(batch, name) for name in names), strict=True):
-            row_texts = tuple(to_text(" ".join(map(str, text)) if isinstance(text, list) else text) for text in texts)
-            yield Row(number + 1, row_texts, None if label is None else str(label))
-    if columns is None:
-        raise UserError(f"{data}: contains no rows")
+
+    paths: Sequence[str]
+    names: Sequence[str]
+    columns: Columns
+    opened: Sequence[InspectedModel] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"opened": None}
+
+    def load(self) -> dict[int, InspectedModel]:
+        return dict(enumerate(self.opened or ()))
+
+    def run(self, model: dict[int, InspectedModel], part: ModelPart, out: Path | None, progress: Progress) -> Result:
+        if part.model not in model:
+            model.clear()
+            model[part.model] = open_model(self.paths[part.model], self.names[part.model])
+        rows = read_rows(part.file_part.path, self.columns, part.file_part)
+        return sum_head_statistics(model[part.model], with_progress((row.texts for row in rows), progress))
 
 
-def detect_columns(batch: Batch, names: Sequence[str]) -> Columns:
-    """Return the named columns, or detect them. The label is omitted if it is ambiguous."""
-    text, pair = [*names, None, None][:2]
-    try:
-        columns = choose_columns(batch, text=text, pair=pair, labelled=False)
-    except UserError as error:
-        raise UserError(re.sub(r"--(?:text|pair|label)\b", "--columns", str(error))) from None
-    others = [name for name in batch.columns if name not in (columns.text, columns.pair)]
-    try:
-        label = find_known_column(batch, others, LABEL_NAMES, "label")
-    except UserError:
-        label = None
-    return Columns(columns.text, columns.pair, label)
+def inspect_corpus(
+    corpus: Corpus, paths: Sequence[str], options: JobOptions, job_dir: JobDir, models: Sequence[InspectedModel]
+) -> Viewer:
+    """Show some rows of a file, with statistics over all of it."""
+    rows = choose_rows(corpus.data, corpus.columns, corpus.row_numbers)
+    viewer = build_viewer(
+        models, [row.texts for row in rows], titles=[row.title for row in rows], labels=[row.label for row in rows]
+    )
+    file_parts = plan_parts(corpus.data, options.part_rows or PART_ROWS, copy=job_dir.path / "input")
+    parts = [ModelPart(index, file_part) for index in range(len(models)) for file_part in file_parts]
+    task = HeadStatisticsTask(tuple(paths), [model.name for model in models], corpus.columns, models)
+    sums: list[Result] = [{} for _ in models]
+    for part, result in zip(parts, run_job(task, parts, options, job_dir, verb="inspecting", unit="rows"), strict=True):
+        add_sums(sums[part.model], result)
+    statistics = [from_sums(model.name, model_sums) for model, model_sums in zip(models, sums, strict=True)]
+    return Viewer(viewer.title, viewer.names, viewer.examples, tuple(statistics))
 
 
-def choose_rows(data: Path, columns: Sequence[str], row_numbers: Sequence[int]) -> list[Row]:
-    """Return the rows to show, in the order of the file.
-
-    Raises:
-        UserError: a row does not exist or has no text.
-    """
-    if not row_numbers:
-        first = list(islice((row for row in read_rows(data, columns) if all(row.texts)), DEFAULT_ROWS))
-        if not first:
-            raise UserError(f"{data}: no row has a text")
-        return first
-    rows = [row for row in islice(read_rows(data, columns), max(row_numbers)) if row.number in set(row_numbers)]
-    missing = sorted(set(row_numbers) - {row.number for row in rows})
-    if missing:
-        raise UserError(f"--rows {missing[0]}: {data} has no such row")
-    empty = next((row for row in rows if not all(row.texts)), None)
-    if empty is not None:
-        raise UserError(f"--rows {empty.number}: this row of {data} has no text")
-    return rows
-
-
-def parse_rows(rows: Sequence[str]) -> list[int]:
-    """Parse the `--rows` option.
-
-    >>> parse_rows(["3", "7-9"])
-    [3, 7, 8, 9]
-    """
-    ranges: list[range] = []
-    for option in rows:
-        match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", option)
-        if match is None or not 1 <= int(match[1]) <= int(match[2] or match[1]):
-            raise UserError(f"--rows takes numbers from 1 and ranges, such as 3 or 7-9; got {option!r}")
-        ranges.append(range(int(match[1]), int(match[2] or match[1]) + 1))
-    num_rows = sum(map(len, ranges))
-    if num_rows > MAX_ROWS:
-        raise UserError(f"--rows: at most {MAX_ROWS} rows can be shown, got {num_rows:,}")
-    return [number for numbers in ranges for number in numbers]
+def with_progress(rows: Iterator[Texts], progress: Progress) -> Iterator[Texts]:
+    for row in rows:
+        yield row
+        progress(1)

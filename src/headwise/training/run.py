@@ -1,6 +1,7 @@
 """Train, evaluate and predict, for all types of tasks."""
 
-from contextlib import ExitStack, nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from headwise.training.core.environment import deterministic_algorithms
 from headwise.training.core.pipeline import Pipeline
 from headwise.training.core.pretrained import remote_code
 from headwise.training.core.run_dir import RunResult
+from headwise.training.jobs import JobDir, JobOptions
 from headwise.training.registry import get_task_type, load_config
 
 __all__ = ["RunResult", "evaluate", "predict", "train"]
@@ -62,13 +64,31 @@ def train(
         return RunResult(out, metrics, url)
 
 
-def evaluate(run: Path, data: Path | None = None, *, trust_remote_code: bool = False, **options: Any) -> dict[str, Any]:
+def evaluate(
+    run: Path,
+    data: Path | None = None,
+    *,
+    out: Path | None = None,
+    trust_remote_code: bool = False,
+    processes: int | None = None,
+    cluster: str | None = None,
+    resume: bool = False,
+    force: bool = False,
+    part_rows: int | None = None,
+    **options: Any,
+) -> dict[str, Any]:
     """Evaluate the model of a finished run on its own test split (dev if there is none) or on other data.
 
     Args:
         run: the directory of a finished run.
         data: other labelled data.
+        out: the file that the caller writes the metrics to. The results of finished parts are stored next to it.
         trust_remote_code: run the Python code of the run's directory, if it has some.
+        processes: the number of local processes; by default one per GPU, or this process alone.
+        cluster: the address of a Ray cluster, or `auto`.
+        resume: continue an unfinished evaluation with the same `out`, if there is one.
+        force: discard an unfinished evaluation with the same `out`.
+        part_rows: the number of rows that are evaluated, stored and repeated together.
         options: options of the pipeline; for texts the columns `text`, `pair` and `label` of the file.
 
     Returns:
@@ -77,22 +97,43 @@ def evaluate(run: Path, data: Path | None = None, *, trust_remote_code: bool = F
     Raises:
         UserError: there is no such run, its data has changed since training, or the data does not fit the run.
     """
+    if resume and out is None:
+        raise UserError("--resume requires --out, next to which the results of finished parts are stored")
     pipeline = load_pipeline(run)
+    job = JobOptions(processes=processes, cluster=cluster, resume=resume, force=force, part_rows=part_rows)
     with remote_code(trust_remote_code):
-        return pipeline.evaluate(run, data, **check_options(options, pipeline.evaluate, run))
+        own_options = check_options(options, pipeline.evaluate, run)
+        return pipeline.evaluate(run, data, out=out, options=job, **own_options)
 
 
 def predict(
-    run: Path, data: Path, out: Path, *, force: bool = False, trust_remote_code: bool = False, **options: Any
+    run: Path,
+    data: Path | Sequence[Path],
+    out: Path,
+    *,
+    force: bool = False,
+    trust_remote_code: bool = False,
+    processes: int | None = None,
+    cluster: str | None = None,
+    resume: bool = False,
+    part_rows: int | None = None,
+    **options: Any,
 ) -> int:
-    """Write the predictions of a finished run's model for the rows of a file, in their order.
+    """Write the predictions of a finished run's model for the rows of files, in their order.
+
+    Files are divided into parts. A part that fails is repeated; finished parts are stored next to the output until all
+    are finished.
 
     Args:
         run: the directory of a finished run.
-        data: the input file.
-        out: the output file. It is not written if an error occurs.
-        force: replace an existing output file.
+        data: the input file, or several files.
+        out: the output file; for several input files a directory. It is not written if an error occurs.
+        force: replace existing output and discard an unfinished job.
         trust_remote_code: run the Python code of the run's directory, if it has some.
+        processes: the number of local processes; by default one per GPU, or this process alone.
+        cluster: the address of a Ray cluster, or `auto`. Its nodes must share the file system.
+        resume: continue an unfinished job with the same output, if there is one.
+        part_rows: the number of rows that are predicted, stored and repeated together.
         options: options of the pipeline; for texts the columns `text` and `pair` of the file.
 
     Returns:
@@ -102,11 +143,19 @@ def predict(
         UserError: there is no such run or file, a row is invalid, or the output file exists.
     """
     pipeline = load_pipeline(run)
-    is_stream = str(out) == "-"
-    with remote_code(trust_remote_code), nullcontext() if is_stream else lock_output(out, is_directory=False):
-        if out.exists() and not force and not is_stream and not (data.exists() and out.samefile(data)):
+    job = JobOptions(processes=processes, cluster=cluster, resume=resume, force=force, part_rows=part_rows)
+    paths = [data] if isinstance(data, Path) else list(data)
+    own_options = check_options(options, pipeline.predict, run)
+    if str(out) == "-":
+        with remote_code(trust_remote_code):
+            return pipeline.predict(run, paths[0] if len(paths) == 1 else paths, out, options=job, **own_options)
+    has_directory = len(paths) > 1 or out.is_dir()
+    with remote_code(trust_remote_code), lock_output(out, is_directory=has_directory):
+        replaced = force or (resume and JobDir.next_to(out).has_finished_parts())
+        is_input = any(path.exists() and out.exists() and out.samefile(path) for path in paths)
+        if out.is_file() and not replaced and not is_input:
             raise UserError(f"--out {out}: the file exists; --force replaces it")
-        return pipeline.predict(run, data, out, **check_options(options, pipeline.predict, run))
+        return pipeline.predict(run, paths[0] if len(paths) == 1 else paths, out, options=job, **own_options)
 
 
 def load_pipeline(run: Path) -> type[Pipeline[Any, Any, Any]]:

@@ -6,6 +6,7 @@ foreign code, or a file outside of the output directory; if it exceeds a limit; 
 
 examples:
   python -m tests.robustness.fuzz --inputs 250000 --processes 16
+  python -m tests.robustness.fuzz --record fuzz.jsonl  # can be stopped and continued
   python -m tests.robustness.fuzz --only 4711        # repeat one input, and print what happens
   python -m tests.robustness.fuzz --kinds 'text run' csv --inputs 2000
 """
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("fuzz-findings"), help="directory for findings (default: %(default)s)"
     )
+    parser.add_argument("--record", type=Path, metavar="FILE", help="continue the run of this record, or start one")
     parser.add_argument("--memory", type=float, default=2, help="GiB of memory for each input (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=20, help="computing time for each input (default: %(default)s)")
     arguments = parser.parse_args()
@@ -42,8 +44,10 @@ def main() -> int:
     limits = Limits(memory=int(arguments.memory * 2**30), cpu_seconds=arguments.seconds)
     if arguments.only is not None:
         return repeat(arguments.only, arguments.out, limits)
+    if arguments.record and arguments.kinds:
+        parser.error("--record is not possible with --kinds")
     numbers = range(arguments.start, arguments.start + arguments.inputs)
-    result = fuzz(numbers, arguments.processes, arguments.out, limits, tuple(arguments.kinds))
+    result = fuzz(numbers, arguments.processes, arguments.out, limits, tuple(arguments.kinds), arguments.record)
     return 1 if result.findings else 0
 
 

@@ -3,14 +3,13 @@
 import csv
 import gzip
 import io
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.robustness.fuzz.kinds import Kind, mutate_file, write_file
-from tests.robustness.fuzz.mutations import TEXTS, mutate_bytes, mutate_gzip, mutate_jsonl, mutate_text
+from tests.robustness.fuzz.mutations import TEXTS, Mutation, mutate_bytes, mutate_gzip, mutate_jsonl, mutate_text
 
 CSV = b"text,label\n" + b"".join(b'"text, %d",%d\n' % (i, i % 2) for i in range(30))
 JSONL = b"".join(b'{"text": "text %d", "label": %d}\n' % (i, i % 2) for i in range(30))
@@ -210,8 +209,8 @@ def mutate_archive(random: Random, directory: Path) -> None:
         path.write_bytes(mutate_bytes(random, path.read_bytes()))
 
 
-def table(name: str, content: bytes, mutation: Callable[[Random, bytes], bytes], share: int = 8) -> list[Kind]:
-    """Return the kinds of one table format: as training data, and as a file to label."""
+def table(name: str, content: bytes, mutation: Mutation, *, shares: tuple[int, int]) -> list[Kind]:
+    """Return the kinds of one table format: as training data, and as a file to label, which is read much faster."""
     path = f"data.{name}"
     make = partial(
         Kind,
@@ -219,22 +218,29 @@ def table(name: str, content: bytes, mutation: Callable[[Random, bytes], bytes],
         prepare=write_file(path, content),
         mutate=mutate_file(path, mutation),
     )
-    return [make(name=name, share=share, read=read_table), make(name=f"{name}, predict", share=share, read=read_rows)]
+    return [
+        make(name=name, share=shares[0], read=read_table),
+        make(name=f"{name}, predict", share=shares[1], read=read_rows),
+    ]
 
 
-PARQUET: dict[str, Any] = {"requires": ("headwise.tasks", "headwise.training.core.table_writer"), "share": 8}
+PARQUET: dict[str, Any] = {
+    "requires": ("headwise.tasks", "headwise.training.core.table_writer"),
+    "prepare": prepare_parquet,
+    "mutate": mutate_parquet,
+}
 
 KINDS = [
-    *table("csv", CSV, mutate_text),
-    *table("tsv", CSV.replace(b", ", b" ").replace(b",", b"\t"), mutate_text),
-    *table("jsonl", JSONL, mutate_jsonl),
-    *table("csv.gz", gzip.compress(CSV), mutate_gzip(mutate_text), share=4),
-    *table("jsonl.gz", gzip.compress(JSONL), mutate_gzip(mutate_jsonl), share=2),
-    Kind(name="parquet", **PARQUET, prepare=prepare_parquet, mutate=mutate_parquet, read=read_table),
-    Kind(name="parquet, predict", **PARQUET, prepare=prepare_parquet, mutate=mutate_parquet, read=read_rows),
+    *table("csv", CSV, mutate_text, shares=(7, 14)),
+    *table("tsv", CSV.replace(b", ", b" ").replace(b",", b"\t"), mutate_text, shares=(6, 14)),
+    *table("jsonl", JSONL, mutate_jsonl, shares=(7, 14)),
+    *table("csv.gz", gzip.compress(CSV), mutate_gzip(mutate_text), shares=(6, 6)),
+    *table("jsonl.gz", gzip.compress(JSONL), mutate_gzip(mutate_jsonl), shares=(6, 6)),
+    Kind(name="parquet", share=8, **PARQUET, read=read_table),
+    Kind(name="parquet, predict", share=10, **PARQUET, read=read_rows),
     Kind(
         name="parquet.gz",
-        share=2,
+        share=6,
         requires=("headwise.tasks",),
         prepare=prepare_gzipped_parquet,
         mutate=mutate_file("data.parquet.gz", mutate_gzip(mutate_bytes)),
@@ -242,7 +248,7 @@ KINDS = [
     ),
     Kind(
         name="conll",
-        share=8,
+        share=6,
         requires=("headwise.tasks",),
         prepare=write_file("data.conll", CONLL),
         mutate=mutate_file("data.conll", mutate_text),
@@ -250,7 +256,7 @@ KINDS = [
     ),
     Kind(
         name="click log",
-        share=8,
+        share=6,
         requires=("headwise.tasks.mind",),
         prepare=prepare_log,
         mutate=mutate_log,
@@ -258,7 +264,7 @@ KINDS = [
     ),
     Kind(
         name="titles, simulate",
-        share=4,
+        share=6,
         requires=("headwise.simulation.mind",),
         prepare=write_file("titles.csv", CSV),
         mutate=mutate_file("titles.csv", mutate_text),
@@ -274,7 +280,7 @@ KINDS = [
     ),
     Kind(
         name="word vectors",
-        share=8,
+        share=14,
         requires=("headwise.models",),
         prepare=write_file("vectors.txt", GLOVE),
         mutate=mutate_file("vectors.txt", mutate_text),
@@ -282,7 +288,7 @@ KINDS = [
     ),
     Kind(
         name="word vectors, gzip",
-        share=4,
+        share=6,
         requires=("headwise.models",),
         prepare=write_file("vectors.gz", gzip.compress(GLOVE)),
         mutate=mutate_file("vectors.gz", mutate_gzip(mutate_text)),
@@ -290,7 +296,7 @@ KINDS = [
     ),
     Kind(
         name="word vectors, npz",
-        share=6,
+        share=12,
         requires=("headwise.models",),
         prepare=write_archive,
         mutate=mutate_archive,

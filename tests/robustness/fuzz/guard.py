@@ -43,6 +43,8 @@ FILE_EVENTS = {
     "os.symlink": (1,),
     "sqlite3.connect": (0,),
 }
+#: All events that are looked at. The others, which are the most, cost little.
+WATCHED_EVENTS = frozenset({*FORBIDDEN_EVENTS, *FILE_EVENTS, "open", "exec", "import", "ctypes.dlopen"})
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -74,7 +76,7 @@ class Guard:
             self.is_active = False
 
     def _check(self, event: str, args: tuple[Any, ...]) -> None:
-        if not self.is_active:
+        if not self.is_active or event not in WATCHED_EVENTS:
             return
         self.is_active = False  # what follows causes events itself
         try:

@@ -15,7 +15,7 @@ class Kind:
 
     Args:
         name: the name in the table.
-        share: the share of this kind among all inputs, relative to the other kinds.
+        share: the share of this kind among all inputs. All shares add up to 250, so it is thousands of `make fuzz`.
         requires: modules that are imported before the first input; the kind is skipped if a package is missing.
         prepare: writes the valid files to a directory.
         mutate: changes the files in a copy of this directory.
@@ -24,7 +24,7 @@ class Kind:
     """
 
     name: str
-    share: int
+    share: float
     requires: tuple[str, ...]
     prepare: Callable[[Path], None]
     mutate: Callable[[Random, Path], None]

@@ -215,10 +215,10 @@ def model_kinds(
     requires: str,
     prepare: Callable[[Path], None],
     read: Callable[[Path, Path], bytes],
-    share: int = 1,
+    share: int,
 ) -> list[Kind]:
-    """Return the kinds of one type of directory: one for each mutated file, and one for several files."""
-    make = partial(Kind, share=share, requires=(requires,), prepare=prepare)
+    """Return the kinds of one type of directory, which divide its share: one for each file, and one for several."""
+    make = partial(Kind, share=share / (len(files) + 1), requires=(requires,), prepare=prepare)
     kinds = [
         make(
             name=f"{name}, {file}",
@@ -237,7 +237,7 @@ KINDS = [
         requires="headwise.training.text.pipeline",
         prepare=prepare_text_run,
         read=partial(predict_with_run, data="reviews.csv", name="labelled.csv"),
-        share=2,
+        share=7,
     ),
     *model_kinds(
         "document run",
@@ -245,6 +245,7 @@ KINDS = [
         requires="headwise.training.text.pipeline",
         prepare=prepare_document_run,
         read=partial(predict_with_run, data="reviews.csv", name="labelled.csv"),
+        share=6,
     ),
     *model_kinds(
         "translation run",
@@ -252,6 +253,7 @@ KINDS = [
         requires="headwise.training.translation.pipeline",
         prepare=prepare_translation_run,
         read=partial(predict_with_run, data="sentence.en", name="sentence.de"),
+        share=6,
     ),
     *model_kinds(
         "recommendation run",
@@ -259,6 +261,7 @@ KINDS = [
         requires="headwise.training.recommendation.pipeline",
         prepare=prepare_recommendation_run,
         read=partial(predict_with_run, data="log/dev", name="ranked.tsv"),
+        share=6,
     ),
     *model_kinds(
         "BERT, inspect",
@@ -266,6 +269,7 @@ KINDS = [
         requires="headwise.training.inspect",
         prepare=prepare_bert,
         read=inspect_model,
+        share=6,
     ),
     *model_kinds(
         "BERT, train",
@@ -273,6 +277,7 @@ KINDS = [
         requires="headwise.training.text.model",
         prepare=prepare_bert,
         read=build_for_training,
+        share=6,
     ),
     *model_kinds(
         "retrofitted BERT",
@@ -280,10 +285,11 @@ KINDS = [
         requires="headwise.training.inspect",
         prepare=partial(prepare_bert, scheme="DistanceAware"),
         read=inspect_model,
+        share=6,
     ),
     Kind(
         name="checkpoint, resume",
-        share=1,
+        share=6,
         requires=("headwise.training.text.pipeline",),
         prepare=prepare_unfinished_run,
         mutate=mutate_checkpoint,
@@ -291,7 +297,7 @@ KINDS = [
     ),
     Kind(
         name="run.yaml",
-        share=20,
+        share=10,
         requires=("headwise.training.registry",),
         prepare=write_file("run.yaml", YAML),
         mutate=mutate_file("run.yaml", mutate_yaml),
@@ -299,7 +305,7 @@ KINDS = [
     ),
     Kind(
         name="checkpoint manifest",
-        share=8,
+        share=6,
         requires=("headwise.training.core.run_dir",),
         prepare=prepare_checkpoint,
         mutate=mutate_file("checkpoints/checkpoint-3/manifest.json", mutate_json),

@@ -1,5 +1,6 @@
 """Mutations of valid files. All of them are functions of a random generator and the content of a file."""
 
+import functools
 import gzip
 import json
 from collections.abc import Callable, Iterator
@@ -296,6 +297,12 @@ def mutate_safetensors(random: Random, content: bytes) -> bytes:
     return length.to_bytes(8, "little") + text + data
 
 
+@functools.cache
+def compress_with_end(content: bytes, end: bytes, count: int) -> bytes:
+    """Return a gzipped file with `count` more bytes at its end. The few different ones are compressed only once."""
+    return gzip.compress(gzip.decompress(content) + end * count, 1)
+
+
 def mutate_gzip(inner: Mutation) -> Mutation:
     """Return a mutation of a gzipped file: of its content, or of its compressed bytes."""
 
@@ -306,8 +313,9 @@ def mutate_gzip(inner: Mutation) -> Mutation:
             case 2:
                 return content + random.choice([content, b"\0" * 100, b"garbage", gzip.compress(b"")])
             case 3 if random.random() < 0.1:  # a small file that is large when decompressed
-                rest = random.choice([b"\0" * 2**27, b"a" * 2**27, b'"' * 2**27, b"\n" * 2**22])
-                return gzip.compress(gzip.decompress(content) + rest, 1)
+                return compress_with_end(
+                    content, *random.choice([(b"\0", 2**27), (b"a", 2**27), (b'"', 2**27), (b"\n", 2**22)])
+                )
             case _:
                 return gzip.compress(inner(random, gzip.decompress(content)), 1)
 

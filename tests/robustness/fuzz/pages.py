@@ -127,7 +127,7 @@ EMPTY_PAGE = {
 KINDS = [
     Kind(
         name="report page",
-        share=8,
+        share=6,
         requires=("headwise.inspection",),
         prepare=write_file("texts.json", json.dumps(["a"] * 6).encode()),
         mutate=mutate_report,
@@ -135,7 +135,7 @@ KINDS = [
     ),
     Kind(
         name="inspection page",
-        share=8,
+        share=5,
         requires=("headwise.inspection.viewer",),
         prepare=write_file("page.json", json.dumps(EMPTY_PAGE).encode()),
         mutate=mutate_page,

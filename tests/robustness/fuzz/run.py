@@ -6,74 +6,20 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.robustness.fuzz.kinds import Kind, all_kinds, choose_kind, find_missing_package
 from tests.robustness.fuzz.pool import Pool, read_valid, run_in_process
+from tests.robustness.fuzz.record import Record
+from tests.robustness.fuzz.result import Result
 from tests.robustness.fuzz.worker import Limits, Outcome, redirect_output, write_input
 
-#: Largest number of findings with the same cause whose inputs are saved.
-MAX_SAVED = 3
 #: Bytes that a file system in memory needs; files that were decompressed can be large.
 MIN_FREE_MEMORY = 4 * 2**30
 #: Seconds between two lines of progress.
 PROGRESS_SECONDS = 10
-
-
-@dataclass
-class Result:
-    """Counts of a fuzzing run.
-
-    Args:
-        counts: the number of inputs by kind and status.
-        seconds: the computing time by kind.
-        skipped: missing packages by kind.
-        findings: findings by kind and cause, the first ones of each.
-        num_findings: the number of findings by kind and cause.
-    """
-
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    skipped: dict[str, str] = field(default_factory=dict)
-    findings: dict[tuple[str, str], list[Outcome]] = field(default_factory=dict)
-    num_findings: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def add(self, outcome: Outcome) -> bool:
-        """Count an outcome; return whether it is a finding that is to be saved."""
-        self.counts[outcome.kind, outcome.status] += 1
-        self.seconds[outcome.kind] += outcome.seconds
-        if outcome.status != "finding":
-            return False
-        key = outcome.kind, outcome.cause
-        self.num_findings[key] += 1
-        examples = self.findings.setdefault(key, [])
-        if len(examples) >= MAX_SAVED:
-            return False
-        examples.append(outcome)
-        return True
-
-    def table(self, kinds: Sequence[Kind]) -> str:
-        """Return a table with one line for each kind."""
-        lines = [f"{'kind':<42}{'inputs':>9}{'accepted':>10}{'refused':>9}{'findings':>10}{'ms/input':>10}"]
-        for kind in kinds:
-            if kind.name in self.skipped:
-                lines.append(f"{kind.name:<42}skipped: {self.skipped[kind.name]} is not installed")
-            else:
-                lines.append(self.format_row(kind.name, [kind.name]))
-        return "\n".join([*lines, self.format_row("total", [kind.name for kind in kinds])])
-
-    def format_row(self, title: str, names: Sequence[str]) -> str:
-        """Return a line of the table, with the sums over some kinds."""
-        accepted, refused, findings = (
-            sum(self.counts[name, status] for name in names) for status in ("accepted", "refused", "finding")
-        )
-        inputs = accepted + refused + findings
-        milliseconds = 1000 * sum(self.seconds[name] for name in names) / max(1, inputs)
-        return f"{title:<42}{inputs:>9,}{accepted:>10,}{refused:>9,}{findings:>10,}{milliseconds:>10.1f}"
 
 
 @contextmanager
@@ -137,13 +83,12 @@ def open_kinds(result: Result, prefixes: Sequence[str] = ()) -> list[Kind]:
 
 
 def fuzz(
-    numbers: Iterable[int],
+    numbers: range,
     processes: int,
     out: Path,
     limits: Limits,
     prefixes: Sequence[str] = (),
-    *,
-    quiet: bool = False,
+    record_file: Path | None = None,
 ) -> Result:
     """Read inputs and print a table. Findings are saved to `out`.
 
@@ -153,36 +98,55 @@ def fuzz(
         out: the directory for findings.
         limits: the limits of one input.
         prefixes: the beginnings of the names of kinds; all by default.
-        quiet: print no progress.
+        record_file: a record of finished parts, which are not read again; none by default.
     """
-    result = Result()
+    record = Record(record_file)
+    result = record.total()
     with working_directory() as root:
         set_environment(root)
         kinds = open_kinds(result, prefixes)
-        names = {kind.name for kind in kinds}
         prepare_in_process(kinds, root)
-        pool = Pool(all_kinds(), root, processes, limits)
-        chosen = [number for number in numbers if choose_kind(number, pool.kinds).name in names]
         for outcome in run_in_process(read_valid, kinds, root, limits):
             if outcome.status != "accepted":
                 problem = f"{outcome.kind}: valid files are not accepted: {outcome.summary}"
                 raise RuntimeError(f"{problem}\n{outcome.details}")
-        start = reported = time.monotonic()
-        for done, (outcome, _) in enumerate(pool.run(chosen), 1):
-            if result.add(outcome):
-                save(outcome, root / "seeds", out)
-            if not quiet and (time.monotonic() - reported > PROGRESS_SECONDS or done == len(chosen)):
-                reported = time.monotonic()
-                rate = done / (reported - start)
-                print(
-                    f"{done:,} of {len(chosen):,} inputs, {rate:.0f} per second, "
-                    f"{len(result.findings)} different findings",
-                    file=sys.stderr,
-                )
-        if not quiet:
-            print(result.table([kind for kind in all_kinds() if not prefixes or kind.name in names]))
-            print_findings(result, out)
+        pool = Pool(all_kinds(), root, processes, limits)
+        names = {kind.name for kind in kinds}
+        progress = Progress(len(numbers))
+        for part in record.missing_parts(numbers):
+            part_result = Result()
+            for outcome, _ in pool.run(number for number in part if choose_kind(number, pool.kinds).name in names):
+                if part_result.add(outcome):
+                    save(outcome, root / "seeds", out)
+                progress.report(outcome.number, len(result.findings | part_result.findings))
+            record.add(part, part_result)
+            result.merge(part_result)
+        print(result.table([kind for kind in all_kinds() if not prefixes or kind.name in names]))
+        print_findings(result, out)
     return result
+
+
+class Progress:
+    """Prints a line of progress every few seconds.
+
+    Args:
+        total: the number of all inputs.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.start = total, 0, time.monotonic()
+        self.reported = self.start
+
+    def report(self, number: int, num_findings: int) -> None:
+        """Count an input, and print a line if it is time."""
+        self.done += 1
+        if time.monotonic() - self.reported > PROGRESS_SECONDS:
+            self.reported = time.monotonic()
+            rate = self.done / (self.reported - self.start)
+            print(
+                f"input {number:,} of {self.total:,}, {rate:.0f} per second, {num_findings} different findings",
+                file=sys.stderr,
+            )
 
 
 def save(outcome: Outcome, seeds: Path, out: Path) -> None:

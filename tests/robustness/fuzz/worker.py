@@ -1,6 +1,8 @@
 """One worker process: creates inputs, reads them under the guard and with limits, and judges what happened."""
 
 import faulthandler
+import functools
+import gc
 import os
 import resource
 import shutil
@@ -64,8 +66,26 @@ class Outcome:
 
 def write_input(number: int, kind: Kind, seeds: Path, directory: Path) -> None:
     """Write an input: the valid files of its kind, some of them mutated."""
-    shutil.copytree(seeds / kind.name, directory)
+    write_valid(seeds / kind.name, directory)
     kind.mutate(Random(f"input {number}"), directory)
+
+
+def write_valid(seed: Path, directory: Path) -> None:
+    """Write the valid files of a kind to a new directory."""
+    directories, files = read_seed(seed)
+    directory.mkdir(parents=True)
+    for name in directories:
+        (directory / name).mkdir()
+    for name, content in files:
+        (directory / name).write_bytes(content)
+
+
+@functools.cache
+def read_seed(seed: Path) -> tuple[list[str], list[tuple[str, bytes]]]:
+    """Return the directories of a seed, and its files with their contents. Each seed is read once."""
+    paths = sorted(seed.rglob("*"))
+    directories = [str(path.relative_to(seed)) for path in paths if path.is_dir()]
+    return directories, [(str(path.relative_to(seed)), path.read_bytes()) for path in paths if path.is_file()]
 
 
 class Worker:
@@ -92,6 +112,8 @@ class Worker:
             sys.modules["datasets"].config.HF_DATASETS_CACHE = work_dir / "output" / "cache"
         os.chdir(work_dir)
         self.guard = Guard(work_dir)
+        gc.collect()
+        gc.freeze()  # so that collections look only at what inputs leave behind, not at all imported libraries
         if limits.memory:
             limit_memory(limits.memory)
 
@@ -105,7 +127,7 @@ class Worker:
     def run_valid(self, kind: Kind) -> Outcome:
         """Read the valid files of a kind, which must be accepted."""
         self.clear()
-        shutil.copytree(self.seeds / kind.name, self.work_dir / "input")
+        write_valid(self.seeds / kind.name, self.work_dir / "input")
         return self.read(-1, kind)
 
     def clear(self) -> None:

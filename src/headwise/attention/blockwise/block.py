@@ -9,6 +9,7 @@ R table rows. Lower-case letters are the parts in a block: b, h, n, m, and l = n
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from headwise.attention.diagonals import (
     unskew,
 )
 from headwise.attention.masking import allowed_pairs
+from headwise.attention.types import SequenceSlice, sequence_slices
 
 LOG2E = math.log2(math.e)
 
@@ -41,17 +43,22 @@ class OperatorArguments:
     v: Tensor  # (B, G, M, D)
     relative_q: Tensor | None  # (B, H, N, E); None: same as q
     key_table: Tensor | None  # (H or 1, R, E)
+    query_table: Tensor | None  # (H or 1, R, E)
     value_table: Tensor | None  # (H or 1, R, D)
+    relative_bias: Tensor | None  # (H or 1, R)
     coefficients: Tensor | None  # f of every distance, (H or 1, distances)
     bias: Tensor | None  # broadcastable to (B, H, N, M)
     sinks: Tensor | None  # (H,)
     mask: Tensor | None  # broadcastable to (B, H, N, M)
     key_padding: Tensor | None  # (B, M)
     query_padding: Tensor | None  # (B, N)
+    cu_seqlens: Tensor | None  # (S+1,)
+    cu_seqlens_k: Tensor | None  # (S+1,)
     seed: Tensor | None  # of dropout; None: no dropout
     scale: float
     softcap: float  # 0: none
     offset: int
+    is_aligned: bool
     causal: bool
     window_left: int  # −1: no limit
     window_right: int
@@ -71,15 +78,24 @@ class OperatorArguments:
         has_window = self.window_left >= 0 or self.window_right >= 0
         return (self.window_left, self.window_right) if has_window else None
 
-    def key_range(self, batch: slice, heads: slice, queries: slice) -> slice:
+    def sequences(self) -> list[SequenceSlice]:
+        """Return the concatenated sequences, one if there is no `cu_seqlens`."""
+        if self.cu_seqlens is None:
+            return [SequenceSlice(slice(0, self.q.shape[2]), slice(0, self.k.shape[2]), self.offset)]
+        return sequence_slices(self.cu_seqlens, self.cu_seqlens_k, is_aligned=self.is_aligned)
+
+    def key_range(self, batch: slice, heads: slice, queries: slice, sequence: SequenceSlice) -> slice:
         """Return the keys between the first and the last that some query of a block may attend to."""
-        start, stop = 0, self.k.shape[2]
-        first, last = self.offset + queries.start, self.offset + queries.stop - 1  # positions
+        start, stop = sequence.keys.start, sequence.keys.stop
+        first = (
+            start + sequence.offset + queries.start - sequence.queries.start
+        )  # the key at the first query's position
+        last = first + queries.stop - queries.start - 1
         right = 0 if self.causal else self.window_right
         if right >= 0:
-            stop = max(0, min(stop, last + right + 1))
+            stop = max(start, min(stop, last + right + 1))
         if self.window_left >= 0:
-            start = min(stop, max(0, first - self.window_left))
+            start = min(stop, max(start, first - self.window_left))
         if self.mask is not None and self.mask.device.type == "cpu" and self.mask.shape[3] > 1:
             parts = (batch, heads, queries)
             index = tuple(slice(None) if n == 1 else part for n, part in zip(self.mask.shape[:3], parts, strict=True))
@@ -88,30 +104,32 @@ class OperatorArguments:
         return slice(start, stop)
 
     def blocks(self) -> Iterator["Block"]:
-        """Yield blocks of batch items × heads × queries that cover every query once, in a fixed order.
+        """Yield blocks of batch items × heads × queries of one sequence that cover every query once, in a fixed order.
 
         A block has as many batch items as possible before it has several heads, because batch items share a head's
         coefficients and tables.
         """
-        batch, heads, n, _ = self.q.shape
-        m = max(1, self.k.shape[2])
-        if self.window is not None and min(self.window) >= 0:
-            m = min(m, sum(self.window) + MIN_BLOCK_ROWS)
-        block_rows = max(1, min(n, MAX_BLOCK_ROWS, max(MIN_BLOCK_ROWS, BLOCK_PAIRS // m)))
-        block_batch = max(1, min(batch, BLOCK_PAIRS // (block_rows * m)))
-        block_heads = max(1, BLOCK_PAIRS // (block_batch * block_rows * m))
+        batch, heads = self.q.shape[:2]
         index = 0
-        for b in range(0, batch, block_batch):
-            for h in range(0, heads, block_heads):
-                for i in range(0, n, block_rows):
-                    yield Block(
-                        self,
-                        batch=slice(b, min(b + block_batch, batch)),
-                        heads=slice(h, min(h + block_heads, heads)),
-                        queries=slice(i, min(i + block_rows, n)),
-                        index=index,
-                    )
-                    index += 1
+        for sequence in self.sequences():
+            first, n = sequence.queries.start, sequence.queries.stop - sequence.queries.start
+            m = max(1, sequence.keys.stop - sequence.keys.start)
+            if self.window is not None and min(self.window) >= 0:
+                m = min(m, sum(self.window) + MIN_BLOCK_ROWS)
+            block_rows = max(1, min(n, MAX_BLOCK_ROWS, max(MIN_BLOCK_ROWS, BLOCK_PAIRS // m)))
+            block_batch = max(1, min(batch, BLOCK_PAIRS // (block_rows * m)))
+            block_heads = max(1, BLOCK_PAIRS // (block_batch * block_rows * m))
+            starts = (range(0, batch, block_batch), range(0, heads, block_heads), range(0, n, block_rows))
+            for b, h, i in product(*starts):
+                yield Block(
+                    self,
+                    sequence=sequence,
+                    batch=slice(b, min(b + block_batch, batch)),
+                    heads=slice(h, min(h + block_heads, heads)),
+                    queries=slice(first + i, first + min(i + block_rows, n)),
+                    index=index,
+                )
+                index += 1
 
 
 class Block:
@@ -129,13 +147,23 @@ class Block:
         unmasked: pairs with a finite score, (b, h, n, m); set by `masked_scores` if f is added late.
     """
 
-    def __init__(self, arguments: OperatorArguments, *, batch: slice, heads: slice, queries: slice, index: int) -> None:
+    def __init__(
+        self,
+        arguments: OperatorArguments,
+        *,
+        sequence: SequenceSlice,
+        batch: slice,
+        heads: slice,
+        queries: slice,
+        index: int,
+    ) -> None:
         a = self.arguments = arguments
         self.batch, self.heads, self.index = batch, heads, index
         self.rows = batch, heads, queries
-        self.n, self.keys = queries.stop - queries.start, a.key_range(batch, heads, queries)
+        self.n, self.keys = queries.stop - queries.start, a.key_range(batch, heads, queries, sequence)
         self.m = self.keys.stop - self.keys.start
-        self.block_start = a.offset + queries.start - self.keys.start
+        query, key = queries.start - sequence.queries.start, self.keys.start - sequence.keys.start
+        self.block_start = sequence.offset + query - key
         group_size = a.q.shape[1] // a.k.shape[1]
         self.key_heads = torch.arange(heads.start, heads.stop, device=a.k.device) // group_size
 
@@ -166,6 +194,9 @@ class Block:
         x = (self.q * LOG2E) @ self.k.mT
         if self.arguments.key_table is not None:
             x += self.multiply_table(self.relative_q * LOG2E, self.arguments.key_table)
+        if self.arguments.query_table is not None:
+            for keys, table in self.query_table_parts(self.arguments.query_table):
+                x[..., keys] += skew((self.k[:, :, keys] * (self.arguments.scale * LOG2E)) @ table.mT).mT
         return x
 
     def masked_scores(self, x: Tensor) -> Tensor:
@@ -175,6 +206,9 @@ class Block:
             s = x.clamp(min=0).mul_(self.f) if a.rectify else x * self.f
         elif self.f is not None and a.adjust == "early-add":
             s = s.add_(self.f, alpha=LOG2E)
+        if a.relative_bias is not None:
+            relative_bias = self.slice_heads(a.relative_bias)
+            s = s.add_(toeplitz(relative_bias[:, self.rows_l(relative_bias)], self.n), alpha=LOG2E)
         if a.softcap:
             self.tanh = torch.tanh(s / (a.softcap * LOG2E))
             s = self.tanh * (a.softcap * LOG2E)
@@ -266,6 +300,42 @@ class Block:
         by_row = scatter_add_rows(grad, self.rows_nm(table), table.shape[1])
         table_grad += (by_row.mT @ x).sum_to_size(table_grad.shape)
 
+    def query_table_parts(self, table: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield parts of the block's keys, and the query table's row of every diagonal of their transposed map.
+
+        A part has about as many keys as the block has queries, so that it has few diagonals without a pair.
+        """
+        table = self.slice_heads(table)
+        for keys in self.key_parts():
+            yield keys, table[:, self.transposed_rows(keys, table)]
+
+    def key_parts(self) -> Iterator[slice]:
+        """Yield parts of the block's keys, about as many as the block has queries."""
+        size = max(self.n, MIN_BLOCK_ROWS)
+        return (slice(start, min(start + size, self.m)) for start in range(0, self.m, size))
+
+    def transposed_rows(self, keys: slice, table: Tensor) -> Tensor:
+        """Return the table row of every diagonal of the transposed map of some keys, (keys + n,)."""
+        positions = relative_positions(keys.stop - keys.start, self.n, keys.start - self.block_start, table.device)
+        return clip_to_rows(-positions, self.arguments.table_start, table.shape[1])
+
+    def add_query_table_grads(
+        self, grad: Tensor, table: Tensor, k_grad: Tensor | None, table_grad: Tensor | None
+    ) -> None:
+        """Add the gradients of the keys and of the query table, if they are given, (B, G, M, E) and (H or 1, R, E)."""
+        table = self.slice_heads(table)
+        k_parts = []
+        for keys in self.key_parts():
+            by_diagonal, rows = unskew(grad[..., keys].mT), self.transposed_rows(keys, table)
+            if k_grad is not None:
+                k_parts.append(by_diagonal @ table[:, rows])
+            if table_grad is not None:
+                by_row = (by_diagonal.mT @ self.k[:, :, keys]).sum(dim=0) * self.arguments.scale
+                part = self.slice_heads(table_grad)
+                part.index_add_(1, rows, by_row.sum_to_size(part.shape[0], *by_row.shape[1:]))
+        if k_grad is not None and k_parts:
+            self.add_key_grad(k_grad, torch.cat(k_parts, dim=2) * self.arguments.scale)
+
     def rows_l(self, table: Tensor) -> Tensor:
         """Return the table row of every diagonal, (l,)."""
         return clip_to_rows(self.positions_l, self.arguments.table_start, table.shape[1])
@@ -286,6 +356,11 @@ class Block:
             grad[self.batch, self.heads, self.keys] += part
         else:
             grad[self.batch, :, self.keys].index_add_(1, self.key_heads, part)
+
+    def add_relative_bias_grad(self, grad: Tensor, part: Tensor) -> None:
+        """Add the gradients of each diagonal, (h, l), to the gradient of the relative bias, (H or 1, R)."""
+        grad = self.slice_heads(grad)
+        grad.index_add_(1, self.rows_l(grad), part.sum_to_size(grad.shape[0], part.shape[1]))
 
     def add_coefficient_grad(self, grad: Tensor, part: Tensor) -> None:
         """Add the gradients of each diagonal, (h, l), to the gradient of the coefficients, (H or 1, distances)."""

@@ -12,11 +12,12 @@ from headwise.attention.operators import Operators
 from headwise.attention.types import AttentionInputs, AttentionOutput
 
 SCHEMA = (
-    "Tensor q, Tensor k, Tensor v, Tensor? relative_q, Tensor? key_table, Tensor? value_table, Tensor? coefficients, "
-    "Tensor? bias, Tensor? sinks, Tensor? mask, Tensor? key_padding, Tensor? query_padding, Tensor? seed, float scale, "
-    "float softcap, SymInt offset, bool causal, SymInt window_left, SymInt window_right, SymInt table_start, "
-    "bool is_full_table, str adjust, bool rectify, float dropout, "
-    "bool want_received, bool want_weight_norms, bool want_lse, bool want_weights"
+    "Tensor q, Tensor k, Tensor v, Tensor? relative_q, Tensor? key_table, Tensor? query_table, Tensor? value_table, "
+    "Tensor? relative_bias, Tensor? coefficients, Tensor? bias, Tensor? sinks, Tensor? mask, Tensor? key_padding, "
+    "Tensor? query_padding, Tensor? cu_seqlens, Tensor? cu_seqlens_k, Tensor? seed, float scale, float softcap, "
+    "SymInt offset, bool is_aligned, bool causal, SymInt window_left, SymInt window_right, SymInt table_start, "
+    "bool is_full_table, str adjust, bool rectify, float dropout, bool want_received, bool want_weight_norms, "
+    "bool want_lse, bool want_weights"
 )
 
 
@@ -25,17 +26,20 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
     terms, dtype = inputs.terms, inputs.compute_dtype
     relative_q = None if terms.biases is None else terms.relative_q
     projections = (terms.content_q, terms.k, inputs.v, relative_q)
-    tables = (terms.key_table, terms.value_table, inputs.distance_coefficients())
-    differentiable = (*projections, *tables, inputs.bias, inputs.sinks)
+    tables = (terms.key_table, terms.query_table, terms.value_table, terms.relative_bias)
+    differentiable = (*projections, *tables, inputs.distance_coefficients(), inputs.bias, inputs.sinks)
     output, lse, received, weight_norms, weights = operators(
         *(None if x is None else x.to(dtype) for x in differentiable),
         inputs.mask,
         inputs.key_padding,
         inputs.query_padding,
+        inputs.cu_seqlens,
+        inputs.cu_seqlens_k,
         torch.randint(2**62, ()) if inputs.dropout > 0 else None,
         inputs.scale,
         inputs.softcap or 0.0,
         inputs.offset,
+        inputs.is_aligned,
         inputs.causal,
         *((-1, -1) if inputs.window is None else inputs.window),
         terms.table_start,
@@ -82,8 +86,8 @@ def _fake_backward(*arguments: Any) -> tuple[Tensor, ...]:
 operators = Operators(
     "blockwise",
     SCHEMA,
-    num_tensors=13,
-    num_differentiable=9,
+    num_tensors=17,
+    num_differentiable=11,
     num_outputs=5,
     saved_outputs=(1,),
     forward=_forward,

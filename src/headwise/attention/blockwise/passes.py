@@ -129,6 +129,8 @@ def _input_gradients(
     f = block.f
     if a.softcap:
         ds = ds * (1 - block.tanh.square())
+    if "relative_bias" in needs:
+        block.add_relative_bias_grad(grads["relative_bias"], diagonal_sums(ds.sum(dim=0)))
     dx = ds
     if f is not None and a.adjust == "early-multiply":
         if a.rectify:
@@ -143,6 +145,9 @@ def _input_gradients(
         block.add_key_grad(grads["k"], dx.mT @ block.q)
     if a.key_table is not None and "key_table" in needs:
         block.add_table_grad(dx, block.relative_q, a.key_table, grads["key_table"])
+    if a.query_table is not None:
+        d_k, d_table = (grads[name] if name in needs else None for name in ("k", "query_table"))
+        block.add_query_table_grads(dx, a.query_table, d_k, d_table)
     relative_q = "q" if a.relative_q is None else "relative_q"
     if a.key_table is not None and relative_q in needs:
         relative_q_grad = grads[relative_q][block.rows]
@@ -178,7 +183,9 @@ def allocate_gradients(a: OperatorArguments, needs_grad: Sequence[bool]) -> dict
         "v": a.v,
         "relative_q": a.relative_q,
         "key_table": a.key_table,
+        "query_table": a.query_table,
         "value_table": a.value_table,
+        "relative_bias": a.relative_bias,
         "coefficients": a.coefficients,
         "bias": a.bias,
         "sinks": a.sinks,

@@ -1,20 +1,24 @@
 """Position schemes, one file each, and their registry."""
 
 import inspect
-from typing import Any, Literal
+from typing import Any
 
 from headwise.attention.schemes.alibi import Alibi
+from headwise.attention.schemes.disentangled import Disentangled
 from headwise.attention.schemes.distance_aware import DistanceAware
 from headwise.attention.schemes.plain import Plain
 from headwise.attention.schemes.relative_positions import RelativePositions
 from headwise.attention.schemes.rotary import Rotary
 from headwise.attention.schemes.scheme import Scheme
+from headwise.attention.schemes.t5_bias import T5Bias
 from headwise.attention.schemes.tener import Tener
 from headwise.attention.schemes.transformer_xl import TransformerXL
+from headwise.scheme_names import ModelSchemeName, SchemeName
 
 __all__ = [
     "SCHEMES",
     "Alibi",
+    "Disentangled",
     "DistanceAware",
     "ModelSchemeName",
     "Plain",
@@ -22,15 +26,12 @@ __all__ = [
     "Rotary",
     "Scheme",
     "SchemeName",
+    "T5Bias",
     "Tener",
     "TransformerXL",
     "make_scheme",
     "scheme_options",
 ]
-
-SchemeName = Literal["plain", "rpr", "transformer-xl", "tener", "distance-aware"]
-#: Names of schemes of models, where `none` is plain attention without positions in the input.
-ModelSchemeName = Literal["none", SchemeName]
 
 #: Scheme classes by name.
 SCHEMES: dict[str, type[Scheme]] = {
@@ -39,6 +40,10 @@ SCHEMES: dict[str, type[Scheme]] = {
     "transformer-xl": TransformerXL,
     "tener": Tener,
     "distance-aware": DistanceAware,
+    "alibi": Alibi,
+    "rotary": Rotary,
+    "t5-bias": T5Bias,
+    "disentangled": Disentangled,
 }
 
 #: Arguments of schemes that follow from the model.

@@ -7,9 +7,10 @@ import triton
 import triton.language as tl
 
 from headwise.attention.triton_backend.clipped_table import (
-    load_edge,
+    load_edge_scores,
     lookup_pairs,
 )
+from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -33,6 +34,7 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
     QueryBlockShift,
     add_biases,
     initial_product,
+    query_table_scores_of_keys,
     reserve_smem,
     shifted_scores_of_keys,
 )
@@ -124,9 +126,10 @@ def load_twice_d_norms(d_weight_norms_ptr, bh, offs_n, n):
 def bwd_received_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, d_received_ptr, w_ptr, sharpness_ptr,
     relative_scores_ptr, edge_scores_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
-    offset_sums_ptr, d_offset_sums_ptr, bias_uv_ptr, dense_table_ptr, sinks_ptr,
+    offset_sums_ptr, d_offset_sums_ptr, bias_uv_ptr, dense_table_ptr, sinks_ptr, query_table_ptr, relative_bias_ptr,
     key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
-    stride_dense_table_h, stride_dense_table_r, stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
+    stride_dense_table_h, stride_dense_table_r, stride_query_table_h, stride_query_table_r,
+    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
     stride_v_b, stride_v_h, stride_v_m, stride_o_b, stride_o_h, stride_o_n,
     stride_do_b, stride_do_h, stride_do_n, stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
     stride_visited_b, stride_visited_h,
@@ -161,9 +164,10 @@ def bwd_received_kernel(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
         seq_ends_ptr, visited_ptr + b * stride_visited_b + h * stride_visited_h, window_left, window_right, softcap,
-        load_slope(w_ptr, h, OPT),
+        load_slope(w_ptr, h, OPT), relative_bias_ptr + h * (2 * max_offset + 1), max_offset,
     )  # fmt: skip
     head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    q_offset = query_offsets(i, n, q_offset, mods, OPT)
     if OPT.received and OPT.relative_shift:
         q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
         table_ptr = dense_table_ptr + h * stride_dense_table_h
@@ -174,8 +178,8 @@ def bwd_received_kernel(
         if OPT.received and (OPT.regions >> REGION) & 1:
             lo, hi = key_block_range(block_start, n, m, q_offset, head, mods, REGION, OPT)
             region_lse = lse
-            if OPT.relative_scores and REGION != DIAGONAL:
-                region_lse -= load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
+            if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:
+                region_lse -= load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
             for index in range(lo, hi):
                 step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -188,6 +192,11 @@ def bwd_received_kernel(
                 if OPT.relative_shift:
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
+                if OPT.query_table:
+                    x += query_table_scores_of_keys(
+                        query_table_ptr + h * stride_query_table_h, stride_query_table_r, shift.smem, k, block_start, m,
+                        step, tile_i, tile_j, OPT,
+                    )  # fmt: skip
                 _, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
                 s, _ = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
                 delta += tl.sum(tl.exp2(s - region_lse[:, None]) * d_received[None, :], axis=1)

@@ -9,7 +9,8 @@ from headwise.attention.triton_backend.backward_delta_kernel import (
     load_twice_d_norms,
 )
 from headwise.attention.triton_backend.backward_kernels import store_distance_partials
-from headwise.attention.triton_backend.clipped_table import load_edge, lookup_pairs
+from headwise.attention.triton_backend.clipped_table import load_edge, load_edge_scores, lookup_pairs
+from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -32,6 +33,7 @@ from headwise.attention.triton_backend.tiles import (
 )
 from headwise.attention.triton_backend.transformer_xl_kernels import (
     KeyBlockShift,
+    query_table_scores_of_queries,
     reserve_smem,
     shifted_scores_of_queries,
 )
@@ -40,27 +42,33 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
 @triton.jit
 def bwd_dkv_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, d_received_ptr, dq_ptr, dk_ptr, dv_ptr,
-    d_distance_partials_ptr, prefix_sums_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
+    d_scores_ptr, d_distance_partials_ptr, prefix_sums_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
     offset_sums_ptr, d_offset_sums_ptr, d_edge_sums_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
-    bias_uv_ptr, u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr,
+    bias_uv_ptr, u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr, query_table_ptr, relative_bias_ptr,
     key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
-    stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h,
+    stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h, stride_query_table_h, stride_query_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
     stride_o_b, stride_o_h, stride_o_n, stride_do_b, stride_do_h, stride_do_n, stride_dq_b, stride_dq_h, stride_dq_n,
     stride_dk_b, stride_dk_h, stride_dk_m, stride_dv_b, stride_dv_h, stride_dv_m,
     stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m, stride_visited_b, stride_visited_h,
     stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
-    H, GROUP, n, m, q_offset, window_left, window_right, softcap, max_offset, scale, dropout, OPT: tl.constexpr,
+    stride_d_scores_b, stride_d_scores_h, stride_d_scores_n,
+    H, GROUP, chunk_start, n, m, q_offset, window_left, window_right, softcap, max_offset, scale, dropout,
+    OPT: tl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv. One program per key block and key head.
 
-    With OPT.single_tile_backward also compute everything that bwd_dq_kernel does.
+    With OPT.single_tile_backward also compute everything that bwd_dq_kernel does. With a query table, start at key
+    chunk_start, and store the gradient of each pair's score, keys first, if requested; bwd_dense_table_kernel then adds
+    to dk.
     """
     BLOCK_N: tl.constexpr = OPT.block_n
     BLOCK_M: tl.constexpr = OPT.block_m
     BLOCK_E: tl.constexpr = OPT.block_e
     BLOCK_D: tl.constexpr = OPT.block_d
     block_start = tl.program_id(0) * BLOCK_M
+    if OPT.query_table:
+        block_start += chunk_start
     bg = batch_head_index()
     G = H // GROUP
     b, g = bg // G, bg % G
@@ -84,7 +92,7 @@ def bwd_dkv_kernel(
             key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
             bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
             seq_ends_ptr, visited_ptr + b * stride_visited_b + h * stride_visited_h, window_left, window_right, softcap,
-            load_slope(w_ptr, h, OPT),
+            load_slope(w_ptr, h, OPT), relative_bias_ptr + h * (2 * max_offset + 1), max_offset,
         )  # fmt: skip
         if OPT.relative_shift:
             shift = KeyBlockShift(
@@ -123,6 +131,7 @@ def bwd_dkv_kernel(
                     step = visited_tile(index, block_start // BLOCK_M, tl.cdiv(n, BLOCK_N), mods, OPT)
                     offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
                     i = offs_n[None, :]
+                    offsets = query_offsets(i, n, q_offset, mods, OPT)
                     q_bh = q_ptr + b * stride_q_b + h * stride_q_h
                     q = load_block(q_bh, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
                     do_bh = do_ptr + b * stride_do_b + h * stride_do_h  # [BLOCK_N, BLOCK_D]
@@ -140,8 +149,8 @@ def bwd_dkv_kernel(
                         delta = tl.load(delta_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
                     else:  # only dv is computed
                         delta = tl.zeros([BLOCK_N], tl.float32)
-                    if OPT.relative_scores and REGION != DIAGONAL:
-                        lse -= load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
+                    if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:
+                        lse -= load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
                     d_edge_sum = tl.zeros([BLOCK_N], tl.float32)
                     if OPT.offset_sums and REGION != DIAGONAL:
                         d_edge_sum = load_edge(d_edge_sums_ptr, bh, offs_n, n, REGION)
@@ -149,15 +158,20 @@ def bwd_dkv_kernel(
                             delta -= d_edge_sum
                     x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
                     if OPT.relative_scores and REGION == DIAGONAL:
-                        x += lookup_pairs(relative_scores_ptr + row_offset, i, j, n, q_offset, max_offset)
+                        x += lookup_pairs(relative_scores_ptr + row_offset, i, j, n, offsets, max_offset)
                     if OPT.relative_shift:
                         x += shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT) + u_dot_k[:, None]
-                    e, f = distance_factors(tile_i, tile_j, step * BLOCK_N + q_offset, block_start, head, REGION, OPT)
-                    s, cap_derivative = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
+                    if OPT.query_table:
+                        x += query_table_scores_of_queries(
+                            query_table_ptr + h * stride_query_table_h, stride_query_table_r, shift.smem, k,
+                            block_start, m, step, tile_i, tile_j, OPT,
+                        )  # fmt: skip
+                    e, f = distance_factors(tile_i, tile_j, step * BLOCK_N + offsets, block_start, head, REGION, OPT)
+                    s, cap_derivative = compute_scores(x, f, i, j, n, m, offsets, mods, REGION, OPT)
                     p = tl.exp2(s - lse[None, :])
                     dp = tl.dot(v, tl.trans(do), input_precision=OPT.precision)
                     if OPT.offset_sums and REGION == DIAGONAL:
-                        dp += lookup_pairs(d_offset_sums_ptr + row_offset, i, j, n, q_offset, max_offset)
+                        dp += lookup_pairs(d_offset_sums_ptr + row_offset, i, j, n, offsets, max_offset)
                     dropped_p = p
                     if OPT.dropout:
                         if OPT.offset_sums and REGION != DIAGONAL:
@@ -181,16 +195,21 @@ def bwd_dkv_kernel(
                     dx = p * (dp - delta[None, :])
                     if OPT.softcap:
                         dx *= cap_derivative
+                    if OPT.store_d_scores != "":
+                        d_scores = d_scores_ptr + b * stride_d_scores_b + h * stride_d_scores_h
+                        d_scores += (block_start - chunk_start).to(tl.int64) * stride_d_scores_n
+                        d_scores_ptrs = d_scores + step * BLOCK_N + tile_j.to(tl.int64) * stride_d_scores_n + tile_i
+                        tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
                     if OPT.distance:
                         if OPT.rectify:
                             dx = tl.where(x > 0.0, dx, 0.0)
                         dx *= f
                         if OPT.single_tile_backward and OPT.needs_distance:
-                            distance = pair_distance(tile_i, tile_j, step * BLOCK_N + q_offset, block_start)
+                            distance = pair_distance(tile_i, tile_j, step * BLOCK_N + offsets, block_start)
                             dw, d_sharpness = distance_grads(dx, x, e, f, distance, head, 1, REGION, OPT)
                             store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale, OPT)
                     if OPT.slopes and OPT.single_tile_backward and OPT.needs_distance:
-                        distance = pair_distance(tile_i, tile_j, step * BLOCK_N + q_offset, block_start)
+                        distance = pair_distance(tile_i, tile_j, step * BLOCK_N + offsets, block_start)
                         dw = tl.sum(dx * distance, axis=1)
                         store_distance_partials(d_distance_partials_ptr, bh, H, dw, dw, head, scale, OPT)
                     dx_low = dx.to(q.dtype)

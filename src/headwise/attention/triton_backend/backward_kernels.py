@@ -14,10 +14,15 @@ from headwise.attention.triton_backend.backward_delta_kernel import (
 )
 from headwise.attention.triton_backend.clipped_table import (
     load_edge,
+    load_edge_scores,
     lookup_pairs,
+    relative_bias_partials,
     store_by_offset,
+    store_clipped_diagonal_sums,
     store_clipped_sums,
+    store_diagonal_sums,
 )
+from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -42,6 +47,7 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
     QueryBlockShift,
     add_biases,
     initial_product,
+    query_table_scores_of_keys,
     reserve_smem,
     shifted_scores_of_keys,
 )
@@ -62,11 +68,13 @@ def store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, hea
 @triton.jit
 def bwd_dq_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, d_received_ptr, dq_ptr, d_relative_scores_ptr,
-    d_scores_ptr, d_distance_partials_ptr, prefix_sums_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
+    d_scores_ptr, d_distance_partials_ptr, d_relative_bias_partials_ptr, prefix_sums_ptr, w_ptr, sharpness_ptr,
+    relative_scores_ptr, edge_scores_ptr,
     offset_sums_ptr, d_offset_sums_ptr, d_edge_sums_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
-    bias_uv_ptr, dense_table_ptr, relative_q_ptr, d_bias_u_partials_ptr, sinks_ptr,
+    bias_uv_ptr, dense_table_ptr, relative_q_ptr, d_bias_u_partials_ptr, sinks_ptr, query_table_ptr, relative_bias_ptr,
     key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
     stride_relative_q_b, stride_relative_q_h, stride_relative_q_n, stride_dense_table_h, stride_dense_table_r,
+    stride_query_table_h, stride_query_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
     stride_o_b, stride_o_h, stride_o_n, stride_do_b, stride_do_h, stride_do_n, stride_dq_b, stride_dq_h, stride_dq_n,
     stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m, stride_visited_b, stride_visited_h,
@@ -116,9 +124,10 @@ def bwd_dq_kernel(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
         seq_ends_ptr, visited_ptr + b * stride_visited_b + h * stride_visited_h, window_left, window_right, softcap,
-        load_slope(w_ptr, h, OPT),
+        load_slope(w_ptr, h, OPT), relative_bias_ptr + h * (2 * max_offset + 1), max_offset,
     )  # fmt: skip
     head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    q_offset = query_offsets(i, n, q_offset, mods, OPT)
     if OPT.relative_shift:
         q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
         relative_q_ptr += b * stride_relative_q_b + h * stride_relative_q_h
@@ -146,14 +155,18 @@ def bwd_dq_kernel(
     d_sharpness = tl.zeros([BLOCK_N], tl.float32)
     sum_before = tl.zeros([BLOCK_N], tl.float32)
     sum_after = tl.zeros([BLOCK_N], tl.float32)
+    if OPT.needs_relative_bias:
+        bias_partials_ptr = relative_bias_partials(d_relative_bias_partials_ptr, bh, max_offset)
+        bias_before = tl.zeros([BLOCK_M], tl.float32)
+        bias_after = tl.zeros([BLOCK_M], tl.float32)
     for REGION in tl.static_range(NUM_REGIONS):
         if (OPT.regions >> REGION) & 1:
             lo, hi = key_block_range(block_start, n, m, q_offset, head, mods, REGION, OPT)
             if OPT.sum_far_keys and (REGION == FAR_BEFORE or REGION == FAR_AFTER):
                 hi = tl.where(head.w < 0.0, lo, hi)  # far keys score 0 for every query
             region_lse, region_delta = lse, delta
-            if OPT.relative_scores and REGION != DIAGONAL:
-                region_lse -= load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
+            if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:
+                region_lse -= load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
             d_edge_sum = tl.zeros([BLOCK_N], tl.float32)
             if OPT.offset_sums and REGION != DIAGONAL:
                 d_edge_sum = load_edge(d_edge_sums_ptr, bh, offs_n, n, REGION)
@@ -174,6 +187,11 @@ def bwd_dq_kernel(
                 if OPT.relative_shift:
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
+                if OPT.query_table:
+                    x += query_table_scores_of_keys(
+                        query_table_ptr + h * stride_query_table_h, stride_query_table_r, shift.smem, k, block_start, m,
+                        step, tile_i, tile_j, OPT,
+                    )  # fmt: skip
                 e, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
                 s, cap_derivative = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
                 p = tl.exp2(s - region_lse[:, None])
@@ -189,7 +207,7 @@ def bwd_dq_kernel(
                 if OPT.weight_norms:
                     dp += p * twice_d_norms[:, None]
                 dx = p * (dp - region_delta[:, None])
-                if OPT.store_d_scores:
+                if OPT.store_d_scores != "":
                     d_scores_ptrs = d_scores + step * BLOCK_M + tile_i.to(tl.int64) * stride_d_scores_n + tile_j
                 if OPT.store_d_scores == "after-softcap":
                     tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
@@ -197,6 +215,18 @@ def bwd_dq_kernel(
                     dx *= cap_derivative
                 if OPT.store_d_scores == "before-softcap":
                     tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
+                if OPT.needs_relative_bias:
+                    if REGION == FAR_BEFORE:
+                        bias_before += tl.sum(dx, axis=0)
+                    elif REGION == FAR_AFTER:
+                        bias_after += tl.sum(dx, axis=0)
+                    else:
+                        offset = step * BLOCK_M - block_start - q_offset
+                        before, after = store_diagonal_sums(
+                            bias_partials_ptr, dx, tile_i, tile_j, offset, H, max_offset, OPT
+                        )
+                        bias_before += before
+                        bias_after += after
                 if OPT.distance:
                     if OPT.rectify:
                         dx = tl.where(x > 0.0, dx, 0.0)
@@ -233,6 +263,8 @@ def bwd_dq_kernel(
         tl.store(far_dv_ptrs, far_dv, mask=offs_d < OPT.value_width)
     if (OPT.distance or OPT.slopes) and OPT.needs_distance:
         store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale, OPT)
+    if OPT.needs_relative_bias:
+        store_clipped_diagonal_sums(bias_partials_ptr, bias_before, bias_after, max_offset)
     if OPT.relative_scores and OPT.needs_relative:
         store_clipped_sums(d_relative_scores, sum_before, sum_after, offs_n, n, max_offset)
 
@@ -241,7 +273,7 @@ def bwd_dq_kernel(
 def bwd_dbias_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, d_received_ptr, d_bias_ptr, w_ptr, sharpness_ptr,
     relative_scores_ptr, d_offset_sums_ptr, d_weight_norms_ptr,
-    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
+    relative_bias_ptr, key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
     stride_do_b, stride_do_h, stride_do_n, stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
     stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
@@ -280,7 +312,7 @@ def bwd_dbias_kernel(
                 key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
                 bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
                 seq_ends_ptr, visited_ptr, window_left, window_right, softcap,
-                load_slope(w_ptr, h, OPT),
+                load_slope(w_ptr, h, OPT), relative_bias_ptr + h * (2 * max_offset + 1), max_offset,
             )  # fmt: skip
             head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
             x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]

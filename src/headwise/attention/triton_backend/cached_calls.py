@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from headwise import _compat
 from headwise.attention.operators import is_plain_eager, run_backward_operator
 from headwise.attention.schemes import DistanceAware, Plain, Scheme
 from headwise.attention.triton_backend.launch import Launch, on_device
@@ -161,7 +161,7 @@ def run(launches: Sequence[BoundLaunch], tensors: Sequence[Tensor | None]) -> No
     q = tensors[0]
     assert q is not None
     with on_device(q):
-        stream = torch._C._cuda_getCurrentRawStream(q.get_device()) if q.is_cuda else 0
+        stream = _compat.current_stream(q.get_device()) if q.is_cuda else 0
         for launch in launches:
             launch(tensors, stream)
 
@@ -196,9 +196,9 @@ def call_key(
     else:
         return None
     tensors = (q, k, v) if key_padding is None else (q, k, v, key_padding)
-    if not all(type(x) in PLAIN_TYPES for x in tensors) or not is_plain_eager(q) or forward_ad._current_level >= 0:
+    if not all(type(x) in PLAIN_TYPES for x in tensors) or not is_plain_eager(q) or _compat.is_forward_ad_active():
         return None
-    if scheme._forward_hooks or scheme._forward_pre_hooks or scheme._backward_hooks or scheme._backward_pre_hooks:
+    if _compat.has_hooks(scheme):
         return None
     device, dtype = q.device, q.dtype
     if torch.is_autocast_enabled(device.type) and dtype != torch.get_autocast_dtype(device.type):

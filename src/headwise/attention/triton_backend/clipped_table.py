@@ -8,7 +8,7 @@ Scores of queries with the keys' table, and sums of weights for the values' tabl
 import triton
 import triton.language as tl
 
-from headwise.attention.triton_backend.tiles import FAR_AFTER
+from headwise.attention.triton_backend.tiles import FAR_AFTER, LOG2E
 
 
 @triton.jit
@@ -22,6 +22,18 @@ def lookup_pairs(ptr, i, j, n, q_offset, max_offset):
 def load_edge(edges_ptr, bh, offs_n, n, REGION: tl.constexpr):
     """Load each query's element for all keys far before, or far after, from [B, H, 2, N]."""
     return tl.load(edges_ptr + (bh * 2 + REGION // FAR_AFTER) * n + offs_n, mask=offs_n < n, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION: tl.constexpr, OPT: tl.constexpr):
+    """Load each query's score with the row of all keys far before, or far after, plus their bias, in base 2."""
+    if OPT.relative_scores:
+        scores = load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
+    else:
+        scores = tl.zeros([offs_n.shape[0]], tl.float32)
+    if OPT.relative_bias:
+        scores += tl.load(mods.relative_bias_ptr + (REGION // FAR_AFTER) * (2 * mods.max_offset)) * LOG2E
+    return scores
 
 
 @triton.jit
@@ -43,3 +55,45 @@ def store_clipped_sums(ptr, sum_before, sum_after, offs_n, n, max_offset):
     else:
         tl.store(ptrs, sum_before.to(ptr.dtype.element_ty), mask=offs_n < n)
         tl.store(ptrs + 2 * max_offset, sum_after.to(ptr.dtype.element_ty), mask=offs_n < n)
+
+
+@triton.jit
+def relative_bias_partials(ptr, bh, max_offset):
+    """Return where this program stores its sums of gradients by relative position, in [2, B, H, blocks, R]."""
+    return ptr + (bh * tl.num_programs(0) + tl.program_id(0)) * (2 * max_offset + 1)
+
+
+@triton.jit
+def store_diagonal_sums(ptr, dx, tile_i, tile_j, offset, H, max_offset, OPT: tl.constexpr):
+    """Sum a square tile along its diagonals, and store the sums by relative position in [2, R].
+
+    offset is the relative position of the tile's first pair. Diagonals below the first one are stored in the second
+    row, so that no two tiles of a program store the same element.
+
+    Returns:
+        The sums of clipped diagonals, before and after, which are not stored.
+    """
+    T: tl.constexpr = OPT.block_m
+    column = tl.arange(0, T)
+    rotated = tl.gather(dx, (tile_j + tile_i) & (T - 1), 1)  # column x of row i holds key x + i, or x + i − T
+    is_above = tile_j + tile_i < T
+    above = tl.sum(tl.where(is_above, rotated, 0.0), axis=0)
+    below = tl.sum(tl.where(is_above, 0.0, rotated), axis=0)
+    r_above, r_below = offset + column, offset + column - T
+    ptrs = ptr + max_offset + column + offset
+    tl.store(ptrs, above, mask=(r_above > -max_offset) & (r_above < max_offset))
+    second_row = tl.num_programs(0).to(tl.int64) * H * tl.num_programs(2) * (2 * max_offset + 1)
+    tl.store(ptrs + (second_row - T), below, mask=(r_below > -max_offset) & (r_below < max_offset))
+    before = tl.where(r_above <= -max_offset, above, 0.0) + tl.where(r_below <= -max_offset, below, 0.0)
+    after = tl.where((r_above >= max_offset) & (r_above > -max_offset), above, 0.0)
+    return before, after + tl.where((r_below >= max_offset) & (r_below > -max_offset), below, 0.0)
+
+
+@triton.jit
+def store_clipped_diagonal_sums(ptr, sum_before, sum_after, max_offset):
+    """Store the sums of clipped relative positions in the first and last column, which are one column if R is 1."""
+    if max_offset == 0:
+        tl.store(ptr, tl.sum(sum_before) + tl.sum(sum_after))
+    else:
+        tl.store(ptr, tl.sum(sum_before))
+        tl.store(ptr + 2 * max_offset, tl.sum(sum_after))

@@ -8,11 +8,12 @@ import triton
 import triton.language as tl
 
 from headwise.attention.triton_backend.clipped_table import (
-    load_edge,
+    load_edge_scores,
     lookup_pairs,
     store_by_offset,
     store_clipped_sums,
 )
+from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -38,6 +39,8 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
     QueryBlockShift,
     add_biases,
     initial_product,
+    query_table_scores_of_keys,
+    query_table_scores_of_queries,
     reserve_smem,
     shifted_scores_of_keys,
     shifted_scores_of_queries,
@@ -48,8 +51,10 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
 def fwd_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, weight_norms_ptr, offset_sums_ptr, w_ptr, sharpness_ptr,
     relative_scores_ptr, edge_scores_ptr, prefix_sums_ptr, bias_uv_ptr, dense_table_ptr, sinks_ptr,
+    query_table_ptr, relative_bias_ptr,
     key_padding_ptr, query_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
-    stride_dense_table_h, stride_dense_table_r, stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
+    stride_dense_table_h, stride_dense_table_r, stride_query_table_h, stride_query_table_r,
+    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
     stride_v_b, stride_v_h, stride_v_m, stride_o_b, stride_o_h, stride_o_n,
     stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m, stride_visited_b, stride_visited_h,
     stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
@@ -76,9 +81,10 @@ def fwd_kernel(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
         seq_ends_ptr, visited_ptr + b * stride_visited_b + h * stride_visited_h, window_left, window_right, softcap,
-        load_slope(w_ptr, h, OPT),
+        load_slope(w_ptr, h, OPT), relative_bias_ptr + h * (2 * max_offset + 1), max_offset,
     )  # fmt: skip
     head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    q_offset = query_offsets(i, n, q_offset, mods, OPT)
     if OPT.relative_shift:
         q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
         table_ptr = dense_table_ptr + h * stride_dense_table_h
@@ -126,8 +132,8 @@ def fwd_kernel(
             if OPT.sum_far_keys and (REGION == FAR_BEFORE or REGION == FAR_AFTER):
                 hi = tl.where(far_is_zero, lo, hi)
             edge_score = tl.zeros([BLOCK_N], tl.float32)
-            if OPT.relative_scores and REGION != DIAGONAL:
-                edge_score = load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
+            if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:
+                edge_score = load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
             for index in range(lo, hi):
                 step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -139,10 +145,16 @@ def fwd_kernel(
                 if OPT.relative_shift:
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
+                if OPT.query_table:
+                    x += query_table_scores_of_keys(
+                        query_table_ptr + h * stride_query_table_h, stride_query_table_r, shift.smem, k, block_start, m,
+                        step, tile_i, tile_j, OPT,
+                    )  # fmt: skip
                 _, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
                 # A factor that all pairs share is applied in the exponent, where it takes no extra time.
-                exponent_factor = 1.0 if OPT.distance or OPT.bias or OPT.softcap or OPT.slopes else f
-                score_factor = f if OPT.distance or OPT.bias or OPT.softcap or OPT.slopes else 1.0
+                has_bias: tl.constexpr = OPT.bias or OPT.slopes or (OPT.relative_bias and REGION == DIAGONAL)
+                exponent_factor = 1.0 if OPT.distance or OPT.softcap or has_bias else f
+                score_factor = f if OPT.distance or OPT.softcap or has_bias else 1.0
                 s, _ = compute_scores(x, score_factor, i, j, n, m, q_offset, mods, REGION, OPT)
                 new_max = tl.maximum(row_max, tl.max(s, axis=1) * exponent_factor + edge_score)
                 finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
@@ -243,8 +255,9 @@ def prefix_sums_kernel(prefix_sums_ptr, blocks, OPT: tl.constexpr):
 @triton.jit
 def fwd_received_kernel(
     q_ptr, k_ptr, lse_ptr, received_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
-    u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr, key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr,
-    visited_ptr, stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h,
+    u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr, query_table_ptr, relative_bias_ptr,
+    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr,
+    stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h, stride_query_table_h, stride_query_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
     stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m, stride_visited_b, stride_visited_h,
     stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
@@ -269,7 +282,7 @@ def fwd_received_kernel(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
         seq_ends_ptr, visited_ptr + b * stride_visited_b + h * stride_visited_h, window_left, window_right, softcap,
-        load_slope(w_ptr, h, OPT),
+        load_slope(w_ptr, h, OPT), relative_bias_ptr + h * (2 * max_offset + 1), max_offset,
     )  # fmt: skip
     head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
     if OPT.relative_shift:
@@ -285,16 +298,22 @@ def fwd_received_kernel(
                 step = visited_tile(index, block_start // BLOCK_M, tl.cdiv(n, BLOCK_N), mods, OPT)
                 offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
                 i = offs_n[None, :]
+                offsets = query_offsets(i, n, q_offset, mods, OPT)
                 q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
                 lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
                 x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
                 if OPT.relative_scores and REGION == DIAGONAL:
-                    x += lookup_pairs(relative_scores_ptr, i, j, n, q_offset, max_offset)
-                elif OPT.relative_scores:
-                    lse -= load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
+                    x += lookup_pairs(relative_scores_ptr, i, j, n, offsets, max_offset)
+                if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:
+                    lse -= load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
                 if OPT.relative_shift:
                     x += shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT) + u_dot_k[:, None]
-                _, f = distance_factors(tile_i, tile_j, step * BLOCK_N + q_offset, block_start, head, REGION, OPT)
-                s, _ = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
+                if OPT.query_table:
+                    x += query_table_scores_of_queries(
+                        query_table_ptr + h * stride_query_table_h, stride_query_table_r, shift.smem, k, block_start, m,
+                        step, tile_i, tile_j, OPT,
+                    )  # fmt: skip
+                _, f = distance_factors(tile_i, tile_j, step * BLOCK_N + offsets, block_start, head, REGION, OPT)
+                s, _ = compute_scores(x, f, i, j, n, m, offsets, mods, REGION, OPT)
                 received += tl.sum(tl.exp2(s - lse[None, :]), axis=1)
     tl.store(received_ptr + bh * m + offs_m, received, mask=offs_m < m)

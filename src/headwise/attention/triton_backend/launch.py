@@ -1,8 +1,6 @@
 """Kernel launches: compile-time options, tile sizes, and a fast path for repeated launches."""
 
-import ctypes
 import inspect
-import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from headwise import _compat
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,10 @@ class Options:
     sum_far_keys: bool  # far keys that score 0 enter as one prefix sum
     relative_scores: bool  # scores with a clipped table are added
     offset_sums: bool  # weights are summed by relative position, for a clipped table of values
-    clipped_table: bool  # either of the two
+    relative_bias: bool  # biases by clipped relative position are added
+    clipped_table: bool  # any of the three
     relative_shift: bool  # scores with a dense table are added
+    query_table: bool  # and the keys' products with another one
     window: bool
     softcap: bool
     sinks: bool
@@ -55,6 +57,7 @@ class Options:
     bias: bool
     store_d_scores: str  # store the gradient of each pair's score: "after-softcap", "before-softcap" or ""
     cu_seqlens: bool
+    cu_seqlens_k: bool  # and the keys' sequences have other lengths than the queries'
     dropout: bool
     received: bool
     weight_norms: bool
@@ -65,6 +68,7 @@ class Options:
     needs_dv: bool
     needs_distance: bool  # those of w and v
     needs_relative: bool  # those of scores with a clipped table
+    needs_relative_bias: bool
     fast: bool  # inline assembly for NVIDIA GPUs
     precision: str  # tl.dot's input_precision
 
@@ -73,7 +77,8 @@ class Launch:
     """A kernel with its grid and all arguments that are not tensors.
 
     Triton inspects each argument of a launch to find the compiled kernel. This takes longer than attention over a short
-    sequence, so from the second call on a Launch calls the compiled kernel directly.
+    sequence, so from the second call on a Launch calls the compiled kernel directly, if the self-test of
+    `_compat.direct_launches` passes.
 
     Args:
         kernel: the Triton kernel.
@@ -97,28 +102,15 @@ class Launch:
             kwargs = {name: present.get(name, tensors["q_ptr"]) for _, name in self.tensor_params}
             options = {"num_warps": self.tile.num_warps, "num_stages": self.tile.num_stages}
             if self.arguments["OPT"].fast and self.arguments["OPT"].relative_shift:
-                allow_shared_memory(self.kernel.warmup(**self.arguments, **kwargs, **options, grid=self.grid))
+                _compat.allow_shared_memory(self.kernel.warmup(**self.arguments, **kwargs, **options, grid=self.grid))
             compiled = self.kernel[self.grid](**self.arguments, **kwargs, **options)
-            self.compiled = None if compiled is None else compiled[self.grid]  # the interpreter compiles nothing
+            self.compiled = _compat.direct_launcher(compiled, self.grid, tensors["q_ptr"].device)
             return
         values = self.values.copy()
         for index, name in self.tensor_params:
             x = tensors.get(name)
             values[index] = 0 if x is None else x.data_ptr()  # a raw address spares Triton's lookup and checks
-        # A raw stream handle spares Triton's slower lookup of the current stream.
-        self.compiled(*values, stream=torch._C._cuda_getCurrentRawStream(tensors["q_ptr"].get_device()))
-
-
-def allow_shared_memory(compiled: Any) -> None:
-    """Raise the shared memory limit of a kernel that reserves memory in addition to Triton's (`reserve_smem`).
-
-    CUDA requires this for programs that use more than 48 KiB. Triton does it only if its own memory exceeds 48 KiB.
-    """
-    compiled._init_handles()
-    driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
-    max_dynamic_size, size = 8, compiled.metadata.shared  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    if size <= 48 * 1024 and driver.cuFuncSetAttribute(ctypes.c_void_p(compiled.function), max_dynamic_size, size):
-        raise RuntimeError("the CUDA driver refused the shared memory that the kernels of Transformer-XL need")
+        self.compiled(*values, stream=_compat.current_stream(tensors["q_ptr"].get_device()))
 
 
 @cache

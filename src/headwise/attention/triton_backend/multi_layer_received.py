@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from headwise.attention.triton_backend.launch import Launch, on_device
 from headwise.attention.triton_backend.layouts import layout_key
 from headwise.attention.triton_backend.operator import MAX_GRID_SIZE, MAX_WIDTH, missing_requirement
-from headwise.attention.triton_backend.plan import Plan, get_plan
+from headwise.attention.triton_backend.plan import TENSOR_PARAMS, Plan, get_plan
 
 MAX_CACHED_OFFSETS = 1000
 
@@ -118,8 +118,9 @@ class _MultiLayerReceived(torch.autograd.Function):
 
 def _operator_arguments(q: Tensor, k: Tensor, padding: Tensor | None, scale: float, causal: bool) -> tuple[Any, ...]:
     """Return the arguments of the Triton operator for one layer, with the keys as values."""
+    tensors = {"q_ptr": q, "k_ptr": k, "v_ptr": k, "key_padding_ptr": padding}
     return (
-        *(q, k, k, None, None, None, None, None, None, None, None, padding, None, None, None, None),
+        *(tensors.get(name) for name in TENSOR_PARAMS),
         *(scale, 0.0, 0, causal, -1, -1, False, 0, False, 0.0, True, False),
     )
 

@@ -33,7 +33,7 @@ def layer_pointer(ptr, layer_offsets_ptr, bh, B, H, COLUMN: tl.constexpr):
 @triton.jit
 def attention_weights(x, lse, i, j, n, m, scale, key_padding_ptr, REGION: tl.constexpr, OPT: tl.constexpr):
     """Compute P of a tile from q · k and lse."""
-    mods = MaskAndBias(key_padding_ptr, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    mods = MaskAndBias(key_padding_ptr, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     s, _ = compute_scores(x, scale * LOG2E, i, j, n, m, 0, mods, REGION, OPT)
     return tl.exp2(s - lse)
 
@@ -61,7 +61,7 @@ def multi_layer_lse_kernel(
     k_ptr = layer_pointer(k_ptr, layer_offsets_ptr, bh, B, H, K) + b * stride_k_b + (h // GROUP) * stride_k_h
     row_max = tl.full([BLOCK_N], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_N], tl.float32)
-    mods = MaskAndBias(key_padding_ptr + b * m, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    mods = MaskAndBias(key_padding_ptr + b * m, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     for REGION in tl.static_range(NUM_REGIONS):
         if (OPT.regions >> REGION) & 1:
             lo, hi = key_block_range(block_start, n, m, 0, 0, 0, REGION, OPT)

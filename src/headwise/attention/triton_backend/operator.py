@@ -8,24 +8,33 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from headwise import _compat
+from headwise.attention.diagonals import clip_to_rows
 from headwise.attention.masking import natural_lse
 from headwise.attention.operators import Operators
 from headwise.attention.triton_backend import transformer_xl
 from headwise.attention.triton_backend.launch import kernels
 from headwise.attention.triton_backend.passes import backward, fake_backward, forward
 from headwise.attention.triton_backend.plan import Plan
+from headwise.attention.triton_backend.sequence_bounds import (
+    align_sequences,
+    needs_alignment,
+    select_tokens,
+    sequence_bounds,
+)
 from headwise.attention.types import AttentionInputs, AttentionOutput, SchemeTerms
 
 #: Schema of the operators' arguments. w and sharpness [H] are w and v of the learnable sigmoid; w alone are slopes of
-#: ALiBi. relative_scores [B, H, N, R] are the queries' products with a clipped table,
-#: bias_uv [2, H, E] Transformer-XL's biases, dense_table [H, R, E] its padded table, seq_starts and seq_ends [N] the
-#: bounds of each token's sequence in a packed batch.
+#: ALiBi. relative_scores [B, H, N, R] are the queries' products with a clipped table, bias_uv [2, H, E]
+#: Transformer-XL's biases, dense_table [H, R, E] its padded table, query_table [H, R, E] one that is multiplied with
+#: keys, in the order of i − j, relative_bias [H, R] biases by clipped relative position, seq_starts and seq_ends [N]
+#: the bounds of each token's sequence in a packed batch (see `sequence_bounds`).
 ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? w, Tensor? sharpness, Tensor? relative_scores, Tensor? bias_uv, "
-    "Tensor? dense_table, Tensor? bias, Tensor? sinks, Tensor? mask, Tensor? key_padding, Tensor? query_padding, "
-    "Tensor? seq_starts, Tensor? seq_ends, Tensor? seed, float scale, float softcap, SymInt q_offset, bool causal, "
-    "SymInt window_left, SymInt window_right, bool rectify, SymInt max_offset, bool want_offset_sums, float dropout, "
-    "bool want_received, bool want_weight_norms"
+    "Tensor? dense_table, Tensor? query_table, Tensor? relative_bias, Tensor? bias, Tensor? sinks, Tensor? mask, "
+    "Tensor? key_padding, Tensor? query_padding, Tensor? seq_starts, Tensor? seq_ends, Tensor? seed, float scale, "
+    "float softcap, SymInt q_offset, bool causal, SymInt window_left, SymInt window_right, bool rectify, "
+    "SymInt max_offset, bool want_offset_sums, float dropout, bool want_received, bool want_weight_norms"
 )
 MAX_WIDTH = 256
 MAX_GRID_SIZE = 65_535  # CUDA's limit for the second and third axis of a grid
@@ -35,7 +44,7 @@ MAX_GRID_SIZE = 65_535  # CUDA's limit for the second and third axis of a grid
 def _missing_requirement(device: torch.device) -> str | None:
     if kernels() is None:
         return "the package triton is not installed"
-    if type(kernels()["fwd_kernel"]).__name__ == "InterpretedFunction":
+    if _compat.is_interpreted(kernels()["fwd_kernel"]):
         return None
     if device.type != "cuda":
         return f"the Triton kernels need a GPU, and the tensors are on {device}"
@@ -44,14 +53,10 @@ def _missing_requirement(device: torch.device) -> str | None:
     return None
 
 
+@_compat.mark_constant
 def missing_requirement(device: torch.device) -> str | None:
     """Return why no kernel can run on this device, or None. Triton's interpreter (TRITON_INTERPRET=1) runs on any."""
     return _missing_requirement(device)
-
-
-# Marks the function as constant for the compiler, like torch.compiler.assume_constant_result, without importing the
-# compiler, which takes seconds.
-missing_requirement._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def why_unsupported(inputs: AttentionInputs) -> str | None:
@@ -68,12 +73,22 @@ def why_unsupported(inputs: AttentionInputs) -> str | None:
             "the Triton kernels support distance-aware attention only with the mapping learnable-sigmoid and the "
             "adjustment early-multiply"
         )
-    if terms.sigmoid is not None and _tables(inputs):
+    if terms.sigmoid is not None and (_tables(inputs) or terms.relative_bias is not None):
         return "the Triton kernels do not support tables together with distance"
-    if terms.is_full_table and terms.value_table is not None:
+    is_dense = terms.is_full_table or terms.query_table is not None
+    if is_dense and _tables(inputs) and terms.relative_bias is not None:
+        return "the Triton kernels do not support a relative bias and a table with a row for every relative position"
+    if is_dense and terms.value_table is not None:
         return "the Triton kernels do not support a value table with a row for every relative position"
-    if not terms.is_full_table and any(2 * terms.table_start + table.shape[1] != 1 for table in _tables(inputs)):
+    clipped_tables = [] if is_dense else _tables(inputs)
+    if any(2 * terms.table_start + table.shape[1] != 1 for table in clipped_tables):
         return "the Triton kernels need clipped tables that reach as far forward as back"
+    if (
+        clipped_tables
+        and terms.relative_bias is not None
+        and terms.relative_bias.shape[1] != clipped_tables[0].shape[1]
+    ):
+        return "the Triton kernels need clipped tables and a relative bias with equally many rows"
     if inputs.sinks is not None and not inputs.v.shape[2]:
         return "the Triton kernels need at least one key if there are sinks"
     if inputs.want_weights:
@@ -86,40 +101,44 @@ def why_unsupported(inputs: AttentionInputs) -> str | None:
 
 
 def _tables(inputs: AttentionInputs) -> list[Tensor]:
-    return [table for table in (inputs.terms.key_table, inputs.terms.value_table) if table is not None]
+    terms = inputs.terms
+    return [table for table in (terms.key_table, terms.query_table, terms.value_table) if table is not None]
 
 
 def attend(inputs: AttentionInputs) -> AttentionOutput:
     """Compute attention with the Triton kernels."""
+    if inputs.cu_seqlens_k is not None and needs_alignment(inputs.terms):
+        aligned_inputs, query_index, key_index = align_sequences(inputs)
+        return select_tokens(attend(aligned_inputs), query_index, key_index)
     terms, dtype = inputs.terms, inputs.out_dtype
-    q = (terms.q if terms.is_full_table else terms.content_q).to(dtype)
-    relative_scores = bias_uv = dense_table = None
-    if terms.key_table is not None and terms.is_full_table:
-        _, heads, n, m = inputs.shape
-        start = 1 - n - inputs.offset - terms.table_start  # the table's first row that a pair needs
-        rows = terms.key_table[:, start : start + n + m - 1] if n + m else terms.key_table
-        dense_table = transformer_xl.pad_table(rows.to(dtype).expand(heads, -1, -1))
+    is_dense = terms.query_table is not None or (terms.key_table is not None and terms.is_full_table)
+    q = (terms.q if is_dense else terms.content_q).to(dtype)
+    k, v = terms.k.to(dtype), inputs.v.to(dtype)
+    relative_scores = bias_uv = dense_table = query_table = None
+    if is_dense:
+        dense_table, query_table = _dense_tables(inputs)
         bias_uv = q.new_zeros(2, *q.shape[1::2], dtype=torch.float32) if terms.biases is None else terms.biases
     elif terms.key_table is not None:
         relative_scores = terms.relative_q.to(dtype) @ terms.key_table.to(dtype).mT
-    seq_starts, seq_ends = None, None
-    if inputs.cu_seqlens is not None:
-        seq_starts, seq_ends = sequence_bounds(inputs.cu_seqlens, inputs.shape[2])
+    if query_table is not None and k.shape[1] != q.shape[1]:  # each query head adds to the gradient of its keys
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    relative_bias, max_offset = _relative_bias(inputs)
     output, lse, received, offset_sums, weight_norms = operators(
         q,
-        terms.k.to(dtype),
-        inputs.v.to(dtype),
+        k,
+        v,
         *_distance_parameters(terms),
         relative_scores,
         None if bias_uv is None else bias_uv.float(),
         dense_table,
+        query_table,
+        relative_bias,
         inputs.bias,
         None if inputs.sinks is None else inputs.sinks.float(),
         inputs.mask,
         inputs.key_padding,
         inputs.query_padding,
-        seq_starts,
-        seq_ends,
+        *sequence_bounds(inputs),
         torch.randint(2**31 - 1, (), device=inputs.v.device) if inputs.dropout > 0 else None,
         inputs.scale,
         inputs.softcap or 0.0,
@@ -127,7 +146,7 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         inputs.causal,
         *((-1, -1) if inputs.window is None else inputs.window),
         terms.rectify,
-        0 if terms.is_full_table else -terms.table_start,
+        max_offset,
         terms.value_table is not None,
         inputs.dropout,
         inputs.want_received,
@@ -143,6 +162,46 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
     )
 
 
+def _dense_tables(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
+    """Return the key table and the query table with a row for every relative position, padded, [H, N + M − 1, E].
+
+    The rows of the query table are in the order of i − j, so that it is the key table of the transposed problem.
+    """
+    terms = inputs.terms
+    _, heads, n, m = inputs.shape
+    start = 1 - n - inputs.offset  # the smallest relative position
+
+    def get_rows(table: Tensor) -> Tensor:
+        if terms.is_full_table and n + m:
+            table = table[:, start - terms.table_start :][:, : n + m - 1]
+        elif not terms.is_full_table:
+            positions = torch.arange(start, start + max(n + m - 1, 0), device=table.device)
+            table = table[:, clip_to_rows(positions, terms.table_start, table.shape[1])]
+        return table.to(inputs.out_dtype).expand(heads, -1, -1)
+
+    query_rows = None if terms.query_table is None else get_rows(terms.query_table)
+    if terms.key_table is not None:
+        key_rows = get_rows(terms.key_table)
+    else:
+        assert query_rows is not None
+        key_rows = torch.zeros_like(query_rows)
+    query_table = None if query_rows is None else transformer_xl.pad_table(query_rows.flip(1))
+    return transformer_xl.pad_table(key_rows), query_table
+
+
+def _relative_bias(inputs: AttentionInputs) -> tuple[Tensor | None, int]:
+    """Return the relative bias, [H, R], with as many relative positions before as after, and the largest of them."""
+    terms = inputs.terms
+    bias, start = terms.relative_bias, terms.table_start
+    if bias is None:
+        return None, 0 if terms.is_full_table else -start
+    max_offset = max(-start, start + bias.shape[1] - 1, 0)
+    if 2 * start + bias.shape[1] != 1:
+        positions = torch.arange(-max_offset, max_offset + 1, device=bias.device)
+        bias = bias[:, clip_to_rows(positions, start, bias.shape[1])]
+    return bias.float().expand(inputs.shape[1], -1), max_offset
+
+
 def _distance_parameters(terms: SchemeTerms) -> tuple[Tensor | None, Tensor | None]:
     """Return w and v of the learnable sigmoid, or the slopes and None, or neither."""
     if terms.slopes is not None:
@@ -152,20 +211,11 @@ def _distance_parameters(terms: SchemeTerms) -> tuple[Tensor | None, Tensor | No
     return None, None
 
 
-def sequence_bounds(cu_seqlens: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Return the start and end of each token's sequence, [length] each, from cumulative lengths."""
-    cu_seqlens = cu_seqlens.int().clamp(0, length)
-    tokens = torch.arange(length, device=cu_seqlens.device)
-    sequence = torch.searchsorted(cu_seqlens[1:].contiguous(), tokens, right=True)
-    sequence = sequence.clamp(max=len(cu_seqlens) - 2)
-    return cu_seqlens[sequence], cu_seqlens[sequence + 1]
-
-
 operators = Operators(
     "triton",
     ARGUMENTS,
-    num_tensors=16,
-    num_differentiable=10,
+    num_tensors=18,
+    num_differentiable=12,
     num_outputs=5,
     saved_outputs=(0, 1, 3, 4),
     forward=forward,

@@ -131,15 +131,20 @@ def backward(*arguments: Any) -> Sequence[Tensor | None]:
         full_d_bias = full_d_bias.new_zeros(*full_d_bias.shape[:2], plan.n, plan.m)
     is_shared_bias = full_d_bias is not None and full_d_bias.shape != (*plan.query_shape, plan.m)
     needs_delta = needs != {"v"}
-    needs_dq_kernel = bool(needs - {"k", "v", "sinks"} - ({"bias"} if is_shared_bias else set()))
+    needs_dq_kernel = bool(needs - {"k", "v", "query_table", "sinks"} - ({"bias"} if is_shared_bias else set()))
     needs_dq_kernel |= plan.sum_far_keys and "v" in needs
     needs_distance = not needs.isdisjoint(("w", "sharpness"))
     partials_shape = (2, *plan.query_shape[:2], plan.query_blocks)
     d_distance_partials = lse.new_empty(partials_shape) if needs_distance else None
+    # One row for each query block, and another one for diagonals that two tiles of a block share.
+    d_bias_partials_shape = (*partials_shape, 2 * plan.max_offset + 1)
+    d_relative_bias_partials = lse.new_zeros(d_bias_partials_shape) if "relative_bias" in needs else None
     delta = torch.empty_like(lse) if needs_delta and not plan.single_tile_backward else None
     dq = grads["q"]
     if dq is None and plan.dense_table is not None and needs_dq_kernel:  # the kernels add to it
         dq = q.new_empty_strided(*plan.output_layouts["dq"])
+    needs_key_chunks = plan.query_table is not None and not needs.isdisjoint(("k", "query_table"))
+    dk = q.new_empty_strided(*plan.output_layouts["dk"]) if needs_key_chunks and grads["k"] is None else grads["k"]
     tensors = plan.tensors(
         inputs,
         o_ptr=output,
@@ -154,8 +159,9 @@ def backward(*arguments: Any) -> Sequence[Tensor | None]:
         d_edge_sums_ptr=edge_columns(d_offset_sums) if plan.want_offset_sums else None,
         delta_ptr=delta,
         d_distance_partials_ptr=d_distance_partials,
+        d_relative_bias_partials_ptr=d_relative_bias_partials,
         dq_ptr=dq,
-        dk_ptr=grads["k"],
+        dk_ptr=dk,
         dv_ptr=grads["v"],
         d_relative_scores_ptr=grads["relative_scores"],
         d_bias_ptr=full_d_bias,
@@ -178,7 +184,9 @@ def backward(*arguments: Any) -> Sequence[Tensor | None]:
             run["dq"](tensors)
         if plan.sum_far_keys:
             run["prefix_sums"](tensors)
-        if plan.single_tile_backward or not needs.isdisjoint(("k", "v")):
+        if needs_key_chunks:
+            transformer_xl.compute_key_gradients(plan, tensors, grads["query_table"], d_lse is not None, needs)
+        elif plan.single_tile_backward or not needs.isdisjoint(("k", "v")):
             visited.set("dkv", per_key=True)
             run["dkv"](tensors)
         if is_shared_bias:
@@ -186,6 +194,8 @@ def backward(*arguments: Any) -> Sequence[Tensor | None]:
     if d_distance_partials is not None:
         grads["w"], d_sharpness = d_distance_partials.sum((1, 3)).unbind()
         grads["sharpness"] = d_sharpness if plan.has_distance else None
+    if d_relative_bias_partials is not None:
+        grads["relative_bias"] = d_relative_bias_partials.sum((0, 1, 3))
     if full_d_bias is not None and d_bias is not None and full_d_bias is not d_bias:
         d_bias.copy_(full_d_bias.sum_to_size(d_bias.shape))
     if "sinks" in needs and delta is not None:
@@ -205,7 +215,13 @@ def _split_arguments(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], froze
 
 def _reduced(plan: Plan, needs: frozenset[str]) -> dict[str, Tensor]:
     """Return the arguments whose gradients are sums of partial sums, if these are needed."""
-    tensors = {"w": plan.w, "sharpness": plan.w, "bias_uv": plan.bias_uv, "sinks": plan.sinks}
+    tensors = {
+        "w": plan.w,
+        "sharpness": plan.w,
+        "bias_uv": plan.bias_uv,
+        "relative_bias": plan.relative_bias,
+        "sinks": plan.sinks,
+    }
     return {name: x for name, x in tensors.items() if name in needs and x is not None}
 
 
@@ -240,7 +256,7 @@ def fake_backward(*arguments: Any) -> Sequence[Tensor | None]:
     if not needs.isdisjoint(("w", "sharpness")):  # both are computed
         names = ("w", "sharpness") if plan.has_distance else ("w",)
         reduced |= {name: plan.w for name in names if plan.w is not None}
-    if plan.bias_uv is not None and needs - {"k", "v", "sinks"}:
+    if plan.bias_uv is not None and needs - {"k", "v", "query_table", "sinks"}:
         reduced["bias_uv"] = plan.bias_uv
     grads |= {name: torch.empty_like(x, dtype=torch.float32) for name, x in reduced.items()}
     return list(grads.values())

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise import _compat
 from headwise.attention.triton_backend.launch import Launch, Options, Tile, kernels
 from headwise.attention.triton_backend.layouts import (
     edge_columns,
@@ -46,13 +47,15 @@ NO_LIMIT = 2**30
 #: The operators' tensor arguments, by the names of the kernels' parameters.
 TENSOR_PARAMS = (
     "q_ptr", "k_ptr", "v_ptr", "w_ptr", "sharpness_ptr", "relative_scores_ptr", "bias_uv_ptr", "dense_table_ptr",
-    "bias_ptr", "sinks_ptr", "mask_ptr", "key_padding_ptr", "query_padding_ptr", "seq_starts_ptr", "seq_ends_ptr",
-    "seed_ptr",
+    "query_table_ptr", "relative_bias_ptr", "bias_ptr", "sinks_ptr", "mask_ptr", "key_padding_ptr", "query_padding_ptr",
+    "seq_starts_ptr", "seq_ends_ptr", "seed_ptr",
 )  # fmt: skip
 #: The differentiable ones, in the order of their gradients.
-DIFFERENTIABLE = tuple(name.removesuffix("_ptr") for name in TENSOR_PARAMS[:10])
+DIFFERENTIABLE = tuple(name.removesuffix("_ptr") for name in TENSOR_PARAMS[:12])
 #: Indices of those whose rows must be contiguous.
-CONTIGUOUS_PARAMS = tuple(TENSOR_PARAMS.index(name) for name in ("q_ptr", "k_ptr", "v_ptr", "dense_table_ptr"))
+CONTIGUOUS_PARAMS = tuple(
+    TENSOR_PARAMS.index(name) for name in ("q_ptr", "k_ptr", "v_ptr", "dense_table_ptr", "query_table_ptr")
+)
 
 
 class Plan:
@@ -67,11 +70,11 @@ class Plan:
         self.non_contiguous = [
             i for i in CONTIGUOUS_PARAMS if arguments[i] is not None and not has_contiguous_rows(arguments[i])
         ]
-        q, k, v, w, sharpness, relative_scores, bias_uv, dense_table, bias, sinks, mask, *others = self.contiguous_args(
-            arguments
-        )
-        self.q, self.k, self.v, self.w, self.bias, self.sinks, self.mask = q, k, v, w, bias, sinks, mask
-        self.relative_scores, self.bias_uv, self.dense_table = relative_scores, bias_uv, dense_table
+        arguments = self.contiguous_args(arguments)
+        q, k, v, w, sharpness = arguments[:5]
+        self.q, self.k, self.v, self.w = q, k, v, w
+        self.relative_scores, self.bias_uv, self.dense_table, self.query_table, self.relative_bias = arguments[5:10]
+        self.bias, self.sinks, self.mask, *others = arguments[10:]
         self.key_padding, self.query_padding, self.seq_starts, self.seq_ends, self.seed = others[:5]
         self.scale, self.softcap, self.q_offset, self.causal, left, right, self.rectify, self.max_offset = others[5:13]
         self.want_offset_sums, self.dropout, self.want_received, self.want_weight_norms = others[13:]
@@ -83,6 +86,7 @@ class Plan:
         self.precision = torch.get_float32_matmul_precision()
         self.batch, self.heads, self.n, self.width = q.shape
         self.groups, self.m, self.value_width = v.shape[1:]
+        self.has_key_lengths = self.seq_ends is not None and self.seq_ends.shape[0] == self.n + self.m
         self.query_shape = (self.batch, self.heads, self.n)
         self._launches: dict[Any, dict[str, Launch]] = {}
 
@@ -105,7 +109,8 @@ class Plan:
     def gradients(self, q: Tensor, needs: frozenset[str]) -> dict[str, Tensor | None]:
         """Allocate the gradients that are needed, on the device of q, by the names in DIFFERENTIABLE.
 
-        Those of w, sharpness, bias_uv and sinks are None here: they are created when their partial sums are reduced.
+        Those of w, sharpness, bias_uv, relative_bias and sinks are None here: they are created when their partial sums
+        are reduced.
         """
         grads: dict[str, Tensor | None] = dict.fromkeys(DIFFERENTIABLE)
         for name in ("q", "k", "v"):
@@ -113,8 +118,9 @@ class Plan:
                 grads[name] = q.new_empty_strided(*self.output_layouts[f"d{name}"])
         if self.relative_scores is not None and "relative_scores" in needs:
             grads["relative_scores"] = q.new_zeros(self.relative_scores.shape)
-        if self.dense_table is not None and "dense_table" in needs:
-            grads["dense_table"] = q.new_empty(self.dense_table.shape)
+        for name, table in (("dense_table", self.dense_table), ("query_table", self.query_table)):
+            if table is not None and name in needs:
+                grads[name] = q.new_empty(table.shape)
         if self.bias is not None and "bias" in needs:
             grads["bias"] = q.new_zeros(self.bias.shape, dtype=self.bias.dtype)
         return grads
@@ -131,10 +137,13 @@ class Plan:
         if (relative_scores := tensors["relative_scores_ptr"]) is not None:
             tensors["relative_scores_ptr"] = relative_scores = relative_scores.contiguous()
             tensors["edge_scores_ptr"] = edge_columns(relative_scores)
-        if (dense_table := tensors["dense_table_ptr"]) is not None:
-            tensors["dense_table_ptr"] = dense_table[:, TABLE_PADDING:]
+        for name in ("dense_table_ptr", "query_table_ptr"):
+            if (table := tensors[name]) is not None:
+                tensors[name] = table[:, TABLE_PADDING:]
         if (bias_uv := tensors["bias_uv_ptr"]) is not None:
             tensors["bias_uv_ptr"] = bias_uv.contiguous()
+        if (relative_bias := tensors["relative_bias_ptr"]) is not None:
+            tensors["relative_bias_ptr"] = relative_bias.contiguous()
         if (mask := tensors["mask_ptr"]) is not None:
             tensors["mask_ptr"] = mask.view(torch.uint8)
         for name in ("key_padding_ptr", "query_padding_ptr"):
@@ -159,6 +168,7 @@ class Plan:
         num_layers: int = 1,
         per_key: bool = False,
         num_queries: int = 0,
+        num_keys: int = 0,
         has_d_lse: bool = False,
         store_d_scores: str = "",
         needs: frozenset[str] = frozenset(),
@@ -176,6 +186,7 @@ class Plan:
             num_layers: number of layers in the grid.
             per_key: whether blocks are blocks of keys, not of queries.
             num_queries: number of queries, if the launch covers only a chunk of them.
+            num_keys: number of keys, if the launch covers only a chunk of them.
             has_d_lse: whether lse has a gradient.
             store_d_scores: which gradient of each pair's score is stored; see `Options`.
             needs: the differentiable arguments whose gradients are needed.
@@ -194,6 +205,7 @@ class Plan:
             **tensor_strides("relative_q", "bhn", None),
             "stride_v_dot_table_h": 0 if self.dense_table is None else self.table_rows + 2 * TABLE_PADDING,
             **self.table_strides,
+            **self.query_table_strides,
             **tensor_strides("mask", "bhnm", None if self.mask is None else self.mask.expand(pairs)),
             **tensor_strides("bias", "bhnm", None if self.bias is None else self.bias.expand(pairs)),
             "H": self.heads,
@@ -215,7 +227,7 @@ class Plan:
             **arguments,
         }
         query_blocks = num_blocks(num_queries or self.n, tile.block_n)
-        key_blocks = num_blocks(self.m, tile.block_m)
+        key_blocks = num_blocks(num_keys or self.m, tile.block_m)
         blocks = 1 if "blocks" in arguments else key_blocks if per_key else query_blocks
         grid = (blocks, heads, key_blocks if tile_name == "dbias" else self.batch * num_layers)
         return Launch(kernels()[kernel], grid, tile, all_arguments)
@@ -258,6 +270,10 @@ class Plan:
     def table_strides(self) -> dict[str, Any]:
         return tensor_strides("dense_table", "hr", self.dense_table)
 
+    @cached_property
+    def query_table_strides(self) -> dict[str, Any]:
+        return tensor_strides("query_table", "hr", self.query_table)
+
     def tile(self, name: str) -> Tile:
         """Return the tile of a kernel, without software pipelining if shared memory is too small for it.
 
@@ -265,6 +281,8 @@ class Plan:
             name: the kernel: "fwd", "dq", "dkv", "dbias", "received" (forward and backward), or "dense_table".
         """
         tile = self._fastest_tile(name)
+        if self.query_table is not None:
+            return replace(tile, num_stages=1)
         needs_large_smem = self.dense_table is not None or self._max_block_width > 64
         return replace(tile, num_stages=1) if needs_large_smem and not self.has_large_smem else tile
 
@@ -275,6 +293,12 @@ class Plan:
             return True
         properties = torch.cuda.get_device_properties(self.device)
         return bool(getattr(properties, "shared_memory_per_block_optin", 0) >= 160 * 1024)
+
+    @cached_property
+    def is_fast(self) -> bool:
+        """Whether kernels use inline assembly for NVIDIA GPUs."""
+        is_nvidia = self.device.type == "cuda" and torch.version.hip is None
+        return is_nvidia and (self.dense_table is None or _compat.reserved_shared_memory.works(self.device))
 
     @property
     def _max_block_width(self) -> int:
@@ -288,7 +312,7 @@ class Plan:
             is_float32=self.q.dtype == torch.float32,
             is_single_tile=self.fits(Tile(64, 64)),
             has_dense_table=self.dense_table is not None,
-            has_position_terms=self.has_distance or self.relative_scores is not None or self.want_offset_sums,
+            has_position_terms=self.has_distance or self.has_clipped_table,
             has_dropout=self.seed is not None,
             want_received=self.want_received,
         )
@@ -301,10 +325,15 @@ class Plan:
         same_width = power_of_two(self.width) == power_of_two(self.value_width)
         return same_width and self.n <= tile.block_n and self.m <= tile.block_m
 
+    @property
+    def has_clipped_table(self) -> bool:
+        """Whether far keys share a row of a clipped table of keys, values or biases."""
+        return self.relative_scores is not None or self.relative_bias is not None or self.want_offset_sums
+
     @cached_property
     def single_tile_backward(self) -> bool:
         """Whether bwd_dkv_kernel computes all gradients, because one of its tiles holds all queries and keys."""
-        has_table = self.relative_scores is not None or self.dense_table is not None or self.want_offset_sums
+        has_table = self.has_clipped_table or self.dense_table is not None
         return self.fits(self.tile("dkv")) and not has_table and self.bias is None and self.sinks is None
 
     @property
@@ -334,14 +363,13 @@ class Plan:
         store_d_scores: str = "",
         needs: frozenset[str] = frozenset(),
     ) -> Options:
-        clipped_table = self.relative_scores is not None or self.want_offset_sums
         single_tile = self.fits(tile)
-        one_region = self.has_distance and self.is_short
+        one_region = (self.has_distance and self.is_short) or self.has_key_lengths
         if single_tile or one_region:
             regions = DIAGONAL
         elif self.has_distance:
             regions = FAR_BEFORE | BEFORE | DIAGONAL | (0 if self.causal else AFTER | FAR_AFTER)
-        elif clipped_table:
+        elif self.has_clipped_table:
             regions = FAR_BEFORE | DIAGONAL | (0 if self.causal else FAR_AFTER)
         else:
             regions = FAR_BEFORE | (DIAGONAL if self.causal else 0)
@@ -364,8 +392,10 @@ class Plan:
             sum_far_keys=self.sum_far_keys,
             relative_scores=self.relative_scores is not None,
             offset_sums=self.want_offset_sums,
-            clipped_table=clipped_table,
+            relative_bias=self.relative_bias is not None,
+            clipped_table=self.has_clipped_table,
             relative_shift=self.dense_table is not None,
+            query_table=self.query_table is not None,
             window=self.has_window,
             softcap=self.softcap > 0.0,
             sinks=self.sinks is not None,
@@ -376,17 +406,19 @@ class Plan:
             bias=self.bias is not None,
             store_d_scores=store_d_scores,
             cu_seqlens=self.seq_starts is not None,
+            cu_seqlens_k=self.has_key_lengths,
             dropout=self.seed is not None,
             received=self.want_received,
             weight_norms=self.want_weight_norms,
             has_d_lse=has_d_lse,
             even_m=self.m % tile.block_m == 0,
             needs_dq="q" in needs or self.dense_table is not None,
-            needs_dk="k" in needs,
+            needs_dk=not needs.isdisjoint(("k", "query_table")),
             needs_dv="v" in needs,
             needs_distance=not needs.isdisjoint(("w", "sharpness")),
             needs_relative="relative_scores" in needs,
-            fast=self.device.type == "cuda" and torch.version.hip is None,
+            needs_relative_bias="relative_bias" in needs,
+            fast=self.is_fast,
             precision="tf32" if tf32 else "ieee",
         )
 
@@ -404,7 +436,8 @@ def get_plan(*arguments: Any) -> Plan:
         if len(_plan_cache) >= MAX_CACHED_PLANS:
             _plan_cache.clear()
         plan = Plan(*[None if x is None else to_meta(x) for x in tensors], *scalars, device=device)
-        if plan.dense_table is not None and plan.dense_table.shape[1] != (rows := plan.table_rows + 2 * TABLE_PADDING):
+        rows = plan.table_rows + 2 * TABLE_PADDING
+        if any(table is not None and table.shape[1] != rows for table in (plan.dense_table, plan.query_table)):
             raise ValueError(f"table must have {rows} rows, including {TABLE_PADDING} of padding on either side")
         _plan_cache[key] = plan
     return plan

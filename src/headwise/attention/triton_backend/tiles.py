@@ -12,12 +12,12 @@ Scores and log-sum-exps are in base 2. Four techniques keep the learnable distan
 - If that constant is 0, all far keys score 0, and their values enter as one prefix sum. The cost of such a head grows
   with its neighborhood, not with N².
 
-Clipped tables of relative positions have one score per query for all keys of a far tile, which is added to the query's
-log-sum-exp. Only tiles near the diagonal look up one score per pair.
+Clipped tables of relative positions, and biases, have one score per query for all keys of a far tile, which is added to
+the query's log-sum-exp. Only tiles near the diagonal look up one score per pair.
 
 Legend: B batch, H query heads, G key heads, N queries, M keys, E width of queries and keys, D width of values,
-R = 2 · max_offset + 1 rows of a clipped table. Query i has position q_offset + i. A tile is [BLOCK_N, BLOCK_M] in
-kernels that loop over keys and [BLOCK_M, BLOCK_N] in kernels that loop over queries. The functions below work with both
+R = 2 · max_offset + 1 rows of a clipped table. Query i has position q_offset + i (`sequence_tiles.py` has an exception).
+A tile is [BLOCK_N, BLOCK_M] in kernels that loop over keys and [BLOCK_M, BLOCK_N] in kernels that loop over queries. The functions below work with both
 by broadcasting: i and tile_i (the index within the tile) are [BLOCK_N, 1] or [1, BLOCK_N], j and tile_j [1, BLOCK_M] or
 [BLOCK_M, 1]. x is q · k plus relative scores, s the score, p the weight.
 """
@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
+
+from headwise.attention.triton_backend.sequence_tiles import is_same_sequence, position_range, query_range
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -62,13 +64,15 @@ class MaskAndBias(NamedTuple):
     bias_ptr: Any  # [N, M]
     stride_bias_n: Any
     stride_bias_m: Any
-    seq_starts_ptr: Any  # [N]
-    seq_ends_ptr: Any  # [N]
+    seq_starts_ptr: Any  # [N], or with cu_seqlens_k [N + N + M], see `sequence_tiles.py`
+    seq_ends_ptr: Any  # [N], or [N + M]
     visited_ptr: Any  # [blocks, 2 · tiles + 1], see `visited_tiles` in operator.py
     window_left: Any  # numbers of positions
     window_right: Any
     softcap: Any  # in base 2
     slope: Any  # in base 2
+    relative_bias_ptr: Any  # [R]
+    max_offset: Any
 
 
 @triton.jit
@@ -111,7 +115,7 @@ def load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT: tl.constex
         shift, start = tl.where(is_shifted, v, 0.0), tl.where(is_shifted, c, a)
         return HeadParams(w, shift, start, c, a, far_factor, far_distance, is_steep, has_large_scores)
     # A softcap is not linear: all scores with a clipped table are then looked up pair by pair.
-    far_distance = 1 << 30 if OPT.softcap and OPT.relative_scores else max_offset
+    far_distance = 1 << 30 if OPT.softcap and (OPT.relative_scores or OPT.relative_bias) else max_offset
     return HeadParams(0.0, 0.0, 0.0, 0.0, 0.0, scale * LOG2E, far_distance, False, False)
 
 
@@ -189,6 +193,9 @@ def compute_scores(x, f, i, j, n, m, q_offset, mods, REGION: tl.constexpr, OPT: 
     cap_derivative = 1.0
     if OPT.slopes:
         s += mods.slope * tl.abs(j - i - q_offset).to(tl.float32)
+    if OPT.relative_bias and REGION == DIAGONAL:
+        row = tl.minimum(tl.maximum(j - i - q_offset, -mods.max_offset), mods.max_offset) + mods.max_offset
+        s += tl.load(mods.relative_bias_ptr + row) * LOG2E
     if OPT.softcap:
         t = tanh(s / mods.softcap)
         cap_derivative = 1.0 - t * t
@@ -212,8 +219,7 @@ def compute_scores(x, f, i, j, n, m, q_offset, mods, REGION: tl.constexpr, OPT: 
         allowed = tl.load(mods.mask_ptr + i * mods.stride_mask_n + j * mods.stride_mask_m, mask=inside, other=0)
         s = tl.where(allowed != 0, s, float("-inf"))
     if OPT.cu_seqlens:
-        query_seq = tl.load(mods.seq_starts_ptr + i, mask=i < n, other=-1)
-        s = tl.where(query_seq == tl.load(mods.seq_starts_ptr + j, mask=j < m, other=-2), s, float("-inf"))
+        s = tl.where(is_same_sequence(i, j, n, m, mods, OPT), s, float("-inf"))
     return s, cap_derivative
 
 
@@ -266,8 +272,9 @@ def key_block_range(block_start, n, m, q_offset, head, mods, REGION: tl.constexp
     With OPT.skip_tiles it is a range of indices of visited key blocks.
     """
     blocks = tl.cdiv(m, OPT.block_m)
-    low = q_offset + block_start
-    high = q_offset + block_start + OPT.block_n - 1
+    low, high = q_offset + block_start, q_offset + block_start + OPT.block_n - 1
+    if OPT.cu_seqlens_k:
+        low, high = position_range(block_start, n, mods, OPT)
     before_end = blocks
     diagonal_end = blocks
     if OPT.distance or OPT.clipped_table or OPT.causal:
@@ -321,8 +328,9 @@ def query_block_range(block_start, n, m, q_offset, head, mods, REGION: tl.conste
     With OPT.skip_tiles it is a range of indices of visited query blocks.
     """
     blocks = tl.cdiv(n, OPT.block_n)
-    low = block_start - q_offset
-    high = block_start + OPT.block_m - 1 - q_offset
+    low, high = block_start - q_offset, block_start + OPT.block_m - 1 - q_offset
+    if OPT.cu_seqlens_k:
+        query_start, query_end, low, high = query_range(block_start, n, m, mods, OPT)
     after_end = 0
     diagonal_end = 0
     if OPT.distance or OPT.clipped_table or OPT.causal:
@@ -356,7 +364,9 @@ def query_block_range(block_start, n, m, q_offset, head, mods, REGION: tl.conste
         lo, hi = far_after_end, after_end
     else:
         lo, hi = 0, 0 if OPT.causal else far_after_end
-    if OPT.cu_seqlens:
+    if OPT.cu_seqlens_k:
+        lo, hi = tl.maximum(lo, query_start // OPT.block_n), tl.minimum(hi, tl.cdiv(query_end, OPT.block_n))
+    elif OPT.cu_seqlens:
         lo = tl.maximum(lo, tl.load(mods.seq_starts_ptr + block_start) // OPT.block_n)
         last_seq_end = tl.load(mods.seq_ends_ptr + tl.minimum(block_start + OPT.block_m, m) - 1)
         hi = tl.minimum(hi, tl.cdiv(last_seq_end, OPT.block_n))

@@ -106,7 +106,8 @@ def compute_gradients(
             for part in [dz] if plan.causal else [dz[..., :chunk_size], dz[..., m:]]:
                 part.zero_()
             tensors["relative_q_ptr"] = relative_q = table.new_empty(batch, heads, chunk_size, plan.width)
-        columns = visited_columns(plan, chunk_start, chunk_size, dz.shape[3])
+        window = (plan.window_left, plan.window_right) if plan.has_window else None
+        columns = visited_columns(window, chunk_start + plan.q_offset, chunk_size, dz.shape[3])
         if plan.seq_starts is not None or (plan.has_window and d_bias is not None):
             dz.zero_()  # a chunk does not have the keys of the previous one
         elif plan.has_window:
@@ -129,13 +130,58 @@ def compute_gradients(
     return torch.stack([partial.sum((0, 2)) for partial in partials])
 
 
-def visited_columns(plan: Plan, chunk_start: int, chunk_size: int, width: int) -> tuple[int, int]:
-    """Return the range of columns of dz that have pairs inside the window, in whole tiles."""
-    if not plan.has_window:
+def compute_key_gradients(
+    plan: Plan, tensors: dict[str, Any], d_table: Tensor | None, has_d_lse: bool, needs: frozenset[str]
+) -> None:
+    """Run bwd_dkv_kernel and bwd_dense_table_kernel for each chunk of keys, if there is a query table.
+
+    It is the table of the transposed problem, in which queries and keys are exchanged. Fills the gradients of the keys
+    and values, and of the query table if it is given.
+    """
+    batch, heads, n, m = plan.batch, plan.heads, plan.n, plan.m
+    max_chunk_size = max(min(MAX_CHUNK_PAIRS // (batch * heads * n), n) // 64 * 64, 64)
+    k: Tensor = tensors["k_ptr"]
+    table_shape = (heads, plan.table_rows + 2 * TABLE_PADDING, plan.width)
+    d_table_fp32 = k.new_zeros(table_shape if d_table is not None else (1, 1, 1), dtype=torch.float32)
+    blocks = -(-m // plan.tile("dense_table").block_n)
+    table_tensors = {
+        **tensors,
+        "dense_table_ptr": tensors["query_table_ptr"],
+        "dq_ptr": tensors["dk_ptr"],
+        "d_table_ptr": d_table_fp32[:, TABLE_PADDING:],
+        "d_bias_v_partials_ptr": d_table_fp32.new_empty(batch, heads, blocks, plan.width),  # not used: there is no bias
+    }
+    for chunk_start in range(0, m, max_chunk_size):
+        chunk_size = min(max_chunk_size, m - chunk_start)
+        width = -(-(chunk_size + n) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
+        dz = k.new_zeros(heads, batch, chunk_size, width)
+        chunk_k = k[:, :, chunk_start : chunk_start + chunk_size]
+        run = plan.launches(
+            _key_chunk_launches, dz, d_table_fp32, chunk_k, tensors["do_ptr"], chunk_start, has_d_lse, needs,
+            d_table is not None,
+        )  # fmt: skip
+        run["dkv"]({**tensors, "d_scores_ptr": view_by_pair(dz, n)})
+        run["dense_table"]({**table_tensors, "dz_ptr": dz, "relative_q_ptr": chunk_k})
+    if d_table is not None:
+        torch.mul(d_table_fp32, plan.scale, out=d_table)
+
+
+def visited_columns(
+    window: tuple[int, int] | None, first_position: int, chunk_size: int, width: int
+) -> tuple[int, int]:
+    """Return the range of columns of dz that have pairs inside the window, in whole tiles.
+
+    Args:
+        window: the numbers of columns before and after the one of relative position 0 that have pairs.
+        first_position: position of the chunk's first row.
+        chunk_size: number of rows.
+        width: number of columns.
+    """
+    if window is None:
         return 0, width
-    zero = chunk_start + plan.q_offset + chunk_size - 1  # the column of relative position 0
-    start = max(zero - plan.window_left, 0) // DZ_WIDTH_MULTIPLE * DZ_WIDTH_MULTIPLE
-    end = -(-(zero + plan.window_right + 1) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
+    zero = first_position + chunk_size - 1  # the column of relative position 0
+    start = max(zero - window[0], 0) // DZ_WIDTH_MULTIPLE * DZ_WIDTH_MULTIPLE
+    end = -(-(zero + window[1] + 1) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
     return min(start, width), max(min(end, width), 0)
 
 
@@ -157,7 +203,7 @@ def _chunk_launches(
     has_d_lse: bool,
     needs_table: bool,
 ) -> dict[str, Launch]:
-    heads, batch, chunk_size, width = dz.shape
+    heads, _, chunk_size, _ = dz.shape
     relative_q_strides = tensor_strides("relative_q", "bhn", relative_q)
     dq_launch, dq_after_softcap_launch = [
         plan.launch(
@@ -174,26 +220,99 @@ def _chunk_launches(
         )
         for place in ("before-softcap", "after-softcap")
     ]
+    launch = _dense_table_launch(
+        plan,
+        dz,
+        d_table,
+        relative_q,
+        chunk_start,
+        columns,
+        needs_table,
+        table_strides=plan.table_strides,
+        dq_strides=plan.output_layouts["dq"][1],
+        n=plan.n,
+        m=plan.m,
+    )
+    return {"dq": dq_launch, "dq_after_softcap": dq_after_softcap_launch, "dense_table": launch}
+
+
+def _key_chunk_launches(
+    plan: Plan,
+    dz: Tensor,
+    d_table: Tensor,
+    chunk_k: Tensor,
+    do: Tensor,
+    chunk_start: int,
+    has_d_lse: bool,
+    needs: frozenset[str],
+    needs_table: bool,
+) -> dict[str, Launch]:
+    heads, _, chunk_size, width = dz.shape
+    dkv_launch = plan.launch(
+        "bwd_dkv_kernel",
+        "dkv",
+        heads,
+        per_key=True,
+        num_keys=chunk_size,
+        has_d_lse=has_d_lse,
+        store_d_scores="before-softcap",
+        needs=needs,
+        chunk_start=chunk_start,
+        **tensor_strides("do", "bhn", do),
+        **tensor_strides("d_scores", "bhn", view_by_pair(dz, plan.n)),
+    )
+    window = (plan.window_right, plan.window_left) if plan.has_window else None
+    launch = _dense_table_launch(
+        plan,
+        dz,
+        d_table,
+        chunk_k,
+        chunk_start,
+        visited_columns(window, chunk_start - plan.q_offset, chunk_size, width),
+        needs_table,
+        table_strides=named_strides("dense_table", "hr", list(plan.query_table_strides.values())),
+        dq_strides=plan.output_layouts["dk"][1],
+        n=plan.m,
+        m=plan.n,
+    )
+    return {"dkv": dkv_launch, "dense_table": launch}
+
+
+def _dense_table_launch(
+    plan: Plan,
+    dz: Tensor,
+    d_table: Tensor,
+    relative_q: Tensor,
+    chunk_start: int,
+    columns: tuple[int, int],
+    needs_table: bool,
+    *,
+    table_strides: dict[str, Any],
+    dq_strides: tuple[int, ...],
+    n: int,
+    m: int,
+) -> Launch:
+    """Build the launch of bwd_dense_table_kernel for a chunk of n queries, or of n keys and the query table."""
+    heads, batch, chunk_size, width = dz.shape
     tile = plan.tile("dense_table")
     arguments: dict[str, Any] = {
         **tensor_strides("dz", "hbn", dz),
-        **plan.table_strides,
+        **table_strides,
         **tensor_strides("d_table", "hr", d_table),
-        **relative_q_strides,
-        **named_strides("dq", "bhn", plan.output_layouts["dq"][1]),
+        **tensor_strides("relative_q", "bhn", relative_q),
+        **named_strides("dq", "bhn", dq_strides),
         "B": batch,
         "chunk_start": chunk_start,
         "chunk_size": chunk_size,
         "column_start": columns[0],
         "column_end": columns[1],
-        "first_row": plan.n - chunk_start - chunk_size,  # of the table, for dz's first column
+        "first_row": n - chunk_start - chunk_size,  # of the table, for dz's first column
         "num_rows": plan.table_rows,
-        "n": plan.n,
-        "m": plan.m,
+        "n": n,
+        "m": m,
         "scale": plan.scale,
         "OPT": plan.options(tile),
     }
     table_blocks = width // tile.block_m if needs_table else 0
     grid = (batch * -(-chunk_size // tile.block_n) + table_blocks, heads, 1)
-    dense_table_launch = Launch(kernels()["bwd_dense_table_kernel"], grid, tile, arguments)
-    return {"dq": dq_launch, "dq_after_softcap": dq_after_softcap_launch, "dense_table": dense_table_launch}
+    return Launch(kernels()["bwd_dense_table_kernel"], grid, tile, arguments)

@@ -186,7 +186,7 @@ def shifted_scores_of_keys(shift, lower, step, tile_i, tile_j, OPT: tl.constexpr
 
 
 @triton.jit
-def shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT: tl.constexpr):
+def shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT: tl.constexpr, HAS_BIAS: tl.constexpr = True):
     """Return a key block's relative scores with a query block, [T, T] with keys first; includes v · table."""
     T: tl.constexpr = OPT.block_n
     q = tl.trans(q)
@@ -195,9 +195,10 @@ def shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT: tl.constexpr)
     lower = tl.dot(lower_rows, q, input_precision=OPT.precision)
     upper_rows = load_table_rows(shift.table_ptr, shift.stride_table_r, first_row, OPT)
     upper = tl.dot(upper_rows, q, input_precision=OPT.precision)
-    v_dot_table_ptrs = shift.v_dot_table_ptr + (first_row + tl.arange(0, T))
-    lower += tl.load(v_dot_table_ptrs - T)[:, None]
-    upper += tl.load(v_dot_table_ptrs)[:, None]
+    if HAS_BIAS:
+        v_dot_table_ptrs = shift.v_dot_table_ptr + (first_row + tl.arange(0, T))
+        lower += tl.load(v_dot_table_ptrs - T)[:, None]
+        upper += tl.load(v_dot_table_ptrs)[:, None]
     if OPT.fast:
         BYTES: tl.constexpr = q.dtype.primitive_bitwidth // 8
         PITCH: tl.constexpr = (T + 8) * BYTES
@@ -210,6 +211,26 @@ def shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT: tl.constexpr)
     else:
         z = tl.where(tile_j + tile_i + 1 < T, upper, lower).to(q.dtype)
         scores = tl.gather(z, (tile_j - tile_i - 1) & (T - 1), 0).to(tl.float32)
+    return scores
+
+
+# A query table is multiplied with keys, and its rows are in the order of i − j. Its scores are the relative scores of
+# the transposed problem, so the functions above compute them with queries and keys exchanged.
+
+
+@triton.jit
+def query_table_scores_of_keys(table_ptr, stride, smem, k, block_start, m, step, tile_i, tile_j, OPT: tl.constexpr):
+    """Return the scores of a key block with the query table, [T, T], for the query block at block_start."""
+    shift = KeyBlockShift(table_ptr, stride, 0, m + block_start, smem)
+    return shifted_scores_of_queries(shift, k, step, tile_j, tile_i, OPT, HAS_BIAS=False)
+
+
+@triton.jit
+def query_table_scores_of_queries(table_ptr, stride, smem, k, block_start, m, step, tile_i, tile_j, OPT: tl.constexpr):
+    """Return the scores of the key block at block_start with the query table, [T, T] with keys first."""
+    shift = QueryBlockShift(k, table_ptr, stride, m - block_start, smem)
+    lower = table_product(shift, step - 1, OPT)
+    scores, _ = shifted_scores_of_keys(shift, lower, step, tile_j, tile_i, OPT)
     return scores
 
 

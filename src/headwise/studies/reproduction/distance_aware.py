@@ -1,9 +1,11 @@
 """Studies of the DA-Transformer paper: tables 3 to 5, figures 3 to 5. Figures 1, 2, 6, 7 and 8 show heads."""
 
-from headwise.studies import methods
 from headwise.studies.reproduction import InspectionFigure, Overrides, StudySpec
 
-SCHEMES: dict[str, Overrides] = {name: {"model": name} for name in methods.SCHEMES}
+#: The paper's schemes, and the control without positions.
+SCHEMES: dict[str, Overrides] = {
+    name: {"model": name} for name in ("none", "plain", "rpr", "transformer-xl", "tener", "distance-aware")
+}
 MAPPINGS = ("clip", "linear", "exponent", "sigmoid")
 ADJUSTMENTS = ("early-add", "late-multiply", "late-add")
 

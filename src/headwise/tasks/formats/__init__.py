@@ -12,6 +12,7 @@ from headwise.files import check_regular, read_lines
 from headwise.tasks.formats.batch import (
     BATCH_ROWS,
     Batch,
+    FilePart,
     NumberedRows,
     batch_rows,
     chunk_rows,
@@ -30,6 +31,7 @@ __all__ = [
     "EXTENSIONS",
     "WRITABLE_EXTENSIONS",
     "Batch",
+    "FilePart",
     "NumberedRows",
     "batch_rows",
     "chunk_rows",
@@ -56,6 +58,7 @@ def read_batches(
     header: Sequence[str] | None = None,
     *,
     delimiter: str | None = None,
+    part: FilePart | None = None,
 ) -> Iterator[Batch]:
     """Read the rows of a file in order.
 
@@ -64,6 +67,7 @@ def read_batches(
         columns: The columns to read; all by default.
         header: The column names of a CSV or TSV file without a header line.
         delimiter: The delimiter of a CSV or TSV file; by default it is recognized.
+        part: The rows to read, see `parts.plan_parts`; all by default.
 
     Raises:
         UserError: The file does not exist, its format is unknown, or it is invalid.
@@ -77,11 +81,11 @@ def read_batches(
             parse = partial(
                 parse_delimited, columns=columns, header=header, delimiter=delimiter, is_tsv=extension == ".tsv"
             )
-            return batch_rows(path, parse)
+            return batch_rows(path, parse, part)
         case ".jsonl" | ".ndjson" | ".json":
-            return batch_rows(path, partial(parse_json_lines, columns=columns))
+            return batch_rows(path, partial(parse_json_lines, columns=columns), part)
         case ".parquet":
-            return read_parquet(path, columns)
+            return read_parquet(path, columns, part)
         case ".xlsx":
             return read_excel(path, columns)
     reason = f"unknown format {extension!r}" if extension else "no file extension"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,20 +48,57 @@ def format_location(path: Path, line: int) -> str:
     return f"{path}, {'line' if has_lines else 'row'} {line}"
 
 
+@dataclass(frozen=True)
+class FilePart:
+    """Consecutive rows of a file, which can be read without the rows before them.
+
+    Args:
+        path: The file.
+        first_row: The index of the first row, from 0.
+        num_rows: The number of rows.
+        offset: Of a text file, the position in bytes at which the first row starts, or blank lines before it.
+        line: Of a text file, the number of lines before that position.
+        row_groups: Of a Parquet file, the first row group and the one after the last.
+        skipped_rows: Of a Parquet file, the number of rows before the first one in its row group.
+        copy: A decompressed copy of the file.
+    """
+
+    path: Path
+    first_row: int
+    num_rows: int
+    offset: int = 0
+    line: int = 0
+    row_groups: tuple[int, int] | None = None
+    skipped_rows: int = 0
+    copy: Path | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}, rows {self.first_row + 1:,} to {self.first_row + self.num_rows:,}"
+
+
 #: Rows of a text file: the first line of each, and its values.
 NumberedRows = Iterator[tuple[int, Sequence[Any]]]
 
 
-def batch_rows(path: Path, parse: Callable[[LineReader], tuple[Sequence[str] | None, NumberedRows]]) -> Iterator[Batch]:
+#: Returns column names and rows with values in that order, or None and rows that are dictionaries.
+Parse = Callable[[LineReader], tuple[Sequence[str] | None, NumberedRows]]
+
+
+def batch_rows(path: Path, parse: Parse, part: FilePart | None = None) -> Iterator[Batch]:
     """Group the rows of a text file into batches.
 
     Args:
         path: The file.
-        parse: Returns the column names and the rows with values in that order, or None and rows that are dictionaries.
+        parse: Its parser.
+        part: The rows to read; all by default.
     """
-    lines = LineReader(path)
+    lines = LineReader(path, copy=None if part is None else part.copy)
     names, rows = parse(lines)
     start = 0
+    if part is not None:
+        start, rows = part.first_row, islice(rows, part.num_rows)
+        if part.offset:
+            lines.seek(part.offset, part.line)
     for chunk in chunk_rows(rows, lambda: lines.num_bytes):
         line_numbers, values = zip(*chunk, strict=True)
         columns = dict(zip(names, zip(*values, strict=True), strict=True)) if names is not None else to_columns(values)

@@ -16,16 +16,23 @@ import pyarrow.parquet as pq
 from headwise.errors import UserError
 from headwise.files import LINE_LIMIT_VARIABLE, MAX_COMPRESSION_RATIO, MAX_RATIO_FREE_BYTES, is_gzip, max_line_bytes
 from headwise.tasks.formats import batch as batches
-from headwise.tasks.formats.batch import Batch, check_distinct, column_index
+from headwise.tasks.formats.batch import Batch, FilePart, check_distinct, column_index
 
 
-def read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Batch]:
+def read_parquet(path: Path, columns: Sequence[str] | None, part: FilePart | None = None) -> Iterator[Batch]:
     """Read the rows of a Parquet file. A gzipped file is decompressed to a temporary file first.
+
+    Args:
+        path: The file.
+        columns: The columns to read; all by default.
+        part: The rows to read, of consecutive row groups; all by default.
 
     Raises:
         UserError: The file is invalid, or a value is too long or cannot be read.
     """
-    if is_gzip(path):
+    if part is not None:
+        yield from read_decompressed(part.copy or path, path, columns, part)
+    elif is_gzip(path):
         with tempfile.TemporaryDirectory() as directory:
             decompressed = Path(directory, "rows.parquet")
             gunzip(path, decompressed)
@@ -34,13 +41,16 @@ def read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Batch]:
         yield from read_decompressed(path, path, columns)
 
 
-def read_decompressed(file_path: Path, path: Path, columns: Sequence[str] | None) -> Iterator[Batch]:
+def read_decompressed(
+    file_path: Path, path: Path, columns: Sequence[str] | None, part: FilePart | None = None
+) -> Iterator[Batch]:
     """Read the rows of a Parquet file.
 
     Args:
         file_path: The file.
         path: Its name in messages.
         columns: The columns to read; all by default.
+        part: The rows to read; all by default.
     """
     try:
         schema = pq.read_schema(file_path, memory_map=True)
@@ -51,9 +61,9 @@ def read_decompressed(file_path: Path, path: Path, columns: Sequence[str] | None
         with pq.ParquetFile(file_path, memory_map=True, read_dictionary=texts) as file:
             names = list(columns or schema.names)
             check_compression(path, file.metadata, file_path.stat().st_size)
-            start = 0
-            for part in file.iter_batches(batches.BATCH_ROWS, columns=names):
-                for piece in split_by_size(path, part, start):
+            start = 0 if part is None else part.first_row
+            for record_batch in read_record_batches(file, names, part):
+                for piece in split_by_size(path, record_batch, start):
                     rows = range(start, start + piece.num_rows)
                     values = {name: to_values(path, start, name, piece.column(name)) for name in piece.schema.names}
                     yield Batch(path, rows, range(start + 1, start + 1 + piece.num_rows), values)
@@ -61,6 +71,22 @@ def read_decompressed(file_path: Path, path: Path, columns: Sequence[str] | None
     except (pa.ArrowException, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path}: invalid Parquet file ({reason})") from None
+
+
+def read_record_batches(file: pq.ParquetFile, names: list[str], part: FilePart | None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file, or of a part of it, in batches."""
+    if part is None or part.row_groups is None:
+        yield from file.iter_batches(batches.BATCH_ROWS, columns=names)
+        return
+    num_skipped, num_missing = part.skipped_rows, part.num_rows
+    for record_batch in file.iter_batches(batches.BATCH_ROWS, row_groups=range(*part.row_groups), columns=names):
+        rows = record_batch.slice(num_skipped, num_missing)
+        num_skipped = max(num_skipped - record_batch.num_rows, 0)
+        num_missing -= rows.num_rows
+        if rows.num_rows:
+            yield rows
+        if not num_missing:
+            return
 
 
 def is_text(arrow_type: pa.DataType) -> bool:

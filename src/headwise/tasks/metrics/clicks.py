@@ -71,6 +71,22 @@ class ClickMetrics:
             self.impression_counts["only_clicks"] += int(((num_clicks == sizes) & (num_clicks > 0)).sum())
             self.impression_counts["only_non_clicks"] += int((num_clicks == 0).sum())
 
+    def to_array(self) -> Any:
+        """Return all sums as an array. The sum of such arrays belongs to the impressions of all of them."""
+        return np.array([x for sums in self._sums() for x in sums.values()], dtype=np.float64)
+
+    @classmethod
+    def from_array(cls, array: Any) -> "ClickMetrics":
+        """Return the metrics with the sums that `to_array` returned."""
+        totals, values = cls(), iter(np.asarray(array).tolist())
+        for sums in totals._sums():
+            for name, zero in sums.items():
+                sums[name] = type(zero)(next(values))
+        return totals
+
+    def _sums(self) -> tuple[dict[str, Any], ...]:
+        return self.sums, self.squared_sums, self.counts, self.impression_counts
+
     def compute(self) -> dict[str, float]:
         """Return the metrics of all impressions that were added."""
         means = {name: self.sums[name] / count if (count := self.counts[name]) else np.nan for name in METRICS}

@@ -1,7 +1,7 @@
 """Impressions of a click log: the user's earlier clicks, the candidates, and the clicks on them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,22 +45,35 @@ class Split:
     Args:
         rows: The columns impression (the id), user, time, history, candidates and clicked, and their locations.
         labelled: Whether the log contains the clicks.
+        start: The first impression.
+        stop: The impression after the last; None for the end of the log.
     """
 
     rows: Rows
     labelled: bool
+    start: int = 0
+    stop: int | None = None
 
     def __len__(self) -> int:
-        return len(self.rows.data)
+        return (len(self.rows.data) if self.stop is None else self.stop) - self.start
+
+    def slice(self, start: int, stop: int) -> "Split":
+        """Return the impressions from `start` to `stop`, without copies."""
+        return replace(self, start=self.start + start, stop=self.start + stop)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return a column in the batches of `parts`."""
+        return self.rows.column(name).slice(self.start, len(self))
 
     def parts(self) -> Iterator[Impressions]:
         """Iterate over all impressions in order, in batches and without copies."""
         names = self.list_names
-        for chunks in zip(*(self.rows.column(name).chunks for name in names), strict=True):
+        for chunks in zip(*(self.column(name).chunks for name in names), strict=True):
             yield self.to_impressions(dict(zip(names, map(flatten_lists, chunks), strict=True)))
 
     def take(self, rows: Any) -> Impressions:
         """Return the impressions of these rows, in their order; other rows are not read."""
+        rows = np.asarray(rows) + self.start
         return self.to_impressions({name: column.take(rows) for name, column in self.list_columns.items()})
 
     def to_impressions(self, columns: Mapping[str, tuple[Any, Any]]) -> Impressions:

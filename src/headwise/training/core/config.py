@@ -32,7 +32,7 @@ class RunConfig:
     """The data: a file, a directory or hub:OWNER/NAME."""
     model: str = "distance-aware"
     """A Hugging Face encoder (name or directory) to fine-tune, or the scheme of a model to train from scratch: none,
-    plain, rpr, transformer-xl, tener, distance-aware."""
+    plain, rpr, transformer-xl, tener, distance-aware, alibi, rotary, t5-bias, disentangled."""
     epochs: float | None = None
     """Number of training epochs; the default depends on the task."""
     learning_rate: float | None = None

@@ -36,14 +36,14 @@ def choose_settings(num_rows: int, *, from_scratch: bool) -> Settings:
 
     Example:
         >>> choose_settings(200, from_scratch=False)
-        Settings(learning_rate=5e-05, batch_size=16, epochs=23, warmup_steps=0.1)
+        Settings(learning_rate=5e-05, batch_size=8, epochs=23, warmup_steps=0.1)
         >>> choose_settings(2000, from_scratch=True)
         Settings(learning_rate=0.001, batch_size=32, epochs=20, warmup_steps=0.05)
     """
     if not from_scratch:
-        return Settings(5e-5, 16, clip(320 / math.sqrt(num_rows), 3, 40), 0.1)
+        return Settings(5e-5, 8 if num_rows < 1000 else 16, clip(320 / math.sqrt(num_rows), 3, 40), 0.1)
     if num_rows < 300:
-        return Settings(3e-3, 32, 20, 0.05)
+        return Settings(3e-3, 32, 40, 0.05)
     return Settings(1e-3, 32, clip(40_000 / num_rows, 5, 40), 0.05)
 
 
@@ -79,7 +79,7 @@ def describe_choice(config: EncoderConfig, resolved: EncoderConfig, num_rows: in
     Example:
         >>> config = EncoderConfig(learning_rate=1e-4)
         >>> describe_choice(config, fill_unset(config, choose_settings(200, from_scratch=False), 200), 200)
-        'batch size 16, 23 epochs, warm-up 0.1: chosen for 200 training rows'
+        'batch size 8, 23 epochs, warm-up 0.1: chosen for 200 training rows'
     """
     texts = {
         "learning_rate": "learning rate {:g}",

@@ -31,19 +31,20 @@ def main_process_first(action: Callable[[], T]) -> T:
     return result if state().is_main_process else action()
 
 
-def main_process_only(action: Callable[[], T]) -> Any:
-    """Run an action in the main process while the others wait. They get None.
+def main_process_only(action: Callable[[], T], *, share: bool = False) -> Any:
+    """Run an action in the main process while the others wait. They get None, or with `share` its result.
 
     Raises:
         UserError: the main process raised it.
     """
-    result, messages = None, [""]
+    result, messages = None, ["", None]
     if state().is_main_process:
         try:
             result = action()
+            messages = ["", result if share else None]
         except UserError as error:
-            messages = [str(error)]
+            messages = [str(error), None]
     broadcast_object_list(messages)
     if messages[0]:
-        raise UserError(messages[0])
-    return result
+        raise UserError(str(messages[0]))
+    return messages[1] if share else result

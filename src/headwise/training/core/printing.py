@@ -19,16 +19,16 @@ PREDICT_ARGUMENTS = {"clicks": "LOG --out prediction.zip", "translation": "FILE 
 def format_result(result: RunResult) -> str:
     """Return the metrics of a finished run and the command to use its model."""
     metrics = result.metrics
-    lines = []
-    for split, values in metrics["metrics"].items():
-        lines.append(format_metrics(split, values, metrics["primary_metric"], metrics["standard_error"][split]))
-        lines += format_baselines(metrics["baselines"].get(split, {}), metrics["primary_metric"])
-    lines += [f"  note: {note}" for note in metrics["baseline_notes"]]
+    lines = []  # long tables first, the verdict last
     if (split := select_split(metrics)) is not None:
         details = {name: metrics[name].get(split) for name in DETAILS}
         lines += format_details(details, metrics.get("labels", ()), split)
     if thresholds := describe_thresholds(metrics):
         lines.append(thresholds)
+    for split, values in metrics["metrics"].items():
+        lines.append(format_metrics(split, values, metrics["primary_metric"], metrics["standard_error"][split]))
+        lines += format_baselines(metrics["baselines"].get(split, {}), metrics["primary_metric"])
+    lines += [f"  note: {note}" for note in metrics["baseline_notes"]]
     lines.append(f"Verdict on {metrics['verdict']}")
     arguments = PREDICT_ARGUMENTS.get(metrics["label_type"], "FILE --out LABELLED")
     lines.append(f"The model, its card, its predictions and a report (report.html) are in {result.run_dir}")
@@ -40,11 +40,11 @@ def format_evaluation(evaluation: dict[str, Any]) -> str:
     """Return the result of an evaluation."""
     primary_metric = evaluation["primary_metric"]
     lines = [
+        *format_details(evaluation, evaluation.get("labels", ()), "data"),
         f"{evaluation['dataset']} ({evaluation['rows']:,} rows)",
         format_metrics("metrics", evaluation["metrics"], primary_metric, evaluation["standard_error"]),
         *format_baselines(evaluation["baselines"], primary_metric),
         *(f"  note: {note}" for note in evaluation["baseline_notes"]),
-        *format_details(evaluation, evaluation.get("labels", ()), "data"),
         f"Verdict: {evaluation['verdict']}",
     ]
     return "\n".join(lines)

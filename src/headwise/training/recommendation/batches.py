@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from headwise.errors import UserError
 from headwise.tasks.metrics.clicks import sum_per_impression
-from headwise.tasks.mind import Split
+from headwise.tasks.mind import Impressions, Split
 from headwise.training.core.batches import LengthGroupedSampler
 from headwise.training.recommendation.titles import Titles
 
@@ -54,13 +54,23 @@ def find_training_impressions(split: Split, num_news: int) -> TrainingImpression
         usable = np.flatnonzero((num_clicks > 0) & (num_clicks < num_candidates))
         rows.append((usable + start).astype(np.int32))
         history_lengths.append(np.diff(part.history_offsets)[usable].astype(np.int32))
-        click_counts += np.bincount(part.candidates[np.asarray(part.clicked, dtype=bool)], minlength=num_news)
+        click_counts += count_part_clicks(part, num_news)
         is_seen[part.candidates] = is_seen[part.history] = True
         start += len(num_candidates)
     all_rows = np.concatenate(rows)
     if not len(all_rows):
         raise UserError(f"{split.rows.origin}: no impression has both a click and a non-click")
     return TrainingImpressions(all_rows, np.concatenate(history_lengths), click_counts, is_seen, start - len(all_rows))
+
+
+def count_clicks(split: Split, num_news: int) -> Any:
+    """Return how often each news item was clicked, (news,)."""
+    return sum((count_part_clicks(part, num_news) for part in split.parts()), np.zeros(num_news, dtype=np.int64))
+
+
+def count_part_clicks(part: Impressions, num_news: int) -> Any:
+    """Return how often each news item was clicked in some impressions, (news,)."""
+    return np.bincount(part.candidates[np.asarray(part.clicked, dtype=bool)], minlength=num_news)
 
 
 class EpochBatchSampler(LengthGroupedSampler):

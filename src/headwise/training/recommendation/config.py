@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from headwise.attention.schemes import ModelSchemeName
 from headwise.errors import UserError
+from headwise.scheme_names import ModelSchemeName
 from headwise.training.core.config import EncoderConfig
 
 
@@ -22,7 +22,7 @@ class RecommendationConfig(EncoderConfig):
     behaviors.tsv."""
     model: str = "distance-aware"
     """The title encoder: a Hugging Face encoder (name or directory) to fine-tune, or the scheme of an encoder on word
-    vectors: none, plain, rpr, transformer-xl, tener, distance-aware."""
+    vectors: none, plain, rpr, transformer-xl, tener, distance-aware, alibi, rotary, t5-bias, disentangled."""
     news_scheme: ModelSchemeName | None = None
     """Position scheme of the attention over clicked news; by default the same as --model, or distance-aware with a
     Hugging Face encoder."""

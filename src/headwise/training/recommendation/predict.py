@@ -1,8 +1,11 @@
 """Ranking of the candidates of a click log by a trained recommender."""
 
+import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +13,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
+from torch import Tensor
 
 from headwise.errors import UserError
 from headwise.tasks import mind
-from headwise.tasks.mind import Impressions
-from headwise.training.core.table_writer import open_output
+from headwise.tasks.mind import Impressions, Log, Split
+from headwise.training.core.distributed import main_process_first, main_process_only
+from headwise.training.core.run_dir import atomic_path
+from headwise.training.core.table_writer import join_files
+from headwise.training.jobs import JobOptions, Progress, Result, RowRange, open_job, run_job
+from headwise.training.jobs.job_dir import describe_inputs
 from headwise.training.recommendation.inference import RecommendationModel
+from headwise.training.recommendation.ranking import PART_IMPRESSIONS
 
+DEFAULT_OPTIONS = JobOptions()
 LEADERBOARD_FILE = "prediction.txt"
 
 
-def predict(run: Path, data: Path, out: Path) -> int:
+def predict(run: Path, data: Path, out: Path, *, options: JobOptions = DEFAULT_OPTIONS) -> int:
     """Rank the candidates of a log's test split; of dev, or the only split, if there is no test.
 
     Args:
@@ -29,6 +39,7 @@ def predict(run: Path, data: Path, out: Path) -> int:
         out: `.zip` for the format of MIND's leaderboard, `prediction.txt` with a line for each impression: its id and
             the rank of each candidate, in the log's order; `.tsv`, optionally gzipped, for a line for each candidate:
             impression, rank, news and score, the best first.
+        options: the processes or the cluster, and whether an unfinished job is resumed.
 
     Returns:
         0: every impression is ranked.
@@ -36,16 +47,78 @@ def predict(run: Path, data: Path, out: Path) -> int:
     Raises:
         UserError: there is no such run or log, or the extension of `out` is unknown.
     """
-    open_writer = choose_writer(out)
-    recommender = RecommendationModel.load(run)
-    log = mind.read(data)
-    split = next(log.splits[name] for name in ("test", "dev", "train") if name in log.splits)
-    news_ids = pa.array(log.news.data["id"][:], pa.string())
-    with open_output(out, source=data) as path, open_writer(path, news_ids) as write:
-        scored = recommender.score(split, recommender.tokenize(log.news))
-        for ids, (impressions, scores) in zip(split.rows.column("impression").chunks, scored, strict=True):
-            write(ids, impressions, scores)
+    if not isinstance(data, Path):
+        raise UserError("a recommender ranks one log at a time; start one command for each")
+    choose_writer(out)
+    log = main_process_first(partial(mind.read, data))
+    split = log.splits[evaluated_split(log)]
+    part_rows = options.part_rows or PART_IMPRESSIONS
+    plan = {**describe_inputs(run, split.rows.files), "out": out.name, "part_rows": part_rows}
+    with open_job(out, plan, options) as job_dir:
+        assert job_dir is not None
+        parts = RowRange.divide(len(split), part_rows)
+        for _ in run_job(RankingTask(run, data, out), parts, options, job_dir, verb="ranking", unit="impressions"):
+            pass
+        outputs = [job_dir.output_path(number) for number in range(len(parts))]
+        main_process_only(lambda: join_rankings(outputs, out))
     return 0
+
+
+def evaluated_split(log: Log) -> str:
+    """Return the name of the split that is ranked."""
+    return next(name for name in ("test", "dev", "train") if name in log.splits)
+
+
+@dataclass(frozen=True)
+class RankingTask:
+    """Writes the ranks of candidates.
+
+    Args:
+        run_dir: the directory of a finished run.
+        data: the log.
+        out: the output; its extension is the format.
+    """
+
+    run_dir: Path
+    data: Path
+    out: Path
+
+    def load(self) -> tuple[RecommendationModel, Split, pa.Array, Tensor]:
+        recommender, log = RecommendationModel.load(self.run_dir), mind.read(self.data)
+        news_ids = pa.array(log.news.data["id"][:], pa.string())
+        split = log.splits[evaluated_split(log)]
+        return recommender, split, news_ids, recommender.encode_news(recommender.tokenize(log.news))
+
+    def run(
+        self,
+        model: tuple[RecommendationModel, Split, pa.Array, Tensor],
+        part: RowRange,
+        out: Path | None,
+        progress: Progress,
+    ) -> Result:
+        assert out is not None
+        recommender, split, news_ids, news_vectors = model
+        impressions = split.slice(part.start, part.stop)
+        with choose_writer(self.out)(out, news_ids, is_first=part.start == 0) as write:
+            scored = recommender.score(impressions, news_vectors, progress)
+            for ids, (chunk, scores) in zip(impressions.column("impression").chunks, scored, strict=True):
+                write(ids, chunk, scores)
+        return {"impressions": np.array(part.num_rows)}
+
+
+def join_rankings(parts: Sequence[Path], out: Path) -> None:
+    """Write the output file from its parts."""
+    with atomic_path(out) as path:
+        if out.suffix != ".zip":
+            join_files(parts, path)
+            return
+        with (
+            zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+            archive.open(LEADERBOARD_FILE, "w", force_zip64=True) as file,
+        ):
+            for part in parts:
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, file)
 
 
 def choose_writer(out: Path) -> Any:
@@ -53,7 +126,7 @@ def choose_writer(out: Path) -> Any:
     if out.suffix == ".zip":
         return leaderboard_writer
     if out.name.endswith((".tsv", ".tsv.gz")):
-        return lambda path, news_ids: table_writer(path, news_ids, gzipped=out.suffix == ".gz")
+        return partial(table_writer, gzipped=out.suffix == ".gz")
     raise UserError(f"--out {out}: expected .zip for MIND's leaderboard, or .tsv or .tsv.gz for a table of ranked news")
 
 
@@ -75,12 +148,9 @@ def rank_candidates(scores: Any, offsets: Any) -> tuple[Any, Any]:
 
 
 @contextmanager
-def leaderboard_writer(path: Path, news_ids: pa.Array) -> Iterator[Any]:
-    """Write a zipped `prediction.txt`."""
-    with (
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
-        archive.open(LEADERBOARD_FILE, "w", force_zip64=True) as file,
-    ):
+def leaderboard_writer(path: Path, news_ids: pa.Array, *, is_first: bool) -> Iterator[Any]:
+    """Write lines of `prediction.txt`."""
+    with path.open("wb") as file:
 
         def write(ids: pa.Array, impressions: Impressions, scores: Any) -> None:
             _, ranks = rank_candidates(scores, impressions.offsets)
@@ -95,15 +165,16 @@ def leaderboard_writer(path: Path, news_ids: pa.Array) -> Iterator[Any]:
 
 
 @contextmanager
-def table_writer(path: Path, news_ids: pa.Array, *, gzipped: bool) -> Iterator[Any]:
-    """Write a line for each candidate, the best first."""
+def table_writer(path: Path, news_ids: pa.Array, *, is_first: bool, gzipped: bool) -> Iterator[Any]:
+    """Write a line for each candidate, the best first; in the first part after a header."""
     schema = pa.schema(
         [("impression", pa.string()), ("rank", pa.int32()), ("news", pa.string()), ("score", pa.float32())]
     )
     options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")  # it would quote the header
     with ExitStack() as stack:
         file = stack.enter_context(pa.output_stream(str(path), compression="gzip" if gzipped else None))
-        file.write("\t".join(schema.names).encode() + b"\n")
+        if is_first:
+            file.write("\t".join(schema.names).encode() + b"\n")
         writer = stack.enter_context(csv.CSVWriter(file, schema, write_options=options))
 
         def write(ids: pa.Array, impressions: Impressions, scores: Any) -> None:

@@ -2,7 +2,8 @@
 
 Each news item is encoded once and each distinct history once; a score is a dot product. Impressions with the same
 latest clicks share a user vector. Histories are identified by a 64-bit hash. User vectors are in a memory-mapped file;
-apart from that, an impression takes about 24 bytes.
+apart from that, an impression takes about 24 bytes. `headwise evaluate` and `headwise predict` therefore score logs in
+parts of `PART_IMPRESSIONS`.
 """
 
 import tempfile
@@ -22,6 +23,7 @@ from headwise.tasks.mind import Impressions, Split
 from headwise.training.recommendation.batches import splitmix64, take_latest
 from headwise.training.recommendation.titles import Titles
 
+PART_IMPRESSIONS = 2**17
 NEWS_BATCH_SIZE, USER_BATCH_SIZE = 2048, 512
 POPULARITY, MEAN, ORACLE = "popularity", "mean of clicked titles", "oracle"
 

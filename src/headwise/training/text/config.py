@@ -77,8 +77,9 @@ class TextConfig(EncoderConfig):
     rows: float | None = None
     """Train on a random subset: a number of rows, or a fraction below 1."""
 
-    retrofit: Literal["distance-aware", "rpr"] | None = None
-    """Add a position scheme to a Hugging Face model. Before training, it does not change the model's outputs."""
+    retrofit: Literal["distance-aware", "rpr", "t5-bias", "disentangled", "alibi"] | None = None
+    """Add a position scheme to a Hugging Face model. Before training, it does not change the model's outputs, except
+    alibi."""
     classifier: Literal["own", "first-token"] | None = None
     """Classification head of a Hugging Face model: its own (default), or W · ReLU(h) of the first token as in the
     attention-guiding paper."""

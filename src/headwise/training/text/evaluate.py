@@ -1,31 +1,41 @@
 """Evaluation on labelled rows: of all splits at the end of a run, and of a finished run."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
-from tqdm.auto import tqdm
 
 from headwise.errors import UserError
 from headwise.tasks import Examples, Task
-from headwise.tasks.baselines import Baselines, compute_baselines
+from headwise.tasks.baselines import BM25, Baselines, compute_baselines
 from headwise.tasks.build_examples import read_sources, source_from_files
 from headwise.tasks.labels import encode_labels
+from headwise.tasks.load_ranking import load_ranking_split
 from headwise.tasks.metrics.calibration import compute_calibration
 from headwise.tasks.metrics.classes import compute_confusion_matrix, compute_per_class
 from headwise.tasks.metrics.labels import column_array
+from headwise.tasks.ranking import CLASSES
+from headwise.training.core import run_dir
 from headwise.training.core.data_check import check_unchanged
+from headwise.training.core.distributed import main_process_first
 from headwise.training.core.metrics import Evaluation, SplitResult, build_evaluation
-from headwise.training.text.data import fingerprint, load_data
+from headwise.training.core.pretrained import loading_errors
+from headwise.training.jobs import PART_ROWS, JobOptions, Progress, Result, RowRange, open_job, run_job
+from headwise.training.jobs.job_dir import describe_inputs
+from headwise.training.text.config import TextConfig
+from headwise.training.text.data import TextData, fingerprint, load_data
 from headwise.training.text.decision import DecisionRule
-from headwise.training.text.inference import TextModel
+from headwise.training.text.inference import TextModel, choose_text_columns
 from headwise.training.text.predictions import build_predictions
 
 #: Number of rows in memory at a time.
 BATCH_ROWS = 1000
+REQUIRED_METRICS = ("label_type", "task", "labels", "inputs", "decision")
+DEFAULT_OPTIONS = JobOptions()
 
 
 def evaluate(
@@ -37,17 +47,21 @@ def evaluate(
     label: str | None = None,
     delimiter: str | None = None,
     skip_bad_rows: bool = False,
+    out: Path | None = None,
+    options: JobOptions = DEFAULT_OPTIONS,
 ) -> dict[str, Any]:
     """Evaluate a run's model on its test split (dev if there is none), or on another labelled file.
 
     Args:
         run: the directory of a finished run.
-        data: a labelled file.
+        data: a labelled file; for a ranking model, a directory in the layout of BEIR.
         text: its text column; by default the run's, or detected.
         pair: its second text column.
         label: its label column.
         delimiter: the delimiter of its columns, for CSV and TSV; detected by default.
         skip_bad_rows: skip rows without a text or with an invalid label; by default they are an error.
+        out: the file of the metrics. The scores of finished parts are stored next to it.
+        options: the processes or the cluster, and whether an unfinished evaluation is resumed.
 
     Returns:
         The data, the number of rows, the metrics, the standard error of the primary metric, the baselines and a
@@ -56,23 +70,34 @@ def evaluate(
     Raises:
         UserError: there is no such run, its data has changed, or the file does not fit the run.
     """
-    trained = TextModel.load(run)
+    metrics, config = run_dir.read_metrics(run, *REQUIRED_METRICS), TextConfig.load(run / run_dir.CONFIG)
+    rows_of_run = EvaluatedRows(run, data, delimiter, skip_bad_rows, text=text, pair=pair, label=label)
     if data is None:
-        own = load_data(trained.config)
-        task, split = own.task, "test" if "test" in own.examples.splits else "dev"
+        own = main_process_first(partial(load_data, config))
+        task, split = own.task, evaluated_split(own)
         rows = own.examples.splits[split]
-        config = trained.config
         paths = (*config.data, *config.train, *config.dev, *config.test, *config.queries, *config.documents)
         check_unchanged(run, split, fingerprint(rows), paths)
         dataset = f"{task.name}, {split}: {own.description}"
         baselines = compute_baselines(task, own.examples)
     else:
-        task = Task(name=trained.metrics["task"], label_type=trained.metrics["label_type"], about="")
-        rows = load_labelled_file(trained, data, delimiter, skip_bad_rows, text=text, pair=pair, label=label)
+        task = Task(name=metrics["task"], label_type=metrics["label_type"], about="")
+        columns = [f"--{name}" for name, value in (("text", text), ("pair", pair), ("label", label)) if value]
+        if task.label_type == "ranking" and columns:
+            raise UserError(f"{columns[0]} is not for rankings; {data} is a directory of queries and documents")
+        rows = main_process_first(rows_of_run.load_rows)
         dataset, split = data.name, "data"
-        baselines = compute_file_baselines(trained, task, rows)
-    rule = DecisionRule.from_metrics(trained.metrics)
-    scores = score_rows(trained, rows)
+        if task.label_type == "ranking":
+            ranked = Examples({"train": rows, "data": rows}, CLASSES, "", ordered_by=BM25)
+            baselines = compute_baselines(task, ranked, ("data",))
+        else:
+            baselines = compute_file_baselines(config, metrics, task, rows)
+    rule, part_rows = DecisionRule.from_metrics(metrics), options.part_rows or PART_ROWS
+    plan = {**describe_inputs(run, []), "rows": fingerprint(rows), "part_rows": part_rows}
+    with open_job(out, plan, options) as job_dir:
+        parts = RowRange.divide(len(rows), part_rows)
+        results = run_job(ScoreTask(rows_of_run), parts, options, job_dir, verb="evaluating", unit="rows")
+        scores = join_scores(results)
     decision_scores = rule.decision_scores(scores)
     return build_evaluation(
         dataset=dataset,
@@ -82,9 +107,9 @@ def evaluate(
         standard_error=task.standard_error(decision_scores, rows),
         baselines=baselines.metrics.get(split),
         baseline_notes=baselines.notes,
-        most_frequent_label=trained.metrics.get("most_frequent_label"),
+        most_frequent_label=metrics.get("most_frequent_label"),
         **compute_details(rule, scores, rows),
-        labels=trained.metrics["labels"],
+        labels=metrics["labels"],
     )
 
 
@@ -144,52 +169,92 @@ def compute_details(rule: DecisionRule, scores: Any, rows: Dataset) -> dict[str,
     return details
 
 
-def compute_file_baselines(trained: TextModel, task: Task, rows: Dataset) -> Baselines:
+def compute_file_baselines(config: TextConfig, metrics: Mapping[str, Any], task: Task, rows: Dataset) -> Baselines:
     """Compute the baselines of another file. They are fit on the run's training rows, which must still be there."""
     try:
-        examples = load_data(trained.config).examples
+        examples = load_data(config).examples
     except UserError as error:
         return Baselines(notes=[f"no baselines: the training data cannot be read ({error})"])
-    if fingerprint(examples.splits["train"]) != trained.metrics.get("train_fingerprint"):
+    if fingerprint(examples.splits["train"]) != metrics.get("train_fingerprint"):
         return Baselines(notes=["no baselines: the training data has changed since training"])
     return compute_baselines(task, replace(examples, splits={**examples.splits, "data": rows}), ("data",))
 
 
-def score_rows(trained: TextModel, rows: Dataset) -> Any:
-    """Compute the scores of a split as the task's metrics expect them."""
-    scores: list[Any] = []
-    batches = tqdm(
-        rows.iter(BATCH_ROWS),
-        total=-(-len(rows) // BATCH_ROWS),
-        desc="evaluating",
-        unit="thousand",
-        leave=False,
-        delay=1,
-    )
-    for batch in batches:
-        scores += trained.scores({name: x for name, x in batch.items() if name != "label"})
-    return scores if trained.encoder.label_type == "tokens" else np.stack(scores).astype(np.float64)
+def evaluated_split(data: TextData) -> str:
+    """Return the split of a run's own data that is evaluated."""
+    return "test" if "test" in data.examples.splits else "dev"
 
 
-def load_labelled_file(
-    trained: TextModel, data: Path, delimiter: str | None, skip_bad_rows: bool, **names: str | None
-) -> Dataset:
-    """Load a labelled file, with the numbers that its labels have in the run.
+@dataclass(frozen=True)
+class EvaluatedRows:
+    """The rows on which a run is evaluated. The arguments are those of `evaluate`."""
 
-    Raises:
-        UserError: the file is invalid, has a label that the model does not know, or the task is a ranking.
-    """
-    label_type = trained.metrics["label_type"]
-    if label_type == "ranking":
-        raise UserError(f"{data}: rankings are evaluated on the task's own candidates only; omit --data")
-    source = source_from_files([data], label_type, delimiter)
-    columns = trained.choose_columns(source.head(), labelled=True, **names)
-    rows = read_sources(
-        {"all": source},
-        label_type,
-        text=columns.text,
-        pair=columns.pair,
-        label=columns.label,
-        skip_bad_rows=skip_bad_rows,
-    )["all"]
-    return rows.data if label_type == "regression" else encode_labels("all", rows, trained.metrics["labels"])
+    run: Path
+    data: Path | None
+    delimiter: str | None
+    skip_bad_rows: bool
+    text: str | None = None
+    pair: str | None = None
+    label: str | None = None
+
+    def load_rows(self) -> Dataset:
+        """Load the rows, with the numbers that their labels have in the run.
+
+        Raises:
+            UserError: the data is invalid, or has a label that the model does not know.
+        """
+        config = TextConfig.load(self.run / run_dir.CONFIG)
+        if self.data is None:
+            own = load_data(config)
+            return own.examples.splits[evaluated_split(own)]
+        metrics = run_dir.read_metrics(self.run, *REQUIRED_METRICS)
+        label_type = metrics["label_type"]
+        if label_type == "ranking":
+            return load_ranking_split(self.data, delimiter=self.delimiter, skip_bad_rows=self.skip_bad_rows)
+        source = source_from_files([self.data], label_type, self.delimiter)
+        with loading_errors(self.run / run_dir.METRICS, "not written by headwise, or damaged"):
+            has_pair = metrics["inputs"]["pair"] is not None
+        columns = choose_text_columns(
+            config, has_pair, source.head(), labelled=True, text=self.text, pair=self.pair, label=self.label
+        )
+        rows = read_sources(
+            {"all": source},
+            label_type,
+            text=columns.text,
+            pair=columns.pair,
+            label=columns.label,
+            skip_bad_rows=self.skip_bad_rows,
+        )["all"]
+        return rows.data if label_type == "regression" else encode_labels("all", rows, metrics["labels"])
+
+
+@dataclass(frozen=True)
+class ScoreTask:
+    """Computes the scores of a run's model."""
+
+    evaluated: EvaluatedRows
+
+    def load(self) -> tuple[TextModel, Dataset]:
+        return TextModel.load(self.evaluated.run), self.evaluated.load_rows()
+
+    def run(self, loaded: tuple[TextModel, Dataset], part: RowRange, out: Path | None, progress: Progress) -> Result:
+        model, rows = loaded
+        scores: list[Any] = []
+        for batch in rows.select(range(part.start, part.stop)).iter(BATCH_ROWS):
+            batch_scores = model.scores({name: x for name, x in batch.items() if name != "label"})
+            scores += batch_scores
+            progress(len(batch_scores))
+        if model.encoder.label_type != "tokens":
+            return {"scores": np.stack(scores).astype(np.float64)}
+        return {"word_scores": np.concatenate(scores), "num_words": np.array([len(row) for row in scores])}
+
+
+def join_scores(results: Iterable[Result]) -> Any:
+    """Return the scores of all parts as the task's metrics expect them."""
+    arrays, words = [], []
+    for result in results:
+        if "scores" in result:
+            arrays.append(result["scores"])
+        else:
+            words += np.split(result["word_scores"], np.cumsum(result["num_words"])[:-1])
+    return np.concatenate(arrays) if arrays else words

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from accelerate.utils import gather_object
 from transformers import AutoTokenizer
 
 from headwise.errors import UserError
@@ -67,31 +66,11 @@ class TextModel:
         return cls(config, metrics, model.to(device or state().device).eval(), encoder)
 
     def choose_columns(self, batch: Batch, *, labelled: bool, **names: str | None) -> Columns:
-        """Return the text and label columns of a file.
-
-        Args:
-            batch: the first rows of the file.
-            labelled: whether a label column is required.
-            names: the columns `text`, `pair` and `label`, if given. Otherwise they are those of the training data if
-                the file has them, or are detected by their names.
-
-        Raises:
-            UserError: a column is missing, or the file has one text per row and the model expects two, or vice versa.
-        """
-        trained = {role: getattr(self.config, role) for role in ("text", "pair", "label")}
-        wanted = {role: names.get(role) or (name if name in batch.columns else None) for role, name in trained.items()}
-        columns = choose_columns(
-            batch, text=wanted["text"], pair=wanted["pair"], label=wanted["label"], labelled=labelled
-        )
-        if (columns.pair is None) != (self.encoder.pair is None):
-            hint = "one text per row: set --text"
-            if columns.pair is None:
-                hint = "two texts per row: set --text and --pair"
-            raise UserError(f"{batch.path}: this model expects {hint}; columns: {', '.join(batch.columns)}")
-        return columns
+        """Return the text and label columns of a file, see `choose_text_columns`."""
+        return choose_text_columns(self.config, self.encoder.pair is not None, batch, labelled=labelled, **names)
 
     def scores(self, rows: Mapping[str, Sequence[Any]], batch_size: int = 64) -> list[Any]:
-        """Compute the scores of texts. The processes of a distributed program share the rows; all must call this.
+        """Compute the scores of texts.
 
         Args:
             rows: the columns `text` and `pair`, or `words`.
@@ -110,7 +89,6 @@ class TextModel:
         encoded = self.encoder.encode(rows)
         num_rows = len(encoded["input_ids"])
         order = sorted(range(num_rows), key=lambda row: encoded["length"][row])  # rows of similar length together
-        order = order[state().process_index :: state().num_processes]
         scores: dict[int, Any] = {}
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
@@ -123,8 +101,6 @@ class TextModel:
                 if self.encoder.label_type == "tokens":
                     row_logits = self.word_scores(row_logits, encoded, row, len(rows["words"][row]))
                 scores[row] = row_logits
-        if state().num_processes > 1:
-            scores = dict(gather_object(list(scores.items())))
         in_order = [scores[row] for row in range(num_rows)]
         return list(pool_windows(in_order, encoded[WINDOW_ROW])) if WINDOW_ROW in encoded else in_order
 
@@ -133,6 +109,33 @@ class TextModel:
         first_tokens = [token for token, label in enumerate(encoded["labels"][row]) if label != IGNORED_LABEL]
         labels = self.metrics["labels"]
         return fill_word_scores(logits[first_tokens], encoded["word_indices"][row], num_words, labels)
+
+
+def choose_text_columns(
+    config: TextConfig, has_pair: bool, batch: Batch, *, labelled: bool = False, **names: str | None
+) -> Columns:
+    """Return the text and label columns of a file.
+
+    Args:
+        config: the run's configuration.
+        has_pair: whether the model expects two texts per row.
+        batch: the first rows of the file.
+        labelled: whether a label column is required.
+        names: the columns `text`, `pair` and `label`, if given. Otherwise they are those of the training data if
+            the file has them, or are detected by their names.
+
+    Raises:
+        UserError: a column is missing, or the file has one text per row and the model expects two, or vice versa.
+    """
+    trained = {role: getattr(config, role) for role in ("text", "pair", "label")}
+    wanted = {role: names.get(role) or (name if name in batch.columns else None) for role, name in trained.items()}
+    columns = choose_columns(batch, text=wanted["text"], pair=wanted["pair"], label=wanted["label"], labelled=labelled)
+    if (columns.pair is None) == has_pair:
+        hint = "one text per row: set --text"
+        if columns.pair is None:
+            hint = "two texts per row: set --text and --pair"
+        raise UserError(f"{batch.path}: this model expects {hint}; columns: {', '.join(batch.columns)}")
+    return columns
 
 
 def check_labels(metrics: Mapping[str, Any], num_outputs: int) -> None:

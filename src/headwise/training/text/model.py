@@ -37,7 +37,6 @@ PROBLEM_TYPES = {
     "regression": "regression",
     "ranking": "single_label_classification",
 }
-RETROFIT_SCHEMES = {"distance-aware": "DistanceAware", "rpr": "RelativePositions"}
 
 #: The model, the encoder of its inputs, and notes.
 BuiltModel = tuple[PreTrainedModel, TextEncoder, list[str]]
@@ -160,11 +159,12 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
     notes = [f"{len(new)} newly initialized parameter tensors: {', '.join(sorted(new))}"] if new else []
     if config.retrofit is not None:
         try:
-            integrations.retrofit(model, RETROFIT_SCHEMES[config.retrofit])
+            integrations.retrofit(model, SCHEMES[config.retrofit])
         except ValueError as error:
             raise UserError(f"--retrofit {config.retrofit}: {error}") from None
         count = sum(p.numel() for p in integrations.scheme_parameters(model))
-        notes.append(f"retrofitted with {config.retrofit}: {count:,} parameters, neutral at the start")
+        effect = "neutral" if integrations.is_neutral(SCHEMES[config.retrofit]) else "not neutral"
+        notes.append(f"retrofitted with {config.retrofit}: {count:,} parameters, {effect} at the start")
     if config.lora:
         model, note = add_lora(model, config, new)
         notes.append(note)

@@ -42,6 +42,9 @@ from headwise.training.text.trainer import TextTrainer, balanced_weights, check_
 
 logger = logging.getLogger(__name__)
 
+#: With fewer rows, training from scratch stays far behind fine-tuning (`benchmarks/results/2026-11-16-defaults`).
+FEW_ROWS = 2000
+
 #: The values of `--metric-for-best-model` by label type.
 DEV_METRICS = {
     "classification": ("accuracy", "macro_f1", "loss"),
@@ -79,6 +82,12 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         config = fill_unset(given, settings, num_rows)
         if line := describe_choice(given, config, num_rows):
             logger.info("%s", line)
+        if is_scheme(given.model) and num_rows < FEW_ROWS:
+            logger.warning(
+                "the model is trained from scratch on %s rows; a pretrained model usually learns more from so few "
+                "(--model NAME of the Hugging Face hub, or a directory)",
+                f"{num_rows:,}",
+            )
         return replace(config, tune=True, learning_rate=None) if self.config.tune else config
 
     def default_settings(self, data: TextData) -> Settings:

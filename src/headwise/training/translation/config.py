@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
-from headwise.attention.schemes import ModelSchemeName
 from headwise.errors import UserError
+from headwise.scheme_names import ModelSchemeName
 from headwise.training.core.config import RunConfig, absolute_if_exists
 
 

@@ -108,6 +108,16 @@ class TranslationModel:
         Raises:
             UserError: the directory contains no finished run, or its languages are not the requested ones.
         """
+        config = cls.read_config(run, source=source, target=target)
+        with loading_errors(run):
+            model: Any = load_pretrained(AutoModelForSeq2SeqLM, run, complete=True, use_safetensors=True)
+            tokenizer = load_pretrained(AutoTokenizer, run)
+        model = model.to(get_device()).eval()
+        return cls(config, Decoder(model, tokenizer, config.beams, config.length_penalty, uses_bfloat16(config)))
+
+    @staticmethod
+    def read_config(run: Path, *, source: str | None = None, target: str | None = None) -> TranslationConfig:
+        """Read the configuration of a run. The arguments and errors are those of `load`."""
         run_dir.check_finished(run)
         config = TranslationConfig.load(run / run_dir.CONFIG)
         languages = (source or config.source, target or config.target)
@@ -115,11 +125,7 @@ class TranslationModel:
             raise UserError(
                 f"{run}: translates from {config.source} to {config.target}, not from {languages[0]} to {languages[1]}"
             )
-        with loading_errors(run):
-            model: Any = load_pretrained(AutoModelForSeq2SeqLM, run, complete=True, use_safetensors=True)
-            tokenizer = load_pretrained(AutoTokenizer, run)
-        model = model.to(get_device()).eval()
-        return cls(config, Decoder(model, tokenizer, config.beams, config.length_penalty, uses_bfloat16(config)))
+        return config
 
     def translate(
         self, texts: Sequence[str], locations: Sequence[str], *, clip: bool = False, show_progress: bool = False

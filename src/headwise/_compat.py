@@ -1,0 +1,256 @@
+"""Private parts of torch, Triton and transformers that headwise uses, each with a public way as the fallback.
+
+- A private function that the installed version does not have is replaced when this module is imported.
+- Ways to launch kernels that could give wrong results with another version of Triton are `SelfTested`: at first use on
+  a GPU, a tiny problem is compared with the reference.
+
+Each fallback is reported by one warning. HEADWISE_PRIVATE_APIS=0 selects the public ways without a test.
+"""
+
+import ctypes
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+#: The environment variable that turns off what is self-tested.
+SWITCH = "HEADWISE_PRIVATE_APIS"
+
+_reported: set[str] = set()
+
+
+def warn_once(message: str) -> None:
+    """Issue a warning, unless it was issued before."""
+    if message not in _reported:
+        _reported.add(message)
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+def find_private(owner: Any, path: str, fallback: Any, consequence: str) -> Any:
+    """Return a private attribute, or the fallback with a warning if this version does not have it.
+
+    Args:
+        owner: the module that has it.
+        path: its name, with dots.
+        fallback: what to use instead.
+        consequence: what the fallback means for the user.
+    """
+    try:
+        return attrgetter(path)(owner)
+    except AttributeError:
+        name = getattr(owner, "__name__", type(owner).__name__)
+        warn_once(f"{name} {getattr(torch, '__version__', '')} has no {path}: {consequence}")
+        return fallback
+
+
+# torch: the state of the dispatcher. The fallbacks assume that a transform, mode or hook is active.
+
+_SLOWER = "attention takes the way of compiled code, which is slower for short sequences"
+functorch_is_active: Callable[[], bool] = find_private(
+    torch._C, "_are_functorch_transforms_active", lambda: True, _SLOWER
+)
+num_dispatch_modes: Callable[[], int] = find_private(torch._C, "_len_torch_dispatch_stack", lambda: 1, _SLOWER)
+is_functorch_tensor: Callable[[Tensor], bool] = find_private(
+    torch._C, "_functorch.is_functorch_wrapped_tensor", lambda _: True, "values of arguments are not checked"
+)
+_top_saved_tensor_hooks: Callable[[bool], Any] = find_private(
+    torch._C,
+    "_autograd._top_saved_tensors_default_hooks",
+    lambda _: True,
+    "the received attention of guided layers is computed layer by layer, which is slower",
+)
+
+
+def has_saved_tensor_hooks() -> bool:
+    """Return whether `torch.autograd.graph.saved_tensors_hooks` is active."""
+    return _top_saved_tensor_hooks(True) is not None
+
+
+def is_forward_ad_active() -> bool:
+    """Return whether code runs within `torch.autograd.forward_ad.dual_level`."""
+    return bool(getattr(forward_ad, "_current_level", 0) >= 0)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether a module has forward or backward hooks."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
+def storage_id(x: Tensor) -> int:
+    """Return a number that tensors have in common if they share memory."""
+    storage = x.untyped_storage()
+    return int(storage._cdata) if hasattr(storage, "_cdata") else storage.data_ptr()
+
+
+def mark_constant(function: Any) -> Any:
+    """Return a function whose result the compiler treats as a constant.
+
+    `torch.compiler.assume_constant_result` does the same, but imports the compiler, which takes seconds.
+    """
+    function._dynamo_marked_constant = True
+    return function
+
+
+def _public_stream(device_index: int) -> int:
+    return int(torch.cuda.current_stream(device_index).cuda_stream)
+
+
+#: Returns the handle of the current stream of a device. The private function takes a tenth of the time.
+current_stream: Callable[[int], int] = (
+    find_private(torch._C, "_cuda_getCurrentRawStream", _public_stream, "launches of kernels take longer")
+    if torch.version.cuda or torch.version.hip
+    else _public_stream
+)
+
+
+# Triton
+
+
+class SelfTested:
+    """A fast way that relies on private parts. It is used on a device once its self-test has passed there.
+
+    Args:
+        name: what it is, for the warning.
+        fallback: what is used instead, for the warning.
+        self_test: a function of a device that raises an exception if the fast way does not work there.
+    """
+
+    def __init__(self, name: str, fallback: str, self_test: Callable[[torch.device], None]) -> None:
+        self.name, self.fallback, self.self_test = name, fallback, self_test
+        self._results: dict[torch.device, bool] = {}
+        self._lock = threading.RLock()
+        self._is_testing = False
+
+    def works(self, device: torch.device) -> bool:
+        """Return whether the fast way works on a device. The first call runs the self-test."""
+        result = self._results.get(device)
+        return self._test(device) if result is None else result
+
+    def _test(self, device: torch.device) -> bool:
+        with self._lock:
+            if self._is_testing:  # the self-test itself
+                return True
+            if device in self._results:
+                return self._results[device]
+            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                return False  # a test would wait for the GPU, which a captured graph cannot
+            if os.environ.get(SWITCH) == "0":
+                self._results[device] = False
+                return False
+            self._is_testing = True
+            try:
+                self.self_test(device)
+                self._results[device] = True
+            except Exception as error:
+                self._results[device] = False
+                reason = (str(error).splitlines() or [""])[0]
+                warn_once(
+                    f"{self.name} did not pass the self-test on {device} ({type(error).__name__}: {reason:.200}); "
+                    f"{self.fallback}. Please report this with the versions of torch and triton"
+                )
+            finally:
+                self._is_testing = False
+            return self._results[device]
+
+
+def _run_self_test(name: str, device: torch.device) -> None:
+    getattr(import_module("headwise.attention.self_test"), name)(device)
+
+
+#: Launches of compiled kernels with raw pointers, without Triton's inspection of the arguments.
+direct_launches = SelfTested(
+    "the direct launch of compiled Triton kernels",
+    "kernels are launched the usual way, which takes longer for short sequences",
+    partial(_run_self_test, "check_direct_launches"),
+)
+
+#: Shared memory that kernels of Transformer-XL reserve by inline assembly, in addition to Triton's own.
+reserved_shared_memory = SelfTested(
+    "shared memory reserved by inline assembly",
+    "Transformer-XL uses the kernels without it, which are slower",
+    partial(_run_self_test, "check_reserved_shared_memory"),
+)
+
+
+def direct_launcher(compiled: Any, grid: tuple[int, int, int], device: torch.device) -> Any:
+    """Return a function that launches a compiled kernel with its arguments and `stream`, or None to launch it publicly.
+
+    Args:
+        compiled: what a public launch has returned; None if Triton's interpreter has run it.
+        grid: the grid.
+        device: the device of the tensors.
+    """
+    return compiled[grid] if compiled is not None and direct_launches.works(device) else None
+
+
+def allow_shared_memory(compiled: Any) -> None:
+    """Raise the shared memory limit of a kernel that reserves memory in addition to Triton's (`reserve_smem`).
+
+    CUDA requires this for programs that use more than 48 KiB. Triton does it only if its own memory exceeds 48 KiB.
+    """
+    compiled._init_handles()
+    driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    max_dynamic_size, size = 8, compiled.metadata.shared  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    if size <= 48 * 1024 and driver.cuFuncSetAttribute(ctypes.c_void_p(compiled.function), max_dynamic_size, size):
+        raise RuntimeError("the CUDA driver refused the shared memory that the kernels of Transformer-XL need")
+
+
+def is_interpreted(kernel: Any) -> bool:
+    """Return whether Triton's interpreter (TRITON_INTERPRET=1) runs a kernel."""
+    return type(kernel).__name__ == "InterpretedFunction"
+
+
+# transformers
+
+
+def get_attn_implementation(config: Any) -> str | None:
+    """Return the attention implementation of a configuration."""
+    implementation: str | None = getattr(config, "_attn_implementation", None)
+    return implementation
+
+
+def set_attn_implementation(config: Any, name: str | None) -> None:
+    """Set the attention implementation of one configuration. transformers' own method also checks and sets others."""
+    config._attn_implementation_internal = name
+    if get_attn_implementation(config) != name:
+        warn_once(
+            "transformers stores attention implementations in another way than headwise knows: those of a model's "
+            "parts are set together with the model's"
+        )
+        config._attn_implementation = name
+
+
+def keep_in_float32(model: Any, name: str) -> None:
+    """Load the parameters of submodules of this name in float32, whatever the dtype of the model."""
+    model._keep_in_fp32_modules_strict = {*(getattr(model, "_keep_in_fp32_modules_strict", None) or ()), name}
+
+
+def register_fusion(module: Any, name: str) -> None:
+    """Make transformers accept the name of a fusion that is never used.
+
+    Args:
+        module: transformers' module `fusion_mapping`.
+        name: the name.
+    """
+    module._FUSION_REGISTRY[name] = module.ModuleFusionSpec()
+
+
+def has_inner_training_loop(trainer_class: type) -> bool:
+    """Return whether a Trainer has the method around which guides are active; otherwise they are around `train`."""
+    if hasattr(trainer_class, "_inner_training_loop"):
+        return True
+    warn_once(
+        f"{trainer_class.__name__} has no _inner_training_loop: guides are active during the whole of train(), and "
+        "auto_find_batch_size and hyperparameter_search cannot be used with guides"
+    )
+    return False

@@ -1,0 +1,74 @@
+"""The engine that runs the parts of a job as tasks of a Ray cluster.
+
+Ray repeats tasks whose worker or node has died. The nodes must share the file system of the run and of the output.
+"""
+
+import pickle
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from headwise.cluster import connected_to_cluster
+from headwise.csv_cells import is_safe_csv, safe_csv
+from headwise.errors import UserError, to_one_line
+from headwise.training.jobs.engines import run_in_worker
+from headwise.training.jobs.job import MAX_ATTEMPTS, PartFailedError, PartRunner, Progress, Result
+
+
+def run_on_cluster(
+    runner: PartRunner, parts: Mapping[int, Any], progress: Progress, *, address: str
+) -> Iterator[tuple[int, Result]]:
+    """Run parts on a Ray cluster, one on each GPU, or on each core of a cluster without GPUs.
+
+    Raises:
+        UserError: there is no such cluster, a part is invalid, or a part failed repeatedly.
+    """
+    with connected_to_cluster(address):
+        import ray
+        from ray.exceptions import RayError
+
+        resource = "GPU" if ray.cluster_resources().get("GPU") else "CPU"
+        task = ray.remote(run_on_node).options(
+            num_cpus=1,
+            num_gpus=1 if resource == "GPU" else 0,
+            max_retries=MAX_ATTEMPTS - 1,
+            retry_exceptions=True,
+            scheduling_strategy="SPREAD",
+        )
+        pickled_runner = ray.put(pickle.dumps(runner))
+        waiting, running = deque(parts), dict[Any, int]()
+        while waiting or running:
+            limit = 2 * max(int(ray.cluster_resources().get(resource, 0)), 1)  # nodes may join and leave
+            while waiting and len(running) < limit:
+                number = waiting.popleft()
+                running[task.remote(pickled_runner, number, parts[number], is_safe_csv())] = number
+            (reference,), _ = ray.wait(list(running), num_returns=1)
+            number = running.pop(reference)
+            try:
+                message, result = ray.get(reference)
+            except RayError as error:
+                reason = to_one_line(str(getattr(error, "cause", None) or error).strip().splitlines()[-1])
+                raise PartFailedError(
+                    f"{parts[number]}: failed {MAX_ATTEMPTS} times on the cluster ({reason})"
+                ) from None
+            if message:
+                raise UserError(message)
+            progress(parts[number].num_rows)
+            yield number, result
+
+
+def run_on_node(pickled_runner: bytes, number: int, part: Any, is_safe: bool) -> tuple[str, Result]:
+    """Run a part in a process of a node.
+
+    Returns:
+        The message of a UserError, which is not repeated, or an empty text; and the result.
+    """
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)
+    try:
+        with safe_csv(is_safe):
+            return "", run_in_worker(pickled_runner, number, part)
+    except UserError as error:
+        return str(error), {}

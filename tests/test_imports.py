@@ -1,0 +1,149 @@
+"""Imports: which packages a command or a name imports, and what is printed if one is missing."""
+
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from headwise._extras import EXTRAS
+from headwise.cli import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+
+#: Distributions whose modules have another name.
+MODULES = {"pyyaml": "yaml", "scikit-learn": "sklearn"}
+
+#: Packages that take long to import.
+SLOW = {"datasets", "matplotlib", "optuna", "pandas", "pyarrow", "scipy", "sklearn", "torch", "transformers"}
+
+#: Code that hides packages: importing them fails as if they were not installed.
+HIDE = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Hidden(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+real_find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *args: None if name in {names!r} else real_find_spec(name, *args)
+"""
+
+
+def run_python(code: str, hidden: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run code in a new process in which some packages are not installed."""
+    code = "import importlib.util\n" + HIDE.format(names=hidden) + textwrap.dedent(code)
+    return subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+
+
+def imported_packages(code: str) -> set[str]:
+    """Return the slow packages that code imports."""
+    result = run_python(f"{code}\nprint(*sys.modules)")
+    assert result.returncode == 0, result.stderr
+    return SLOW & set(result.stdout.split())
+
+
+def test_import_headwise_imports_no_slow_package() -> None:
+    assert imported_packages("import headwise") == set()
+
+
+def test_attention_imports_torch_only() -> None:
+    assert imported_packages("import headwise; headwise.attend; headwise.DistanceAware(heads=1)") == {"torch"}
+
+
+@pytest.mark.parametrize("args", [["--version"], ["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
+def test_version_and_help_import_no_slow_package(args: list[str]) -> None:
+    assert imported_packages(f"from headwise.cli import main; main({args})") == set()
+
+
+def test_a_name_is_looked_up_once() -> None:
+    result = run_python(
+        """
+        import headwise
+        assert "attend" not in vars(headwise)
+        attend = headwise.attend
+        assert vars(headwise)["attend"] is attend
+        """
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_extras_name_the_packages_of_pyproject() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+
+    def modules(extra: str) -> set[str]:
+        found = set()
+        for requirement in extras[extra]:
+            name = requirement.split(">")[0]
+            if name.startswith("headwise["):
+                found |= set.union(*map(modules, name[len("headwise[") : -1].split(",")))
+            else:
+                found.add(MODULES.get(name, name.replace("-", "_")))
+        return found
+
+    assert {extra: set(names) for extra, names in EXTRAS.items() if extra != "inspect"} == {
+        extra: modules(extra) for extra in ("hf", "train", "studies")
+    }
+    assert set(EXTRAS["inspect"]) <= modules("inspect")
+
+
+HF, STUDIES = EXTRAS["hf"], EXTRAS["studies"]
+
+
+@pytest.mark.parametrize("module", ["integrations", "guides", "guidance", "models"])
+def test_python_names_the_missing_extra(module: str) -> None:
+    result = run_python(f"import headwise.{module}", hidden=HF)
+    needs = "needs transformers and 5 other packages: pip install 'headwise[hf]'"
+    assert result.stderr.splitlines()[-1] == f"headwise._extras.MissingExtraError: headwise.{module} {needs}"
+
+
+def test_names_of_headwise_name_the_missing_extra() -> None:
+    code = """
+        import headwise
+        try:
+            headwise.retrofit
+        except ImportError as error:
+            print(error)
+    """
+    result = run_python(code, hidden=HF)
+    assert result.stdout == (
+        "headwise.integrations needs transformers and 5 other packages: pip install 'headwise[hf]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "hidden", "expected"),
+    [
+        (["train", "--data", "a.csv", "--out", "run"], STUDIES, "headwise[train]"),
+        (["evaluate", "run"], STUDIES, "headwise[train]"),
+        (["predict", "run", "a.csv", "--out", "b.csv"], STUDIES, "headwise[train]"),
+        (["tasks"], STUDIES, "headwise[train]"),
+        (["inspect", "run", "--out", "page.html"], STUDIES, "headwise[train]"),
+        (["bench", "attention"], STUDIES, "headwise[train]"),
+        (["simulate", "mind", "--out", "log", "--titles", "titles"], STUDIES, "headwise[train]"),
+        (["train", "--data", "a.csv", "--out", "run"], ("seqeval",), "seqeval: pip install 'headwise[train]'"),
+        (["compare", "--data", "a.csv", "--methods", "plain", "--out", "x"], ("optuna",), "headwise[studies]"),
+        (["sweep", "--data", "a.csv", "--out", "x"], ("optuna", "sqlalchemy"), "headwise[studies]"),
+        (["reproduce", "--list"], ("optuna",), "headwise[studies]"),
+        (["studies"], ("optuna",), "headwise[studies]"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_command_line_names_the_missing_extra(args: list[str], hidden: tuple[str, ...], expected: str) -> None:
+    result = run_python(f"from headwise.cli import main; sys.exit(main({args}))", hidden=hidden)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("headwise: error: headwise.")
+    assert result.stderr.count("\n") == 1
+    assert expected in result.stderr
+
+
+@pytest.mark.parametrize("args", [["--version"], ["--help"]])
+def test_version_and_help_need_no_extra(args: list[str]) -> None:
+    result = run_python(f"from headwise.cli import main; sys.exit(main({args}))", hidden=("torch", "numpy", *STUDIES))
+    assert result.returncode == 0, result.stderr
