@@ -2,7 +2,7 @@
 
 `@pytest.mark.long` excludes a test or a case. `@pytest.mark.short_form("values")` keeps a few cases of a parametrized
 test in which every value of every parameter occurs; with "pairs", every pair of values of two parameters occurs.
-Arguments of one `parametrize` are one parameter, except with "arguments". `keep_short` keeps some values of a parameter.
+Arguments of one `parametrize` are one parameter, except with "arguments". `keep_short` keeps values of a parameter.
 """
 
 from collections import Counter, defaultdict
