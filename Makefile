@@ -1,5 +1,5 @@
-# All targets share a virtual environment, which is created on first use. `make demo` installs what the demo needs; all
-# other targets also install the tools of developers.
+# All targets share a virtual environment, which is created on first use. `make demo` installs the extras train and demo
+# only; all other targets also install the tools of developers. Versions are those of constraints.txt.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ DEMO_READY := $(VENV)/.installed-demo
 TEXT ?=
 export TEXT
 
-.PHONY: test test-all demo bench docs release-check lint format clean torture fuzz numbers audit test-oldest
+.PHONY: test test-all demo bench docs release-check lint format clean torture fuzz numbers audit test-oldest test-newest
 
 # Two processes with one thread each: with more threads than cores, threads wait ten times as long as they compute.
 test: lint  ## lint, type checks and the short form of the tests
@@ -19,6 +19,7 @@ test-all: lint  ## the long form: all cases of parametrized tests, and more rand
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -q --long
 
 demo: $(DEMO_READY)  ## fine-tune a real model on real sentences, offline; TEXT="…" are sentences of your own
+	@echo "[2/2] Running the demo, which has five parts"
 	HF_HUB_OFFLINE=1 $(BIN)/python examples/demo.py --out demo --text "$$TEXT"
 
 bench: $(READY)  ## benchmark attention on this machine
@@ -41,6 +42,11 @@ test-oldest: $(READY)  ## tests with the oldest versions that pyproject.toml all
 	$(BIN)/uv pip install --quiet --python $(VENV)-oldest/bin/python --resolution lowest-direct --editable '.[dev]'
 	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -n 2 -q
 
+test-newest: $(READY)  ## tests with the newest versions that pyproject.toml allows; on Linux, torch may bring CUDA
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)-newest
+	$(BIN)/uv pip install --quiet --python $(VENV)-newest/bin/python --upgrade --editable '.[dev,demo]'
+	OMP_NUM_THREADS=1 $(VENV)-newest/bin/python -m pytest -n 2 -q
+
 docs: $(READY)  ## build the site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -57,13 +63,14 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest demo artefacts dist fuzz-findings site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest demo artefacts dist fuzz-findings site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-$(DEMO_READY): pyproject.toml
+$(DEMO_READY): pyproject.toml constraints.txt
+	@echo "[1/2] Installing headwise[train,demo] in $(VENV); this takes minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --editable '.[demo]'
+	$(BIN)/pip install --constraint constraints.txt --editable '.[train,demo]'
 	touch $@
 
 $(READY): $(DEMO_READY)
-	$(BIN)/pip install --editable '.[dev,demo]'
+	$(BIN)/pip install --constraint constraints.txt --editable '.[dev,demo]'
 	touch $@

@@ -1,6 +1,6 @@
 """Fine-tune a sentence encoder on film reviews, use it, look at its heads, and compare it with another method.
 
-    pip install headwise[demo]
+    pip install "headwise[demo]"
     python examples/demo.py --out demo --text "I laughed all evening. The ending was weak. Skip it."
 
 The demo runs offline and takes about six minutes on two cores. It prints each command of headwise before it runs it, so
@@ -67,6 +67,8 @@ RESULTS = {
     "disagreement.html": "the heads of two models for a sentence on which they disagree",
 }
 
+START = time.perf_counter()
+
 console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
@@ -86,9 +88,10 @@ def write_reviews(directory: Path, num_sentences: Mapping[str, int]) -> None:
 
 
 def print_section(title: str, text: str) -> None:
-    """Print the title of a part of the demo, and what it does."""
+    """Print the title of a part of the demo, the time since the start, and what it does."""
+    minutes = (time.perf_counter() - START) / 60
     console.print()
-    console.rule(f"[bold]{title}", align="left")
+    console.rule(f"[bold]{title}[/bold] ({minutes:.1f} minutes since the start)", align="left")
     console.print(text, markup=False)
 
 
@@ -105,7 +108,7 @@ def run(*arguments: object) -> None:
 def train_model(data: Path, run_dir: Path) -> float:
     """Train a model and return the seconds of training for one sentence and epoch."""
     print_section(
-        "1. A model for your texts",
+        "Part 1 of 5: A model for your texts",
         "The data are sentences of film reviews (Rotten Tomatoes), labelled as positive or negative. all-MiniLM-L6-v2, "
         "a small pre-trained encoder, is fine-tuned on some of them. TF-IDF with a linear model is trained on the same "
         "sentences, as a baseline.",
@@ -199,7 +202,7 @@ def prepare_out_dir(out_dir: Path) -> None:
 def compare_methods(data: Path, out_dir: Path, options: dict[str, int], num_seeds: int) -> None:
     """Compare the methods, and show a sentence on which two models disagree."""
     print_section(
-        "5. Is another method better?",
+        "Part 5 of 5: Is another method better?",
         "The unchanged model is compared with the same model with distance-aware attention, which adds two parameters "
         f"to each head. Both are trained on {options['rows']} sentences for {options['epochs']} epochs with the same "
         f"{num_seeds} seeds, as many as the time of the demo allows.",
@@ -240,8 +243,6 @@ def main() -> None:
     share = 10 if arguments.short else 1
     num_sentences = {split: number // share for split, number in NUM_SENTENCES.items()}
     comparison = COMPARISON | {"rows": COMPARISON["rows"] // share}
-    start = time.perf_counter()
-
     prepare_out_dir(out_dir)
     data, run_dir = out_dir / "reviews", out_dir / "model"
     write_reviews(data, num_sentences)
@@ -249,23 +250,25 @@ def main() -> None:
     seconds_per_sentence = train_model(data, run_dir)
 
     sentences = split_sentences(arguments.text or TEXT)
-    print_section("2. Its answers", "The model classifies sentences that it has not seen.")
+    print_section("Part 2 of 5: Its answers", "The model classifies sentences that it has not seen.")
     show_answers(run_dir, sentences, out_dir)
 
-    print_section("3. What its heads look at", "The page shows the attention maps of all heads for these sentences.")
+    print_section(
+        "Part 3 of 5: What its heads look at", "The page shows the attention maps of all heads for these sentences."
+    )
     run("inspect", run_dir, "--text", *sentences, "--out", out_dir / "heads.html")
 
     print_section(
-        "4. The speed of attention on this machine",
+        "Part 4 of 5: The speed of attention on this machine",
         "Distance-aware attention is measured in comparison with torch's attention, which has no positions (sdpa).",
     )
     run("bench", "attention", *BENCHMARK, "--out", out_dir / "speed")
 
-    seconds_left = 60 * arguments.minutes - (time.perf_counter() - start)
+    seconds_left = 60 * arguments.minutes - (time.perf_counter() - START)
     seconds_per_run = OVERHEAD_SECONDS + comparison["epochs"] * comparison["rows"] * seconds_per_sentence
     compare_methods(data, out_dir, comparison, choose_num_seeds(seconds_left, seconds_per_run))
 
-    print_section("Results", f"The demo took {(time.perf_counter() - start) / 60:.1f} minutes. Its results:")
+    print_section("Results", f"The demo took {(time.perf_counter() - START) / 60:.1f} minutes. Its results:")
     for path, text in RESULTS.items():
         if (out_dir / path).exists():
             console.print(f"  {out_dir / path}: {text}", markup=False)

@@ -147,3 +147,52 @@ def test_command_line_names_the_missing_extra(args: list[str], hidden: tuple[str
 def test_version_and_help_need_no_extra(args: list[str]) -> None:
     result = run_python(f"from headwise.cli import main; sys.exit(main({args}))", hidden=("torch", "numpy", *STUDIES))
     assert result.returncode == 0, result.stderr
+
+
+#: Code that removes what Windows does not have.
+LIKE_WINDOWS = """
+import os, signal
+for name in ("SIGKILL", "SIGHUP", "SIGUSR1", "SIGALRM", "SIGCHLD"):
+    delattr(signal, name)
+for name in ("fork", "getuid", "geteuid", "killpg", "pread", "O_CLOEXEC"):
+    delattr(os, name)
+"""
+POSIX_MODULES = ("fcntl", "grp", "pwd", "resource", "termios")
+
+
+def test_operator_runs_without_posix_modules() -> None:
+    code = """
+import torch
+import headwise as hw
+q = torch.randn(1, 2, 8, 4)
+for backend in ("reference", "blockwise"):
+    assert hw.attend(q, q, q, scheme=hw.DistanceAware(heads=2), backend=backend).shape == q.shape
+"""
+    code = code.replace("import headwise", f"{LIKE_WINDOWS}import headwise")  # torch uses them where they exist
+    result = run_python(code, hidden=POSIX_MODULES)
+    assert result.returncode == 0, result.stderr
+
+
+def test_hugging_face_models_run_without_posix_modules() -> None:
+    code = """
+import torch, transformers, transformers.models.bert.modeling_bert, accelerate
+from transformers import BertConfig, BertForSequenceClassification, Trainer
+import headwise as hw
+size = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+model = BertForSequenceClassification(BertConfig(**size))
+hw.retrofit(model, hw.DistanceAware)
+inputs = {"input_ids": torch.arange(10).view(2, 5), "labels": torch.tensor([0, 1])}
+with hw.guiding(model, [hw.guides.MapDiscrimination(0.1)]) as guided:
+    loss = model(**inputs).loss
+    (loss + sum(guided.losses(loss).values())).backward()
+hw.models.HeadwiseConfig(), hw.GuidedTrainer
+from headwise import locks
+from pathlib import Path
+import tempfile
+with tempfile.TemporaryDirectory() as directory, locks.lock_output(Path(directory) / "run", is_directory=True):
+    pass
+"""
+    imports, rest = code.split("import headwise as hw\n")
+    result = run_python(f"{imports}{LIKE_WINDOWS}import headwise as hw\n{rest}", hidden=("fcntl",))
+    assert result.returncode == 0, result.stderr
+    assert "Windows has no such locks" in result.stderr

@@ -43,6 +43,19 @@ def test_version_is_in_the_metadata(wheel: Path) -> None:
     assert "Provides-Extra: demo" in metadata
 
 
+def test_links_of_the_package_work_outside_the_repository(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+    metadata = archive.read(name).decode()
+    links = re.findall(r"\]\(([^)]+)\)", metadata)
+    assert len(links) >= 20
+    assert [link for link in links if not link.startswith("https://")] == []
+    url = re.search(r"^Project-URL: Homepage, (.+)$", metadata, re.M)
+    assert url is not None
+    assert f"]({url[1]}/blob/main/docs/tutorial.md)" in metadata
+    assert "](https://raw.githubusercontent.com/" in metadata  # images
+
+
 @pytest.mark.slow
 def test_version_comes_from_the_git_tag(tmp_path: Path) -> None:
     clone = tmp_path / "clone"

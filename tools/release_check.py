@@ -2,7 +2,7 @@
 
     make release-check
 
-The wheel is installed with its extra `demo`, and the demo runs with --short. Nothing is uploaded.
+The wheel is installed with its extras `train` and `demo`, and the demo runs with --short. Nothing is uploaded.
 """
 
 import argparse
@@ -60,7 +60,8 @@ def run_installed(wheel: Path, directory: Path) -> None:
     """Install the wheel in a new virtual environment and run the demo and an inspection, without the sources."""
     venv.create(directory / "venv", with_pip=True)
     python = directory / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
-    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[demo]")
+    constraints = ROOT / "constraints.txt"
+    run(python, "-m", "pip", "install", "--quiet", "--constraint", constraints, f"{wheel}[train,demo]")
     shutil.copy(ROOT / "examples" / "demo.py", directory)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
     run(python, "-m", "headwise", "--version", cwd=directory, env=env)

@@ -1,11 +1,10 @@
 """Locks on output directories and files, so that two processes never write to the same one.
 
 The operating system releases a lock when its process ends, however it ends. On network file systems with POSIX locks it
-also excludes other machines; on file systems without locks a warning is logged.
+also excludes other machines; on file systems without locks, and on Windows, a warning is logged.
 """
 
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -19,6 +18,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from headwise.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +91,12 @@ def _acquire(path: Path, lock_path: Path) -> int | None:
     """Lock a file and write the holder into it.
 
     Returns:
-        The file descriptor, or None if the file system has no locks.
+        The file descriptor, or None if the operating system or the file system has no locks.
     """
+    if fcntl is None:
+        lock_path.parent.mkdir(parents=True, exist_ok=True)
+        logger.warning("%s: Windows has no such locks; make sure that no other process writes there", path)
+        return None
     while True:
         lock_path.parent.mkdir(parents=True, exist_ok=True)
         try:

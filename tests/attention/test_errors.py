@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headwise import (
     DecoderLayer,
@@ -17,6 +18,7 @@ from headwise import (
     attend,
     explain,
 )
+from headwise.attention.triton_backend import operator
 from tests.attention.cases import RETURN_ALL
 
 X = torch.randn(2, 4, 5, 8)
@@ -144,3 +146,20 @@ def test_masks_and_biases_broadcast_as_in_torch(shape: tuple[int, ...]) -> None:
     bias, mask = torch.randn(shape), torch.ones(shape, dtype=torch.bool)
     expected = attend(X, X, X, scheme=Plain(), position_bias=bias.expand(2, 4, 5, 5), mask=mask.expand(2, 4, 5, 5))
     torch.testing.assert_close(attend(X, X, X, scheme=Plain(), position_bias=bias, mask=mask), expected)
+
+
+def test_explain_names_the_gpu_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr("headwise._compat.is_interpreted", lambda kernel: False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    operator._missing_requirement.cache_clear()
+    try:
+        with FakeTensorMode(), torch.device("cuda"):
+            inputs = [torch.empty(1, 2, length, 8) for length in (64, 2**14)]
+            choices = [explain(x, x, x, scheme=DistanceAware(2)) for x in inputs]
+    finally:
+        operator._missing_requirement.cache_clear()
+    assert [choice.backend for choice in choices] == ["reference", "blockwise"]
+    for choice in choices:
+        assert "need a GPU of compute capability 8.0 or newer, and Tesla T4 has 7.5" in choice.reason

@@ -355,12 +355,21 @@ def choose_backend(inputs: AttentionInputs, backend: Backend) -> BackendChoice:
     batch, heads, n, m = inputs.shape
     max_pairs = MAX_REFERENCE_PAIRS_CPU if inputs.v.device.type == "cpu" else MAX_REFERENCE_PAIRS
     if batch * heads * n * m >= max_pairs:
-        return BackendChoice("blockwise", f"{_describe_maps(inputs)} are too large to store")
-    return BackendChoice("reference", f"{_describe_maps(inputs)} are small enough to store")
+        return BackendChoice("blockwise", f"{_describe_maps(inputs)} are too large to store{_why_not_triton(inputs)}")
+    return BackendChoice("reference", f"{_describe_maps(inputs)} are small enough to store{_why_not_triton(inputs)}")
 
 
 def _can_use_triton(inputs: AttentionInputs) -> bool:
     return inputs.v.device.type == "cuda" and triton_backend.why_unsupported(inputs) is None
+
+
+def _why_not_triton(inputs: AttentionInputs) -> str:
+    """Return why a GPU does not use the kernels, for `explain`; nothing on a CPU and in compiled code."""
+    if inputs.v.device.type == "cpu" or torch.compiler.is_compiling():
+        return ""
+    if inputs.v.device.type != "cuda":
+        return f"; the Triton kernels need an NVIDIA or AMD GPU, and the tensors are on {inputs.v.device}"
+    return f"; {triton_backend.why_unsupported(inputs)}"
 
 
 def _run(inputs: AttentionInputs, backend: str) -> AttentionOutput:

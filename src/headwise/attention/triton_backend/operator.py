@@ -48,8 +48,9 @@ def _missing_requirement(device: torch.device) -> str | None:
         return None
     if device.type != "cuda":
         return f"the Triton kernels need a GPU, and the tensors are on {device}"
-    if torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0):
-        return "the Triton kernels need a GPU of compute capability 8.0 or newer"
+    if torch.version.hip is None and (capability := torch.cuda.get_device_capability(device)) < (8, 0):
+        name, version = torch.cuda.get_device_name(device), ".".join(map(str, capability))
+        return f"the Triton kernels need a GPU of compute capability 8.0 or newer, and {name} has {version}"
     return None
 
 
