@@ -1,4 +1,4 @@
-"""Host code for dense tables (Transformer-XL): products with the biases u and v, and gradients by chunks of queries.
+"""Host code for dense tables (Transformer-XL, DeBERTa): products with the biases u and v, and gradients by chunks.
 
 Queries are compared with keys as q + u, and with the table as q + v. A program for a query block adds the biases once
 (`add_biases`). A program for a key block meets other queries in each step: it takes q without biases, and the products
@@ -10,7 +10,8 @@ shorter than they are, the memory of dz has an element for each pair:
 
     dz[i, j − i + last] = memory[last + i · (width − 1) + j]
 
-dz is computed for a chunk of queries at a time, so its memory does not grow with the length.
+dz is computed for a chunk of queries at a time, so its memory does not grow with the length. A query table, which is
+multiplied with keys, is the table of the transposed problem: bwd_dkv_kernel stores dz of a chunk of keys.
 Legend: B batch, H heads, N queries, M keys, E width of queries and keys, R = N + M − 1 rows of the table.
 """
 
