@@ -7,7 +7,7 @@ import pytest
 
 from tests.short_form import keep_short
 
-SCHEMES = ("plain", "distance-aware", "rpr", "transformer-xl", "tener")
+SCHEMES = ("plain", "distance-aware", "rpr", "transformer-xl", "tener", "disentangled")
 
 PROGRAM = """
 import resource, torch, headwise as hw

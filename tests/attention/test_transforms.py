@@ -148,7 +148,8 @@ def test_operators_pass_opcheck(name: str) -> None:
     q, k, v = (torch.randn(2, HEADS, n, HEAD_DIM) for n in (5, 7, 7))
     terms = scheme(q, k, offset=1)
     relative_q = None if terms.biases is None else terms.relative_q
-    tensors = (terms.content_q, terms.k, v, relative_q, terms.key_table, terms.value_table)
+    tables = (terms.key_table, terms.query_table, terms.value_table, terms.relative_bias)
+    tensors = (terms.content_q, terms.k, v, relative_q, *tables)
     coefficients = None if terms.coefficients is None else terms.coefficients(8).float()
     bias, sinks = None, torch.zeros(HEADS)
     masks = (None, torch.ones(2, 7, dtype=torch.bool), None, torch.tensor(3))

@@ -55,6 +55,16 @@ def test_transformers_classes_load_the_schemes(family: str, tmp_path: Path, caps
     torch.testing.assert_close(hw.scheme_parameters(base), hw.scheme_parameters(model))
 
 
+@pytest.mark.parametrize("scheme", [hw.Alibi, hw.T5Bias, hw.Disentangled])
+def test_loaded_models_have_the_same_scheme(scheme: type[hw.Scheme], tmp_path: Path) -> None:
+    model, inputs = hw.retrofit(build_model("bert"), scheme), build_batch()
+    randomize_schemes(model)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert loaded.config.headwise["scheme"] == scheme.__name__
+    assert torch.equal(run_model(loaded, inputs), run_model(model, inputs))
+
+
 LOAD_OPTIONS: dict[str, dict[str, Any]] = {
     "sdpa": {"attn_implementation": "sdpa"},
     "eager": {"attn_implementation": "eager"},

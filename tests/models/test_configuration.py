@@ -46,7 +46,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     [
         ({"vocab_size": 0}, "vocab_size must be an integer of at least 1, got 0"),
         ({"heads": 2.5}, "heads must be an integer"),
-        ({"scheme": "alibi"}, "scheme must be one of none, plain, rpr.*got 'alibi'"),
+        ({"scheme": "alibii"}, "scheme must be one of none, plain, rpr.*got 'alibii'"),
         ({"scheme": "plain", "scheme_options": {"k": 3}}, "plain has no options; got 'k'"),
         ({"scheme_options": {"rectfy": True}}, "distance-aware has .*rectify.*; got 'rectfy'"),
         ({"scheme": "rpr", "scheme_options": {"k": -1}}, "scheme rpr: k, the clipping distance"),

@@ -28,6 +28,10 @@ CASES: dict[str, dict[str, Any]] = {
     "transformer-xl": {"scheme": "transformer-xl"},
     "tener": {"scheme": "tener"},
     "distance-aware": {"scheme": "distance-aware"},
+    "alibi": {"scheme": "alibi"},
+    "rotary": {"scheme": "rotary"},
+    "t5-bias": {"scheme": "t5-bias", "scheme_options": {"num_buckets": 4, "max_distance": 6}},
+    "disentangled": {"scheme": "disentangled", "scheme_options": {"max_distance": 4}},
     "mixed": {"scheme": "distance-aware", "decoder_scheme": "rpr"},
     "post-norm": {"scheme": "rpr", "norm_first": False},
 }

@@ -217,7 +217,10 @@ def test_user_errors_are_one_line_and_leave_no_files(
         (["plain", "{bert}+mgd"], "+mgd: --guides mgd: unknown guide 'mgd'"),
         (["{bert}+mgd"], "did you mean mdg?"),
         (["{bert}+mdg@2"], "--guides mdg@2: the model has 2 layers, 0 to 1"),
-        (["{bert}+retrofit:rrp"], "--retrofit must be one of distance-aware, rpr; got 'rrp'"),
+        (
+            ["{bert}+retrofit:rrp"],
+            "one of distance-aware, rpr, t5-bias, disentangled, alibi; got 'rrp'",
+        ),
         (["plain+mdg"], "guides require a Hugging Face model; plain is trained from scratch"),
         (["plain+retrofit:rpr"], "retrofit requires a Hugging Face model; plain already has a scheme"),
         (["wide=--model ./no/model"], "--methods wide: ./no/model: no such directory"),

@@ -115,7 +115,8 @@ class Disentangled(Scheme):
             return None
         bias = None if projection.bias is None else projection.bias.to(dtype)
         table = linear(self.embeddings.to(dtype), projection.weight.to(dtype), bias)
-        return table.unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1)[:, rows]
+        by_head: Tensor = table.unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1)
+        return by_head[:, rows]
 
     def rows(self, differences: Tensor) -> Tensor:
         """Return the row of the embeddings for each difference i − j."""

@@ -1,4 +1,4 @@
-"""Host code for dense tables (Transformer-XL): products with the biases u and v, and gradients by chunks of queries.
+"""Host code for dense tables (Transformer-XL, DeBERTa): products with the biases u and v, and gradients by chunks.
 
 Queries are compared with keys as q + u, and with the table as q + v. A program for a query block adds the biases once
 (`add_biases`). A program for a key block meets other queries in each step: it takes q without biases, and the products
@@ -10,7 +10,8 @@ shorter than they are, the memory of dz has an element for each pair:
 
     dz[i, j − i + last] = memory[last + i · (width − 1) + j]
 
-dz is computed for a chunk of queries at a time, so its memory does not grow with the length.
+dz is computed for a chunk of queries at a time, so its memory does not grow with the length. A query table, which is
+multiplied with keys, is the table of the transposed problem: bwd_dkv_kernel stores dz of a chunk of keys.
 Legend: B batch, H heads, N queries, M keys, E width of queries and keys, R = N + M − 1 rows of the table.
 """
 
@@ -151,8 +152,13 @@ def compute_key_gradients(
         "d_table_ptr": d_table_fp32[:, TABLE_PADDING:],
         "d_bias_v_partials_ptr": d_table_fp32.new_empty(batch, heads, blocks, plan.width),  # not used: there is no bias
     }
-    for chunk_start in range(0, m, max_chunk_size):
-        chunk_size = min(max_chunk_size, m - chunk_start)
+    first, end = visible_keys(plan)
+    if first > 0 or end < m:
+        for d_keys in (tensors["dk_ptr"], tensors["dv_ptr"]):
+            if d_keys is not None:
+                d_keys.zero_()
+    for chunk_start in range(first, end, max_chunk_size):
+        chunk_size = min(max_chunk_size, end - chunk_start)
         width = -(-(chunk_size + n) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
         dz = k.new_zeros(heads, batch, chunk_size, width)
         chunk_k = k[:, :, chunk_start : chunk_start + chunk_size]
@@ -164,6 +170,14 @@ def compute_key_gradients(
         run["dense_table"]({**table_tensors, "dz_ptr": dz, "relative_q_ptr": chunk_k})
     if d_table is not None:
         torch.mul(d_table_fp32, plan.scale, out=d_table)
+
+
+def visible_keys(plan: Plan) -> tuple[int, int]:
+    """Return the range of keys that some query sees through the window or the causal mask, in whole tiles."""
+    tile_size = plan.tile("dkv").block_m
+    first = max(plan.q_offset - plan.window_left, 0) // tile_size * tile_size
+    end = plan.q_offset + plan.n + (0 if plan.causal else plan.window_right)
+    return first, max(min(plan.m, -(-end // tile_size) * tile_size), first)
 
 
 def visited_columns(
