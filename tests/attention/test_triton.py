@@ -69,7 +69,9 @@ def test_error_is_within_tolerance(name: str, option: str, dtype: torch.dtype, m
             outputs = [x for x in outputs if x is not None] if returns else (outputs,)
         else:
             names = ("offset", "scale", "softcap")
-            formula_options: dict[str, Any] = {name: options[name] for name in names if name in options} | query_positions
+            formula_options: dict[str, Any] = {
+                name: options[name] for name in names if name in options
+            } | query_positions
             if "query_padding" in options:
                 is_real = torch.arange(n, device=DEVICE) < options["query_padding"][:, None]
                 formula_options["is_real_query"] = is_real[:, None, :, None].expand(-1, HEADS, -1, -1)

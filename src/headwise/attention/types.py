@@ -103,7 +103,9 @@ class AttentionInputs:
     want_weights: bool = False
     cu_seqlens: Tensor | None = None  # (S+1,): cumulative lengths of S sequences, concatenated in a batch of one
     cu_seqlens_k: Tensor | None = None  # (S+1,): those of the keys' sequences; None if they are those of the queries
-    is_aligned: bool = False  # the last query of a sequence has the position of its last key, not the first of the first
+    is_aligned: bool = (
+        False  # the last query of a sequence has the position of its last key, not the first of the first
+    )
     out_dtype: torch.dtype = torch.float32
 
     @property

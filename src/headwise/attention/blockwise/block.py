@@ -85,7 +85,9 @@ class OperatorArguments:
     def key_range(self, batch: slice, heads: slice, queries: slice, sequence: SequenceSlice) -> slice:
         """Return the keys between the first and the last that some query of a block may attend to."""
         start, stop = sequence.keys.start, sequence.keys.stop
-        first = start + sequence.offset + queries.start - sequence.queries.start  # the key at the first query's position
+        first = (
+            start + sequence.offset + queries.start - sequence.queries.start
+        )  # the key at the first query's position
         last = first + queries.stop - queries.start - 1
         right = 0 if self.causal else self.window_right
         if right >= 0:
