@@ -1,4 +1,4 @@
-"""Gemma 2 (soft-capped scores) and GPT-OSS (attention sinks), with sliding-window layers, as transformers computes them.
+"""Gemma 2 (soft-capped scores) and GPT-OSS (attention sinks), with sliding-window layers, against transformers.
 
 All in float64: transformers' own modules are patched where they compute in float32.
 """

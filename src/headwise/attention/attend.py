@@ -340,7 +340,9 @@ def choose_backend(inputs: AttentionInputs, backend: Backend) -> BackendChoice:
         if reason is not None:
             raise ValueError(f"backend={backend!r} cannot compute this: {reason}; use backend='auto'")
         return BackendChoice(backend, "selected by the caller")
-    if inputs.cu_seqlens is not None and not _can_use_triton(inputs):
+    if inputs.cu_seqlens is not None:
+        if _can_use_triton(inputs):
+            return BackendChoice("triton", "fused kernels on the GPU, for all sequences at once")
         sequences = inputs.split_sequences()
         if sequences:
             choice = choose_backend(max(sequences, key=lambda x: x.shape[2] * x.shape[3]), backend)

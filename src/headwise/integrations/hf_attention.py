@@ -34,8 +34,9 @@ from headwise.integrations.masks import (
     split_mask,
     trim_keys,
 )
-from headwise.integrations.model_utils import restoring_attn_implementation
+from headwise.integrations.model_utils import UnsupportedAttentionError, restoring_attn_implementation
 from headwise.integrations.observing import OBSERVER, AttentionObserver, AttentionRows, row_weights
+from headwise.integrations.packed_attention import attend_packed, packed_lengths
 from headwise.integrations.recording import RECORDER, LayerRecord, Recorder, RecordField
 from headwise.integrations.scheme_layers import get_scheme, model_attn_implementation
 
@@ -79,6 +80,27 @@ def headwise_attention_forward(
     needs_weights = bool(options.get("output_attentions")) or are_weights_collected()
     if scheme is not None:
         check_model_implementation(module, needs_weights=needs_weights)
+    cu_seqlens, cu_seqlens_k = packed_lengths(module, options)
+    if cu_seqlens is not None:
+        if recorder is not None or observer is not None or needs_weights:
+            raise UnsupportedAttentionError(module, "gets packed sequences, whose attention maps cannot be read")
+        output = attend_packed(
+            module,
+            query,
+            key,
+            value,
+            position_bias,
+            is_causal=is_causal,
+            sliding_window=options.get("sliding_window"),
+            scheme=_PLAIN if scheme is None else scheme,
+            cu_seqlens=cu_seqlens,
+            cu_seqlens_k=cu_seqlens_k,
+            softcap=softcap,
+            sinks=s_aux,
+            dropout=dropout,
+            scale=scaling,
+        )
+        return output.transpose(1, 2).contiguous(), None
     if attention_mask is not None:
         key, value, position_bias = trim_keys(key, value, position_bias, attention_mask.shape[-1])
     if query.shape[2] != key.shape[2]:  # layers with a cache are neither recorded nor observed

@@ -117,13 +117,15 @@ def slice_rows(options: Mapping[str, Any], start: int, stop: int) -> dict[str, A
 def padded_rows(padding: Tensor, attention_mask: Tensor | None) -> tuple[int, int] | None:
     """Return the range of positions with a padding token before a real one in some text, or None if there is none.
 
+    Compiled code, which cannot depend on values, gets the range of all positions.
+
     Args:
         padding: True for real tokens, (B, N).
         attention_mask: the mask that `padding` comes from. All layers get the same mask, which stores the result,
             because reading it synchronizes a GPU.
     """
     if torch.compiler.is_compiling():
-        return None
+        return 0, padding.shape[1]
     version = None if attention_mask is None or attention_mask.is_inference() else attention_mask._version
     cached_version, rows = getattr(attention_mask, "_headwise_padded_rows", (-1, None))
     if cached_version != version:

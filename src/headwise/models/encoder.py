@@ -12,6 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from headwise.attention import EncoderLayer
+from headwise.attention.packing import PackedTokens
 from headwise.errors import UserError
 from headwise.models.configuration import HeadwiseConfig
 from headwise.models.modules import PositionEmbedding, init_weights
@@ -29,13 +30,16 @@ class Embeddings(nn.Module):
         self.positions = PositionEmbedding(config.positions, config.max_tokens, config.dim)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None, packed: PackedTokens | None = None) -> Tensor:
+        if packed is not None:
+            input_ids = packed.pack(input_ids)
+            token_type_ids = None if token_type_ids is None else packed.pack(token_type_ids)
         x = self.projection(self.words(input_ids))
         if self.segments is not None:
             if token_type_ids is None:
                 raise UserError("joint pairs need token_type_ids: 0 for the first text, 1 for the second")
             x = x + self.segments(token_type_ids)
-        embedded: Tensor = self.dropout(self.positions(x))
+        embedded: Tensor = self.dropout(self.positions(x, packed=packed))
         return embedded
 
 
@@ -71,6 +75,9 @@ class HeadwisePreTrainedModel(PreTrainedModel):
 class HeadwiseModel(HeadwisePreTrainedModel):
     """An encoder that returns one state per token.
 
+    If `packs_sequences` is set, the texts of a batch are concatenated, so that no padding is computed. The states are
+    the same, and 0 for padding.
+
     Example:
         >>> import torch
         >>> from headwise.models import HeadwiseConfig, HeadwiseModel
@@ -86,6 +93,7 @@ class HeadwiseModel(HeadwisePreTrainedModel):
         self.embeddings = Embeddings(config)
         self.layers = build_layers(config)
         self.gradient_checkpointing = False
+        self.packs_sequences = False
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -128,10 +136,14 @@ class HeadwiseModel(HeadwisePreTrainedModel):
         return_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
 
         mask = self.padding_mask(input_ids, attention_mask)
-        x = self.embeddings(input_ids, token_type_ids)
+        packed = PackedTokens.from_mask(mask) if self.packs_sequences and not return_weights else None
+        x = self.embeddings(input_ids, token_type_ids, packed)
         states, weights = [x], []
         for layer in self.layers:
-            run_layer = partial(layer, key_padding=mask)
+            if packed is None:
+                run_layer = partial(layer, key_padding=mask)
+            else:
+                run_layer = partial(layer, cu_seqlens=packed.cu_seqlens)
             if return_weights:
                 x, layer_weights = run_layer(x, need_weights=True)
                 weights.append(layer_weights)
@@ -141,6 +153,8 @@ class HeadwiseModel(HeadwisePreTrainedModel):
                 x = run_layer(x)
             if return_states:
                 states.append(x)
+        if packed is not None:
+            x, states = packed.unpack(x), [packed.unpack(state) for state in states]
         return BaseModelOutput(
             last_hidden_state=x,
             hidden_states=tuple(states) if return_states else None,

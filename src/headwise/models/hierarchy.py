@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from headwise.attention.packing import PackedTokens
 from headwise.errors import UserError
 from headwise.models.configuration import HeadwiseConfig
 from headwise.models.encoder import build_layers
@@ -19,12 +20,16 @@ class DocumentEncoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.layers = build_layers(config)
         self.pooling = AdditivePooling(config.dim)
+        self.packs_sequences = False  # see `HeadwiseModel`
 
     def forward(self, sentences: Tensor, mask: Tensor) -> Tensor:
         """Encode sentence vectors (B, S, D) to (B, D); the mask (B, S) is True for sentences that are not empty."""
         x = self.dropout(self.positions(sentences))
+        packed = PackedTokens.from_mask(mask) if self.packs_sequences else None
+        x = x if packed is None else packed.pack(x)
         for layer in self.layers:
-            x = layer(x, key_padding=mask)
+            x = layer(x, key_padding=mask) if packed is None else layer(x, cu_seqlens=packed.cu_seqlens)
+        x = x if packed is None else packed.unpack(x)
         document: Tensor = self.pooling(x, mask)
         return document
 

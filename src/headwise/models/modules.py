@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention import Scheme
+from headwise.attention.packing import PackedTokens
 from headwise.attention.sinusoids import sinusoids
 from headwise.errors import UserError
 
@@ -22,8 +23,10 @@ class PositionEmbedding(nn.Module):
         self.sinusoidal = positions == "sinusoidal"
         self.learned = nn.Embedding(max_positions, dim) if positions == "learned" else None
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Add the embeddings of the positions from `start` on."""
+    def forward(self, x: Tensor, start: int = 0, packed: PackedTokens | None = None) -> Tensor:
+        """Add the embeddings of the positions from `start` on; those of each text if several are packed."""
+        if packed is not None:
+            return x + packed.pack(self(x.new_zeros(1, packed.shape[1], x.shape[2]), start))
         end = start + x.shape[1]
         if self.sinusoidal:
             return x + sinusoids(torch.arange(start, end, device=x.device), x.shape[2], x.dtype)

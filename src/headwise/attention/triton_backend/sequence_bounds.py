@@ -56,7 +56,8 @@ def align_sequences(inputs: AttentionInputs) -> tuple[AttentionInputs, Tensor, T
     Returns:
         The inputs, and the indices of the queries, (N,), and keys, (M,), in them.
     """
-    assert inputs.cu_seqlens is not None and inputs.cu_seqlens_k is not None
+    assert inputs.cu_seqlens is not None
+    assert inputs.cu_seqlens_k is not None
     _, _, n, m = inputs.shape
     bounds, key_bounds = inputs.cu_seqlens.int(), inputs.cu_seqlens_k.int()
     sequences, key_sequences = token_sequences(bounds, n), token_sequences(key_bounds, m)

@@ -1,7 +1,8 @@
 """Triton functions for concatenated sequences (cu_seqlens).
 
-If their queries and keys have different lengths (cu_seqlens_k), query i of a sequence has position i + offset, where positions are indices of keys and the offset depends on the
-sequence. Kernels get two arrays, in which queries and keys follow one another:
+If their queries and keys have different lengths (cu_seqlens_k), query i of a sequence has position i + offset, where
+positions are indices of keys and the offset depends on the sequence. Kernels get two arrays, in which queries and keys
+follow one another:
 
     seq_starts [N + N + M]: the first key of each query's sequence; each query's offset; the first query of each key's
     seq_ends   [N + M]:     the end of the keys of each query's sequence; the end of the queries of each key's

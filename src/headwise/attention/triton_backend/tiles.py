@@ -16,10 +16,10 @@ Clipped tables of relative positions, and biases, have one score per query for a
 the query's log-sum-exp. Only tiles near the diagonal look up one score per pair.
 
 Legend: B batch, H query heads, G key heads, N queries, M keys, E width of queries and keys, D width of values,
-R = 2 · max_offset + 1 rows of a clipped table. Query i has position q_offset + i (`sequence_tiles.py` has an exception).
-A tile is [BLOCK_N, BLOCK_M] in kernels that loop over keys and [BLOCK_M, BLOCK_N] in kernels that loop over queries. The functions below work with both
-by broadcasting: i and tile_i (the index within the tile) are [BLOCK_N, 1] or [1, BLOCK_N], j and tile_j [1, BLOCK_M] or
-[BLOCK_M, 1]. x is q · k plus relative scores, s the score, p the weight.
+R = 2 · max_offset + 1 rows of a clipped table. Query i has position q_offset + i, except in `sequence_tiles.py`. A tile
+is [BLOCK_N, BLOCK_M] in kernels that loop over keys and [BLOCK_M, BLOCK_N] in kernels that loop over queries. The
+functions below work with both by broadcasting: i and tile_i (the index within the tile) are [BLOCK_N, 1] or
+[1, BLOCK_N], j and tile_j [1, BLOCK_M] or [BLOCK_M, 1]. x is q · k plus relative scores, s the score, p the weight.
 """
 
 from typing import Any, NamedTuple

@@ -125,6 +125,10 @@ class TextConfig(EncoderConfig):
     """Texts longer than --max-length: truncate keeps their start, head-tail their first quarter and their end, windows
     reads all of them in overlapping windows and averages the scores."""
 
+    pack: bool = False
+    """Concatenate the texts of a batch instead of padding them, so that the layers compute no padding. Losses and
+    predictions are the same."""
+
     lora: bool = False
     """Fine-tune low-rank updates (LoRA) and the classification head instead of all weights; requires PEFT."""
     lora_r: int = 8
@@ -145,6 +149,8 @@ class TextConfig(EncoderConfig):
                 raise UserError(f"{option_name(name)} must be at least 0 and below 1, got {getattr(self, name)}")
         if self.scheme_learning_rate is not None and self.retrofit is None:
             raise UserError("--scheme-learning-rate requires --retrofit")
+        if self.pack and self.guides:
+            raise UserError("--pack cannot be combined with --guides, which read the attention of padded batches")
         if self.tune and self.learning_rate is not None:
             raise UserError("--tune searches the learning rate; leave out --learning-rate")
         if self.rows is not None and not (0 < self.rows < 1 or (self.rows >= 2 and self.rows == int(self.rows))):

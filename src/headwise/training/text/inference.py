@@ -24,6 +24,7 @@ from headwise.training.text.decision import DecisionRule
 from headwise.training.text.encoding import IGNORED_LABEL, TextEncoder
 from headwise.training.text.long_text import WINDOW_ROW, pool_windows
 from headwise.training.text.model import get_model_class
+from headwise.training.text.packing import enable_packing
 from headwise.training.text.predictions import fill_word_scores
 
 
@@ -42,8 +43,13 @@ class TextModel:
     encoder: TextEncoder
 
     @classmethod
-    def load(cls, run: Path, device: str | torch.device | None = None) -> "TextModel":
+    def load(cls, run: Path, device: str | torch.device | None = None, *, pack: bool = True) -> "TextModel":
         """Load a model from its run directory.
+
+        Args:
+            run: the directory of a finished run.
+            device: the model's device; by default the process's.
+            pack: whether to pack batches if the run was trained with `--pack`.
 
         Raises:
             UserError: the directory contains no finished run, or its files are damaged.
@@ -63,6 +69,8 @@ class TextModel:
                 tokenizer, metrics["label_type"], inputs["pair"], inputs["max_length"], hierarchy, inputs["long_text"]
             )
             check_labels(metrics, model.config.num_labels)
+        if pack and config.pack:
+            enable_packing(model, encoder)
         return cls(config, metrics, model.to(device or state().device).eval(), encoder)
 
     def choose_columns(self, batch: Batch, *, labelled: bool, **names: str | None) -> Columns:
@@ -155,7 +163,7 @@ def check_labels(metrics: Mapping[str, Any], num_outputs: int) -> None:
 
 def open_inspected(run: Path, name: str) -> InspectedModel:
     """Load a finished run for `headwise inspect`."""
-    trained = TextModel.load(run)
+    trained = TextModel.load(run, pack=False)  # attention maps are those of padded batches
     inputs = trained.metrics["inputs"]
     return InspectedModel(
         name=name,

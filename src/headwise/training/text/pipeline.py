@@ -36,6 +36,7 @@ from headwise.training.text.inference import open_inspected
 from headwise.training.text.long_text import WINDOW_ROW, pool_windows
 from headwise.training.text.lora import LEARNING_RATE_FACTOR, merge_lora
 from headwise.training.text.model import build_model
+from headwise.training.text.packing import enable_packing
 from headwise.training.text.predict import predict
 from headwise.training.text.predictions import get_scores
 from headwise.training.text.trainer import TextTrainer, balanced_weights, check_loss_options
@@ -103,6 +104,9 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         model, encoder, notes = build_model(self.config, data.task, data.examples)
         guides = build_guides(self.config, model, encoder, data.examples)
         notes += [f"guide {guide}" for guide in guides]
+        if self.config.pack:
+            enable_packing(model, encoder)
+            notes.append("packed batches (--pack): layers compute no padding")
         return TextBundle(model=model, tokenizer=encoder.tokenizer, notes=notes, encoder=encoder, guides=guides)
 
     def tokenize(self, data: TextData, bundle: TextBundle, scratch_dir: Path) -> None:
