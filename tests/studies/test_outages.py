@@ -2,14 +2,17 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from headwise.cli import main
 from headwise.errors import UserError
@@ -97,6 +100,27 @@ def test_lost_database_is_one_line(
     run_workers(resumed.study_dir, resumed.trials, Resources(1), resumed.url, worker)
     assert states(resumed) == ["finished"] * 4
     assert {path: path.stat().st_mtime_ns for path in finished} == finished, "finished runs are kept"
+
+
+def test_connection_lost_in_a_query(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Optuna repeats such a query in the same session, which fails in another way."""
+    study = create_study(tmp_path / "study", seeds=1)
+    lost = []
+
+    def lose_connection(cursor: Any, statement: str, parameters: Any, context: Any) -> None:
+        if "FROM trials" in statement and not lost:
+            lost.append(statement)
+            raise sqlite3.OperationalError("the connection is lost")
+
+    def mark_as_lost(context: Any) -> None:
+        context.is_disconnect = True
+
+    engine = study.trials.storage.engine
+    event.listen(engine, "do_execute", lose_connection)
+    event.listen(engine, "handle_error", mark_as_lost)
+    assert states(study) == ["waiting"] * 2
+    assert lost
+    assert "Falling back" not in capfd.readouterr().err
 
 
 def test_errors_that_do_not_go_away_are_not_waited_for(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from optuna.exceptions import StorageInternalError
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, PendingRollbackError
 
 from headwise.errors import UserError
 
@@ -159,6 +159,8 @@ def is_outage(error: BaseException) -> bool:
     """Return whether an error of a database may go away by itself."""
     if isinstance(error, StorageInternalError):
         return error.__cause__ is not None and is_outage(error.__cause__)
+    if isinstance(error, PendingRollbackError):  # Optuna has repeated a query in the session of a lost connection
+        return error.__context__ is not None and is_outage(error.__context__)
     if "no such table" in str(error) or "no such column" in str(error):  # SQLite's, for a damaged database
         return False
     is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
