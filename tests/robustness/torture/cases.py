@@ -184,7 +184,8 @@ def jump_clock(launcher: Launcher, job: Job, reference: Reference, out: Path, se
 
 def many_workers(launcher: Launcher, data: Data, out: Path, num_workers: int, outcome: Any) -> None:
     """Run a study with many workers. Every run is trained once, and ends as with one worker."""
-    code = launcher.run(*many_runs_command(data, num_workers, num_workers), "--out", out)
+    command = many_runs_command(data, num_workers, num_workers)
+    code = launcher.run(*command, "--out", out, heartbeat_timeout=600)  # none dies, but they wait for each other
     said = launcher.said()
     assert code == 0, said[-2000:]
     assert "failed" not in said, said[-2000:]
