@@ -4,6 +4,7 @@ Each line that it reads is a request. It answers with the ids of the children, t
 """
 
 import ctypes
+import gc
 import json
 import os
 import random
@@ -41,7 +42,7 @@ def import_everything() -> None:
         return
     from headwise.studies import compare, outages, storage, sweep, worker, worker_pool  # noqa: F401
 
-    storage.HEARTBEAT_SECONDS, storage.HEARTBEAT_TIMEOUT = 1, 3
+    storage.HEARTBEAT_SECONDS = 1
     worker.POLL_SECONDS = worker_pool.POLL_SECONDS = outages.RETRY_SECONDS = 0.1
     forking = SimpleNamespace(Popen=ForkedWorker, TimeoutExpired=subprocess.TimeoutExpired, DEVNULL=None)
     vars(worker_pool)["subprocess"] = forking
@@ -170,6 +171,8 @@ def begin(request: dict[str, Any], rank: int, barrier: tuple[int, int]) -> int:
             os.environ.update({"MASTER_ADDR": "localhost", "MASTER_PORT": str(request["port"])})
         if request.get("sharded"):
             pretend_accelerator()
+        if "headwise.studies.storage" in sys.modules:
+            sys.modules["headwise.studies.storage"].HEARTBEAT_TIMEOUT = request.get("heartbeat_timeout", 3)
         from headwise.cli import main
 
         os.close(barrier[1])
@@ -198,6 +201,8 @@ def end(code: int) -> None:
 
 def serve() -> None:
     import_everything()
+    gc.collect()
+    gc.freeze()  # so that collections in the children do not copy the memory of all libraries
     for line in sys.stdin:
         request = json.loads(line)
         barrier = os.pipe()

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from headwise.errors import UserError
 from headwise.training import TextConfig, train
 from headwise.training.core.checkpointing import report_broken_checkpoint
+from headwise.training.core.run_dir import write_manifest
 from tests.training.conftest import Headwise, rows, write
 
 
@@ -142,6 +143,18 @@ def test_predictions_of_a_damaged_parquet_file(run: Path, tmp_path: Path, headwi
     data = tmp_path / "data.parquet"
     data.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
     check_one_line(headwise("predict", run, data, "--out", tmp_path / "out.parquet"), str(data), "Parquet")
+
+
+@pytest.mark.parametrize("history", [[["loss", 1.0]], [{"loss": "a"}], [{"loss": 1.0, "epoch": [1]}], 3], ids=str)
+def test_logs_of_a_checkpoint_that_are_no_numbers(history: Any, run: Path, tmp_path: Path, headwise: Headwise) -> None:
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    for name in ("run.yaml", "checkpoints"):
+        shutil.move(run / name, unfinished / name)
+    (checkpoint,) = (unfinished / "checkpoints").glob("checkpoint-*")
+    edit_json(checkpoint / "trainer_state.json", log_history=history)
+    write_manifest(checkpoint)
+    check_one_line(headwise("train", "--resume", "--quiet", "--out", unfinished), str(checkpoint), "cannot be resumed")
 
 
 def test_invalid_arguments_of_the_operating_system_are_damaged_checkpoints() -> None:

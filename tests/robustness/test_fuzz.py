@@ -16,6 +16,8 @@ import pytest
 from headwise.errors import UserError
 from tests.robustness.fuzz.kinds import Kind, all_kinds, choose_kind, find_missing_package, write_file
 from tests.robustness.fuzz.pool import Pool
+from tests.robustness.fuzz.record import Record
+from tests.robustness.fuzz.result import Result
 from tests.robustness.fuzz.worker import Limits, Outcome, write_input
 
 ROOT = Path(__file__).parents[2]
@@ -181,6 +183,19 @@ def test_a_number_determines_an_input(tmp_path: Path) -> None:
     ]
     assert contents[0] == contents[1]
     assert len(set(contents[0].values())) > 40
+
+
+def test_a_run_continues_from_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.robustness.fuzz.record.PART_SIZE", 10)
+    record = Record(tmp_path / "record.jsonl")
+    result = Result()
+    for number in range(10):
+        result.add(Outcome(number, "csv", "finding" if number == 3 else "refused", "a problem", cause="a cause"))
+    record.add(range(10, 20), result)
+    copy = Record(tmp_path / "record.jsonl")
+    assert list(copy.missing_parts(range(35))) == [range(10), range(20, 30), range(30, 35)]
+    assert copy.total() == result
+    assert copy.total().findings["csv", "a cause"][0].number == 3
 
 
 def test_kinds_of_missing_packages_are_skipped() -> None:

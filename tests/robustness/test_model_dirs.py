@@ -49,6 +49,7 @@ def add_pattern(pattern: str) -> Callable[[Path], None]:
 #: Changes of a BERT's directory, and the error.
 OF_BERT = {
     "a million layers": (set_options("config.json", num_hidden_layers=10**6), "num_hidden_layers is 1,000,000, but "),
+    "negative heads": (set_options("config.json", num_attention_heads=-2), "num_attention_heads is -2; expected 0"),
     "words": (set_options("config.json", vocab_size=10**8), r"describes a model of [\d,]+ parameters, but its weights"),
     "positions": (set_options("config.json", max_position_embeddings=10**12), "describes a model of"),
     "width": (set_options("config.json", hidden_size=10**6), "describes a model of"),

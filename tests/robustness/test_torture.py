@@ -59,6 +59,15 @@ def test_differences_are_noticed(torture: Torture, launcher: Launcher, tmp_path:
         cases.kill_chain(launcher, job, reference, tmp_path / "case" / "out", seed=1, max_kills=1)
 
 
+def test_torture_continues_in_its_directory(tmp_path: Path) -> None:
+    first = Torture(tmp_path, ("text", "memory"), size=1, processes=1, seed=0)
+    first.add_to_record("text", 3, done=4, failed=0)
+    first.add_to_record("memory", 5, done=1, failed=1)
+    second = Torture(tmp_path, ("text", "memory"), size=1, processes=1, seed=0)
+    assert (second.counts["text"].done, second.counts["memory"].failed, second.number) == (4, 1, 5)
+    assert second.take_kind() == "memory", "it is at 1 of 40, and text at 4 of 110"
+
+
 def test_report_counts_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torture = Torture(tmp_path / "torture", ("text", "memory"), size=1, processes=1, seed=0)
     torture.counts = {"text": Count(10, done=10, failed=1), "memory": Count(5, skipped="no such package")}

@@ -47,6 +47,8 @@ def test_an_undamaged_study_is_analyzed(study_path: Path) -> None:
         "DELETE FROM study_user_attributes WHERE key = 'baseline'",
         "DELETE FROM trials",
         "DROP TABLE trials",
+        "UPDATE alembic_version SET version_num = 'v9.0.0'",
+        "INSERT INTO alembic_version VALUES ('v9.0.0')",
     ],
 )
 def test_damaged_databases_are_refused(statement: str, study_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -134,6 +135,27 @@ def test_a_connection_lost_during_a_query_is_an_outage(tmp_path: Path, server: S
     assert len(study_log) == 2
     assert "terminating connection" in study_log[0]
     assert study_log[1].startswith("the database is back after")
+
+
+def test_connection_lost_in_a_query(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Optuna repeats such a query in the same session, which fails in another way."""
+    study = create_study(tmp_path / "study", seeds=1)
+    lost = []
+
+    def lose_connection(cursor: Any, statement: str, parameters: Any, context: Any) -> None:
+        if "FROM trials" in statement and not lost:
+            lost.append(statement)
+            raise sqlite3.OperationalError("the connection is lost")
+
+    def mark_as_lost(context: Any) -> None:
+        context.is_disconnect = True
+
+    engine = study.trials.storage.engine
+    event.listen(engine, "do_execute", lose_connection)
+    event.listen(engine, "handle_error", mark_as_lost)
+    assert states(study) == ["waiting"] * 2
+    assert lost
+    assert "Falling back" not in capfd.readouterr().err
 
 
 def test_errors_that_do_not_go_away_are_not_waited_for(tmp_path: Path) -> None:

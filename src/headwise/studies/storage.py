@@ -11,10 +11,10 @@ import optuna
 from optuna.storages import RDBStorage
 from sqlalchemy import make_url, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError
 
 from headwise.errors import UserError
-from headwise.studies.outages import Outages
+from headwise.studies.outages import Outages, get_reason
 
 #: The SQLite database in a study's directory.
 DATABASE_FILE = "study.db"
@@ -85,11 +85,12 @@ def connect(
         heartbeat_timeout: seconds after which a worker counts as dead; by default `HEARTBEAT_TIMEOUT`.
 
     Raises:
-        UserError: the database cannot be reached, or its driver is not installed.
+        UserError: the database cannot be reached, is damaged or of another version, or its driver is not installed.
     """
     parsed = parse_url(url)
     is_sqlite = parsed.get_backend_name() == "sqlite"
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.get_logger("optuna.storages._rdb.storage").setLevel(optuna.logging.ERROR)  # we report outages
 
     def open_storage() -> RDBStorage:
         with warnings.catch_warnings():
@@ -105,9 +106,10 @@ def connect(
         return Outages(hide_password(url)).run(open_storage) if wait else open_storage()
     except ImportError:
         raise UserError("--storage postgresql://…: needs psycopg; pip install 'headwise[postgresql]'") from None
-    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-        reason = str(getattr(error, "orig", None) or error.__cause__ or error).strip().splitlines()[0]
-        raise UserError(f"--storage {hide_password(url)}: {reason}") from None
+    except UserError:
+        raise
+    except Exception as error:  # a database from elsewhere can contain anything
+        raise UserError(f"--storage {hide_password(url)}: {get_reason(error)}") from None
 
 
 def server_options(url: URL) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import functools
 import gzip
 import json
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
@@ -299,8 +301,17 @@ def mutate_safetensors(random: Random, content: bytes) -> bytes:
 
 @functools.cache
 def compress_with_end(content: bytes, end: bytes, count: int) -> bytes:
-    """Return a gzipped file with `count` more bytes at its end. The few different ones are compressed only once."""
-    return gzip.compress(gzip.decompress(content) + end * count, 1)
+    """Return a gzipped file with `count` more bytes at its end: 1 MiB of them is compressed once and repeated."""
+    text, piece = gzip.decompress(content), end * 2**20
+    compressor = zlib.compressobj(1, wbits=-zlib.MAX_WBITS)
+    start = compressor.compress(text) + compressor.flush(zlib.Z_FULL_FLUSH)
+    repeated = compressor.compress(piece) + compressor.flush(zlib.Z_FULL_FLUSH)
+    checksum = zlib.crc32(text)
+    for _ in range(count // len(piece)):
+        checksum = zlib.crc32(piece, checksum)
+    trailer = struct.pack("<LL", checksum, (len(text) + count) % 2**32)
+    header = gzip.compress(b"")[:10]
+    return header + start + repeated * (count // len(piece)) + compressor.flush() + trailer
 
 
 def mutate_gzip(inner: Mutation) -> Mutation:
@@ -312,7 +323,7 @@ def mutate_gzip(inner: Mutation) -> Mutation:
                 return mutate_bytes(random, content)
             case 2:
                 return content + random.choice([content, b"\0" * 100, b"garbage", gzip.compress(b"")])
-            case 3 if random.random() < 0.1:  # a small file that is large when decompressed
+            case 3 if random.random() < 0.05:  # a small file that is large when decompressed
                 return compress_with_end(
                     content, *random.choice([(b"\0", 2**27), (b"a", 2**27), (b'"', 2**27), (b"\n", 2**22)])
                 )

@@ -1,13 +1,13 @@
 """A record of the parts of a fuzzing run, so that a long run can be stopped and continued."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.robustness.commit import find_commit
 from tests.robustness.fuzz.result import Result
 from tests.robustness.fuzz.worker import Outcome
 
@@ -74,12 +74,3 @@ def from_json(part: dict[str, Any]) -> Result:
     for outcome in (Outcome(**values) for values in part["findings"]):
         result.findings.setdefault((outcome.kind, outcome.cause), []).append(outcome)
     return result
-
-
-def find_commit() -> str:
-    """Return the commit of the source, with a plus sign if files have changed; empty outside of a repository."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--match", ""]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""

@@ -134,9 +134,9 @@ KINDS = [
         read=close_databases(read),
     )
     for name, share, mutate, read in (
-        ("study.yaml, studies", 1.5, mutate_file("study.yaml", mutate_yaml), list_studies),
-        ("study.db, studies", 1.5, mutate_database, list_studies),
-        ("study.db, compare", 1.5, mutate_database, analyze_study),
-        ("study runs, compare", 1.5, mutate_result, analyze_study),
+        ("study.yaml, studies", 1.25, mutate_file("study.yaml", mutate_yaml), list_studies),
+        ("study.db, studies", 1.25, mutate_database, list_studies),
+        ("study.db, compare", 1.25, mutate_database, analyze_study),
+        ("study runs, compare", 1.25, mutate_result, analyze_study),
     )
 ]

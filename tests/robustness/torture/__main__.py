@@ -1,6 +1,6 @@
 """Torture: kill commands, start them twice at once, take away their database and memory, and let the clock jump.
 
-It ends with a table of what was done and what held; Ctrl-C ends it early.
+It ends with a table of what was done and what held; Ctrl-C ends it early. With --dir, it can be continued.
 
 examples:
   python -m tests.robustness.torture
@@ -9,6 +9,7 @@ examples:
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -22,12 +23,15 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="cases at the same time (default: 2)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default: 0)")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="directory for the cases; failed ones are kept there")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="for the cases; what was begun there is continued")
     arguments = parser.parse_args()
     directory = arguments.dir or Path(tempfile.mkdtemp(prefix="headwise-torture-"))
     torture = Torture(directory, arguments.kinds, arguments.size, arguments.processes, arguments.seed)
     torture.run()
-    return torture.report()
+    code = torture.report()
+    if not code and not arguments.dir:
+        shutil.rmtree(directory, ignore_errors=True)
+    return code
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import random
 import shutil
 import threading
@@ -66,9 +67,17 @@ def kill_chain(launcher: Launcher, job: Job, reference: Reference, out: Path, se
 
 
 def finished_times(out: Path) -> dict[str, int]:
-    """Return when the runs of a study have finished. Directories of files that are being written are hidden."""
-    paths = [path for path in out.glob("*/**/metrics.json") if "/." not in path.relative_to(out.parent).as_posix()]
-    return {str(path): path.stat().st_mtime_ns for path in paths}
+    """Return when the runs of a study have finished.
+
+    Hidden directories, which hold files that are being written, are skipped. Workers of a killed command can still
+    delete them.
+    """
+    times = {}
+    for directory, names, files in os.walk(out):
+        names[:] = [name for name in names if not name.startswith(".")]
+        if "metrics.json" in files and Path(directory) != out:
+            times[directory] = Path(directory, "metrics.json").stat().st_mtime_ns
+    return times
 
 
 def two_at_once(launcher: Launcher, data: Data, references: dict[int, Any], out: Path, seed: int) -> None:
@@ -184,7 +193,8 @@ def jump_clock(launcher: Launcher, job: Job, reference: Reference, out: Path, se
 
 def many_workers(launcher: Launcher, data: Data, out: Path, num_workers: int, outcome: Any) -> None:
     """Run a study with many workers. Every run is trained once, and ends as with one worker."""
-    code = launcher.run(*many_runs_command(data, num_workers, num_workers), "--out", out)
+    command = many_runs_command(data, num_workers, num_workers)
+    code = launcher.run(*command, "--out", out, heartbeat_timeout=600)  # none dies, but they wait for each other
     said = launcher.said()
     assert code == 0, said[-2000:]
     assert "failed" not in said, said[-2000:]

@@ -1,5 +1,6 @@
 """The plan of `make torture`: how often each kind of case is done, by how many processes."""
 
+import json
 import shutil
 import subprocess
 import threading
@@ -8,10 +9,12 @@ import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tests.robustness.commit import find_commit
 from tests.robustness.launcher import Launcher
 from tests.robustness.torture import cases
 from tests.robustness.torture.jobs import build_jobs, read_run, read_study
@@ -71,9 +74,30 @@ class Torture:
             kind: Count(max(1, round(size * (KILLS | OTHERS)[kind])), skipped=why_skipped(kind)) for kind in kinds
         }
         self.mutex, self.number, self.start = threading.Lock(), 0, time.monotonic()
+        self.record, self.commit = directory / "cases.jsonl", find_commit()
+        self.read_record()
         self.is_stopped = False
         self.references: dict[Any, Any] = {}
         self.reference_mutex = {kind: threading.Lock() for kind in KINDS}
+
+    def read_record(self) -> None:
+        """Count the cases that an earlier torture did in the same directory."""
+        if not self.record.exists():
+            return
+        for case in map(json.loads, self.record.read_text(encoding="utf-8").splitlines()):
+            self.number = max(self.number, case["number"])
+            if case["kind"] in self.counts:
+                self.counts[case["kind"]].done += case["done"]
+                self.counts[case["kind"]].failed += case["failed"]
+
+    def add_to_record(self, kind: str, number: int, *, done: int, failed: int) -> None:
+        """Count a case, and add a line to the record."""
+        self.counts[kind].done += done
+        self.counts[kind].failed += failed
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        case = {"kind": kind, "number": number, "done": done, "failed": failed, "commit": self.commit, "date": date}
+        with self.record.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(case) + "\n")
 
     def run(self) -> None:
         """Do all cases."""
@@ -97,6 +121,8 @@ class Torture:
         """Write the data of all cases."""
         from tests.robustness.torture.data import write_data
 
+        for name in ("data", "references"):  # of a torture that is continued
+            shutil.rmtree(self.directory / name, ignore_errors=True)
         self.data = write_data(self.directory / "data")
         self.jobs = build_jobs(self.data)
         self.clock = compile_clock(self.directory) if "clock" in self.counts else ""
@@ -144,6 +170,7 @@ class Torture:
         count = self.counts[kind]
         seed = self.seed * 1_000_000 + number
         out = self.directory / f"{kind}-{number}" / "out"
+        cases.remove(out)  # of a case that was interrupted
         out.parent.mkdir(parents=True)
         try:
             num_done = self.dispatch(kind, launcher, stack, out, seed, count.planned - count.done)
@@ -152,13 +179,12 @@ class Torture:
             (out.parent / "failure.txt").write_text(f"seed {seed}\n{text}\n{launcher.said()}")
             with self.mutex:
                 num_failed = count.planned if kind == "workers" else 1
-                count.done += num_failed
-                count.failed += num_failed
+                self.add_to_record(kind, number, done=num_failed, failed=num_failed)
             self.print(f"{kind}: FAILED, see {out.parent}: {text.strip()[-300:]}")
             return
         cases.remove(out)
         with self.mutex:
-            count.done += num_done
+            self.add_to_record(kind, number, done=num_done, failed=0)
         if number % 10 == 0 or kind in ("database", "workers"):
             self.print(", ".join(f"{kind} {x.done}/{x.planned}" for kind, x in self.counts.items() if not x.skipped))
 
@@ -232,8 +258,6 @@ class Torture:
         num_kills = sum(count.done for kind, count in self.counts.items() if kind in KILLS)
         num_failed = sum(count.failed for count in self.counts.values())
         print(f"{num_kills} kills in all, {num_failed} failures, {time.monotonic() - self.start:.0f} s")
-        if not num_failed:
-            shutil.rmtree(self.directory, ignore_errors=True)
         return min(1, num_failed)
 
 

@@ -78,10 +78,17 @@ def get_step(checkpoint: str | None) -> int:
 
 
 def get_final_step(checkpoint: str | None) -> int:
-    """Return the step at which training had ended when the checkpoint was written, or 0 if it had not."""
+    """Return the step at which training had ended when the checkpoint was written, or 0 if it had not.
+
+    Raises:
+        ValueError: The logs of the checkpoint are no numbers. They become part of the run's metrics.
+    """
     if checkpoint is None:
         return 0
     state = read_json(Path(checkpoint, "trainer_state.json"))
+    for log in state["log_history"]:
+        if not isinstance(log, dict) or not all(isinstance(value, int | float) for value in log.values()):
+            raise ValueError(f"trainer_state.json: expected logs with a number for each name, got {log!r:.100}")
     control = state["stateful_callbacks"]["TrainerControl"]["args"]
     return int(state["global_step"]) if control["should_training_stop"] else 0
 

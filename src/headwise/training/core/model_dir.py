@@ -32,6 +32,8 @@ SMALL_FILES = (
     "generation_config.json",
     "model.safetensors.index.json",
 )
+#: Options that cannot be negative. Other numbers can be -1 for "none".
+COUNTS = re.compile(r"(layers?|heads?)$")
 #: Options that count layers, each of which has weights, and modules whose weights may be stacked.
 LAYERS = re.compile(r"layers?$|^depths?$")
 MODULES = re.compile(r"^(num|n)_\w*(blocks|experts|groups|stages)$")
@@ -63,10 +65,10 @@ def check_model_dir(directory: Path, *, with_tokenizer: bool) -> None:
 
 
 def check_counts(config: dict[str, Any], directory: Path) -> None:
-    """Check the numbers of layers and classes in a configuration.
+    """Check the numbers of layers, heads and classes in a configuration.
 
     Raises:
-        UserError: The model has more layers or classes than its weights.
+        UserError: A number is negative, or the model has more layers or classes than its weights.
     """
     sizes = measure_weights(directory)
     weights = "" if sizes is None else f", but its weights have {sizes.tensors:,} tensors"
@@ -78,6 +80,8 @@ def check_counts(config: dict[str, Any], directory: Path) -> None:
         for name, value in mapping.items():
             limit = next((limit for pattern, limit in limits if pattern.search(name)), None)
             for number in value if isinstance(value, list) else [value]:
+                if isinstance(number, int) and number < 0 and COUNTS.search(name):
+                    raise UserError(f"{directory / CONFIG}: {name} is {number}; expected 0 or more")
                 if limit is not None and isinstance(number, int) and number > limit:
                     raise UserError(
                         f"{directory / CONFIG}: {name} is {number:,}{weights}; expected at most {limit:,}: the file "
