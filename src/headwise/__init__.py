@@ -15,7 +15,6 @@ if _typing.TYPE_CHECKING:
     from headwise.attention import (
         Alibi,
         AttentionOutput,
-        BackendChoice,
         DecoderLayer,
         Disentangled,
         DistanceAware,
@@ -29,20 +28,18 @@ if _typing.TYPE_CHECKING:
         T5Bias,
         Tener,
         TransformerXL,
-        attend,
-        explain,
     )
+    from headwise.attention.attend import BackendChoice, attend, explain
     from headwise.guidance import Guided, GuidedLoss, GuidedTrainer, guiding
     from headwise.guides import Guide
     from headwise.integrations import (
         UnsupportedAttentionError,
         from_pretrained,
         load_adapter,
-        remove_scheme,
-        retrofit,
         save_adapter,
         scheme_parameters,
     )
+    from headwise.integrations.retrofit import remove_scheme, retrofit
 
 __all__ = [
     "Alibi",

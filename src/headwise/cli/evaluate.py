@@ -30,8 +30,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--data",
         type=Path,
         metavar="FILE",
-        help="file with labels, with sentence pairs for a translation model, or a directory with queries, documents and "
-        "relevance for a ranking model (default: the run's test split)",
+        help="file with labels, with sentence pairs for a translation model, or a directory with queries, documents "
+        "and relevance for a ranking model (default: the run's test split)",
     )
     add_pipeline_options(parser, ("text", "pair", "label", "delimiter", "source", "target"))
     add_skip_option(parser)
