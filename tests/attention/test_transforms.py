@@ -152,11 +152,24 @@ def test_operators_pass_opcheck(name: str) -> None:
     tensors = (terms.content_q, terms.k, v, relative_q, *tables)
     coefficients = None if terms.coefficients is None else terms.coefficients(8).float()
     bias, sinks = None, torch.zeros(HEADS)
-    masks = (None, torch.ones(2, 7, dtype=torch.bool), None, torch.tensor(3))
-    scale, softcap, offset, causal, window, dropout = 0.5, 2.0, 1, True, (3, -1), 0.2
+    cu_seqlens = (None, None)
+    masks = (None, torch.ones(2, 7, dtype=torch.bool), None, *cu_seqlens, torch.tensor(3))
+    scale, softcap, offset, is_aligned, causal, window, dropout = 0.5, 2.0, 1, True, True, (3, -1), 0.2
     table = (terms.table_start, terms.is_full_table)
     returned = [True] * len(RETURN_ALL)
-    options = (scale, softcap, offset, causal, *window, *table, terms.adjust, terms.rectify, dropout, *returned)
+    options = (
+        scale,
+        softcap,
+        offset,
+        is_aligned,
+        causal,
+        *window,
+        *table,
+        terms.adjust,
+        terms.rectify,
+        dropout,
+        *returned,
+    )
     arguments = (*tensors, coefficients, bias, sinks, *masks, *options)
     torch.library.opcheck(operators.forward, arguments)
     results = operators.forward(*arguments)

@@ -19,7 +19,7 @@ def pack(model: Any) -> None:
 
 def loss_and_gradients(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     output = model(**batch)
-    parameters = list(model.parameters())
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return output.loss, output.logits, torch.autograd.grad(output.loss, parameters, allow_unused=True)
 
 

@@ -42,7 +42,8 @@ def check_one_line(result: tuple[int, str, str], *words: str) -> None:
     assert code == 2, err
     *progress, error = err.splitlines()
     assert error.startswith("headwise: error: ")
-    assert all(line.startswith(("learning rate ", "computing the baseline ")) for line in progress)
+    expected = ("learning rate ", "computing the baseline ", "the model is trained from scratch ")
+    assert all(line.startswith(expected) for line in progress)
     for word in words:
         assert word in error
 

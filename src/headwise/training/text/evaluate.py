@@ -23,18 +23,16 @@ from headwise.training.core import run_dir
 from headwise.training.core.data_check import check_unchanged
 from headwise.training.core.distributed import main_process_first
 from headwise.training.core.metrics import Evaluation, SplitResult, build_evaluation
-from headwise.training.core.pretrained import loading_errors
 from headwise.training.jobs import PART_ROWS, JobOptions, Progress, Result, RowRange, open_job, run_job
 from headwise.training.jobs.job_dir import describe_inputs
 from headwise.training.text.config import TextConfig
 from headwise.training.text.data import TextData, fingerprint, load_data
 from headwise.training.text.decision import DecisionRule
-from headwise.training.text.inference import TextModel, choose_text_columns
+from headwise.training.text.inference import TextModel, choose_text_columns, read_text_metrics
 from headwise.training.text.predictions import build_predictions
 
 #: Number of rows in memory at a time.
 BATCH_ROWS = 1000
-REQUIRED_METRICS = ("label_type", "task", "labels", "inputs", "decision")
 DEFAULT_OPTIONS = JobOptions()
 
 
@@ -70,7 +68,7 @@ def evaluate(
     Raises:
         UserError: there is no such run, its data has changed, or the file does not fit the run.
     """
-    metrics, config = run_dir.read_metrics(run, *REQUIRED_METRICS), TextConfig.load(run / run_dir.CONFIG)
+    metrics, config = read_text_metrics(run), TextConfig.load(run / run_dir.CONFIG)
     rows_of_run = EvaluatedRows(run, data, delimiter, skip_bad_rows, text=text, pair=pair, label=label)
     if data is None:
         own = main_process_first(partial(load_data, config))
@@ -207,13 +205,12 @@ class EvaluatedRows:
         if self.data is None:
             own = load_data(config)
             return own.examples.splits[evaluated_split(own)]
-        metrics = run_dir.read_metrics(self.run, *REQUIRED_METRICS)
+        metrics = read_text_metrics(self.run)
         label_type = metrics["label_type"]
         if label_type == "ranking":
             return load_ranking_split(self.data, delimiter=self.delimiter, skip_bad_rows=self.skip_bad_rows)
         source = source_from_files([self.data], label_type, self.delimiter)
-        with loading_errors(self.run / run_dir.METRICS, "not written by headwise, or damaged"):
-            has_pair = metrics["inputs"]["pair"] is not None
+        has_pair = metrics["inputs"]["pair"] is not None
         columns = choose_text_columns(
             config, has_pair, source.head(), labelled=True, text=self.text, pair=self.pair, label=self.label
         )

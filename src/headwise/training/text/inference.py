@@ -27,6 +27,9 @@ from headwise.training.text.model import get_model_class
 from headwise.training.text.packing import enable_packing
 from headwise.training.text.predictions import fill_word_scores
 
+#: Of values in metrics.json.
+DAMAGED = "not written by headwise, or damaged"
+
 
 @dataclass(frozen=True)
 class TextModel:
@@ -54,21 +57,20 @@ class TextModel:
         Raises:
             UserError: the directory contains no finished run, or its files are damaged.
         """
-        metrics = run_dir.read_metrics(run, "label_type", "task", "labels", "inputs", "decision")
+        metrics = read_text_metrics(run)
         config = TextConfig.load(run / run_dir.CONFIG)
         model_class = get_model_class(metrics["label_type"], config.classifier)
         with loading_errors(run):
             loader = partial(from_pretrained, auto_class=model_class)
             model: Any = load_pretrained(loader, run, complete=True, use_safetensors=True)
             tokenizer = load_pretrained(AutoTokenizer, run)
-        with loading_errors(run / run_dir.METRICS, "not written by headwise, or damaged"):
+        with loading_errors(run / run_dir.METRICS, DAMAGED):
             inputs = metrics["inputs"]
             hierarchy = None if inputs["hierarchy"] is None else tuple(inputs["hierarchy"])
-            DecisionRule.from_metrics(metrics)
             encoder = TextEncoder(
                 tokenizer, metrics["label_type"], inputs["pair"], inputs["max_length"], hierarchy, inputs["long_text"]
             )
-            check_labels(metrics, model.config.num_labels)
+            check_num_labels(metrics["labels"], model.config.num_labels)
         if pack and config.pack:
             enable_packing(model, encoder)
         return cls(config, metrics, model.to(device or state().device).eval(), encoder)
@@ -146,17 +148,31 @@ def choose_text_columns(
     return columns
 
 
-def check_labels(metrics: Mapping[str, Any], num_outputs: int) -> None:
-    """Check that a run's labels are those of its model.
+def read_text_metrics(run: Path) -> dict[str, Any]:
+    """Read the metrics of a finished run, with all values that its model needs.
 
     Raises:
-        ValueError: they are not.
+        UserError: there is no such run, or a value is missing or damaged.
     """
-    label_type, labels = metrics["label_type"], metrics["labels"]
-    if label_type not in get_args(LabelType):
-        raise ValueError(f"unknown label type {label_type!r:.40}")
-    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise ValueError("labels must be a list of names")
+    metrics = run_dir.read_metrics(run, "label_type", "task", "labels", "inputs", "decision")
+    with loading_errors(run / run_dir.METRICS, DAMAGED):
+        label_type, labels, pair = metrics["label_type"], metrics["labels"], metrics["inputs"]["pair"]
+        if label_type not in get_args(LabelType):
+            raise ValueError(f"unknown label type {label_type!r:.40}")
+        if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+            raise ValueError("labels must be a list of names")
+        if not isinstance(pair, str | None):
+            raise ValueError(f"pair must be a name, got {pair!r:.40}")
+        DecisionRule.from_metrics(metrics)
+    return metrics
+
+
+def check_num_labels(labels: Sequence[str], num_outputs: int) -> None:
+    """Check that a model has an output for each label.
+
+    Raises:
+        ValueError: it has not.
+    """
     if (len(labels) or 1) != num_outputs:  # a rating has one output and no labels
         raise ValueError(f"{len(labels)} labels, but the model has {num_outputs}")
 

@@ -20,12 +20,11 @@ from headwise.tasks.formats import EXTENSIONS, Batch, chunk_rows, file_extension
 from headwise.tasks.formats.parts import divide_lines, use_copy
 from headwise.training.core import run_dir
 from headwise.training.core.distributed import main_process_only
-from headwise.training.core.pretrained import loading_errors
 from headwise.training.jobs import PART_ROWS, JobDir, JobOptions, Progress, Result, open_job
 from headwise.training.jobs.files import TableTask, TextPart, output_paths, plan_tables, predict_parts, prediction_plan
 from headwise.training.text.config import TextConfig
 from headwise.training.text.decision import HAS_CONFIDENCE, DecisionRule
-from headwise.training.text.inference import TextModel, choose_text_columns
+from headwise.training.text.inference import TextModel, choose_text_columns, read_text_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +67,8 @@ def predict(
     Raises:
         UserError: there is no such run or file, a column is missing, or a line is invalid.
     """
-    metrics = run_dir.read_metrics(run, "label_type", "task", "labels", "inputs", "decision")
-    config = TextConfig.load(run / run_dir.CONFIG)
-    with loading_errors(run / run_dir.METRICS, "not written by headwise, or damaged"):
-        rule, has_pair = DecisionRule.from_metrics(metrics), metrics["inputs"]["pair"] is not None
+    metrics, config = read_text_metrics(run), TextConfig.load(run / run_dir.CONFIG)
+    rule, has_pair = DecisionRule.from_metrics(metrics), metrics["inputs"]["pair"] is not None
     delimiter = None if delimiter is None else parse_delimiter(delimiter)
     outputs = output_paths(data, out, replace=options.force or options.resume)
     settings = {"text": text, "pair": pair, "delimiter": delimiter, "safe_csv": is_safe_csv()}
