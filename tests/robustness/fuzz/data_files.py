@@ -48,18 +48,21 @@ def count_rows(path: Path) -> int | None:
 
 def read_rows(directory: Path, out: Path) -> None:
     """Read all columns of a file, as predict does, and write them in the same format."""
+    import pyarrow as pa
+
     from headwise.errors import UserError
     from headwise.tasks.formats import read_batches
-    from headwise.training.core.table_writer import open_table
+    from headwise.training.core.table_writer import TableFormat
 
     (path,) = directory.iterdir()
-    num_rows = 0
-    with open_table(out / path.name, source=path) as write:
+    head = next(iter(read_batches(path)), None)
+    if head is None:
+        raise UserError(f"{path}: contains no rows")
+    table_format, part = TableFormat.from_head(out / path.name, head, {"predicted": pa.string()}), out / "part"
+    with table_format.open_part(part, is_first=True) as write:
         for batch in read_batches(path):
             write(dict(batch.columns) | {"predicted": ["a"] * len(batch.rows)})
-            num_rows += len(batch.rows)
-        if not num_rows:
-            raise UserError(f"{path}: contains no rows")
+    table_format.join([part])
 
 
 def read_sentences(directory: Path, out: Path) -> None:

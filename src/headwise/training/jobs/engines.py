@@ -3,7 +3,6 @@
 import logging
 import multiprocessing
 import os
-import pickle
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -11,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from threading import Thread
 from typing import Any
+from uuid import uuid4
 
 import torch
 from accelerate.utils import gather_object
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 #: Yields the number and the result of each part, as they finish.
 Engine = Callable[[PartRunner, Mapping[int, Any], Progress], Iterator[tuple[int, Result]]]
 
-#: Of a worker process: the pickled runner, the runner, and the model of its task.
-_loaded: tuple[bytes, PartRunner, Any] | None = None
+#: Of a worker process: the id of the last job, and the model of its task.
+_loaded: tuple[str, Any] | None = None
 
 
 def choose_engine(options: JobOptions, num_parts: int) -> Engine:
@@ -112,7 +112,7 @@ def run_in_processes(
         UserError: a part is invalid, or its process died repeatedly.
     """
     attempts: Counter[int] = Counter()
-    pickled_runner = pickle.dumps(runner)
+    job_id = uuid4().hex
     waiting = deque(parts)
     while waiting:
         running: dict[Future[Result], int] = {}
@@ -121,7 +121,7 @@ def run_in_processes(
                 while waiting or running:
                     while waiting and len(running) < processes:
                         number = waiting.popleft()
-                        running[pool.submit(run_in_worker, pickled_runner, number, parts[number])] = number
+                        running[pool.submit(run_in_worker, job_id, runner, number, parts[number])] = number
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         result = future_result(future, parts[running[future]], attempts, running[future])
                         number = running.pop(future)
@@ -204,11 +204,9 @@ def exit_with_parent() -> None:
         os._exit(1)
 
 
-def run_in_worker(pickled_runner: bytes, number: int, part: Any) -> Result:
+def run_in_worker(job_id: str, runner: PartRunner, number: int, part: Any) -> Result:
     """Run a part in a worker process, which loads the model once."""
     global _loaded
-    if _loaded is None or _loaded[0] != pickled_runner:
-        runner: PartRunner = pickle.loads(pickled_runner)
-        _loaded = (pickled_runner, runner, runner.task.load())
-    _, runner, model = _loaded
-    return runner(model, number, part)
+    if _loaded is None or _loaded[0] != job_id:
+        _loaded = (job_id, runner.task.load())
+    return runner(_loaded[1], number, part)

@@ -3,10 +3,10 @@
 Ray repeats tasks whose worker or node has died. The nodes must share the file system of the run and of the output.
 """
 
-import pickle
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
+from uuid import uuid4
 
 import torch
 
@@ -37,13 +37,13 @@ def run_on_cluster(
             retry_exceptions=True,
             scheduling_strategy="SPREAD",
         )
-        pickled_runner = ray.put(pickle.dumps(runner))
+        job_id, shared_runner = uuid4().hex, ray.put(runner)
         waiting, running = deque(parts), dict[Any, int]()
         while waiting or running:
             limit = 2 * max(int(ray.cluster_resources().get(resource, 0)), 1)  # nodes may join and leave
             while waiting and len(running) < limit:
                 number = waiting.popleft()
-                running[task.remote(pickled_runner, number, parts[number], is_safe_csv())] = number
+                running[task.remote(job_id, shared_runner, number, parts[number], is_safe_csv())] = number
             (reference,), _ = ray.wait(list(running), num_returns=1)
             number = running.pop(reference)
             try:
@@ -59,7 +59,7 @@ def run_on_cluster(
             yield number, result
 
 
-def run_on_node(pickled_runner: bytes, number: int, part: Any, is_safe: bool) -> tuple[str, Result]:
+def run_on_node(job_id: str, runner: PartRunner, number: int, part: Any, is_safe: bool) -> tuple[str, Result]:
     """Run a part in a process of a node.
 
     Returns:
@@ -69,6 +69,6 @@ def run_on_node(pickled_runner: bytes, number: int, part: Any, is_safe: bool) ->
         torch.set_num_threads(1)
     try:
         with safe_csv(is_safe):
-            return "", run_in_worker(pickled_runner, number, part)
+            return "", run_in_worker(job_id, runner, number, part)
     except UserError as error:
         return str(error), {}
