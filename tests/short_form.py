@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 SIZES = {"values": 1, "arguments": 1, "pairs": 2}
 
@@ -39,6 +40,12 @@ def choose_cases(cases: Sequence[Mapping[str, Hashable]], size: int) -> set[int]
 def keep_short(values: Iterable[str], *kept: str) -> list[Any]:
     """Return the values of a parameter. All but the kept ones are part of the long form only."""
     return [value if value in kept else pytest.param(value, marks=pytest.mark.long) for value in values]
+
+
+def scale_examples(factor: int) -> int:
+    """Return a multiple of the number of hypothesis's examples, which differs between the forms of the suite."""
+    assert settings.default is not None
+    return factor * settings.default.max_examples
 
 
 def identify_values(case: pytest.Function, *, split: bool) -> dict[str, tuple[int, ...]]:

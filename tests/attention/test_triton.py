@@ -16,7 +16,6 @@ from headwise import DistanceAware, Plain, Scheme, TransformerXL, attend, explai
 from tests.attention.triton_cases import (
     CASES,
     DEVICE,
-    DTYPES,
     GPU,
     HEADS,
     LENGTHS,
@@ -33,8 +32,7 @@ MAX_CHUNK_PAIRS = "headwise.attention.triton_backend.transformer_xl.MAX_CHUNK_PA
 
 
 @pytest.mark.short_form("arguments")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("name", "option"), CASES)
+@pytest.mark.parametrize(("name", "option", "dtype"), CASES, ids=str)
 def test_error_is_within_tolerance(name: str, option: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MAX_CHUNK_PAIRS, 1)  # several chunks of queries, as small as possible
     n, m = (20, 27) if option == "single-tile" else LENGTHS

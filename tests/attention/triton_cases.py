@@ -67,7 +67,13 @@ FEW_OPTIONS = {
     "disentangled": ("masked", "grouped", "single-tile", "cu_seqlens", "output-only-causal", "softcap-sinks-masked"),
     "disentangled-p2c": ("no-options", "window-causal"),
 }  # fmt: skip
-CASES = [(name, option) for name in SCHEMES for option in FEW_OPTIONS.get(name, OPTIONS)]
+#: Without a GPU, each scheme has each option with one dtype: the interpreter takes seconds for a case.
+CASES = [
+    (name, option, dtype)
+    for i, name in enumerate(SCHEMES)
+    for j, option in enumerate(FEW_OPTIONS.get(name, OPTIONS))
+    for dtype in (DTYPES if GPU else [DTYPES[(i + j) % len(DTYPES)]])
+]
 
 
 def reference_attention(

@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from headwise.errors import UserError
 from headwise.tasks.metrics import clicks
+from tests.short_form import scale_examples
 
 #: Candidates of impressions as (score, clicked); few different scores, so that there are ties.
 LOGS = st.lists(st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 1)), max_size=14), max_size=8)
@@ -46,7 +47,7 @@ def mean(values: list[float]) -> float:
 
 
 @given(log=LOGS, chunk_size=st.integers(1, 30))
-@settings(max_examples=2 * settings.default.max_examples)
+@settings(max_examples=scale_examples(2))
 def test_metrics_equal_scikit_learn_and_the_formulas(log: list[list[tuple[float, int]]], chunk_size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clicks, "MAX_CHUNK_CANDIDATES", chunk_size)
