@@ -123,12 +123,13 @@ def test_names_of_headwise_name_the_missing_extra() -> None:
         (["evaluate", "run"], STUDIES, "headwise[train]"),
         (["predict", "run", "a.csv", "--out", "b.csv"], STUDIES, "headwise[train]"),
         (["tasks"], STUDIES, "headwise[train]"),
-        (["inspect", "run", "--out", "page.html"], STUDIES, "headwise[train]"),
+        (["inspect", "run", "--out", "page.html"], STUDIES, "headwise[inspect]"),
         (["bench", "attention"], STUDIES, "headwise[train]"),
         (["simulate", "mind", "--out", "log", "--titles", "titles"], STUDIES, "headwise[train]"),
         (["train", "--data", "a.csv", "--out", "run"], ("seqeval",), "seqeval: pip install 'headwise[train]'"),
         (["compare", "--data", "a.csv", "--methods", "plain", "--out", "x"], ("optuna",), "headwise[studies]"),
         (["sweep", "--data", "a.csv", "--out", "x"], ("optuna", "sqlalchemy"), "headwise[studies]"),
+        (["compare", "--data", "a.csv", "--out", "x"], STUDIES, "headwise[studies]"),
         (["reproduce", "--list"], ("optuna",), "headwise[studies]"),
         (["studies"], ("optuna",), "headwise[studies]"),
     ],
@@ -138,7 +139,7 @@ def test_command_line_names_the_missing_extra(args: list[str], hidden: tuple[str
     result = run_python(f"from headwise.cli import main; sys.exit(main({args}))", hidden=hidden)
     assert result.returncode == 2
     assert result.stdout == ""
-    assert result.stderr.startswith("headwise: error: headwise.")
+    assert result.stderr.startswith(f"headwise: error: headwise {args[0]} needs ")
     assert result.stderr.count("\n") == 1
     assert expected in result.stderr
 

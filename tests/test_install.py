@@ -38,7 +38,8 @@ def install(requirement: str, directory: Path) -> Path:
     """Install a requirement in a new virtual environment and return its interpreter."""
     venv.create(directory, with_pip=True)
     python = directory / ("Scripts" if os.name == "nt" else "bin") / "python"
-    run([python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", requirement])
+    options = ["--quiet", "--no-compile", "--constraint", ROOT / "constraints.txt"]
+    run([python, "-m", "pip", "install", *options, requirement])
     return python
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headwise.small_files import read_yaml
 from tests.docs.pages import ROOT
 
 
@@ -70,3 +71,11 @@ def test_version_comes_from_the_git_tag(tmp_path: Path) -> None:
     assert get_version() == "9.8.7"
     shutil.rmtree(clone / ".git")
     assert get_version() == "0.1.0.dev0"
+
+
+def test_citation_names_the_released_version() -> None:
+    citation = read_yaml(ROOT / "CITATION.cff")
+    released = re.findall(r"^## \[(\d[^\]]*)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
+    assert (citation["version"], citation["date-released"]) == released[0]
+    assert citation["license"] == "Apache-2.0"
+    assert len(citation["references"]) == 3

@@ -61,7 +61,8 @@ def run_installed(wheel: Path, directory: Path) -> None:
     venv.create(directory / "venv", with_pip=True)
     python = directory / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
     constraints = ROOT / "constraints.txt"
-    run(python, "-m", "pip", "install", "--quiet", "--constraint", constraints, f"{wheel}[train,demo]")
+    options = ["--quiet", "--no-compile", "--constraint", constraints]
+    run(python, "-m", "pip", "install", *options, f"{wheel}[train,demo]")
     shutil.copy(ROOT / "examples" / "demo.py", directory)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
     run(python, "-m", "headwise", "--version", cwd=directory, env=env)

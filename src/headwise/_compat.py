@@ -151,6 +151,8 @@ class SelfTested:
             try:
                 self.self_test(device)
                 self._results[device] = True
+            except torch.OutOfMemoryError:
+                return False  # the next use tests again
             except Exception as error:
                 self._results[device] = False
                 reason = (str(error).splitlines() or [""])[0]

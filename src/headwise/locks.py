@@ -15,14 +15,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from headwise.errors import UserError
 
 try:
-    import fcntl
+    fcntl: Any = import_module("fcntl")
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None
 
 logger = logging.getLogger(__name__)
 

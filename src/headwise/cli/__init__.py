@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from headwise import __version__
+from headwise._extras import require
 from headwise.cli.arguments import Parser, add_output_options, suggest
 from headwise.csv_cells import safe_csv
 from headwise.errors import UserError, to_one_line
@@ -32,6 +33,15 @@ COMMANDS = {
     "tasks": "list the built-in tasks",
     "bench": "measure time and memory in comparison with alternatives",
     "simulate": "generate a click log with known click probabilities",
+}
+
+#: The extras that commands need. All others need `train`.
+COMMAND_EXTRAS = {
+    "inspect": "inspect",
+    "compare": "studies",
+    "sweep": "studies",
+    "reproduce": "studies",
+    "studies": "studies",
 }
 
 USAGE = "headwise COMMAND [options]"
@@ -92,6 +102,7 @@ def parse(args: Sequence[str]) -> tuple[Any, argparse.Namespace]:
             f"unknown {'option' if name.startswith('-') else 'command'} {name}{suggest(name, COMMANDS)} "
             "(see headwise --help)"
         )
+    require(COMMAND_EXTRAS.get(name, "train"), f"headwise {name}")
     command = import_module(f"headwise.cli.{name}")
     parser = Parser(prog=f"headwise {name}", description=command.__doc__)
     add_output_options(parser)
