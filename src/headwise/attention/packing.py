@@ -52,4 +52,5 @@ class PackedTokens:
     def unpack(self, x: Tensor) -> Tensor:
         """Return x (1, T, …) as (B, N, …), with zeros for padding."""
         batch, n = self.shape
-        return x.new_zeros(batch * n, *x.shape[2:]).index_copy(0, self.index, x[0]).unflatten(0, (batch, n))
+        flat = x.new_zeros(batch * n, *x.shape[2:]).index_copy(0, self.index, x[0])
+        return flat.view(batch, n, *x.shape[2:])
