@@ -10,6 +10,7 @@ examples:
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default: 0)")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="for the cases; what was begun there is continued")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, which stops the database server
     directory = arguments.dir or Path(tempfile.mkdtemp(prefix="headwise-torture-"))
     torture = Torture(directory, arguments.kinds, arguments.size, arguments.processes, arguments.seed)
     torture.run()
