@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,17 @@ def test_a_number_determines_an_input(tmp_path: Path) -> None:
     ]
     assert contents[0] == contents[1]
     assert len(set(contents[0].values())) > 40
+
+
+def test_every_kind_has_a_share_of_all_inputs() -> None:
+    """docs/robustness.md lists the shares, in thousands."""
+    shares: defaultdict[str, float] = defaultdict(float)
+    for kind in all_kinds():
+        name = kind.name.partition(",")[0]
+        shares["study" if name.startswith("study") else name] += kind.share
+    assert sum(shares.values()) == pytest.approx(250)
+    assert min(shares.values()) > 4.99
+    assert shares["BERT"] + shares["retrofitted BERT"] == pytest.approx(18)
 
 
 def test_a_run_continues_from_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

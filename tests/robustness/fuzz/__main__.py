@@ -17,6 +17,7 @@ import signal
 import sys
 from pathlib import Path
 
+from tests.robustness.fuzz.record import Record
 from tests.robustness.fuzz.run import fuzz, repeat
 from tests.robustness.fuzz.worker import Limits
 
@@ -37,9 +38,15 @@ def main() -> int:
         "--out", type=Path, default=Path("fuzz-findings"), help="directory for findings (default: %(default)s)"
     )
     parser.add_argument("--record", type=Path, metavar="FILE", help="continue the run of this record, or start one")
+    parser.add_argument("--table", action="store_true", help="only print the record as a table for the documentation")
     parser.add_argument("--memory", type=float, default=2, help="GiB of memory for each input (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=20, help="computing time for each input (default: %(default)s)")
     arguments = parser.parse_args()
+    if arguments.table:
+        if not arguments.record:
+            parser.error("--table needs --record")
+        print(Record(arguments.record).table())
+        return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the workers and deletes their files
     limits = Limits(memory=int(arguments.memory * 2**30), cpu_seconds=arguments.seconds)
     if arguments.only is not None:

@@ -7,9 +7,9 @@ random seeds. If the results differ, some weights were missing and have been ini
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 
@@ -23,6 +23,7 @@ from tests.robustness.fuzz.model_seeds import (
     prepare_text_run,
     prepare_translation_run,
     prepare_unfinished_run,
+    without_rendering,
 )
 from tests.robustness.fuzz.mutations import (
     Mutation,
@@ -126,19 +127,7 @@ def resume_run(directory: Path, out: Path) -> None:
     json.dumps(result.metrics, allow_nan=False)
 
 
-@contextmanager
-def without_rendering() -> Iterator[None]:
-    """Build the figures of reports without rendering them, which takes half of the time."""
-    from headwise.inspection import style
-
-    save_figure = style.save_figure
-    style.save_figure = lambda figure, file: None
-    try:
-        yield
-    finally:
-        style.save_figure = save_figure
-
-
+@cache
 def compare_seeds(read: Callable[[Path, Path], bytes], num_seeds: int) -> Callable[[Path, Path], None]:
     """Return a function that reads a directory with several random seeds and compares the results."""
 

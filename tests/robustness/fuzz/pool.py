@@ -124,9 +124,13 @@ def death_outcome(number: int, kind: Kind, member: Member) -> Outcome:
 
 
 def read_valid(kinds: list[Kind], root: Path, limits: Limits) -> list[Outcome]:
-    """Read the valid files of kinds; return the outcomes, which must all be accepted."""
+    """Read the valid files of kinds; return the outcomes, which must all be accepted.
+
+    Kinds with the same files and the same function are read once.
+    """
     worker = Worker(kinds, root / "seeds", root / "valid", limits)
-    return [worker.run_valid(kind) for kind in kinds]
+    different = {(kind.prepare, kind.read): kind for kind in kinds}
+    return [worker.run_valid(kind) for kind in different.values()]
 
 
 def run_in_process(function: Any, *args: Any) -> Any:

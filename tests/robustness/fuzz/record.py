@@ -1,6 +1,7 @@
 """A record of the parts of a fuzzing run, so that a long run can be stopped and continued."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.robustness.commit import find_commit
+from tests.robustness.fuzz.kinds import all_kinds
 from tests.robustness.fuzz.result import Result
 from tests.robustness.fuzz.worker import Outcome
 
@@ -35,6 +37,26 @@ class Record:
         for part in self.parts:
             total.merge(from_json(part))
         return total
+
+    def table(self) -> str:
+        """Return the results as a table in Markdown, with a line for each type of file or directory, and commits."""
+        counts: Counter[tuple[str, str]] = Counter()
+        commits: Counter[str] = Counter()
+        total = self.total()
+        for (kind, status), count in total.counts.items():
+            counts[kind.partition(",")[0], status] += count
+            counts["**total**", status] += count
+        for part in self.parts:
+            commits[part["commit"]] += part["stop"] - part["start"]
+        names = dict.fromkeys([*(kind.name.partition(",")[0] for kind in all_kinds()), "**total**"])
+        lines = ["| inputs of | inputs | accepted | refused | findings |", "|---|---:|---:|---:|---:|"]
+        for name in names:
+            numbers = [counts[name, status] for status in ("accepted", "refused", "finding")]
+            lines.append(f"| {name} | {sum(numbers):,} | " + " | ".join(f"{number:,}" for number in numbers) + " |")
+        dates = sorted(part["date"][:10] for part in self.parts) or [""]
+        inputs = ", ".join(f"{commit} ({count:,} inputs)" for commit, count in commits.items())
+        seconds = f"{sum(total.seconds.values()):,.0f} seconds of computing time to read them"
+        return "\n".join([*lines, "", f"{dates[0]} to {dates[-1]}; commits {inputs}; {seconds}."])
 
     def missing_parts(self, numbers: range) -> Iterator[range]:
         """Yield the parts of a range that are not in the record."""

@@ -50,10 +50,11 @@ def set_environment(root: Path) -> None:
 def prepare(kinds: Sequence[Kind], root: Path) -> None:
     """Write the valid files of all kinds. Kinds with the same function share them."""
     from headwise.training.core.callbacks import quiet_libraries
+    from tests.robustness.fuzz.model_seeds import without_rendering
 
     redirect_output(root / "prepare.log")
     done: dict[Callable[[Path], None], Path] = {}
-    with quiet_libraries():
+    with quiet_libraries(), without_rendering():
         for kind in kinds:
             seed = root / "seeds" / kind.name
             if kind.prepare in done:

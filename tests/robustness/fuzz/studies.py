@@ -14,7 +14,7 @@ from tests.robustness.fuzz.mutations import TEXTS, mutate_bytes, mutate_json, mu
 
 
 def prepare_study(directory: Path) -> None:
-    """Write a comparison of two methods with two finished runs each."""
+    """Write a comparison of two methods with two finished runs each. One is trained; the others copy it."""
     from headwise.studies.methods import Method
     from headwise.studies.plan import plan_runs
     from headwise.studies.study import Study
@@ -27,12 +27,15 @@ def prepare_study(directory: Path) -> None:
     methods = (Method("plain", {"model": "plain"}), Method("rpr", {"model": "rpr"}))
     runs = plan_runs([config], methods, range(2))
     study = Study.create(directory, "compare", runs, baseline="plain", controls={})
+    trained = directory.parent / "study-run"
+    metrics = train(config, trained).metrics
+    shutil.rmtree(trained / "checkpoints")
+    (trained / "model.safetensors").unlink()
     while (claimed := study.trials.claim("worker")) is not None:
         run_dir = study.study_dir.run_dir(claimed.run)
-        result = train(claimed.run.config, run_dir)
-        study.trials.finish(claimed, primary_value(result.metrics, "test"))
-        shutil.rmtree(run_dir / "checkpoints")
-        (run_dir / "model.safetensors").unlink()
+        shutil.copytree(trained, run_dir, dirs_exist_ok=True)
+        (run_dir / "run.yaml").write_text(claimed.run.config.to_yaml(), encoding="utf-8")
+        study.trials.finish(claimed, primary_value(metrics, "test"))
     study.trials.storage.engine.dispose()
 
 

@@ -10,6 +10,7 @@ examples:
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -24,9 +25,14 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default: 0)")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="for the cases; what was begun there is continued")
+    parser.add_argument("--table", action="store_true", help="only print what was done in --dir, for the documentation")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, which stops the database server
     directory = arguments.dir or Path(tempfile.mkdtemp(prefix="headwise-torture-"))
     torture = Torture(directory, arguments.kinds, arguments.size, arguments.processes, arguments.seed)
+    if arguments.table:
+        print(torture.table())
+        return 0
     torture.run()
     code = torture.report()
     if not code and not arguments.dir:

@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -89,6 +90,18 @@ class Torture:
             if case["kind"] in self.counts:
                 self.counts[case["kind"]].done += case["done"]
                 self.counts[case["kind"]].failed += case["failed"]
+
+    def table(self) -> str:
+        """Return the cases as a table in Markdown, with the commits on which they were done."""
+        lines = ["| kind | planned | done | failed |", "|---|---:|---:|---:|"]
+        for kind, count in self.counts.items():
+            unit = " kills" if kind in KILLS else " workers" if kind == "workers" else ""
+            lines.append(f"| `{kind}` | {count.planned}{unit} | {count.done} | {count.failed} |")
+        cases_done = [json.loads(line) for line in self.record.read_text(encoding="utf-8").splitlines()]
+        commits = Counter(case["commit"] for case in cases_done)
+        dates = sorted(case["date"][:10] for case in cases_done) or [""]
+        commands = ", ".join(f"{commit} ({count} cases)" for commit, count in commits.items())
+        return "\n".join([*lines, "", f"{dates[0]} to {dates[-1]}; commits {commands}."])
 
     def add_to_record(self, kind: str, number: int, *, done: int, failed: int) -> None:
         """Count a case, and add a line to the record."""
