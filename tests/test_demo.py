@@ -99,8 +99,8 @@ def commands(*arguments: str) -> str:
 
 def test_make_demo_installs_no_tools_of_developers_and_shows_progress() -> None:
     printed = commands("demo", "TEXT=It is fine.")
-    assert "pip install --editable '.[demo]'" in printed
+    assert "pip install --constraint constraints.txt --editable '.[train,demo]'" in printed
     assert "dev" not in printed
     assert "--quiet" not in printed
     assert '--text "$TEXT"' in printed
-    assert "pip install --editable '.[dev,demo]'" in commands("test")
+    assert "pip install --constraint constraints.txt --editable '.[dev,demo]'" in commands("test")
