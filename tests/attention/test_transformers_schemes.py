@@ -14,7 +14,7 @@ BACKENDS = ["reference", "blockwise"]
 
 
 def split_heads(x: Tensor) -> Tensor:
-    return x.unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2)
+    return x.reshape(*x.shape[:-1], HEADS, HEAD_DIM).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:

@@ -161,7 +161,7 @@ def project_embeddings(scheme: Disentangled, projection: torch.nn.Linear, dtype:
     """Return a table of `Disentangled`, (H, rows, width)."""
     table = scheme.embeddings.to(dtype) @ projection.weight.to(dtype).T
     table = table if projection.bias is None else table + projection.bias.to(dtype)
-    return table.unflatten(-1, (HEADS, WIDTH)).transpose(0, 1)
+    return table.reshape(-1, HEADS, WIDTH).transpose(0, 1)
 
 
 def build_options(case: dict[str, Any], batch: int, n: int, m: int) -> tuple[dict[str, Any], Tensor, int]:

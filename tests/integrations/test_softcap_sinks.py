@@ -49,7 +49,7 @@ def compute_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def build_model(name: str) -> Any:
     torch.manual_seed(0)
-    model = MODELS[name]().double().train()
+    model: Any = MODELS[name]().double().train()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             parameter.normal_(0.0, 0.5)  # large enough for the softcap and the sinks to matter

@@ -140,7 +140,7 @@ def test_a_connection_lost_during_a_query_is_an_outage(tmp_path: Path, server: S
 def test_connection_lost_in_a_query(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Optuna repeats such a query in the same session, which fails in another way."""
     study = create_study(tmp_path / "study", seeds=1)
-    lost = []
+    lost: list[str] = []
 
     def lose_connection(cursor: Any, statement: str, parameters: Any, context: Any) -> None:
         if "FROM trials" in statement and not lost:

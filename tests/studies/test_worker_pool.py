@@ -68,8 +68,8 @@ def test_last_run_of_a_dead_worker_is_repeated(tmp_path: Path, monkeypatch: pyte
     for worker in ("first", "second"):
         assert trials.claim(worker) is not None
     assert states(study) == ["running"] * 2
-    worker = write_worker_script(tmp_path / "worker.py", heartbeat_timeout=2)
-    run_workers(study.study_dir, trials, Resources(1), study.url, worker)
+    command = write_worker_script(tmp_path / "worker.py", heartbeat_timeout=2)
+    run_workers(study.study_dir, trials, Resources(1), study.url, command)
     assert states(study) == ["finished"] * 2
 
 

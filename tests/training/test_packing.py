@@ -58,7 +58,7 @@ def test_the_same_losses_and_predictions(
     names = [name for name, value in scores[0][0].items() if isinstance(value, float)]
     assert names
     for name in names:
-        assert [x[name] for x in scores[1]] == pytest.approx([x[name] for x in scores[0]], abs=1e-3)
+        assert [x[name] for x in scores[1]] == pytest.approx([x[name] for x in scores[0]], abs=2e-3)
 
 
 def test_a_resumed_run_ends_with_the_same_weights(
@@ -92,7 +92,12 @@ def test_models_that_cannot_be_packed_are_refused(
 ) -> None:
     from transformers import AutoTokenizer, MPNetConfig, MPNetModel
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
     tokenizer = AutoTokenizer.from_pretrained(bert)
     MPNetModel(MPNetConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path / "mpnet")
     tokenizer.save_pretrained(tmp_path / "mpnet")

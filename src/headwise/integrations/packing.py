@@ -42,8 +42,7 @@ class Packing:
 
     def start_batch(self, base: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         mask = args[self.mask_index] if len(args) > self.mask_index else kwargs.get("attention_mask")
-        is_padding_mask = isinstance(mask, Tensor) and mask.dim() == 2
-        self.tokens = PackedTokens.from_mask(mask) if is_padding_mask else None
+        self.tokens = PackedTokens.from_mask(mask) if isinstance(mask, Tensor) and mask.dim() == 2 else None
 
     def pack_arguments(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Pack everything that has a value for each token, and drop masks."""

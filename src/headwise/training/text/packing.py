@@ -1,5 +1,6 @@
 """`--pack`: batches whose layers compute no padding."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from headwise.errors import UserError
@@ -28,7 +29,7 @@ def enable_packing(model: Any, encoder: TextEncoder) -> None:
 def build_example(encoder: TextEncoder) -> dict[str, Any]:
     """Return a batch of two texts of different lengths."""
     texts = ["a", "a short text, longer than the other"]
-    columns = {"text": texts, "pair": texts, "words": [text.split() for text in texts]}
+    columns: dict[str, Sequence[Any]] = {"text": texts, "pair": texts, "words": [text.split() for text in texts]}
     encoded = encoder.encode(columns)
     encoded.pop("labels", None)
     return dict(encoder.collate([dict(zip(encoded, row, strict=True)) for row in zip(*encoded.values(), strict=True)]))

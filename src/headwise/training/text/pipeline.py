@@ -83,12 +83,6 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         config = fill_unset(given, settings, num_rows)
         if line := describe_choice(given, config, num_rows):
             logger.info("%s", line)
-        if is_scheme(given.model) and num_rows < FEW_ROWS:
-            logger.warning(
-                "the model is trained from scratch on %s rows; a pretrained model usually learns more from so few "
-                "(--model NAME of the Hugging Face hub, or a directory)",
-                f"{num_rows:,}",
-            )
         return replace(config, tune=True, learning_rate=None) if self.config.tune else config
 
     def default_settings(self, data: TextData) -> Settings:
@@ -104,6 +98,12 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         model, encoder, notes = build_model(self.config, data.task, data.examples)
         guides = build_guides(self.config, model, encoder, data.examples)
         notes += [f"guide {guide}" for guide in guides]
+        num_rows = len(data.examples.splits["train"])
+        if is_scheme(self.config.model) and num_rows < FEW_ROWS:
+            notes.append(
+                f"the model is trained from scratch on {num_rows:,} rows; a pretrained model usually learns more from "
+                "so few (--model NAME of the Hugging Face hub, or a directory)"
+            )
         if self.config.pack:
             enable_packing(model, encoder)
             notes.append("packed batches (--pack): layers compute no padding")
