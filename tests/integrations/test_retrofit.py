@@ -20,6 +20,7 @@ NEUTRAL_SCHEMES: dict[str, type[hw.Scheme]] = {
 }
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("scheme", NEUTRAL_SCHEMES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_outputs_are_unchanged_until_training(family: str, scheme: str) -> None:

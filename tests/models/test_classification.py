@@ -11,6 +11,7 @@ from headwise.models import HeadwiseForTokenClassification
 from tests.models.tiny_models import CASES, KINDS, SCHEMES, WORDS, classifier, config, inputs, texts
 
 
+@pytest.mark.short_form("arguments")
 @pytest.mark.parametrize(("scheme", "kind"), CASES)
 def test_a_step_reaches_every_parameter(scheme: str, kind: str) -> None:
     """And the loss falls as the gradient foretells."""
@@ -31,6 +32,7 @@ def test_a_step_reaches_every_parameter(scheme: str, kind: str) -> None:
     assert (first - model(**batch).loss).item() == pytest.approx(1e-7 * slope, rel=0.01)
 
 
+@pytest.mark.short_form("arguments")
 @pytest.mark.parametrize(("scheme", "kind"), CASES)
 def test_padding_changes_no_logit(scheme: str, kind: str) -> None:
     model = classifier(scheme, **KINDS[kind]).double().eval()

@@ -30,6 +30,7 @@ from tests.models.tiny_models import CASES, KINDS, classifier, config, inputs, t
 TEXTS = ["a fine film", "a bad film", "fine, I liked it", "I didn't like it"]
 
 
+@pytest.mark.short_form("arguments")
 @pytest.mark.parametrize(("scheme", "kind"), CASES)
 def test_saved_and_loaded_gives_equal_logits(scheme: str, kind: str, tmp_path: Path) -> None:
     model = classifier(scheme, **KINDS[kind]).eval()

@@ -18,6 +18,7 @@ def drawn(scheme: str, seed: int, **options: object) -> dict[str, torch.Tensor]:
     return dict(model.named_parameters())
 
 
+@pytest.mark.short_form("arguments")
 @pytest.mark.parametrize(("scheme", "kind"), CASES)
 def test_the_seed_decides_everything(scheme: str, kind: str) -> None:
     first = drawn(scheme, 1, **KINDS[kind])

@@ -36,6 +36,7 @@ def titles() -> dict[str, Tensor]:
     }
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("pooling", ["additive", "recent", "last"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_scores_are_dot_products_of_news_and_users(scheme: str, pooling: str) -> None:

@@ -63,6 +63,7 @@ def test_a_cache_changes_no_logit(case: str) -> None:
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-5)
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("case", CASES)
 def test_decoding_is_the_same_with_and_without_a_cache_and_one_by_one(case: str, beams: int) -> None:

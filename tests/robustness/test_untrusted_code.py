@@ -73,6 +73,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PARTS = [{"model": True, "tokenizer": False}, {"model": False, "tokenizer": True}, {"model": True, "tokenizer": True}]
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("parts", PARTS, ids=["model", "tokenizer", "both"])
 @pytest.mark.parametrize("command", ["train", "compare", "sweep", "inspect", "evaluate", "predict"])
 def test_code_of_a_directory_is_refused(
