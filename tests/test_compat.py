@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import headwise as hw
 from headwise import _compat
@@ -104,7 +104,7 @@ def test_after_a_failed_self_test_kernels_are_launched_publicly(
 
 
 def test_self_test_runs_once_and_uses_the_fast_way_itself() -> None:
-    runs = []
+    runs: list[bool] = []
 
     def test(device: torch.device) -> None:
         runs.append(tested.works(device))
@@ -153,7 +153,7 @@ def test_self_tests_pass_and_leave_the_random_state(check: Any) -> None:
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("check", CHECKS)
 def test_self_tests_find_wrong_results_and_forget_their_launches(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(*args: Any, backend: str, **options: Any) -> Tensor:
+    def wrong(*args: Any, backend: Any, **options: Any) -> Tensor:
         output = hw.attend(*args, backend=backend, **options)
         return output if backend == "reference" else output.roll(1, 2)
 
@@ -234,8 +234,7 @@ def test_guided_trainer_guides_without_the_inner_training_loop(tmp_path: Path, m
 
     expected = logs("usual")
     monkeypatch.setattr(_compat, "has_inner_training_loop", lambda trainer: False)
-    monkeypatch.setattr(hw.GuidedTrainer, "_inner_training_loop", nn.Identity)  # deleted below; restored afterwards
-    del hw.GuidedTrainer._inner_training_loop
+    monkeypatch.delattr(hw.GuidedTrainer, "_inner_training_loop")
     assert logs("public") == expected
 
 
