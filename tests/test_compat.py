@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import headwise as hw
 from headwise import _compat
@@ -104,7 +104,7 @@ def test_after_a_failed_self_test_kernels_are_launched_publicly(
 
 
 def test_self_test_runs_once_and_uses_the_fast_way_itself() -> None:
-    runs = []
+    runs: list[bool] = []
 
     def test(device: torch.device) -> None:
         runs.append(tested.works(device))
@@ -153,9 +153,8 @@ def test_self_tests_pass_and_leave_the_random_state(check: Any) -> None:
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("check", CHECKS)
 def test_self_tests_find_wrong_results_and_forget_their_launches(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(*args: Any, backend: str, **options: Any) -> Tensor:
-        attend: Any = hw.attend
-        output: Tensor = attend(*args, backend=backend, **options)
+    def wrong(*args: Any, backend: Any, **options: Any) -> Tensor:
+        output = hw.attend(*args, backend=backend, **options)
         return output if backend == "reference" else output.roll(1, 2)
 
     monkeypatch.setattr(self_test, "attend", wrong)
@@ -173,10 +172,9 @@ def test_transformer_xl_uses_the_kernels_without_reserved_memory_if_the_test_fai
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     with_table = SimpleNamespace(device=cuda, dense_table=torch.ones(1))
     without_table = SimpleNamespace(device=cuda, dense_table=None)
-    is_fast: Any = vars(plan.Plan)["is_fast"].func
     with pytest.warns(RuntimeWarning, match="the public way is used"):
-        assert not is_fast(with_table)
-    assert is_fast(without_table)
+        assert not plan.Plan.is_fast.func(with_table)
+    assert plan.Plan.is_fast.func(without_table)
 
 
 def test_missing_private_functions_are_replaced_with_one_warning() -> None:
@@ -236,8 +234,7 @@ def test_guided_trainer_guides_without_the_inner_training_loop(tmp_path: Path, m
 
     expected = logs("usual")
     monkeypatch.setattr(_compat, "has_inner_training_loop", lambda trainer: False)
-    monkeypatch.setattr(hw.GuidedTrainer, "_inner_training_loop", nn.Identity)  # deleted below; restored afterwards
-    del hw.GuidedTrainer._inner_training_loop
+    monkeypatch.delattr(hw.GuidedTrainer, "_inner_training_loop")
     assert logs("public") == expected
 
 

@@ -77,7 +77,7 @@ def test_extras_name_the_packages_of_pyproject() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 
     def modules(extra: str) -> set[str]:
-        found = set()
+        found: set[str] = set()
         for requirement in extras[extra]:
             name = requirement.split(">")[0]
             if name.startswith("headwise["):

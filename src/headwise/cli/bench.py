@@ -8,7 +8,6 @@ examples:
 """
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -35,9 +34,9 @@ class BenchmarkParser(Parser):
 
     benchmark: str
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
         add_options(self, load_benchmark(self.benchmark)[1])
-        return super().parse_known_args(args, namespace)
+        return super().parse_known_args(*args, **kwargs)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
