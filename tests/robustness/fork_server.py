@@ -172,7 +172,7 @@ def begin(request: dict[str, Any], rank: int, barrier: tuple[int, int]) -> int:
         if request.get("sharded"):
             pretend_accelerator()
         if "headwise.studies.storage" in sys.modules:
-            sys.modules["headwise.studies.storage"].HEARTBEAT_TIMEOUT = request.get("heartbeat_timeout", 3)
+            vars(sys.modules["headwise.studies.storage"])["HEARTBEAT_TIMEOUT"] = request.get("heartbeat_timeout", 3)
         from headwise.cli import main
 
         os.close(barrier[1])
