@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from random import Random
@@ -122,7 +122,8 @@ def resume_run(directory: Path, out: Path) -> None:
 
     config = load_config(directory / "run.yaml")
     size = sum(path.stat().st_size for path in directory.rglob("*"))
-    with nullcontext() if size % 8 == 0 else without_rendering():
+    figures: AbstractContextManager[None] = nullcontext() if size % 8 == 0 else without_rendering()
+    with figures:
         result = train(config, directory, resume=True)
     json.dumps(result.metrics, allow_nan=False)
 
