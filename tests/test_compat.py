@@ -154,7 +154,7 @@ def test_self_tests_pass_and_leave_the_random_state(check: Any) -> None:
 @pytest.mark.parametrize("check", CHECKS)
 def test_self_tests_find_wrong_results_and_forget_their_launches(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*args: Any, backend: Any, **options: Any) -> Tensor:
-        output = hw.attend(*args, backend=backend, **options)
+        output: Tensor = hw.attend(*args, backend=backend, **options)
         return output if backend == "reference" else output.roll(1, 2)
 
     monkeypatch.setattr(self_test, "attend", wrong)
@@ -172,9 +172,10 @@ def test_transformer_xl_uses_the_kernels_without_reserved_memory_if_the_test_fai
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     with_table = SimpleNamespace(device=cuda, dense_table=torch.ones(1))
     without_table = SimpleNamespace(device=cuda, dense_table=None)
+    is_fast: Any = vars(plan.Plan)["is_fast"].func
     with pytest.warns(RuntimeWarning, match="the public way is used"):
-        assert not plan.Plan.is_fast.func(with_table)
-    assert plan.Plan.is_fast.func(without_table)
+        assert not is_fast(with_table)
+    assert is_fast(without_table)
 
 
 def test_missing_private_functions_are_replaced_with_one_warning() -> None:
