@@ -38,7 +38,7 @@ class Limits:
 
     memory: int = 2 * 2**30
     cpu_seconds: int = 20
-    wall_seconds: int = 600
+    wall_seconds: int = 3600
 
 
 @dataclass(frozen=True)
