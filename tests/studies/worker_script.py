@@ -39,7 +39,10 @@ def train(config, run_dir, resume):
 end_with_parent()
 study_dir = StudyDir.read(Path(sys.argv[1]))
 storage = connect(study_dir.database_url(), wait=True, heartbeat_seconds=1, heartbeat_timeout={heartbeat_timeout})
-work(Trials(storage, study_dir.name), study_dir, train, name=sys.argv[2], poll_seconds=0.1)
+try:
+    work(Trials(storage, study_dir.name), study_dir, train, name=sys.argv[2], poll_seconds=0.1)
+except KeyboardInterrupt:  # as in `worker.main`: the study has ended while this worker waits
+    sys.exit(130)
 """
 
 
