@@ -29,7 +29,7 @@ def run_on_nodes(directory: Path, *arguments: object) -> None:
 def test_node_that_dies_loses_no_work(launcher: Launcher, data: Path, tmp_path: Path) -> None:
     """A run whose second node died is resumed on two nodes and ends like a run of one process that never stopped."""
     alone, out = tmp_path / "alone", tmp_path / "run"
-    arguments = ("train", "--data", data, "--epochs", 60, "--early-stopping-patience", 60, *SMALL)
+    arguments = ("train", "--data", data, "--epochs", 20, "--early-stopping-patience", 20, *SMALL)
     assert launcher.run(*arguments, "--out", alone) == 0, launcher.said()
     nodes = Nodes((*arguments, "--out", out), tmp_path)
     end = time.monotonic() + TIMEOUT
@@ -47,5 +47,6 @@ def test_node_that_dies_loses_no_work(launcher: Launcher, data: Path, tmp_path: 
     evaluated = json.loads((tmp_path / "metrics.json").read_text())["metrics"]
     assert evaluated == pytest.approx(json.loads((out / "metrics.json").read_text())["metrics"]["test"], abs=1e-6)
     run_on_nodes(tmp_path, "predict", out, data, "--out", tmp_path / "two.csv", "--part-rows", 40)
-    assert launcher.run("predict", out, data, "--out", tmp_path / "one.csv") == 0, launcher.said()
+    arguments = ("predict", out, data, "--out", tmp_path / "one.csv", "--part-rows", 40)
+    assert launcher.run(*arguments) == 0, launcher.said()
     assert (tmp_path / "two.csv").read_text() == (tmp_path / "one.csv").read_text()
