@@ -135,7 +135,7 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     parent.wait()
     workers = [int(process) for *_, process in read_starts(study)]
     wait_until(lambda: not any(map(is_running, workers)), seconds=30)
-    assert states(study) == ["waiting"] * 8, "their runs are back in the queue"
+    assert states(Study.resume(study.study_dir.path)) == ["waiting"] * 8, "their runs are back in the queue"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -143,7 +143,10 @@ def test_worker_ends_if_its_parent_died_before_it_started(tmp_path: Path) -> Non
     study = create_study(tmp_path / "study", seeds=1)
     worker = write_worker_script(tmp_path / "worker.py", seconds=600)
     environment = worker_environment(HEADWISE_PARENT_PROCESS=str(os.getppid()))  # not the parent of the worker
-    process = subprocess.Popen([*worker, str(study.study_dir.path), "orphan"], env=environment, stderr=subprocess.PIPE)
-    process.communicate(timeout=60)
+    process = subprocess.Popen(
+        [*worker, str(study.study_dir.path)], env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.wait(60)
+    process.communicate()
     assert process.returncode != 0
     assert "running" not in states(study)

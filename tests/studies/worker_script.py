@@ -12,16 +12,10 @@ from headwise.studies.study import Study
 SOURCE = Path(headwise.__file__).parents[1]
 
 SCRIPT = """
-import os, signal, sys, time
+import os, sys, time
 from pathlib import Path
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, signal.default_int_handler)
 sys.path.insert(0, {tests!r})
-from headwise.studies.parent import end_with_parent
-from headwise.studies.storage import connect
-from headwise.studies.study_dir import StudyDir
-from headwise.studies.trials import Trials
-from headwise.studies.worker import work
+from headwise.studies.worker import serve
 from tests.studies.fakes import fake_train
 
 def train(config, run_dir, resume):
@@ -33,15 +27,12 @@ def train(config, run_dir, resume):
     time.sleep(seconds)
     return fake_train(config, run_dir)
 
-end_with_parent()
-study_dir = StudyDir.read(Path(sys.argv[1]))
-storage = connect(study_dir.database_url(), wait=True, heartbeat_seconds=1, heartbeat_timeout=2)
-work(Trials(storage, study_dir.name), study_dir, train, name=sys.argv[2], poll_seconds=0.1)
+sys.exit(serve(train))
 """
 
 
 def write_worker_script(path: Path, seconds: float, first_seconds: float | None = None) -> list[str]:
-    """Write a script that works on a study with frequent heartbeats. Return its command.
+    """Write the script of a worker. Return its command.
 
     Args:
         path: the script's path.

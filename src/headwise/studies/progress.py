@@ -1,7 +1,8 @@
 """Progress of a study on stderr: a bar over all runs, and a line for each run that ended."""
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -50,12 +51,15 @@ class Progress:
     ) -> None:
         self.bar.stop()
 
-    def update(self, statuses: Sequence[TrialStatus], *, num_to_start: int) -> None:
+    def update(
+        self, statuses: Sequence[TrialStatus], *, num_to_start: int, places: Mapping[int, str] | None = None
+    ) -> None:
         """Update the bar and print a line for each run that ended since the last call.
 
         Args:
             statuses: all runs so far.
             num_to_start: how many runs have not started.
+            places: the nodes of a cluster that the running trials run on.
         """
         ended = [status for status in statuses if status.state in END_STATES]
         num_running = sum(status.state == "running" for status in statuses)
@@ -68,11 +72,12 @@ class Progress:
         for status in sorted(newly_ended, key=lambda status: str(status.trial.datetime_complete)):
             self.reported_runs.add(status.run.key)
             self.console.print(self.format_line(status, len(self.reported_runs), total), markup=False)
+        time_left = format_time_left(ended, num_running, num_to_start)
         self.bar.update(
             self.bar_task,
             completed=len(ended),
             total=total,
-            status=f"{num_running} running, {format_time_left(ended, num_running, num_to_start)}",
+            status=f"{num_running} running{format_places(places or {})}, {time_left}",
         )
 
     def format_line(self, status: TrialStatus, number: int, total: int) -> str:
@@ -85,7 +90,18 @@ class Progress:
             return f"{prefix}: failed: {status.error}{log_tail}\n    log: {log}"
         if status.state == "pruned":
             return f"{prefix}: stopped early, worse than other runs ({status.seconds:.0f} s)"
-        return f"{prefix}: {status.value:.4f} ({status.seconds:.0f} s)"
+        place = status.trial.user_attrs.get("place")
+        return f"{prefix}: {status.value:.4f} ({status.seconds:.0f} s{f', {place}' if place else ''})"
+
+
+def format_places(places: Mapping[int, str]) -> str:
+    """Return how many trials run on each node of a cluster.
+
+    >>> format_places({7: "node-b", 8: "node-a", 9: "node-b"}), format_places({})
+    (' (node-a: 1, node-b: 2)', '')
+    """
+    counts = sorted(Counter(places.values()).items())
+    return f" ({', '.join(f'{place}: {count}' for place, count in counts)})" if counts else ""
 
 
 def format_time_left(ended: Sequence[TrialStatus], num_running: int, num_to_start: int) -> str:

@@ -17,6 +17,7 @@ def prepare_study(directory: Path) -> None:
     """Write a comparison of two methods with two finished runs each."""
     from headwise.studies.methods import Method
     from headwise.studies.plan import plan_runs
+    from headwise.studies.scheduler import Scheduler
     from headwise.studies.study import Study
     from headwise.studies.worker import primary_value
     from headwise.training import TextConfig, train
@@ -27,7 +28,8 @@ def prepare_study(directory: Path) -> None:
     methods = (Method("plain", {"model": "plain"}), Method("rpr", {"model": "rpr"}))
     runs = plan_runs([config], methods, range(2))
     study = Study.create(directory, "compare", runs, baseline="plain", controls={})
-    while (claimed := study.trials.claim("worker")) is not None:
+    scheduler = Scheduler(study.trials)
+    while (claimed := scheduler.claim()) is not None:
         run_dir = study.study_dir.run_dir(claimed.run)
         result = train(claimed.run.config, run_dir)
         study.trials.finish(claimed, primary_value(result.metrics, "test"))
