@@ -1,6 +1,5 @@
 """Jobs and training on a Ray cluster of two nodes, processes on this machine."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,27 +7,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import headwise
 from headwise.training.jobs import JobOptions, RowRange, run_job
+from tests.studies.ray_cluster import start_cluster, why_no_cluster
 from tests.training.conftest import Headwise, rows, write
 from tests.training.jobs.counting import CountingTask
 
-pytest.importorskip("ray")
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(why_no_cluster()), reason=why_no_cluster())]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        paths = (Path(headwise.__file__).parents[1], Path(__file__).parents[3])
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
-        monkeypatch.setenv("OMP_NUM_THREADS", "1")
-        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-        nodes.add_node(num_cpus=1)
+    with start_cluster(num_nodes=2) as nodes:
         yield nodes.address
-        nodes.shutdown()
 
 
 def test_parts_of_a_dead_process_are_repeated(cluster: str, tmp_path: Path) -> None:
