@@ -1,6 +1,6 @@
-"""Benchmark of jobs that are divided into parts: throughput by the number of processes, and memory by the size of the data.
+"""Benchmark of jobs in parts: throughput by the number of processes, memory by the size of the data.
 
-    python benchmarks/parts.py throughput --run runs/reviews --data reviews.csv --rows 100000 --processes 1 2 4 --out DIR
+    python benchmarks/parts.py throughput --run runs/reviews --data reviews.csv --processes 1 2 4 --out DIR
     python benchmarks/parts.py memory --titles ag_news/test.csv --impressions 25000 250000 --out DIR
 
 `throughput` predicts the texts of a file, repeated up to a number of rows. It reports rows per second of wall time and

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, DebertaV2Config, DebertaV2Model
 
@@ -79,6 +80,16 @@ def test_statistics_of_a_file_and_chosen_rows(run: Path, reviews: Path, headwise
     assert [text["title"].split(":")[0] for text in contents["texts"]] == ["row 3", "row 7", "row 8"]
     assert [text["label"] for text in contents["texts"]] == ["negative", "negative", "positive"]
     assert contents["statistics"][0]["texts"] == 160
+
+
+def test_statistics_do_not_depend_on_parts(run: Path, reviews: Path, headwise: Headwise, tmp_path: Path) -> None:
+    pages = [tmp_path / "whole.html", tmp_path / "parts.html"]
+    for page, options in zip(pages, ((), ("--part-rows", 50)), strict=True):
+        assert headwise("inspect", run, "--data", reviews, "--rows", "3", "--out", page, *options)[0] == 0
+    whole, parts = (page_data(page)["statistics"][0] for page in pages)
+    assert whole["texts"] == parts["texts"] == 160
+    np.testing.assert_allclose(parts["measures"]["entropy"], whole["measures"]["entropy"], rtol=1e-3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["parts.html", "whole.html"]
 
 
 def test_default_rows_and_the_count_of_empty_rows(run: Path, headwise: Headwise, tmp_path: Path) -> None:

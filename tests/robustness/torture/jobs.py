@@ -85,6 +85,11 @@ def file_job(file: str, outcome: Callable[[Path], Any], *args: Any) -> Job:
     return Job(args, None, "", file, outcome, file=file)
 
 
+def part_job(file: str, outcome: Callable[[Path], Any], *args: Any) -> Job:
+    """Return a job whose finished parts are stored next to its file."""
+    return Job(args, (*args, "--resume"), f".{file}.parts", file, outcome, file=file)
+
+
 def build_jobs(data: "Data") -> dict[str, Job]:
     """Return the jobs of all kinds."""
     reviews, pairs, log = ("--data", data.reviews), ("--data", data.pairs), ("--data", data.log)
@@ -110,8 +115,10 @@ def build_jobs(data: "Data") -> dict[str, Job]:
         ),
         "sweep": study(start=("sweep", *reviews, *SMALL, *values), resume=("sweep", "--resume"), ends="sweep.csv"),
         "simulate": Job(("simulate", "mind", *simulation), None, "", "truth.json", read_files),
-        "predict": file_job("labelled.csv", read_files, "predict", data.run, data.texts),
-        "evaluate": file_job("test.json", partial(read_evaluation, "test.json"), "evaluate", data.run),
+        "predict": part_job("labelled.csv", read_files, "predict", data.run, data.texts, "--part-rows", 100),
+        "evaluate": part_job(
+            "test.json", partial(read_evaluation, "test.json"), "evaluate", data.run, "--part-rows", 5
+        ),
         "inspect": file_job("page.html", read_files, "inspect", data.run, "--text", "a good film"),
     }
 
