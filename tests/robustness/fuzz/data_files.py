@@ -49,18 +49,23 @@ def count_rows(path: Path) -> int | None:
 
 def read_rows(directory: Path, out: Path) -> None:
     """Read all columns of a file, as predict does, and write them in the same format."""
-    from headwise.errors import UserError
-    from headwise.tasks.formats import read_batches
-    from headwise.training.core.table_writer import open_table
+    import pyarrow as pa
+
+    from headwise.tasks.formats import read_batches, read_head
+    from headwise.tasks.formats.parts import plan_parts
+    from headwise.training.core.table_writer import TableFormat
 
     (path,) = directory.iterdir()
-    num_rows = 0
-    with open_table(out / path.name, source=path) as write:
-        for batch in read_batches(path):
-            write(dict(batch.columns) | {"predicted": ["a"] * len(batch.rows)})
-            num_rows += len(batch.rows)
-        if not num_rows:
-            raise UserError(f"{path}: contains no rows")
+    table = TableFormat.from_head(out / path.name, read_head(path), {"predicted": pa.string()})
+    outputs = []
+    for part in plan_parts(path, 1000, copy=out / "copy"):
+        outputs.append(out / f"part-{len(outputs)}")
+        with table.open_part(outputs[-1], is_first=part.first_row == 0) as write:
+            for batch in read_batches(path, part=part):
+                write(dict(batch.columns) | {"predicted": ["a"] * len(batch.rows)})
+    table.join(outputs)
+    for temporary in (out / "copy", *outputs):
+        temporary.unlink(missing_ok=True)
 
 
 def read_sentences(directory: Path, out: Path) -> None:

@@ -15,6 +15,9 @@ from headwise.tasks.formats.batch import FilePart, file_extension
 from headwise.tasks.formats.delimited import parse_delimited
 from headwise.tasks.formats.parquet import gunzip
 
+#: More parts are not planned. Damaged files may claim any number of rows.
+MAX_PARTS = 1_000_000
+
 
 def plan_parts(path: Path, part_rows: int, *, copy: Path, delimiter: str | None = None) -> list[FilePart]:
     """Divide a file into parts of consecutive rows, in their order.
@@ -89,6 +92,11 @@ def plan_parquet(path: Path, part_rows: int, copy: Path) -> list[FilePart]:
     first_row = 0
     for group in range(metadata.num_row_groups):
         num_rows = metadata.row_group(group).num_rows
+        if not 0 <= num_rows <= MAX_PARTS * part_rows - first_row:
+            raise UserError(
+                f"{path}: invalid Parquet file, or more rows than {MAX_PARTS:,} parts of {part_rows:,} rows can have; "
+                "set a larger --part-rows"
+            )
         last = parts[-1] if parts else None
         if last is not None and last.row_groups is not None and last.num_rows + num_rows <= part_rows:
             parts[-1] = replace(last, num_rows=last.num_rows + num_rows, row_groups=(last.row_groups[0], group + 1))

@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -106,12 +107,14 @@ def run_in_processes(
 ) -> Iterator[tuple[int, Result]]:
     """Run parts in local processes, each with its own GPU if there are any.
 
-    If a process dies, all processes are started again, with the parts that have not finished.
+    If a process dies, all processes are started again. The parts that have not finished are repeated one by one, so
+    that the part that ends its process is known.
 
     Raises:
         UserError: a part is invalid, or its process died repeatedly.
     """
     attempts: Counter[int] = Counter()
+    suspects: set[int] = set()
     pickled_runner = pickle.dumps(runner)
     waiting = deque(parts)
     while waiting:
@@ -120,8 +123,11 @@ def run_in_processes(
             try:
                 while waiting or running:
                     while waiting and len(running) < processes:
-                        number = waiting.popleft()
+                        number = waiting[0]
+                        if running and suspects & {number, *running.values()}:
+                            break
                         running[pool.submit(run_in_worker, pickled_runner, number, parts[number])] = number
+                        waiting.popleft()  # a broken pool submits nothing
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         result = future_result(future, parts[running[future]], attempts, running[future])
                         number = running.pop(future)
@@ -132,13 +138,14 @@ def run_in_processes(
                         yield number, result
             except BrokenProcessPool:
                 unfinished = sorted(running.values())
-                for number in unfinished:
-                    attempts[number] += 1
-                    if attempts[number] >= MAX_ATTEMPTS:
-                        raise PartFailedError(
-                            f"{parts[number]}: its process died {MAX_ATTEMPTS} times, perhaps for lack of memory; "
-                            "use fewer --processes or a smaller --part-rows"
-                        ) from None
+                suspects |= set(unfinished)
+                if len(unfinished) == 1:
+                    attempts.update(unfinished)
+                if unfinished and attempts[unfinished[0]] >= MAX_ATTEMPTS:
+                    raise PartFailedError(
+                        f"{parts[unfinished[0]]}: its process died {MAX_ATTEMPTS} times, perhaps for lack of memory; "
+                        "use fewer --processes or a smaller --part-rows"
+                    ) from None
                 logger.warning("a process died; its part is repeated")
                 waiting.extendleft(reversed(unfinished))
 
@@ -186,6 +193,7 @@ class worker_pool:  # noqa: N801
 def start_worker(indices: Any, processes: int, is_safe: bool) -> None:
     """Prepare a worker process: its GPU or its share of the cores, and its end when its parent ends."""
     Thread(target=exit_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends its workers
     index = indices.get()
     num_gpus = torch.cuda.device_count()
     if num_gpus:

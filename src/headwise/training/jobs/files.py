@@ -89,14 +89,15 @@ class TableTask:
     def run(self, model: Any, part: TablePart, out: Path | None, progress: Progress) -> Result:
         assert out is not None
         total: Result = {}
-        rows = part.file_part
+        rows, num_rows = part.file_part, 0
         with part.format.open_part(out, is_first=rows.first_row == 0) as write:
             for batch in read_batches(rows.path, delimiter=part.delimiter, part=rows):
                 columns, counts = self.predictor.predict(model, batch, part.columns)
                 write(dict(batch.columns) | columns)
                 add_counts(total, counts)
+                num_rows += len(batch.rows)
                 progress(len(batch.rows))
-        return total | {"rows": np.array(rows.num_rows)}
+        return total | {"rows": np.array(num_rows)}
 
 
 def add_counts(total: Result, counts: Mapping[str, Any]) -> None:
@@ -222,7 +223,9 @@ def predict_parts(
     for part, result in zip(parts, run_job(task, parts, options, job_dir, verb="predicting", unit=unit), strict=True):
         num_rows = int(result.pop("rows"))
         if num_rows != part.num_rows:
-            raise UserError(f"{part}: the file has changed while it was read; start again with --force")
+            raise UserError(
+                f"{part}: only {num_rows:,} rows were found; the file is damaged, or changed while it was read"
+            )
         add_counts(total, result)
     main_process_only(lambda: join_outputs(parts, job_dir))
     return total
