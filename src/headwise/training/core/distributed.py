@@ -37,14 +37,14 @@ def main_process_only(action: Callable[[], T], *, share: bool = False) -> Any:
     Raises:
         UserError: the main process raised it.
     """
-    result, messages = None, ["", None]
+    result, message = None, ""
     if state().is_main_process:
         try:
             result = action()
-            messages = ["", result if share else None]
         except UserError as error:
-            messages = [str(error), None]
-    broadcast_object_list(messages)
-    if messages[0]:
-        raise UserError(str(messages[0]))
-    return messages[1] if share else result
+            message = str(error)
+    shared: list[Any] = [message, result if share else None]
+    broadcast_object_list(shared)
+    if shared[0]:
+        raise UserError(shared[0])
+    return shared[1] if share else result
