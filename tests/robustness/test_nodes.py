@@ -47,6 +47,6 @@ def test_node_that_dies_loses_no_work(launcher: Launcher, data: Path, tmp_path: 
     evaluated = json.loads((tmp_path / "metrics.json").read_text())["metrics"]
     assert evaluated == pytest.approx(json.loads((out / "metrics.json").read_text())["metrics"]["test"], abs=1e-6)
     run_on_nodes(tmp_path, "predict", out, data, "--out", tmp_path / "two.csv", "--part-rows", 40)
-    arguments = ("predict", out, data, "--out", tmp_path / "one.csv", "--part-rows", 40)
-    assert launcher.run(*arguments) == 0, launcher.said()
+    code = launcher.run("predict", out, data, "--out", tmp_path / "one.csv", "--part-rows", 40)
+    assert code == 0, launcher.said()
     assert (tmp_path / "two.csv").read_text() == (tmp_path / "one.csv").read_text()

@@ -118,6 +118,7 @@ def inspect(
         corpus = Corpus(data, find_columns(data, columns), row_numbers)
         plan = corpus.describe(models, options)
         with open_job(out, plan, options) as job_dir:
+            assert job_dir is not None
             return write_output(models, names, out, (), partial(inspect_corpus, corpus, models, options, job_dir))
 
 

@@ -57,7 +57,7 @@ def read_rows(directory: Path, out: Path) -> None:
 
     (path,) = directory.iterdir()
     table = TableFormat.from_head(out / path.name, read_head(path), {"predicted": pa.string()})
-    outputs = []
+    outputs: list[Path] = []
     for part in plan_parts(path, 1000, copy=out / "copy"):
         outputs.append(out / f"part-{len(outputs)}")
         with table.open_part(outputs[-1], is_first=part.first_row == 0) as write:

@@ -1,7 +1,7 @@
 """Translation of files and streams, line by line or row by row, in their order."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -77,6 +77,7 @@ def predict(
     settings = {"clip": clip, "safe_csv": is_safe_csv()}
     with open_job(out, prediction_plan(run, outputs, options, settings), options) as job_dir:
         assert job_dir is not None
+        plan: Callable[[], Sequence[OutputPart]]
         if is_table == {False}:
             plan = partial(plan_text, outputs, job_dir, options.part_rows or PART_ROWS)
             task: PartTask = TranslatedLines(run, clip)
