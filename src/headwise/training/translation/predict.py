@@ -23,7 +23,15 @@ from headwise.tasks.translation.aligned import language_of, strip_newline
 from headwise.training.core.distributed import main_process_only
 from headwise.training.core.table_writer import open_output, open_text
 from headwise.training.jobs import PART_ROWS, JobDir, JobOptions, PartTask, Progress, Result, open_job
-from headwise.training.jobs.files import TableTask, TextPart, output_paths, plan_tables, predict_parts, prediction_plan
+from headwise.training.jobs.files import (
+    OutputPart,
+    TableTask,
+    TextPart,
+    output_paths,
+    plan_tables,
+    predict_parts,
+    prediction_plan,
+)
 from headwise.training.translation.inference import TranslationModel
 
 #: Maximum number of lines in memory.
