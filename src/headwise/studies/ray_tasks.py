@@ -88,7 +88,9 @@ class RayTasks:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self.study_dir, self.metadata, self.url, self.max_jobs = study_dir, metadata, url, max_jobs
-        self.task: Any = ray.remote(max_retries=MAX_RETRIES, retry_exceptions=False)(task)
+        # A process that has used one GPU cannot change to another, so workers of nodes with several train one run each.
+        max_calls = 1 if any(node["Resources"].get("GPU", 0) > 1 for node in ray.nodes()) else 0
+        self.task: Any = ray.remote(max_retries=MAX_RETRIES, retry_exceptions=False, max_calls=max_calls)(task)
         this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self.monitor: Any = (
             ray.remote(Monitor).options(num_cpus=0, max_restarts=-1, scheduling_strategy=this_node).remote()
