@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -34,7 +35,8 @@ class LocalCluster:
         self.directory = tempfile.mkdtemp(prefix="hw-ray-")  # short: the paths of sockets are limited
         self.options = {"num_cpus": cpus, "num_gpus": gpus, "object_store_memory": OBJECT_STORE_BYTES}
         self.nodes: dict[str, Any] = {}
-        self.cluster = Cluster()
+        is_main_thread = threading.current_thread() is threading.main_thread()  # only it can handle signals
+        self.cluster = Cluster(shutdown_at_exit=is_main_thread)
         self.add_node(include_dashboard=False, temp_dir=self.directory)
 
     @property

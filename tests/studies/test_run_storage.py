@@ -16,6 +16,7 @@ from headwise.studies.study import Study
 from headwise.studies.worker import train_run
 from headwise.training import TextConfig
 from headwise.training.core.callbacks import extra_callbacks
+from headwise.training.core.config import RunConfig
 from tests.studies.conftest import PLAIN, create_study, states, two_method_runs
 from tests.studies.fakes import fake_train, work
 
@@ -36,13 +37,20 @@ def test_interrupted_run_goes_on_from_the_storage_path(reviews: Path, tmp_path: 
     runs = plan_runs([config], (PLAIN,), [0])
     url = f"memory://{tmp_path.name}"
     study = Study.create(tmp_path / "study", "compare", runs, storage_path=url, baseline="plain")
+    resumed = []
+
+    def train(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
+        resumed.append(resume)
+        return train_run(config, run_dir, resume)
+
     with extra_callbacks(InterruptSecondEpoch()), pytest.raises(KeyboardInterrupt):
-        work(study, train_run)
+        work(study, train)
     run_dir = study.study_dir.run_dir(runs[0])
     assert not run_dir.exists(), "the run is on the storage path only"
-    work(Study.resume(tmp_path / "study"), train_run)
+    work(Study.resume(tmp_path / "study"), train)
     assert states(study) == ["finished"]
-    assert "resumed after epoch 1" in study.study_dir.log_path(runs[0]).read_text()
+    assert resumed == [False, True]
+    assert study.study_dir.log_path(runs[0]).exists()
 
     alone = Study.create(tmp_path / "alone", "compare", runs, baseline="plain")
     work(alone, train_run)

@@ -15,7 +15,7 @@ from headwise.studies.scheduler import run_study
 from headwise.studies.storage import allows_several_machines
 from headwise.studies.study_dir import StudyDir
 from headwise.studies.trials import ClaimedTrial, Trials
-from headwise.studies.worker import Outcome, TrainFunction, execute, format_error, train_run
+from headwise.studies.worker import Outcome, TrainFunction, configure_logging, execute, format_error, train_run
 from headwise.studies.worker_pool import Resources, interrupt_on
 
 #: After this many deaths of its worker or node, a run is not tried again by Ray, because the run may be their cause.
@@ -57,6 +57,7 @@ def execute_task(request: dict[str, Any], monitor: Any, train: TrainFunction = t
     """
     import ray
 
+    configure_logging()
     place = ray.util.get_node_ip_address()
     monitor.start.remote(request["trial_id"], place)
     study_dir: StudyDir = request["study_dir"]

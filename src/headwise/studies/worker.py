@@ -202,6 +202,12 @@ def train_run(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
             torch.cuda.empty_cache()
 
 
+def configure_logging() -> None:
+    """Log messages of headwise to stderr, which is the log of the current run."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("headwise").setLevel(logging.INFO)
+
+
 def main() -> int:
     """Run `python -m headwise.studies.worker STUDY`; the database's URL may be in the environment."""
     return serve(train_run)
@@ -211,8 +217,7 @@ def serve(train: TrainFunction) -> int:
     """Execute the runs that stdin names, one line each, and answer with a line on stdout. Return the exit status."""
     for stop_signal in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop_signal, signal.default_int_handler)
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("headwise").setLevel(logging.INFO)
+    configure_logging()
     end_with_parent()
     try:
         with os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1) as replies:

@@ -190,8 +190,7 @@ class Torture:
             return num_workers
         elif kind == "cluster":
             num_runs = self.counts[kind].planned
-            how = survive_kills(launcher, self.data, self.server(stack), out, num_runs, seed)
-            self.counts[kind].how = how
+            self.counts[kind].how = survive_kills(self.data.reviews, self.server(stack), out, num_runs, seed)
             return num_runs
         return 1
 
