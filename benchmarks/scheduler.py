@@ -25,7 +25,7 @@ import optuna
 
 from headwise.studies.methods import Method
 from headwise.studies.plan import Run, plan_runs
-from headwise.studies.ray_tasks import GpuShares, RayTasks, gpu_share
+from headwise.studies.ray_tasks import RayTasks, gpu_share
 from headwise.studies.scheduler import Scheduler, run_study
 from headwise.studies.storage import connect, sqlite_url
 from headwise.studies.study_dir import StudyDir
@@ -89,8 +89,7 @@ class SimulatedCluster(RayTasks):
     """An engine on a simulated cluster with a simulated clock."""
 
     def __init__(self, study_dir: StudyDir, scenario: Scenario, num_nodes: int, database_seconds: float) -> None:
-        self.study_dir, self.metadata, self.url, self.max_jobs = study_dir, {}, "", None
-        self.submitted, self.shares = {}, GpuShares()
+        super().__init__(study_dir, metadata={}, url="")
         self.scenario, self.database_seconds = scenario, database_seconds
         self.nodes = [Node() for _ in range(num_nodes)]
         self.draw = random.Random(0)

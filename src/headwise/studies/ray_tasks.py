@@ -85,23 +85,26 @@ class RayTasks:
         max_jobs: int | None = None,
         task: TaskFunction = execute_task,
     ) -> None:
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
         self.study_dir, self.metadata, self.url, self.max_jobs = study_dir, metadata, url, max_jobs
-        # A process that has used one GPU cannot change to another, so workers of nodes with several train one run each.
-        max_calls = 1 if any(node["Resources"].get("GPU", 0) > 1 for node in ray.nodes()) else 0
-        self.task: Any = ray.remote(max_retries=MAX_RETRIES, retry_exceptions=False, max_calls=max_calls)(task)
-        this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self.monitor: Any = (
-            ray.remote(Monitor).options(num_cpus=0, max_restarts=-1, scheduling_strategy=this_node).remote()
-        )
+        self.task_function = task
         self.submitted: dict[Any, tuple[ClaimedTrial, float]] = {}  # by the task's reference: the run and its GPU share
         self.shares = GpuShares()
         self.running_places: dict[int, str] = {}
         self.place_query: Any = None
 
     def __enter__(self) -> "RayTasks":
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # A process that has used one GPU cannot change to another, so workers of nodes with several train one run each.
+        max_calls = 1 if any(node["Resources"].get("GPU", 0) > 1 for node in ray.nodes()) else 0
+        self.task: Any = ray.remote(max_retries=MAX_RETRIES, retry_exceptions=False, max_calls=max_calls)(
+            self.task_function
+        )
+        this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self.monitor: Any = (
+            ray.remote(Monitor).options(num_cpus=0, max_restarts=-1, scheduling_strategy=this_node).remote()
+        )
         return self
 
     def __exit__(
@@ -127,7 +130,7 @@ class RayTasks:
             slots = min(slots, (num_gpus - used) / share)
             lookahead = min(lookahead, num_gpus / share)
         is_late = self.study_dir.kind == "search" or (num_gpus and not self.shares.is_known(group))
-        return not self.submitted or slots + (0.0 if is_late else lookahead) >= 1.0
+        return not self.submitted or slots + (0.0 if is_late else lookahead) >= 1.0 - 1e-6  # shares are rounded
 
     def submit(self, claimed: ClaimedTrial) -> None:
         """Submit a run as a task that needs a CPU and, on a cluster with GPUs, a share of one."""
