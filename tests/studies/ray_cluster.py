@@ -4,6 +4,7 @@ import os
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -45,7 +46,8 @@ class LocalCluster:
 
     def add_node(self, **options: Any) -> None:
         """Start a node."""
-        node = self.cluster.add_node(**self.options, **options)
+        with waiting_for_nodes():
+            node = self.cluster.add_node(wait=False, **(self.options | options))
         self.nodes[node.node_id] = node
 
     def is_killable(self, node_id: str) -> bool:
@@ -85,6 +87,27 @@ def read(path: str) -> str:
 def kill(process: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
+
+
+@contextmanager
+def waiting_for_nodes() -> Iterator[None]:
+    """Wait without a limit until a node has started. Ray waits for 30 seconds only."""
+    from ray._private import services
+
+    get_node = services.get_node
+
+    def get_started_node(*args: Any) -> Any:
+        while True:
+            try:
+                return get_node(*args)
+            except RuntimeError:  # it has not started yet
+                time.sleep(0.1)
+
+    services.get_node = get_started_node
+    try:
+        yield
+    finally:
+        services.get_node = get_node
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def test_study_survives_dead_workers_and_nodes(tmp_path: Path, cluster: LocalClu
 def test_runs_share_a_gpu_once_the_first_is_measured(tmp_path: Path, cluster: LocalCluster) -> None:
     from tests.studies.ray_runs import run_out_of_memory, share_gpu
 
-    cluster.cluster.add_node(**(cluster.options | {"num_cpus": 3, "num_gpus": 1}))
+    cluster.add_node(num_cpus=3, num_gpus=1)
     plain = [Method("plain", {"model": "plain"})]
     runs = plan_runs([TextConfig(data=("reviews.csv",))], plain, range(4))
     study = Study.create(tmp_path / "study", "compare", runs, baseline="plain")
