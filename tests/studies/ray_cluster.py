@@ -115,6 +115,7 @@ def start_cluster(num_nodes: int = 3, cpus: int = 1, gpus: int = 0) -> Iterator[
     """Start a cluster whose workers can import headwise and its tests."""
     paths = os.pathsep.join([str(Path(headwise.__file__).parents[1]), str(Path(__file__).parents[2])])
     variables = {"PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0", "RAY_enable_worker_prestart": "0"}
+    variables["RAY_worker_niceness"] = "0"  # Ray's default of 15 starves workers on a busy machine
     # A killed node refuses connections at once. A node of a busy machine answers late, and must not count as dead.
     variables |= {"RAY_health_check_period_ms": "500", "RAY_health_check_timeout_ms": "600000"}
     old = {name: os.environ.get(name) for name in variables}
