@@ -34,7 +34,7 @@ class LocalCluster:
         from ray.cluster_utils import Cluster
 
         self.directory = tempfile.mkdtemp(prefix="hw-ray-")  # short: the paths of sockets are limited
-        self.options = {"num_cpus": cpus, "num_gpus": gpus, "object_store_memory": OBJECT_STORE_BYTES}
+        self.options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "object_store_memory": OBJECT_STORE_BYTES}
         self.nodes: dict[str, Any] = {}
         is_main_thread = threading.current_thread() is threading.main_thread()  # only it can handle signals
         self.cluster = Cluster(shutdown_at_exit=is_main_thread)

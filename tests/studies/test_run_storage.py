@@ -34,6 +34,7 @@ def read_without_times(run_dir: Path) -> Any:
 
 def test_interrupted_run_goes_on_from_the_storage_path(reviews: Path, tmp_path: Path) -> None:
     config = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=3, batch_size=16)
+    assert config.learning_rate is None, "run.yaml will have the value that is chosen from the data"
     runs = plan_runs([config], (PLAIN,), [0])
     url = f"memory://{tmp_path.name}"
     study = Study.create(tmp_path / "study", "compare", runs, storage_path=url, baseline="plain")
