@@ -118,6 +118,7 @@ def start_cluster(num_nodes: int = 3, cpus: int = 1, gpus: int = 0) -> Iterator[
     variables["RAY_worker_niceness"] = "0"  # Ray's default of 15 starves workers on a busy machine
     # A killed node refuses connections at once. A node of a busy machine answers late, and must not count as dead.
     variables |= {"RAY_health_check_period_ms": "500", "RAY_health_check_timeout_ms": "600000"}
+    variables["RAY_agent_register_timeout_ms"] = "600000"  # a node ends itself if its agent starts late
     old = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
