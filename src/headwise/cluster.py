@@ -82,9 +82,9 @@ def connected_to_cluster(address: str, **options: Any) -> Iterator[None]:
         ray.shutdown()
 
 
-def log_ray_message(message: dict[str, Any], ignore_prefix: bool = False) -> None:
+def log_ray_message(data: Any, ignore_prefix: bool = False) -> None:
     """Log the first line of a message of Ray, such as the death of a worker, which Ray prints to stdout."""
-    for text in message["lines"]:
+    for text in data["lines"]:
         logger.warning("Ray: %s", text.strip().splitlines()[0][:200] if text.strip() else "")
 
 

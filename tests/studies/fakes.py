@@ -10,13 +10,19 @@ from headwise.studies.study import Study
 from headwise.studies.trials import ClaimedTrial
 from headwise.studies.worker import Outcome, TrainFunction, execute
 from headwise.training.core.config import RunConfig
+from headwise.training.core.run_dir import atomic_write
 
 
 def fake_train(config: RunConfig, run_dir: Path, resume: bool = False) -> dict[str, Any]:
     """Write the files of a finished run whose test accuracy is seed / 10."""
+    return write_run(run_dir, config, {"accuracy": config.seed / 10})
+
+
+def write_run(run_dir: Path, config: RunConfig, test_metrics: dict[str, float]) -> dict[str, Any]:
+    """Write the files of a finished run."""
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "run.yaml").write_text(config.to_yaml())
-    splits = {"dev": {"accuracy": 0.5}, "test": {"accuracy": config.seed / 10}}
+    splits = {"dev": {"accuracy": 0.5}, "test": test_metrics}
     metrics = {
         "task": "reviews",
         "label_type": "classification",
@@ -25,7 +31,7 @@ def fake_train(config: RunConfig, run_dir: Path, resume: bool = False) -> dict[s
         "metrics": splits,
         "train_seconds": 1.0,
     }
-    (run_dir / "metrics.json").write_text(json.dumps(metrics))
+    atomic_write(run_dir / "metrics.json", json.dumps(metrics))
     return metrics
 
 

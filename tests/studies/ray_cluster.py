@@ -3,6 +3,8 @@
 import os
 import signal
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -32,9 +34,10 @@ class LocalCluster:
         from ray.cluster_utils import Cluster
 
         self.directory = tempfile.mkdtemp(prefix="hw-ray-")  # short: the paths of sockets are limited
-        self.options = {"num_cpus": cpus, "num_gpus": gpus, "object_store_memory": OBJECT_STORE_BYTES}
+        self.options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "object_store_memory": OBJECT_STORE_BYTES}
         self.nodes: dict[str, Any] = {}
-        self.cluster = Cluster()
+        is_main_thread = threading.current_thread() is threading.main_thread()  # only it can handle signals
+        self.cluster = Cluster(shutdown_at_exit=is_main_thread)
         self.add_node(include_dashboard=False, temp_dir=self.directory)
 
     @property
@@ -43,7 +46,8 @@ class LocalCluster:
 
     def add_node(self, **options: Any) -> None:
         """Start a node."""
-        node = self.cluster.add_node(**self.options, **options)
+        with waiting_for_nodes():
+            node = self.cluster.add_node(wait=False, **(self.options | options))
         self.nodes[node.node_id] = node
 
     def is_killable(self, node_id: str) -> bool:
@@ -86,12 +90,35 @@ def kill(process: int) -> None:
 
 
 @contextmanager
+def waiting_for_nodes() -> Iterator[None]:
+    """Wait without a limit until a node has started. Ray waits for 30 seconds only."""
+    from ray._private import services
+
+    get_node = services.get_node
+
+    def get_started_node(*args: Any) -> Any:
+        while True:
+            try:
+                return get_node(*args)
+            except RuntimeError:  # it has not started yet
+                time.sleep(0.1)
+
+    services.get_node = get_started_node
+    try:
+        yield
+    finally:
+        services.get_node = get_node
+
+
+@contextmanager
 def start_cluster(num_nodes: int = 3, cpus: int = 1, gpus: int = 0) -> Iterator[LocalCluster]:
     """Start a cluster whose workers can import headwise and its tests."""
     paths = os.pathsep.join([str(Path(headwise.__file__).parents[1]), str(Path(__file__).parents[2])])
     variables = {"PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0", "RAY_enable_worker_prestart": "0"}
+    variables["RAY_worker_niceness"] = "0"  # Ray's default of 15 starves workers on a busy machine
     # A killed node refuses connections at once. A node of a busy machine answers late, and must not count as dead.
     variables |= {"RAY_health_check_period_ms": "500", "RAY_health_check_timeout_ms": "600000"}
+    variables["RAY_agent_register_timeout_ms"] = "600000"  # a node ends itself if its agent starts late
     old = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.storages import RDBStorage
 
 from headwise.errors import UserError
 from headwise.studies.compare import analyze_comparison
@@ -25,6 +26,7 @@ def study_path(tmp_path: Path) -> Path:
     while (claimed := scheduler.claim()) is not None:
         metrics = fake_train(claimed.run.config, study.study_dir.run_dir(claimed.run))
         study.trials.finish(claimed, metrics["metrics"]["test"]["accuracy"])
+    assert isinstance(study.trials.storage, RDBStorage)
     study.trials.storage.engine.dispose()
     return tmp_path / "study"
 

@@ -1,7 +1,7 @@
 """Studies on a Ray cluster: workers and nodes die, and every run counts once."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,20 +10,24 @@ from headwise.cluster import connected_to_cluster
 from headwise.errors import UserError
 from headwise.studies.methods import Method
 from headwise.studies.plan import plan_runs
+from headwise.studies.ray_tasks import RayTasks
 from headwise.studies.scheduler import run_study
 from headwise.studies.study import Study
+from headwise.studies.study_dir import StudyDir
+from headwise.studies.trials import ClaimedTrial
 from headwise.studies.worker_pool import Resources
 from headwise.training import TextConfig
-from tests.studies.conftest import create_study
+from tests.studies.conftest import create_study, two_method_runs
 from tests.studies.fakes import fake_train, work
 from tests.studies.ray_cluster import LocalCluster, kill, start_cluster, why_no_cluster
 from tests.studies.worker_script import wait_until
 
-pytestmark = pytest.mark.skipif(bool(why_no_cluster()), reason=why_no_cluster())
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
+    """A cluster of three nodes with one CPU each, to which this process is connected."""
+    if why_no_cluster():
+        pytest.skip(why_no_cluster())
     with start_cluster() as cluster, connected_to_cluster(cluster.address):
         yield cluster
 
@@ -35,7 +39,6 @@ def read_starts(study: Study) -> dict[str, list[str]]:
 
 
 def test_study_survives_dead_workers_and_nodes(tmp_path: Path, cluster: LocalCluster) -> None:
-    from headwise.studies.ray_tasks import RayTasks
     from tests.studies.ray_runs import execute_blocked
 
     methods = [Method(name, {"model": name}) for name in ("plain", "rpr", "tener")]
@@ -74,11 +77,11 @@ def test_study_survives_dead_workers_and_nodes(tmp_path: Path, cluster: LocalClu
     assert all(status.trial.user_attrs["place"] for status in study.trials.statuses())
 
 
+@pytest.mark.slow  # `test_submission_by_resources` covers the rules
 def test_runs_share_a_gpu_once_the_first_is_measured(tmp_path: Path, cluster: LocalCluster) -> None:
-    from headwise.studies.ray_tasks import RayTasks
     from tests.studies.ray_runs import run_out_of_memory, share_gpu
 
-    cluster.cluster.add_node(**(cluster.options | {"num_cpus": 3, "num_gpus": 1}))
+    cluster.add_node(num_cpus=3, num_gpus=1)
     plain = [Method("plain", {"model": "plain"})]
     runs = plan_runs([TextConfig(data=("reviews.csv",))], plain, range(4))
     study = Study.create(tmp_path / "study", "compare", runs, baseline="plain")
@@ -88,10 +91,57 @@ def test_runs_share_a_gpu_once_the_first_is_measured(tmp_path: Path, cluster: Lo
     assert tasks.shares.get("reviews.csv, plain") == pytest.approx(0.2)
 
     again = Study.create(tmp_path / "again", "compare", runs[:1], baseline="plain")
-    tasks.study_dir, tasks.task = again.study_dir, RayTasks(again.study_dir, {}, "", task=run_out_of_memory).task
-    run_study(again.study_dir, again.trials, tasks)
+    tasks_again = RayTasks(again.study_dir, again.metadata, again.url, task=run_out_of_memory)
+    tasks_again.shares = tasks.shares
+    run_study(again.study_dir, again.trials, tasks_again)
     assert [status.state for status in again.trials.statuses()] == ["finished"], "it got a GPU of its own"
     assert tasks.shares.get("reviews.csv, plain") == 1.0
+
+
+class CountedTasks(RayTasks):
+    """Tasks that are counted, on a cluster that has these CPUs and GPUs."""
+
+    resources: Mapping[str, float]
+
+    def cluster_resources(self) -> Mapping[str, float]:
+        return self.resources
+
+    def _submit(self, claimed: ClaimedTrial, share: float) -> None:
+        self.submitted[claimed.trial_id] = claimed, share
+
+    def fill(self, group: str) -> list[float]:
+        """Submit runs as long as there is room. Return their shares of a GPU."""
+        while self.has_room(group, 1000):
+            self.submit(ClaimedTrial(two_method_runs(1)[0], len(self.submitted), group))
+        return [share for _, share in self.submitted.values()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "max_jobs", "resources", "peak_mib", "shares"),
+    [
+        ("compare", None, {"CPU": 3.0}, None, [0.0] * 6),  # twice as many as fit
+        ("compare", 2, {"CPU": 3.0}, None, [0.0] * 2),  # --jobs 2
+        ("search", None, {"CPU": 3.0}, None, [0.0] * 3),  # later samples know more results
+        ("compare", None, {}, None, [0.0]),  # an autoscaler sees the demand
+        ("compare", None, {"CPU": 64.0, "GPU": 2.0}, None, [1.0] * 2),  # to be measured
+        ("compare", None, {"CPU": 64.0, "GPU": 2.0}, 1_000, [0.2] * 20),  # five share a GPU, and as many are queued
+        ("compare", None, {"CPU": 4.0, "GPU": 2.0}, 1_000, [0.2] * 8),  # limited by CPUs
+        ("compare", None, {"CPU": 64.0, "GPU": 2.0}, 6_000, [1.0] * 4),  # two do not fit
+    ],
+)
+def test_submission_by_resources(
+    kind: str,
+    max_jobs: int | None,
+    resources: dict[str, float],
+    peak_mib: float | None,
+    shares: list[float],
+    tmp_path: Path,
+) -> None:
+    tasks = CountedTasks(StudyDir(tmp_path, "study", kind), {}, "", max_jobs)
+    tasks.resources = resources
+    if peak_mib is not None:
+        tasks.shares.measure("plain", peak_mib, gpu_mib=10_000)
+    assert tasks.fill("plain") == pytest.approx(shares)
 
 
 def test_search_on_a_cluster_needs_a_shared_database(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ examples:
   headwise compare --data reviews.csv --methods bert-base-uncased+mdg+pdg --seeds 10 --out study
   headwise compare --task sst2=data/sst2 --task ag-news=data/ag_news --methods plain tener --jobs 8 --out study
   headwise compare --data reviews.csv --methods wide="--model rpr --heads 32" narrow="--model rpr" --out study
+  headwise compare --data reviews.csv --methods plain rpr --cluster auto --storage-path s3://bucket/studies --out study
   headwise compare --resume --seeds 20 --out study
 """
 

@@ -41,6 +41,7 @@ class Progress:
         self.bar_task = self.bar.add_task("runs", total=None, status="")
         self.reported_runs: set[tuple[str, str, int]] | None = None
         self.reported_errors: set[str] = set()
+        self.finished_seconds, self.num_finished = 0.0, 0
 
     def __enter__(self) -> "Progress":
         self.bar.start()
@@ -66,19 +67,28 @@ class Progress:
         total = len(ended) + num_running + num_to_start
         if self.reported_runs is None:
             self.reported_runs = {status.run.key for status in ended}
+            self.add_durations(ended)
             if ended:
                 self.console.print(f"{len(ended)} of {total} runs have already ended")
         newly_ended = [status for status in ended if status.run.key not in self.reported_runs]
         for status in sorted(newly_ended, key=lambda status: str(status.trial.datetime_complete)):
             self.reported_runs.add(status.run.key)
             self.console.print(self.format_line(status, len(self.reported_runs), total), markup=False)
-        time_left = format_time_left(ended, num_running, num_to_start)
+        self.add_durations(newly_ended)
+        mean_seconds = self.finished_seconds / self.num_finished if self.num_finished else 0.0
+        time_left = format_time_left(mean_seconds, num_running, num_to_start)
         self.bar.update(
             self.bar_task,
             completed=len(ended),
             total=total,
             status=f"{num_running} running{format_places(places or {})}, {time_left}",
         )
+
+    def add_durations(self, ended: Sequence[TrialStatus]) -> None:
+        """Count the durations of finished runs, to estimate the remaining time."""
+        durations = [status.seconds for status in ended if status.state == "finished" and status.seconds > 0]
+        self.finished_seconds += sum(durations)
+        self.num_finished += len(durations)
 
     def format_line(self, status: TrialStatus, number: int, total: int) -> str:
         """Return the line of a run that ended."""
@@ -104,12 +114,15 @@ def format_places(places: Mapping[int, str]) -> str:
     return f" ({', '.join(f'{place}: {count}' for place, count in counts)})" if counts else ""
 
 
-def format_time_left(ended: Sequence[TrialStatus], num_running: int, num_to_start: int) -> str:
-    """Estimate the remaining time from the durations of finished runs."""
-    durations = [status.seconds for status in ended if status.state == "finished" and status.seconds > 0]
-    if not durations or not num_running:
+def format_time_left(mean_seconds: float, num_running: int, num_to_start: int) -> str:
+    """Estimate the remaining time from the mean duration of finished runs.
+
+    >>> format_time_left(60, 2, 9), format_time_left(0, 2, 9)
+    ('about 0:05:00 left', 'time left unknown')
+    """
+    if not mean_seconds or not num_running:
         return "time left unknown"
-    seconds = sum(durations) / len(durations) * (num_to_start + num_running / 2) / num_running
+    seconds = mean_seconds * (num_to_start + num_running / 2) / num_running
     return f"about {timedelta(seconds=round(seconds))} left"
 
 

@@ -15,7 +15,7 @@ from headwise.studies.scheduler import run_study
 from headwise.studies.storage import allows_several_machines
 from headwise.studies.study_dir import StudyDir
 from headwise.studies.trials import ClaimedTrial, Trials
-from headwise.studies.worker import Outcome, TrainFunction, execute, format_error, train_run
+from headwise.studies.worker import Outcome, TrainFunction, configure_logging, execute, format_error, train_run
 from headwise.studies.worker_pool import Resources, interrupt_on
 
 #: After this many deaths of its worker or node, a run is not tried again by Ray, because the run may be their cause.
@@ -57,6 +57,7 @@ def execute_task(request: dict[str, Any], monitor: Any, train: TrainFunction = t
     """
     import ray
 
+    configure_logging()
     place = ray.util.get_node_ip_address()
     monitor.start.remote(request["trial_id"], place)
     study_dir: StudyDir = request["study_dir"]
@@ -84,21 +85,26 @@ class RayTasks:
         max_jobs: int | None = None,
         task: TaskFunction = execute_task,
     ) -> None:
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
         self.study_dir, self.metadata, self.url, self.max_jobs = study_dir, metadata, url, max_jobs
-        self.task: Any = ray.remote(max_retries=MAX_RETRIES, retry_exceptions=False)(task)
-        this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self.monitor: Any = (
-            ray.remote(Monitor).options(num_cpus=0, max_restarts=-1, scheduling_strategy=this_node).remote()
-        )
+        self.task_function = task
         self.submitted: dict[Any, tuple[ClaimedTrial, float]] = {}  # by the task's reference: the run and its GPU share
         self.shares = GpuShares()
         self.running_places: dict[int, str] = {}
         self.place_query: Any = None
 
     def __enter__(self) -> "RayTasks":
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # A process that has used one GPU cannot change to another, so workers of nodes with several train one run each.
+        max_calls = 1 if any(node["Resources"].get("GPU", 0) > 1 for node in ray.nodes()) else 0
+        self.task: Any = ray.remote(max_retries=MAX_RETRIES, retry_exceptions=False, max_calls=max_calls)(
+            self.task_function
+        )
+        this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self.monitor: Any = (
+            ray.remote(Monitor).options(num_cpus=0, max_restarts=-1, scheduling_strategy=this_node).remote()
+        )
         return self
 
     def __exit__(
@@ -124,7 +130,7 @@ class RayTasks:
             slots = min(slots, (num_gpus - used) / share)
             lookahead = min(lookahead, num_gpus / share)
         is_late = self.study_dir.kind == "search" or (num_gpus and not self.shares.is_known(group))
-        return not self.submitted or slots + (0.0 if is_late else lookahead) >= 1.0
+        return not self.submitted or slots + (0.0 if is_late else lookahead) >= 1.0 - 1e-6  # shares are rounded
 
     def submit(self, claimed: ClaimedTrial) -> None:
         """Submit a run as a task that needs a CPU and, on a cluster with GPUs, a share of one."""

@@ -51,9 +51,22 @@ def working_dir(study_dir: StudyDir, run: Run) -> Iterator[tuple[Path, Path]]:
 
 
 def fetch_results(study_dir: StudyDir, run: Run) -> None:
-    """Copy the results and the log of a run from the storage path, if there is one, to the study's directory."""
-    if study_dir.storage_path is not None:
+    """Copy the results and the log of a run from the storage path, if there is one, to the study's directory.
+
+    Raises:
+        UserError: the storage path cannot be read.
+    """
+    if study_dir.storage_path is None:
+        return
+    try:
         StoredRun(study_dir, run).download_results(study_dir.run_dir(run), study_dir.log_path(run))
+    except UserError:
+        raise
+    except Exception as error:  # fsspec's file systems raise errors of their own
+        raise UserError(
+            f"--storage-path {study_dir.storage_path}: cannot be read ({first_line(error)}); finished runs are kept, "
+            "--resume continues the study"
+        ) from None
 
 
 class StoredRun:
@@ -145,10 +158,8 @@ def open_storage_path(url: str) -> tuple[Any, str]:
 
     try:
         files, path = url_to_fs(url)
-    except ImportError as error:
-        raise UserError(f"--storage-path {url}: {str(error).splitlines()[0]}") from None
-    except ValueError as error:
-        raise UserError(f"--storage-path {url}: {str(error).splitlines()[0]}") from None
+    except (ImportError, ValueError) as error:
+        raise UserError(f"--storage-path {url}: {first_line(error)}") from None
     return files, path
 
 
@@ -164,8 +175,12 @@ def check_storage_path(url: str) -> None:
         files.pipe_file(f"{path}/.headwise", b"")
         files.rm_file(f"{path}/.headwise")
     except Exception as error:  # fsspec's file systems raise errors of their own
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"--storage-path {url}: cannot be written ({reason})") from None
+        raise UserError(f"--storage-path {url}: cannot be written ({first_line(error)})") from None
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def is_local(files: Any) -> bool:

@@ -70,7 +70,8 @@ def display_url(storage: BaseStorage) -> str:
     """Return the URL of a storage for messages: without password and driver."""
     if isinstance(storage, RDBStorage):
         return hide_password(storage.url).replace("postgresql+psycopg:", "postgresql:", 1)
-    return f"{JOURNAL_SCHEME}://…"
+    backend = getattr(storage, "_backend", None)
+    return f"{JOURNAL_SCHEME}://{getattr(backend, '_file_path', '')}"
 
 
 def allows_several_machines(url: str) -> bool:

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -94,7 +94,8 @@ def execute(
                 value = primary_value(metrics, metadata.get("objective_split", "test"))
                 if math.isnan(value):
                     raise UserError("the metric is NaN: training diverged")
-                return end("finished", value=value, **gpu_memory(metrics))
+                peak_mib, gpu_mib = gpu_memory(metrics)
+                return end("finished", value=value, peak_mib=peak_mib, gpu_mib=gpu_mib)
             except (TrialPruned, DatabaseLostError):
                 raise
             except OutputInUseError as error:  # its last worker still writes
@@ -114,16 +115,16 @@ def execute(
         gc.collect()
 
 
-def gpu_memory(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return the peak memory of a run on a GPU and the memory of this GPU; nothing for a run on a CPU."""
+def gpu_memory(metrics: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Return the peak memory of a run on a GPU and the memory of this GPU in MiB; None for a run on a CPU."""
     peak = metrics.get("peak_memory") or {}
     if "GPU" not in peak.get("of", ""):
-        return {}
+        return None, None
     import torch
 
     if not torch.cuda.is_available():
-        return {}
-    return {"peak_mib": peak["peak_mib"], "gpu_mib": torch.cuda.get_device_properties(0).total_memory / 2**20}
+        return None, None
+    return peak["peak_mib"], torch.cuda.get_device_properties(0).total_memory / 2**20
 
 
 def read_finished(run: Run, run_dir: Path) -> dict[str, Any] | None:
@@ -153,11 +154,18 @@ def prepare_resume(run: Run, run_dir: Path) -> bool:
 
 
 def is_dir_of(run: Run, run_dir: Path) -> bool:
-    """Return whether a directory holds a run of the same configuration."""
+    """Return whether a directory holds a run of the same configuration.
+
+    Its run.yaml also has the values of options that the configuration does not set, which were chosen from the data.
+    """
     try:
-        return load_config(run_dir / CONFIG) == run.config
+        saved = load_config(run_dir / CONFIG)
     except UserError:
         return False
+    if type(saved) is not type(run.config):
+        return False
+    unset = {field.name: None for field in fields(saved) if getattr(run.config, field.name) is None}
+    return replace(saved, **unset) == run.config
 
 
 def primary_value(metrics: dict[str, Any], split: str) -> float:
@@ -202,6 +210,12 @@ def train_run(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
             torch.cuda.empty_cache()
 
 
+def configure_logging() -> None:
+    """Log messages of headwise to stderr, which is the log of the current run."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("headwise").setLevel(logging.INFO)
+
+
 def main() -> int:
     """Run `python -m headwise.studies.worker STUDY`; the database's URL may be in the environment."""
     return serve(train_run)
@@ -211,8 +225,7 @@ def serve(train: TrainFunction) -> int:
     """Execute the runs that stdin names, one line each, and answer with a line on stdout. Return the exit status."""
     for stop_signal in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop_signal, signal.default_int_handler)
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("headwise").setLevel(logging.INFO)
+    configure_logging()
     end_with_parent()
     try:
         with os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1) as replies:

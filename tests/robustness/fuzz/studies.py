@@ -15,6 +15,8 @@ from tests.robustness.fuzz.mutations import TEXTS, mutate_bytes, mutate_json, mu
 
 def prepare_study(directory: Path) -> None:
     """Write a comparison of two methods with two finished runs each."""
+    from optuna.storages import RDBStorage
+
     from headwise.studies.methods import Method
     from headwise.studies.plan import plan_runs
     from headwise.studies.scheduler import Scheduler
@@ -35,6 +37,7 @@ def prepare_study(directory: Path) -> None:
         study.trials.finish(claimed, primary_value(result.metrics, "test"))
         shutil.rmtree(run_dir / "checkpoints")
         (run_dir / "model.safetensors").unlink()
+    assert isinstance(study.trials.storage, RDBStorage)
     study.trials.storage.engine.dispose()
 
 
