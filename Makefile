@@ -25,7 +25,7 @@ demo: $(DEMO_READY)  ## fine-tune a real model on real sentences, offline; TEXT=
 bench: $(READY)  ## benchmark attention on this machine
 	$(BIN)/headwise bench attention --out benchmarks/results/local
 
-torture: $(READY)  ## kill 500 commands, lose databases and memory, let clocks jump; ARGS="--size 0.1 --processes 8"
+torture: $(READY)  ## kill 500 commands, lose nodes, databases and memory, let clocks jump; ARGS="--size 0.1 --processes 8"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.robustness.torture $(ARGS)
 
 fuzz: $(READY)  ## 250,000 corrupt and hostile files, models, runs and studies; ARGS="--processes 4" and others

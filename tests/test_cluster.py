@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from headwise.cluster import connected_to_cluster
+from headwise.cluster import connected_to_cluster, log_ray_message
 from headwise.errors import UserError
 
 
@@ -30,3 +30,12 @@ def test_silent_address_is_one_line() -> None:
         port = closed.getsockname()[1]
         with pytest.raises(UserError, match=rf"no Ray cluster answers at .*:{port} .*; start one with: ray start"):
             connected_to_cluster(f"127.0.0.1:{port}").__enter__()
+
+
+def test_messages_of_ray_are_logged_in_one_line(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray prints them to stdout, which is for results."""
+    log_ray_message({"lines": ["A worker died.\nTo troubleshoot, check the logs.\n"], "pid": "raylet"})
+    assert caplog.messages == ["Ray: A worker died."]
+    assert capsys.readouterr().out == ""

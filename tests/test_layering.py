@@ -79,6 +79,7 @@ TRAINING = {
     "recommendation": {"core", "jobs"},
     "registry": {"core", "text", "translation", "recommendation"},
     "run": {"core", "jobs", "registry"},
+    "ray_train": {"core", "run"},
     "text_rows": {"text"},
     "inspect": {"core", "jobs", "registry", "text_rows"},
     "__init__": {"core", "text", "run"},

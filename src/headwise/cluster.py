@@ -68,6 +68,7 @@ def connected_to_cluster(address: str, **options: Any) -> Iterator[None]:
         "logging_level": logging.ERROR,
         "runtime_env": {"env_vars": variables} if variables else None,
     }
+    ray._private.worker.print_to_stdstream = log_ray_message
     try:
         ray.init(address=head, **(defaults | options))
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -79,6 +80,12 @@ def connected_to_cluster(address: str, **options: Any) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def log_ray_message(data: Any, ignore_prefix: bool = False) -> None:
+    """Log the first line of a message of Ray, such as the death of a worker, which Ray prints to stdout."""
+    for text in data["lines"]:
+        logger.warning("Ray: %s", text.strip().splitlines()[0][:200] if text.strip() else "")
 
 
 def find_head(address: str) -> str:

@@ -34,7 +34,7 @@ def native_errors(subject: Path | str, action: str) -> Iterator[None]:
 
 @contextmanager
 def tokenizing(tokenizer: Any) -> Iterator[None]:
-    """Turn a panic of a tokenizer, or exhausted memory, into a UserError.
+    """Turn a panic or an exception of a tokenizer, or exhausted memory, into a UserError.
 
     A regular expression of a tokenizer.json panics after ten million steps. Rust prints a stack trace first, so
     standard error is held back if a tokenizer has regular expressions.
@@ -42,7 +42,12 @@ def tokenizing(tokenizer: Any) -> Iterator[None]:
     name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
     held = held_stderr() if has_patterns(tokenizer) else nullcontext()
     with native_errors(name, "a text cannot be tokenized"), held:
-        yield
+        try:
+            yield
+        except Exception as error:  # the files of a tokenizer from elsewhere can contain anything
+            if is_panic(error) or is_out_of_memory(error):
+                raise
+            raise UserError(f"{name}: a text cannot be tokenized ({type(error).__name__}: {error})") from None
 
 
 def has_patterns(tokenizer: Any) -> bool:

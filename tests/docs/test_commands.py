@@ -30,7 +30,7 @@ MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), r
 MAKE_VARIABLES = set(re.findall(r"^([A-Z]+) \?=", (ROOT / "Makefile").read_text(), re.M))
 
 #: Other programs, whose options are not checked.
-OTHER_PROGRAMS = {"cat", "cd", "optuna-dashboard", "pytest", "git", "open"}
+OTHER_PROGRAMS = {"cat", "cd", "optuna-dashboard", "pytest", "git", "open", "ray", "sbatch"}
 #: Options of other programs in the text.
 OTHER_OPTIONS = {"--long", "--slow"}
 

@@ -40,30 +40,35 @@ def import_everything() -> None:
         import optuna  # noqa: F401
     except ImportError:
         return
-    from headwise.studies import compare, outages, storage, sweep, worker, worker_pool  # noqa: F401
+    from headwise.studies import compare, outages, scheduler, sweep, worker_pool  # noqa: F401
 
-    storage.HEARTBEAT_SECONDS = 1
-    worker.POLL_SECONDS = worker_pool.POLL_SECONDS = outages.RETRY_SECONDS = 0.1
-    forking = SimpleNamespace(Popen=ForkedWorker, TimeoutExpired=subprocess.TimeoutExpired, DEVNULL=None)
+    scheduler.POLL_SECONDS = outages.RETRY_SECONDS = 0.1
+    forking = SimpleNamespace(Popen=ForkedWorker, TimeoutExpired=subprocess.TimeoutExpired, PIPE=None)
     vars(worker_pool)["subprocess"] = forking
 
 
 class ForkedWorker:
     """A worker of a study that is forked, in place of `subprocess.Popen`."""
 
-    def __init__(self, args: list[str], *, env: dict[str, str], stdout: Any, **options: Any) -> None:
+    def __init__(self, args: list[str], *, env: dict[str, str], stderr: Any, **options: Any) -> None:
         self.returncode: int | None = None
+        (requests, stdin), (stdout, replies) = os.pipe(), os.pipe()
+        self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
         self.pid = os.fork()
         if self.pid:
+            os.close(requests)
+            os.close(replies)
             return
         code = 1
         try:
             os.setsid()
             os.environ.clear()
             os.environ.update(env)
-            os.dup2(stdout.fileno(), 1)
-            os.dup2(stdout.fileno(), 2)
-            sys.argv = args[-3:]
+            for descriptor, pipe in enumerate((requests, replies, stderr.fileno())):
+                os.dup2(pipe, descriptor)
+            os.close(requests)
+            os.close(replies)  # else the command would not see that this process has ended
+            sys.argv = args[-2:]
             from headwise.studies.worker import main
 
             code = main()
@@ -171,8 +176,6 @@ def begin(request: dict[str, Any], rank: int, barrier: tuple[int, int]) -> int:
             os.environ.update({"MASTER_ADDR": "localhost", "MASTER_PORT": str(request["port"])})
         if request.get("sharded"):
             pretend_accelerator()
-        if "headwise.studies.storage" in sys.modules:
-            vars(sys.modules["headwise.studies.storage"])["HEARTBEAT_TIMEOUT"] = request.get("heartbeat_timeout", 3)
         from headwise.cli import main
 
         os.close(barrier[1])

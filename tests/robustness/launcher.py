@@ -81,7 +81,6 @@ class Launcher:
         sharded: bool = False,
         limit: str = "",
         clock: int | None = None,
-        heartbeat_timeout: int = 3,
     ) -> int:
         """Return a command's exit code, or minus the signal that ended it.
 
@@ -96,7 +95,6 @@ class Launcher:
                 is told that the CPU is one.
             limit: a limit of its memory, see `limit_memory` of the server.
             clock: the seed of the times at which its clock jumps, and how far.
-            heartbeat_timeout: seconds after which a worker of a study counts as dead.
         """
         request = {
             "commands": [[*map(str, args)]] * processes,
@@ -106,7 +104,6 @@ class Launcher:
             "sharded": sharded,
             "limit": limit,
             "clock": clock,
-            "heartbeat_timeout": heartbeat_timeout,
         }
         (child, *_) = self._send(request)
         if seconds is not None:

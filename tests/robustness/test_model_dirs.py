@@ -65,6 +65,7 @@ OF_BERT = {
     "deep tokenizer.json": (replace("tokenizer.json", DEEP), "tokenizer.json: nested more than 100 levels"),
     "nested repetition": (add_pattern("(a+)+$"), r"the regular expression '\(a\+\)\+\$' repeats a repetition"),
     "exploding alternatives": (add_pattern("(a|a)*$"), "a text cannot be tokenized .*retry-limit"),
+    "input names": (set_options("tokenizer_config.json", model_input_names=8), "a text cannot be tokenized .TypeError"),
     "cut weights": (lambda path: (path / "model.safetensors").write_bytes(b"\xff" * 100), "cannot be|can be loaded"),
 }
 #: Changes of a run's directory.

@@ -13,7 +13,7 @@ from tests.robustness.torture.jobs import Job
 from tests.robustness.torture.torture import KILLS, KINDS, Count, Torture, why_skipped
 
 #: Kinds that take long, or whose mechanism another kind covers.
-SLOW = ("recommendation", "sweep", "evaluate", "inspect", "database")
+SLOW = ("recommendation", "sweep", "evaluate", "inspect", "database", "cluster")
 #: Kinds of the long form: others have the same mechanism.
 LONG = ("guided", "translation", "simulate", "predict", "clock", "workers")
 

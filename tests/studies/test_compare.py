@@ -16,11 +16,12 @@ import headwise as package
 from headwise.studies import compare
 from headwise.studies.methods import Method, parse_method
 from headwise.studies.study import Study
-from headwise.studies.worker import train_run, work
+from headwise.studies.worker import train_run
 from headwise.studies.worker_pool import Resources
 from headwise.training import TextConfig, train
 from headwise.training.core.callbacks import extra_callbacks
 from headwise.training.registry import load_config
+from tests.studies.fakes import work
 from tests.training.conftest import Headwise, rows, write
 
 SMALL = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 16, "--epochs", 2)
@@ -62,7 +63,7 @@ def test_methods_share_splits_batches_and_initial_weights(data: Path, bert: Path
         with extra_callbacks(starts.setdefault(name, RecordStart())):
             return train_run(config, run_dir, resume)
 
-    work(study.trials, study.study_dir, recording_train, name="worker")
+    work(study, recording_train)
     results = study.results()
     assert [result.method for result in results] == ["none", bert.name, "plain", "rpr", *(m.name for m in methods[2:])]
     columns = ["split", "row", "label"]
@@ -116,7 +117,7 @@ def test_results_without_failed_runs(
     methods = [parse_method("plain"), Method("lost", {"model": str(lost)})]
     study = compare.create_comparison([small_config(data)], methods, 2, tmp_path / "study")
     shutil.rmtree(lost)
-    work(study.trials, study.study_dir, train_run, name="worker")
+    work(study, train_run)
     capsys.readouterr()
     assert not compare.run_comparison(study, Resources(1)), "some runs failed"
     assert "plain" in capsys.readouterr().out
@@ -128,7 +129,7 @@ def test_results_without_failed_runs(
 def test_all_runs_fail(tmp_path: Path, study_log: list[str]) -> None:
     config = small_config(tmp_path / "missing.csv")
     study = compare.create_comparison([config], [parse_method("plain")], 1, tmp_path / "study")
-    work(study.trials, study.study_dir, train_run, name="worker")
+    work(study, train_run)
     assert not compare.run_comparison(study, Resources(1))
     messages = "\n".join(study_log)
     assert "no run has finished" in messages

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.storages import RDBStorage
 
 from headwise.errors import UserError
 from headwise.studies.compare import analyze_comparison
+from headwise.studies.scheduler import Scheduler
 from headwise.studies.study import Study
 from headwise.studies.study_dir import StudyDir
 from tests.studies.conftest import create_study
@@ -20,9 +22,11 @@ from tests.studies.fakes import fake_train
 def study_path(tmp_path: Path) -> Path:
     """A comparison of two methods whose runs are finished."""
     study = create_study(tmp_path / "study", controls={})
-    while (claimed := study.trials.claim("worker")) is not None:
+    scheduler = Scheduler(study.trials)
+    while (claimed := scheduler.claim()) is not None:
         metrics = fake_train(claimed.run.config, study.study_dir.run_dir(claimed.run))
         study.trials.finish(claimed, metrics["metrics"]["test"]["accuracy"])
+    assert isinstance(study.trials.storage, RDBStorage)
     study.trials.storage.engine.dispose()
     return tmp_path / "study"
 

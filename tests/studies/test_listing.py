@@ -80,7 +80,11 @@ DEEP = "[" * 100_000 + "]" * 100_000
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("study.yaml", "name: [a]\nkind: compare\n", "study.yaml: is damaged; name, kind and storage must be text"),
+        (
+            "study.yaml",
+            "name: [a]\nkind: compare\n",
+            "name, kind, storage and storage_path must be text",
+        ),
         ("study.yaml", "name: a\n", "study.yaml: is damaged; expected name and kind"),
         ("study.yaml", DEEP, "study.yaml: nested more than 100 levels"),
         ("study.yaml", "name: " + "9" * 5000, "study.yaml: not valid YAML"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.storages import RDBStorage
 from sqlalchemy import event
 
 from headwise.cli import main
@@ -53,14 +54,14 @@ def test_study_waits_for_its_database(tmp_path: Path, server: Server, study_log:
     def interrupt(num_started: int, num_outages: int) -> None:
         wait_until(lambda: len(read_starts(study)) >= num_started)
         server.stop()
+        allow_runs(study, num_outages)  # the end of a run is written to the database
         wait_until(lambda: sum("cannot be reached" in line for line in study_log) >= num_outages)
         server.start()
         wait_until(lambda: sum("database is back" in line for line in study_log) >= num_outages)
 
     def interrupt_twice() -> None:
         interrupt(1, 1)
-        allow_runs(study, 3)
-        interrupt(4, 2)
+        interrupt(3, 2)
         allow_runs(study, None)
 
     thread = threading.Thread(target=interrupt_twice, daemon=True)
@@ -85,13 +86,14 @@ def test_lost_database_is_one_line(
 ) -> None:
     study = create_study(tmp_path / "study", seeds=2, storage=server.url)
     allow_runs(study, 1)
-    worker = write_worker_script(tmp_path / "worker.py", heartbeat_timeout=2)
+    worker = write_worker_script(tmp_path / "worker.py")
     monkeypatch.setattr(worker_pool, "WORKER_COMMAND", worker)
     monkeypatch.setattr(outages, "OUTAGE_TIMEOUT", 1.0)
 
     def stop_server() -> None:
         wait_until(lambda: len(read_starts(study)) >= 2)
         server.stop()
+        allow_runs(study, 2)  # the end of a run is written to the database
 
     thread = threading.Thread(target=stop_server, daemon=True)
     thread.start()
@@ -129,6 +131,7 @@ def test_a_connection_lost_during_a_query_is_an_outage(tmp_path: Path, server: S
             with psycopg.connect(server.url) as other:
                 other.execute("SELECT pg_terminate_backend(%s, 60000)", [cursor.connection.info.backend_pid])
 
+    assert isinstance(study.trials.storage, RDBStorage)
     event.listen(study.trials.storage.engine, "before_cursor_execute", lose_connection)
     assert states(study) == ["waiting"] * 2
     assert lost
@@ -150,6 +153,7 @@ def test_connection_lost_in_a_query(tmp_path: Path, capfd: pytest.CaptureFixture
     def mark_as_lost(context: Any) -> None:
         context.is_disconnect = True
 
+    assert isinstance(study.trials.storage, RDBStorage)
     engine = study.trials.storage.engine
     event.listen(engine, "do_execute", lose_connection)
     event.listen(engine, "handle_error", mark_as_lost)
@@ -195,7 +199,7 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     parent.wait()
     workers = [int(process) for *_, process in read_starts(study)]
     wait_until(lambda: not any(map(is_running, workers)))
-    assert states(study) == ["waiting"] * 8, "their runs are back in the queue"
+    assert states(Study.resume(study.study_dir.path)) == ["waiting"] * 8, "their runs are back in the queue"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -204,7 +208,9 @@ def test_worker_ends_if_its_parent_died_before_it_started(tmp_path: Path) -> Non
     allow_runs(study, 0)
     worker = write_worker_script(tmp_path / "worker.py")
     environment = worker_environment(HEADWISE_PARENT_PROCESS=str(os.getppid()))  # not the parent of the worker
-    process = subprocess.Popen([*worker, str(study.study_dir.path), "orphan"], env=environment, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [*worker, str(study.study_dir.path)], env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     process.communicate()
     assert process.returncode != 0
     assert "running" not in states(study)

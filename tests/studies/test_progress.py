@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from headwise.studies.progress import Progress
+from headwise.studies.scheduler import Scheduler
 from tests.studies.conftest import create_study
 
 
@@ -16,10 +17,11 @@ def test_one_line_for_each_ended_run(
     study = create_study(tmp_path / "study", seeds=1)
     with Progress(study.study_dir) as progress:
         progress.update(study.trials.statuses(), num_to_start=2)
-        finished = study.trials.claim("worker")
+        scheduler = Scheduler(study.trials)
+        finished = scheduler.claim()
         assert finished is not None
         study.trials.finish(finished, 0.75)
-        failed = study.trials.claim("worker")
+        failed = scheduler.claim()
         assert failed is not None
         log = study.study_dir.log_path(failed.run)
         log.parent.mkdir()
@@ -37,7 +39,7 @@ def test_quiet_unless_info_is_logged(
 ) -> None:
     caplog.set_level(logging.WARNING, "headwise.studies")
     study = create_study(tmp_path / "study", seeds=1)
-    claimed = study.trials.claim("worker")
+    claimed = Scheduler(study.trials).claim()
     assert claimed is not None
     study.trials.finish(claimed, 0.75)
     with Progress(study.study_dir) as progress:

@@ -24,8 +24,8 @@ from headwise.studies.reproduction.reproduce import (
     plan_reproduction,
 )
 from headwise.studies.study import Study
-from headwise.studies.worker import work
 from headwise.training.text.model import parse_scheme_options
+from tests.studies.fakes import work
 from tests.studies.simulated import classification_run
 
 STUDY_NAMES = [
@@ -168,7 +168,7 @@ def test_reproduce_from_command_to_report(
         (run_dir / "metrics.json").write_text(json.dumps(result.metrics))
         return result.metrics
 
-    monkeypatch.setattr(Study, "run", lambda self, _: work(self.trials, self.study_dir, train, poll_seconds=0.01))
+    monkeypatch.setattr(Study, "run", lambda self, _: work(self, train))
     out = tmp_path / "study"
     arguments = ["--task", "sst2", "--methods", "rpr", "--seeds", "6", "--out", str(out)]
     assert main(["reproduce", "da-table4", *arguments]) == 0

@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from headwise.studies import sweep
+from headwise.studies.scheduler import Scheduler
 from headwise.studies.search import Search
 from headwise.studies.search_space import parse_search_space
-from headwise.studies.worker import train_run, work
+from headwise.studies.worker import Outcome, train_run
 from headwise.training import TextConfig
 from tests.studies.conftest import states
+from tests.studies.fakes import work
 from tests.studies.test_sweep import RPR, train_by_heads
 
 
@@ -17,7 +19,7 @@ def test_sampler_runs_the_requested_number_of_trials(tmp_path: Path) -> None:
         RPR, [("learning_rate", "1e-4", "1e-2"), ("heads", "1", "8"), ("pooling", "additive", "cls")]
     )
     study = sweep.create_sweep(RPR, search_space, tmp_path / "sweep", sampler="tpe", trials=7)
-    work(study.trials, study.study_dir, train_by_heads, name="worker")
+    work(study, train_by_heads)
     assert states(study) == ["finished"] * 8
     control, *sampled = study.trials.statuses()
     assert control.run.method == "unchanged"
@@ -33,10 +35,11 @@ def test_run_of_a_dead_worker_keeps_its_sampled_values(tmp_path: Path) -> None:
     study = sweep.create_sweep(
         RPR, parse_search_space(RPR, [("heads", "1", "8")]), tmp_path / "sweep", sampler="random", trials=2
     )
-    _, claimed = (study.trials.claim("dead") for _ in range(2))
+    scheduler = Scheduler(study.trials)
+    _, claimed = (scheduler.claim() for _ in range(2))
     assert claimed is not None
-    study.trials.release_all("dead")
-    work(study.trials, study.study_dir, train_by_heads, name="worker")
+    scheduler.end(Outcome(claimed.trial_id, "died"))
+    work(study, train_by_heads)
     assert states(study) == ["finished"] * 3
     statuses = study.trials.statuses()
     assert claimed.run in [status.run for status in statuses]
@@ -53,7 +56,7 @@ def test_runs_are_pruned_by_their_dev_metric(reviews: Path, tmp_path: Path) -> N
     trials = study.trials
     assert isinstance(trials, Search)
     trials.study.pruner = PruneControl(after_epoch=2)  # type: ignore[assignment]
-    work(trials, study.study_dir, train_run, name="worker")
+    work(study, train_run)
     assert states(study) == ["pruned", "finished"]
     control, sampled = trials.statuses()
     assert list(control.trial.intermediate_values) == [1, 2]

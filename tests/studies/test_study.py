@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from headwise.errors import UserError
+from headwise.studies.scheduler import Scheduler
 from headwise.studies.study import Study
-from headwise.studies.worker import work
 from tests.studies.conftest import create_study, states, two_method_runs
-from tests.studies.fakes import fake_train
+from tests.studies.fakes import fake_train, work
 
 
 def test_resume_retries_failed_runs_and_adds_seeds(tmp_path: Path) -> None:
     out = tmp_path / "study"
     study = create_study(out, seeds=2)
-    claimed = study.trials.claim("worker")
+    claimed = Scheduler(study.trials).claim()
     assert claimed is not None
     study.trials.fail(claimed, "out of luck")
     assert states(study) == ["failed", "waiting", "waiting", "waiting"]
@@ -41,7 +41,7 @@ def test_create_needs_an_empty_folder(tmp_path: Path) -> None:
 
 def test_results_are_read_from_disk(tmp_path: Path) -> None:
     study = create_study(tmp_path / "study", seeds=1)
-    work(study.trials, study.study_dir, fake_train, name="worker")
+    work(study, fake_train)
     results = study.results()
     assert [(result.task, result.method, result.seed) for result in results] == [run.key for run in two_method_runs(1)]
     assert all(result.metrics == json.loads((result.run_dir / "metrics.json").read_text()) for result in results)

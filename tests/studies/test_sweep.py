@@ -9,11 +9,11 @@ import pytest
 from headwise.errors import UserError
 from headwise.studies import sweep
 from headwise.studies.search_space import Dimension, parse_search_space
-from headwise.studies.worker import train_run, work
+from headwise.studies.worker import train_run
 from headwise.studies.worker_pool import Resources
 from headwise.training import TextConfig
 from headwise.training.core.config import RunConfig
-from tests.studies.fakes import fake_train
+from tests.studies.fakes import fake_train, work
 from tests.training.conftest import Headwise
 
 RPR = TextConfig(data=("reviews.csv",), model="rpr")
@@ -53,7 +53,7 @@ def test_sampler_needs_two_values(tmp_path: Path) -> None:
 
 def test_best_on_dev_is_evaluated_on_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = sweep.create_sweep(RPR, parse_search_space(RPR, [("heads", "2", "4", "8")]), tmp_path / "sweep")
-    work(study.trials, study.study_dir, train_by_heads, name="worker")
+    work(study, train_by_heads)
     assert sweep.run_sweep(study, Resources(1))
     output = capsys.readouterr().out
     assert "Best on dev: heads=2." in output
@@ -69,7 +69,7 @@ def test_best_on_dev_is_evaluated_on_test(tmp_path: Path, capsys: pytest.Capture
 def test_control_is_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = TextConfig(data=("reviews.csv",), model="rpr", heads=2)
     study = sweep.create_sweep(base, parse_search_space(base, [("heads", "4", "8")]), tmp_path / "sweep", seeds=2)
-    work(study.trials, study.study_dir, train_by_heads, name="worker")
+    work(study, train_by_heads)
     assert sweep.run_sweep(study, Resources(1))
     assert "Best on dev: unchanged. No other candidate is better than this control." in capsys.readouterr().out
 
@@ -77,7 +77,7 @@ def test_control_is_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_failed_runs_are_logged_with_the_command_to_retry(tmp_path: Path, study_log: list[str]) -> None:
     base = TextConfig(data=(str(tmp_path / "lost.csv"),), model="rpr")
     study = sweep.create_sweep(base, parse_search_space(base, [("heads", "1", "2")]), tmp_path / "my sweep")
-    work(study.trials, study.study_dir, train_run, name="worker")
+    work(study, train_run)
     assert not sweep.run_sweep(study, Resources(1))
     assert any("lost.csv: no such file" in message for message in study_log)
     assert study_log[-1] == f"to retry: headwise sweep --resume --out '{tmp_path / 'my sweep'}'"

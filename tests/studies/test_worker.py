@@ -2,7 +2,7 @@
 
 import os
 import signal
-import subprocess
+import threading
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,46 +12,39 @@ import pytest
 
 from headwise.errors import UserError
 from headwise.locks import OutputInUseError, lock_output
-from headwise.studies.worker import EXIT_TAKEN_OVER, prepare_resume, work
+from headwise.studies.worker import prepare_resume
+from headwise.studies.worker_pool import Resources, run_workers
 from headwise.training.core.config import RunConfig
 from headwise.training.core.run_dir import write_manifest
 from tests.short_form import keep_short
 from tests.studies.conftest import create_study, states, two_method_runs
-from tests.studies.fakes import fake_train
-from tests.studies.worker_script import allow_runs, read_starts, wait_until, worker_environment, write_worker_script
+from tests.studies.fakes import fake_train, work
+from tests.studies.worker_script import SOURCE, allow_runs, read_starts, wait_until, write_worker_script
 
 
 @pytest.mark.parametrize("storage", keep_short(["sqlite", "postgresql"], "sqlite"), indirect=True)
-def test_worker_killed_during_a_run(tmp_path: Path, storage: str | None) -> None:
+def test_worker_killed_during_a_run(tmp_path: Path, storage: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
     study = create_study(tmp_path / "study", seeds=3, storage=storage)
     allow_runs(study, 0)
-    command = [*write_worker_script(tmp_path / "worker.py", heartbeat_timeout=2), str(study.study_dir.path)]
-    environment = worker_environment(HEADWISE_STORAGE=study.url)
-    first, second = (subprocess.Popen([*command, name], env=environment) for name in ("first", "second"))
-    wait_until(lambda: str(first.pid) in {pid for *_, pid in read_starts(study)})
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    allow_runs(study, None)
-    assert second.wait() == 0
+
+    def kill_first() -> None:
+        wait_until(lambda: len(read_starts(study)) == 2)
+        os.kill(int(read_starts(study)[0][-1]), signal.SIGKILL)
+        allow_runs(study, None)
+
+    thread = threading.Thread(target=kill_first, daemon=True)
+    thread.start()
+    run_workers(study.study_dir, study.trials, Resources(2), study.url, write_worker_script(tmp_path / "worker.py"))
+    thread.join()
     statuses = study.trials.statuses()
     assert [status.state for status in statuses] == ["finished"] * 6, "no run is lost"
-    assert sorted(status.run.key for status in statuses) == sorted(run.key for run in two_method_runs(3))
+    assert [status.run.key for status in statuses] == [run.key for run in two_method_runs(3)]
     assert len(study.results()) == 6, "no run counts twice"
     num_starts = Counter((model, seed) for model, seed, _ in read_starts(study))
-    assert set(num_starts.values()) == {1, 2}
-    (restarted,) = (run for run, count in num_starts.items() if count == 2)
-    assert [pid for *run, pid in read_starts(study) if tuple(run) == restarted] == [str(first.pid), str(second.pid)]
-
-
-def test_worker_whose_run_was_taken_over_exits(tmp_path: Path) -> None:
-    study = create_study(tmp_path / "study", seeds=1)
-    allow_runs(study, 0)
-    command = [*write_worker_script(tmp_path / "worker.py"), str(study.study_dir.path), "asleep"]
-    process = subprocess.Popen(command, env=worker_environment(), stderr=subprocess.DEVNULL)
-    wait_until(lambda: read_starts(study))
-    study.trials.release_all("asleep")
-    assert process.wait() == EXIT_TAKEN_OVER
-    assert states(study) == ["waiting", "waiting"]
+    assert sorted(num_starts.values()) == [1] * 5 + [2], "only the run of the killed worker is repeated"
+    first, *others = read_starts(study)
+    assert [pid != first[-1] for *run, pid in others if run == first[:2]] == [True]
 
 
 def test_finished_run_is_not_trained_again(tmp_path: Path) -> None:
@@ -63,7 +56,7 @@ def test_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     def train(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
         raise AssertionError("the run is finished")
 
-    work(study.trials, study.study_dir, train, name="worker")
+    work(study, train)
     assert [status.value for status in study.trials.statuses()] == [0.0, 0.0]
 
 
@@ -85,7 +78,7 @@ def test_only_complete_checkpoints_of_the_same_run_are_resumed(tmp_path: Path) -
         calls[config.model, config.seed] = resume, run_dir.exists()
         return fake_train(config, run_dir)
 
-    work(study.trials, study.study_dir, train, name="worker")
+    work(study, train)
     assert calls == {
         ("plain", 0): (True, True),
         ("rpr", 0): (False, False),
@@ -95,7 +88,7 @@ def test_only_complete_checkpoints_of_the_same_run_are_resumed(tmp_path: Path) -
 
 
 def test_run_whose_last_worker_still_writes_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is slow to send heartbeats seems dead, and its run is taken over while it still writes."""
+    """A worker whose command was killed may still write for a moment."""
     study = create_study(tmp_path / "study", seeds=1)
     run = two_method_runs(1)[0]
     run_dir = study.study_dir.run_dir(run)
@@ -113,7 +106,7 @@ def test_run_whose_last_worker_still_writes_is_tried_again(tmp_path: Path, monke
     with pytest.raises(OutputInUseError):
         prepare_resume(run, run_dir)
     assert (run_dir / "run.yaml").exists(), "nothing is deleted while another worker writes"
-    work(study.trials, study.study_dir, train, name="worker")
+    work(study, train)
     assert states(study) == ["finished"] * 2
     assert files_at_start == [False, False]
 
@@ -129,7 +122,7 @@ def test_failed_run_does_not_stop_the_others(tmp_path: Path, capfd: pytest.Captu
             raise RuntimeError("CUDA out of memory\nmore of it")
         return fake_train(config, run_dir)
 
-    work(study.trials, study.study_dir, train, name="worker")
+    work(study, train)
     ends = {status.run.key: (status.state, status.error) for status in study.trials.statuses()}
     assert ends["reviews.csv", "rpr", 0] == ("failed", "reviews.csv: no such file")
     assert ends["reviews.csv", "rpr", 1] == ("failed", "RuntimeError: CUDA out of memory")
@@ -146,7 +139,7 @@ def test_nan_metric_is_a_failure(tmp_path: Path) -> None:
     def train(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
         return {"primary_metric": "rmse", "metrics": {"test": {"rmse": float("nan")}}}
 
-    work(study.trials, study.study_dir, train, name="worker")
+    work(study, train)
     assert {status.error for status in study.trials.statuses()} == {"the metric is NaN: training diverged"}
 
 
@@ -160,7 +153,7 @@ def test_models_of_the_first_seed_are_kept(tmp_path: Path, keep_models: bool) ->
         (run_dir / "model.safetensors").touch()
         return metrics
 
-    work(study.trials, study.study_dir, train, name="worker")
+    work(study, train)
     for run in two_method_runs(2):
         files = sorted(path.name for path in study.study_dir.run_dir(run).iterdir())
         model = ["model.safetensors"] if keep_models or run.seed == 0 else []

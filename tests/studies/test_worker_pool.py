@@ -1,4 +1,4 @@
-"""Worker pools: workers are replaced when they die, and stopped with the study."""
+"""Worker pools: workers are replaced when they cannot start, and stopped with the study."""
 
 import os
 import signal
@@ -10,31 +10,21 @@ from pathlib import Path
 import pytest
 
 from headwise.errors import UserError
-from headwise.studies.storage import connect
+from headwise.locks import lock_output
 from headwise.studies.study import Study
-from headwise.studies.trials import Trials
-from headwise.studies.worker_pool import Resources, WorkerPool, run_workers
+from headwise.studies.worker_pool import Resources, run_workers
 from tests.studies.conftest import create_study, states
 from tests.studies.worker_script import SOURCE, allow_runs, read_starts, wait_until, write_worker_script
 
 
-def test_pool_replaces_dead_workers_and_stops_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = create_study(tmp_path / "study", seeds=4)
-    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
-    allow_runs(study, 0)
-    command = write_worker_script(tmp_path / "worker.py")
-    with WorkerPool(study.study_dir, study.trials, Resources(2), study.url, command) as pool:
-        pool.replace_dead(study.trials.statuses())
-        assert len(pool.workers) == 2
-        victim = pool.workers[0]
-        wait_until(lambda: len(read_starts(study)) == 2)
-        victim.process.kill()
-        victim.process.wait()
-        pool.replace_dead(study.trials.statuses())
-        assert victim not in pool.workers
-        assert len(pool.workers) == 2
-        assert Counter(states(study)) == {"running": 1, "waiting": 7}
-    assert Counter(states(study)) == {"waiting": 8}, "stopped workers release their runs"
+def test_two_commands_do_not_run_one_study(tmp_path: Path) -> None:
+    study = create_study(tmp_path / "study")
+    with lock_output(study.study_dir.path, is_directory=True):
+        with pytest.raises(UserError, match="study: in use by this process"):
+            study.run(Resources(1))
+        with pytest.raises(UserError, match="study: in use by this process"):
+            Study.resume(study.study_dir.path)
+    assert states(study) == ["waiting"] * 4
 
 
 def test_interrupted_study_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,19 +48,6 @@ def test_interrupted_study_is_resumed(tmp_path: Path, monkeypatch: pytest.Monkey
     run_workers(resumed.study_dir, resumed.trials, Resources(1), resumed.url, worker)
     assert len(resumed.results()) == 4
     assert len(read_starts(study)) <= 5, "finished runs were not trained again"
-
-
-def test_last_run_of_a_dead_worker_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command and its workers were killed. No run is waiting, but one never ends by itself."""
-    study = create_study(tmp_path / "study", seeds=1)
-    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
-    trials = Trials(connect(study.url, heartbeat_seconds=1, heartbeat_timeout=1), study.study_dir.name)
-    for worker in ("first", "second"):
-        assert trials.claim(worker) is not None
-    assert states(study) == ["running"] * 2
-    command = write_worker_script(tmp_path / "worker.py", heartbeat_timeout=2)
-    run_workers(study.study_dir, trials, Resources(1), study.url, command)
-    assert states(study) == ["finished"] * 2
 
 
 def test_workers_that_cannot_start_are_an_error(tmp_path: Path) -> None:

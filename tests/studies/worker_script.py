@@ -12,16 +12,10 @@ from headwise.studies.study import Study
 SOURCE = Path(headwise.__file__).parents[1]
 
 SCRIPT = """
-import os, signal, sys, time
+import os, sys, time
 from pathlib import Path
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, signal.default_int_handler)
 sys.path.insert(0, {tests!r})
-from headwise.studies.parent import end_with_parent
-from headwise.studies.storage import connect
-from headwise.studies.study_dir import StudyDir
-from headwise.studies.trials import Trials
-from headwise.studies.worker import work
+from headwise.studies.worker import serve
 from tests.studies.fakes import fake_train
 
 starts, allowed = (Path(sys.argv[1]) / name for name in ("starts.txt", "allowed.txt"))
@@ -36,25 +30,18 @@ def train(config, run_dir, resume):
         time.sleep(0.05)
     return fake_train(config, run_dir)
 
-end_with_parent()
-study_dir = StudyDir.read(Path(sys.argv[1]))
-storage = connect(study_dir.database_url(), wait=True, heartbeat_seconds=1, heartbeat_timeout={heartbeat_timeout})
-try:
-    work(Trials(storage, study_dir.name), study_dir, train, name=sys.argv[2], poll_seconds=0.1)
-except KeyboardInterrupt:  # as in `worker.main`: the study has ended while this worker waits
-    sys.exit(130)
+sys.exit(serve(train))
 """
 
 
-def write_worker_script(path: Path, *, heartbeat_timeout: int = 3600) -> list[str]:
-    """Write a script that works on a study with frequent heartbeats. Return its command.
+def write_worker_script(path: Path) -> list[str]:
+    """Write the script of a worker. Return its command.
 
     Args:
         path: the script's path.
-        heartbeat_timeout: seconds without a heartbeat after which the run of another worker is taken over.
     """
     tests = str(Path(__file__).parents[2])
-    path.write_text(SCRIPT.format(tests=tests, heartbeat_timeout=heartbeat_timeout))
+    path.write_text(SCRIPT.format(tests=tests))
     return [sys.executable, str(path)]
 
 

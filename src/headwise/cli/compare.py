@@ -6,6 +6,7 @@ examples:
   headwise compare --data reviews.csv --methods bert-base-uncased+mdg+pdg --seeds 10 --out study
   headwise compare --task sst2=data/sst2 --task ag-news=data/ag_news --methods plain tener --jobs 8 --out study
   headwise compare --data reviews.csv --methods wide="--model rpr --heads 32" narrow="--model rpr" --out study
+  headwise compare --data reviews.csv --methods plain rpr --cluster auto --storage-path s3://bucket/studies --out study
   headwise compare --resume --seeds 20 --out study
 """
 
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from headwise.cli.arguments import Parser
 from headwise.cli.run_options import add_run_options, run_values
-from headwise.cli.study_options import add_study_options, base_config, require_out, resources, resume_hint
+from headwise.cli.study_options import add_study_options, base_config, require_out, resources, resume_hint, resume_study
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
 
@@ -56,11 +57,10 @@ def add_own_arguments(parser: Parser) -> None:
 
 def run(arguments: Namespace) -> int:
     from headwise.studies import compare
-    from headwise.studies.study import Study
 
     out, machine = require_out(arguments), resources(arguments)
     if arguments.resume:
-        study = Study.resume(out, storage=arguments.storage, seeds=arguments.seeds, kinds=["compare"])
+        study = resume_study(arguments, out, kinds=["compare"])
     else:
         configs = base_configs(arguments)
         study = compare.create_comparison(
@@ -70,6 +70,7 @@ def run(arguments: Namespace) -> int:
             out,
             baseline=arguments.baseline,
             storage=arguments.storage,
+            storage_path=arguments.storage_path,
             keep_models=arguments.keep_models,
         )
     with resume_hint("compare", out):

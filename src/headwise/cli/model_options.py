@@ -5,6 +5,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from headwise.cluster import add_cluster_option
+
 #: Options that are passed on to the model's pipeline, which refuses those it does not have.
 PIPELINE_OPTIONS = {
     "text": "name of the text column (default: as in the run, or detected)",
@@ -55,11 +57,7 @@ def add_job_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--processes", type=int, metavar="N", help="number of local processes (default: one per GPU, else 1)"
     )
-    parser.add_argument(
-        "--cluster",
-        metavar="ADDRESS",
-        help="run on a Ray cluster: its address, or auto for the cluster of this node; its nodes must share the files",
-    )
+    add_cluster_option(parser, "run")
     parser.add_argument(
         "--resume", action="store_true", help="continue a command that was stopped, with the same options and --out"
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headwise.cli.arguments import Parser
 from headwise.cli.run_options import add_run_options, config_class_of, run_values
-from headwise.cli.study_options import add_study_options, require_out, resources, resume_hint
+from headwise.cli.study_options import add_study_options, require_out, resources, resume_hint, resume_study
 from headwise.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,11 +57,10 @@ def run(arguments: Namespace) -> int:
     if arguments.name is None and not arguments.resume:
         raise UserError("the name of a table or figure is required; headwise reproduce --list shows them")
     from headwise.studies.reproduction import reproduce
-    from headwise.studies.study import Study
 
     out, machine = require_out(arguments), resources(arguments)
     if arguments.resume:
-        study = Study.resume(out, storage=arguments.storage, seeds=arguments.seeds)
+        study = resume_study(arguments, out)
     else:
         study = reproduce.create_reproduction(
             arguments.name,
@@ -69,6 +68,7 @@ def run(arguments: Namespace) -> int:
             out,
             seeds=arguments.seeds,
             storage=arguments.storage,
+            storage_path=arguments.storage_path,
             keep_models=arguments.keep_models,
         )
     with resume_hint("reproduce", out):

@@ -3,7 +3,7 @@
 import logging
 import signal
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from headwise.cli.arguments import add_safe_csv_option, add_trust_option
 from headwise.cli.run_options import config_class_of, run_values
+from headwise.cluster import add_cluster_option
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
 
 if TYPE_CHECKING:
+    from headwise.studies.study import Study
     from headwise.studies.worker_pool import Resources
 
 logger = logging.getLogger(__name__)
@@ -34,20 +36,27 @@ def add_study_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--jobs",
         type=int,
-        default=1,
         metavar="N",
-        help="number of runs at the same time; small runs can share a GPU (default: 1)",
+        help="number of runs at the same time; small runs can share a GPU (default: 1; on a cluster, as many as fit)",
     )
     parser.add_argument("--gpus", nargs="+", default=(), metavar="N", help="GPUs that are assigned to the jobs in turn")
     parser.add_argument(
         "--storage",
         metavar="URL",
-        help="database of the study; postgresql://… for several machines (default: a file in the study's directory)",
+        help="database of the study: postgresql://…, or journal:///FILE on a network disk (default: a file in the "
+        "study's directory)",
+    )
+    add_cluster_option(parser, "train the runs")
+    parser.add_argument(
+        "--storage-path",
+        metavar="PATH|URL",
+        help="where results, logs and checkpoints of runs are stored: a path or any URL of fsspec, such as "
+        "s3://bucket/dir (default: --out, which all machines then share)",
     )
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="continue the study in the directory and retry failed runs; also used to join from another machine",
+        help="continue the study in the directory and retry failed runs",
     )
     add_safe_csv_option(parser)
     add_trust_option(parser)
@@ -69,7 +78,16 @@ def resources(arguments: Namespace) -> "Resources":
     """Return what the study may use of this machine."""
     from headwise.studies.worker_pool import Resources
 
-    return Resources(arguments.jobs, tuple(arguments.gpus))
+    return Resources(arguments.jobs, tuple(arguments.gpus), arguments.cluster)
+
+
+def resume_study(arguments: Namespace, out: Path, kinds: Sequence[str] = ()) -> "Study":
+    """Open the study that --resume continues."""
+    from headwise.studies.study import Study
+
+    return Study.resume(
+        out, storage=arguments.storage, storage_path=arguments.storage_path, seeds=arguments.seeds, kinds=kinds
+    )
 
 
 def base_config(arguments: Namespace, task: str | None, data: str | None = None) -> RunConfig:

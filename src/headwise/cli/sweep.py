@@ -12,7 +12,7 @@ from argparse import Namespace
 
 from headwise.cli.arguments import Parser
 from headwise.cli.run_options import add_run_options
-from headwise.cli.study_options import add_study_options, base_config, require_out, resources, resume_hint
+from headwise.cli.study_options import add_study_options, base_config, require_out, resources, resume_hint, resume_study
 
 
 def add_arguments(parser: Parser) -> None:
@@ -44,11 +44,10 @@ def add_own_arguments(parser: Parser) -> None:
 def run(arguments: Namespace) -> int:
     from headwise.studies import sweep
     from headwise.studies.search_space import parse_search_space
-    from headwise.studies.study import Study
 
     out, machine = require_out(arguments), resources(arguments)
     if arguments.resume:
-        study = Study.resume(out, storage=arguments.storage, seeds=arguments.seeds, kinds=["sweep", "search"])
+        study = resume_study(arguments, out, kinds=["sweep", "search"])
     else:
         config = base_config(arguments, arguments.task)
         study = sweep.create_sweep(
@@ -59,6 +58,7 @@ def run(arguments: Namespace) -> int:
             trials=arguments.trials,
             seeds=1 if arguments.seeds is None else arguments.seeds,
             storage=arguments.storage,
+            storage_path=arguments.storage_path,
         )
     with resume_hint("sweep", out):
         return 0 if sweep.run_sweep(study, machine) else 1

@@ -11,6 +11,7 @@ examples:
   headwise train --config runs/sst2/run.yaml --out runs/again
   headwise train --data reviews.csv --model bert-base-uncased --lora --tune --out runs/lora
   accelerate launch --num-processes 2 -m headwise train --data reviews.csv --out runs/both
+  headwise train --data /shared/reviews.csv --cluster auto --processes 8 --out /shared/runs/reviews
 """
 
 import logging
@@ -22,6 +23,7 @@ from shlex import quote
 
 from headwise.cli.arguments import Parser, add_trust_option, option_name
 from headwise.cli.run_options import add_run_options, config_class_of, run_values
+from headwise.cluster import add_cluster_option
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
 from headwise.training.registry import load_config
@@ -50,23 +52,32 @@ def add_own_arguments(parser: Parser) -> None:
         help="upload the finished run, without checkpoints and predictions, to this repository on the Hugging Face Hub",
     )
     parser.add_argument("--hub-private-repo", action="store_true", help="make the new repository private")
+    add_cluster_option(parser, "train")
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="number of processes on the cluster (default: its GPUs, else 1)"
+    )
     add_trust_option(parser)
 
 
 def run(arguments: Namespace) -> int:
+    if arguments.processes is not None and arguments.cluster is None:
+        raise UserError(
+            "--processes requires --cluster; on one machine: "
+            f"accelerate launch --num-processes {arguments.processes} -m headwise train ..."
+        )
     config = build_config(arguments)
     from headwise.training import train
     from headwise.training.core.printing import format_result
 
+    options = {name: getattr(arguments, name) for name in ("force", "resume", "push_to_hub", "hub_private_repo")}
     try:
-        result = train(
-            config,
-            arguments.out,
-            force=arguments.force,
-            resume=arguments.resume,
-            push_to_hub=arguments.push_to_hub,
-            hub_private_repo=arguments.hub_private_repo,
-        )
+        if arguments.cluster is not None:
+            from headwise.training.ray_train import train_on_cluster
+
+            options |= {"address": arguments.cluster, "processes": arguments.processes}
+            result = train_on_cluster(config, arguments.out, trust_remote_code=arguments.trust_remote_code, **options)
+        else:
+            result = train(config, arguments.out, **options)
     except KeyboardInterrupt:
         logger.warning("\n%s", describe_stop(arguments.out))
         raise

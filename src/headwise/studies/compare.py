@@ -30,6 +30,7 @@ def create_comparison(
     *,
     baseline: str | None = None,
     storage: str | None = None,
+    storage_path: str | None = None,
     keep_models: bool = False,
 ) -> Study:
     """Create a comparison and enqueue its runs.
@@ -41,6 +42,7 @@ def create_comparison(
         out_dir: the study's directory.
         baseline: the method that the others are compared with; by default the first method's control.
         storage: the database's URL; by default a file in the directory.
+        storage_path: the path or URL to which runs are copied; by default all machines share the directory.
         keep_models: keep all trained models; otherwise only those of the first seed.
 
     Raises:
@@ -66,6 +68,7 @@ def create_comparison(
         "compare",
         runs,
         storage=storage,
+        storage_path=storage_path,
         keep_models=keep_models,
         maximize=higher_is_better(base_configs),
         baseline=baseline or controls.get(requested[0], requested[0]),

@@ -41,7 +41,6 @@ class Outages:
     def __init__(self, url: str) -> None:
         self.url = url
         self.started: float | None = None
-        self.ended: float | None = None
         self.waits = True
         self.mutex = threading.Lock()
         self.local = threading.local()
@@ -101,12 +100,8 @@ class Outages:
         with self.mutex:
             if self.started is None:
                 return
-            seconds, self.started, self.ended = time.monotonic() - self.started, None, time.monotonic()
+            seconds, self.started = time.monotonic() - self.started, None
         logger.warning("the database is back after %s", format_seconds(seconds))
-
-    def ended_within(self, seconds: float) -> bool:
-        """Return whether an outage ended within the last seconds, so that others may not have sent heartbeats yet."""
-        return self.ended is not None and time.monotonic() - self.ended < seconds
 
     @contextmanager
     def not_waiting(self) -> Iterator[None]:

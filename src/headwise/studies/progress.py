@@ -1,7 +1,8 @@
 """Progress of a study on stderr: a bar over all runs, and a line for each run that ended."""
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +41,7 @@ class Progress:
         self.bar_task = self.bar.add_task("runs", total=None, status="")
         self.reported_runs: set[tuple[str, str, int]] | None = None
         self.reported_errors: set[str] = set()
+        self.finished_seconds, self.num_finished = 0.0, 0
 
     def __enter__(self) -> "Progress":
         self.bar.start()
@@ -50,30 +52,43 @@ class Progress:
     ) -> None:
         self.bar.stop()
 
-    def update(self, statuses: Sequence[TrialStatus], *, num_to_start: int) -> None:
+    def update(
+        self, statuses: Sequence[TrialStatus], *, num_to_start: int, places: Mapping[int, str] | None = None
+    ) -> None:
         """Update the bar and print a line for each run that ended since the last call.
 
         Args:
             statuses: all runs so far.
             num_to_start: how many runs have not started.
+            places: the nodes of a cluster that the running trials run on.
         """
         ended = [status for status in statuses if status.state in END_STATES]
         num_running = sum(status.state == "running" for status in statuses)
         total = len(ended) + num_running + num_to_start
         if self.reported_runs is None:
             self.reported_runs = {status.run.key for status in ended}
+            self.add_durations(ended)
             if ended:
                 self.console.print(f"{len(ended)} of {total} runs have already ended")
         newly_ended = [status for status in ended if status.run.key not in self.reported_runs]
         for status in sorted(newly_ended, key=lambda status: str(status.trial.datetime_complete)):
             self.reported_runs.add(status.run.key)
             self.console.print(self.format_line(status, len(self.reported_runs), total), markup=False)
+        self.add_durations(newly_ended)
+        mean_seconds = self.finished_seconds / self.num_finished if self.num_finished else 0.0
+        time_left = format_time_left(mean_seconds, num_running, num_to_start)
         self.bar.update(
             self.bar_task,
             completed=len(ended),
             total=total,
-            status=f"{num_running} running, {format_time_left(ended, num_running, num_to_start)}",
+            status=f"{num_running} running{format_places(places or {})}, {time_left}",
         )
+
+    def add_durations(self, ended: Sequence[TrialStatus]) -> None:
+        """Count the durations of finished runs, to estimate the remaining time."""
+        durations = [status.seconds for status in ended if status.state == "finished" and status.seconds > 0]
+        self.finished_seconds += sum(durations)
+        self.num_finished += len(durations)
 
     def format_line(self, status: TrialStatus, number: int, total: int) -> str:
         """Return the line of a run that ended."""
@@ -85,15 +100,29 @@ class Progress:
             return f"{prefix}: failed: {status.error}{log_tail}\n    log: {log}"
         if status.state == "pruned":
             return f"{prefix}: stopped early, worse than other runs ({status.seconds:.0f} s)"
-        return f"{prefix}: {status.value:.4f} ({status.seconds:.0f} s)"
+        place = status.trial.user_attrs.get("place")
+        return f"{prefix}: {status.value:.4f} ({status.seconds:.0f} s{f', {place}' if place else ''})"
 
 
-def format_time_left(ended: Sequence[TrialStatus], num_running: int, num_to_start: int) -> str:
-    """Estimate the remaining time from the durations of finished runs."""
-    durations = [status.seconds for status in ended if status.state == "finished" and status.seconds > 0]
-    if not durations or not num_running:
+def format_places(places: Mapping[int, str]) -> str:
+    """Return how many trials run on each node of a cluster.
+
+    >>> format_places({7: "node-b", 8: "node-a", 9: "node-b"}), format_places({})
+    (' (node-a: 1, node-b: 2)', '')
+    """
+    counts = sorted(Counter(places.values()).items())
+    return f" ({', '.join(f'{place}: {count}' for place, count in counts)})" if counts else ""
+
+
+def format_time_left(mean_seconds: float, num_running: int, num_to_start: int) -> str:
+    """Estimate the remaining time from the mean duration of finished runs.
+
+    >>> format_time_left(60, 2, 9), format_time_left(0, 2, 9)
+    ('about 0:05:00 left', 'time left unknown')
+    """
+    if not mean_seconds or not num_running:
         return "time left unknown"
-    seconds = sum(durations) / len(durations) * (num_to_start + num_running / 2) / num_running
+    seconds = mean_seconds * (num_to_start + num_running / 2) / num_running
     return f"about {timedelta(seconds=round(seconds))} left"
 
 

@@ -1,7 +1,7 @@
 """Hyperparameter search with an Optuna sampler and early stopping of runs that are worse than others."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,12 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.exceptions import ExperimentalWarning, TrialPruned
-from optuna.storages import RDBStorage
+from optuna.storages import BaseStorage
 
+from headwise.studies.outages import waits_for_database
 from headwise.studies.plan import Run, build_config, parse_config
 from headwise.studies.search_space import Dimension, build_candidate
-from headwise.studies.trials import ClaimedTrial, Trials, TrialStatus
+from headwise.studies.trials import ClaimedTrial, Trials
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -62,29 +63,28 @@ class SearchSpec:
 class Search(Trials):
     """Trials that are sampled while the study runs."""
 
-    def __init__(self, storage: RDBStorage, name: str) -> None:
+    def __init__(self, storage: BaseStorage, name: str) -> None:
         super().__init__(storage, name)
         self.spec = SearchSpec.from_dict(self.metadata["search"])
         self.study.sampler = build_sampler(self.spec.sampler)
         self.study.pruner = optuna.pruners.MedianPruner(n_startup_trials=NUM_STARTUP_TRIALS, n_warmup_steps=1)
 
-    def num_to_start(self, statuses: Sequence[TrialStatus]) -> int:
-        return super().num_to_start(statuses) + self.spec.trials - num_sampled(statuses)
+    def num_to_sample(self, num_runs: int) -> int:
+        return self.spec.trials + 1 - num_runs  # one run is the control
 
-    def sample(self, worker: str) -> ClaimedTrial | None:
-        if num_sampled(self.statuses()) >= self.spec.trials:
-            return None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # Optuna warns that ask() sends no heartbeats; we send them
-            trial = self.study.ask({x.name: build_distribution(x) for x in self.spec.search_space})
+    def group(self, run: Run) -> str:
+        return run.task
+
+    @waits_for_database
+    def sample(self) -> ClaimedTrial:
+        trial = self.study.ask({x.name: build_distribution(x) for x in self.spec.search_space})
         base = parse_config(self.spec.config)
         method = build_candidate(self.spec.search_space, trial.params, base)
         run = Run(self.spec.task, f"{trial.number}: {method.name}", base.seed, build_config(base, method, base.seed))
         trial_id = self.storage.get_trial_id_from_study_id_trial_number(self.id, trial.number)
-        self.storage.record_heartbeat(trial_id)
-        for name, value in {"worker": worker, **run.to_attributes()}.items():
+        for name, value in run.to_attributes().items():
             self.storage.set_trial_user_attr(trial_id, name, value)
-        return ClaimedTrial(run, trial_id)
+        return ClaimedTrial(run, trial_id, self.group(run))
 
     @contextmanager
     def pruning(self, claimed: ClaimedTrial) -> Iterator[None]:
@@ -102,11 +102,6 @@ class Search(Trials):
         self.outages.run(lambda: self.storage.set_trial_intermediate_value(claimed.trial_id, epoch, value))
         if self.outages.run(lambda: self.study.pruner.prune(self.study, self.storage.get_trial(claimed.trial_id))):
             raise TrialPruned
-
-
-def num_sampled(statuses: Sequence[TrialStatus]) -> int:
-    """Return the number of runs other than the control."""
-    return sum(status.run.method != CONTROL for status in statuses)
 
 
 def dev_metric_callback(report: Callable[[int, float], None]) -> "TrainerCallback":

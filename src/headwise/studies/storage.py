@@ -1,15 +1,12 @@
-"""Study databases: SQLite in the study's directory, or PostgreSQL shared by workers on several machines."""
+"""Study databases: SQLite in the study's directory, or PostgreSQL or a journal, which several machines can write to."""
 
-import sqlite3
-import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.storages import RDBStorage
-from sqlalchemy import make_url, text
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from sqlalchemy import make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError
 
@@ -19,11 +16,8 @@ from headwise.studies.outages import Outages, get_reason
 #: The SQLite database in a study's directory.
 DATABASE_FILE = "study.db"
 
-#: Seconds between two heartbeats of a worker.
-HEARTBEAT_SECONDS = 10
-
-#: Seconds without a heartbeat after which a worker counts as dead.
-HEARTBEAT_TIMEOUT = 60
+#: The scheme of the URL of a journal: a file that several machines can append to, also on a network file system.
+JOURNAL_SCHEME = "journal"
 
 #: Seconds to wait for another process that writes to the database.
 LOCK_TIMEOUT = 120
@@ -56,10 +50,14 @@ def parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise UserError(f"--storage {url}: expected postgresql://USER@HOST/DATABASE or sqlite:///FILE") from None
+        raise UserError(
+            f"--storage {url}: expected postgresql://USER@HOST/DATABASE, journal:///FILE or sqlite:///FILE"
+        ) from None
     backend = parsed.get_backend_name()
-    if backend not in ("sqlite", "postgresql"):
-        raise UserError(f"--storage {hide_password(url)}: expected sqlite or postgresql, got {backend}")
+    if backend not in ("sqlite", "postgresql", JOURNAL_SCHEME):
+        raise UserError(f"--storage {hide_password(url)}: expected sqlite, postgresql or journal, got {backend}")
+    if backend == JOURNAL_SCHEME and (parsed.host or not parsed.database):
+        raise UserError(f"--storage {url}: expected journal:///FILE with the absolute path of a file")
     return parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
 
 
@@ -68,21 +66,25 @@ def hide_password(url: str) -> str:
     return make_url(url)._replace(password=None).render_as_string()
 
 
-def display_url(storage: RDBStorage) -> str:
+def display_url(storage: BaseStorage) -> str:
     """Return the URL of a storage for messages: without password and driver."""
-    return hide_password(storage.url).replace("postgresql+psycopg:", "postgresql:", 1)
+    if isinstance(storage, RDBStorage):
+        return hide_password(storage.url).replace("postgresql+psycopg:", "postgresql:", 1)
+    backend = getattr(storage, "_backend", None)
+    return f"{JOURNAL_SCHEME}://{getattr(backend, '_file_path', '')}"
 
 
-def connect(
-    url: str, *, wait: bool = False, heartbeat_seconds: int | None = None, heartbeat_timeout: int | None = None
-) -> RDBStorage:
+def allows_several_machines(url: str) -> bool:
+    """Return whether processes on several machines can write to a database."""
+    return parse_url(url).get_backend_name() != "sqlite"
+
+
+def connect(url: str, *, wait: bool = False) -> BaseStorage:
     """Open Optuna's storage at a URL.
 
     Args:
         url: the database.
         wait: whether to wait for a database that cannot be reached.
-        heartbeat_seconds: seconds between two heartbeats; by default `HEARTBEAT_SECONDS`.
-        heartbeat_timeout: seconds after which a worker counts as dead; by default `HEARTBEAT_TIMEOUT`.
 
     Raises:
         UserError: the database cannot be reached, is damaged or of another version, or its driver is not installed.
@@ -92,15 +94,13 @@ def connect(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     optuna.logging.get_logger("optuna.storages._rdb.storage").setLevel(optuna.logging.ERROR)  # we report outages
 
-    def open_storage() -> RDBStorage:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return RDBStorage(
-                parsed.render_as_string(hide_password=False),
-                engine_kwargs={"connect_args": {"timeout": LOCK_TIMEOUT}} if is_sqlite else server_options(parsed),
-                heartbeat_interval=HEARTBEAT_SECONDS if heartbeat_seconds is None else heartbeat_seconds,
-                grace_period=HEARTBEAT_TIMEOUT if heartbeat_timeout is None else heartbeat_timeout,
-            )
+    def open_storage() -> BaseStorage:
+        if parsed.drivername == JOURNAL_SCHEME:
+            return JournalStorage(JournalFileBackend(str(parsed.database)))
+        return RDBStorage(
+            parsed.render_as_string(hide_password=False),
+            engine_kwargs={"connect_args": {"timeout": LOCK_TIMEOUT}} if is_sqlite else server_options(parsed),
+        )
 
     try:
         return Outages(hide_password(url)).run(open_storage) if wait else open_storage()
@@ -108,6 +108,8 @@ def connect(
         raise UserError("--storage postgresql://…: needs psycopg; pip install 'headwise[postgresql]'") from None
     except UserError:
         raise
+    except OSError as error:
+        raise UserError(f"--storage {url}: {error.strerror or error}") from None
     except Exception as error:  # a database from elsewhere can contain anything
         raise UserError(f"--storage {hide_password(url)}: {get_reason(error)}") from None
 
@@ -116,25 +118,3 @@ def server_options(url: URL) -> dict[str, Any]:
     """Return the options of a connection to a server: a lost one is noticed, and replaced before it is used."""
     connect_args = {name: value for name, value in CONNECTION_OPTIONS.items() if name not in url.query}
     return {"pool_pre_ping": True, "connect_args": connect_args}
-
-
-def lock_study(storage: RDBStorage, study_id: int) -> AbstractContextManager[None]:
-    """Return a lock on a study that excludes all other processes. It is released when its owner dies."""
-    if storage.engine.dialect.name == "postgresql":
-        return _postgresql_lock(storage, study_id)
-    return _file_lock(Path(f"{storage.engine.url.database}.lock"))
-
-
-@contextmanager
-def _postgresql_lock(storage: RDBStorage, study_id: int) -> Iterator[None]:
-    with storage.engine.begin() as connection:
-        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('headwise'), :study)"), {"study": study_id})
-        yield
-
-
-@contextmanager
-def _file_lock(path: Path) -> Iterator[None]:
-    """Use SQLite's lock on a second file, so that the owner can still write to the database itself."""
-    with closing(sqlite3.connect(path, timeout=LOCK_TIMEOUT, isolation_level=None)) as lock:
-        lock.execute("BEGIN EXCLUSIVE")
-        yield

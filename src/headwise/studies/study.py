@@ -10,8 +10,10 @@ from headwise.errors import UserError
 from headwise.locks import lock_output
 from headwise.small_files import read_json
 from headwise.studies.plan import Result, Run, plan_more_seeds
+from headwise.studies.ray_tasks import run_tasks
+from headwise.studies.run_storage import check_storage_path
 from headwise.studies.storage import connect, sqlite_url
-from headwise.studies.study_dir import StudyDir
+from headwise.studies.study_dir import StudyDir, absolute_storage_path
 from headwise.studies.trials import Trials, TrialStatus
 from headwise.studies.worker_pool import Resources, run_workers
 from headwise.training.core.config import RunConfig
@@ -40,6 +42,7 @@ class Study:
         runs: Sequence[Run],
         *,
         storage: str | None = None,
+        storage_path: str | None = None,
         keep_models: bool = False,
         maximize: bool = True,
         **metadata: Any,
@@ -51,6 +54,7 @@ class Study:
             kind: compare, sweep, search, or the name of a reproduced table or figure.
             runs: the runs, in the order of their execution.
             storage: the database's URL; by default a file in the directory.
+            storage_path: the path or URL to which runs are copied; by default all machines share the directory.
             keep_models: keep all trained models; otherwise only those of the first seed.
             maximize: whether a higher metric is better.
             metadata: more values to store with the study.
@@ -58,26 +62,27 @@ class Study:
         Raises:
             UserError: the directory is not empty, or the database cannot be reached.
         """
-        StudyDir.create(out_dir, kind, storage)  # an error before the lock creates the directory
+        study_dir = StudyDir.create(out_dir, kind, storage, storage_path)  # an error before the lock creates it
+        if study_dir.storage_path is not None:
+            check_storage_path(study_dir.storage_path)
         with lock_output(out_dir, is_directory=True):
-            return cls._create_locked(out_dir, kind, runs, storage, keep_models, maximize, metadata)
+            return cls._create_locked(study_dir, runs, storage, keep_models, maximize, metadata)
 
     @classmethod
     def _create_locked(
         cls,
-        out_dir: Path,
-        kind: str,
+        study_dir: StudyDir,
         runs: Sequence[Run],
         storage: str | None,
         keep_models: bool,
         maximize: bool,
         metadata: dict[str, Any],
     ) -> "Study":
-        study_dir = StudyDir.create(out_dir, kind, storage)
-        url = storage or sqlite_url(out_dir)
+        StudyDir.create(study_dir.path, study_dir.kind)  # another process may have created a study
+        url = storage or sqlite_url(study_dir.path)
         common_metadata = {
-            "kind": kind,
-            "study_dir": str(out_dir.absolute()),
+            "kind": study_dir.kind,
+            "study_dir": str(study_dir.path.absolute()),
             "keep_models_of_seed": None if keep_models else min(run.seed for run in runs),
         }
         trials = Trials.create(connect(url), study_dir.name, common_metadata | metadata, maximize=maximize)
@@ -87,42 +92,63 @@ class Study:
 
     @classmethod
     def resume(
-        cls, out_dir: Path, *, storage: str | None = None, seeds: int | None = None, kinds: Collection[str] = ()
+        cls,
+        out_dir: Path,
+        *,
+        storage: str | None = None,
+        storage_path: str | None = None,
+        seeds: int | None = None,
+        kinds: Collection[str] = (),
     ) -> "Study":
-        """Open a study to finish interrupted runs, retry failed runs, or help other machines.
+        """Open a study to finish interrupted runs or retry failed runs.
 
         Args:
-            out_dir: the study's directory, shared by all machines.
+            out_dir: the study's directory.
             storage: the database's URL, if it needs a password or has changed.
+            storage_path: the path or URL to which runs are copied; it cannot change.
             seeds: the total number of seeds, to add seeds.
             kinds: the kinds of study that are accepted; by default all.
 
         Raises:
-            UserError: the directory holds no study of these kinds, or the study has more seeds.
+            UserError: the directory holds no study of these kinds, the study has more seeds, or a command runs it.
         """
         study_dir = StudyDir.read(out_dir)
         if kinds and study_dir.kind not in kinds:
             raise UserError(
                 f"--resume: {out_dir} holds a study of the kind {study_dir.kind}, expected {' or '.join(kinds)}"
             )
+        if storage_path is not None and absolute_storage_path(storage_path) != study_dir.storage_path:
+            where = study_dir.storage_path or "its directory"
+            raise UserError(f"--storage-path {storage_path}: the study in {out_dir} keeps its runs in {where}")
         url = study_dir.database_url(storage)
+        with lock_output(out_dir, is_directory=True):
+            return cls._resume_locked(study_dir, url, seeds)
+
+    @classmethod
+    def _resume_locked(cls, study_dir: StudyDir, url: str, seeds: int | None) -> "Study":
         study = cls(study_dir, study_dir.open_trials(url), url)
         runs = [status.run for status in study.trials.statuses()]
         if seeds is not None:
             old_seeds = sorted({run.seed for run in runs})
             if seeds < len(old_seeds):
-                raise UserError(f"--seeds {seeds}: the study in {out_dir} already has {len(old_seeds)} seeds")
+                raise UserError(f"--seeds {seeds}: the study in {study_dir.path} already has {len(old_seeds)} seeds")
             runs += plan_more_seeds(runs, range(old_seeds[0], old_seeds[0] + seeds))
+        study.trials.release_running()  # of a command that died
         study.trials.enqueue(runs, retry_failed=True)
         return study
 
     def run(self, resources: Resources) -> None:
-        """Run all waiting runs.
+        """Run all waiting runs, on this machine or on a cluster.
 
         Raises:
             KeyboardInterrupt: the study was stopped; it can be resumed.
+            UserError: another command runs the study, or the cluster cannot be used.
         """
-        run_workers(self.study_dir, self.trials, resources, self.url)
+        with lock_output(self.study_dir.path, is_directory=True):
+            if resources.cluster is None:
+                run_workers(self.study_dir, self.trials, resources, self.url)
+            else:
+                run_tasks(self.study_dir, self.trials, resources, self.url)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -140,7 +166,7 @@ class Study:
     def _read_result(self, run: Run) -> Result:
         path = self.study_dir.run_dir(run) / METRICS
         if not path.is_file():
-            raise UserError(f"{path}: not found; all machines of a study must share its directory")
+            raise UserError(f"{path}: not found; all machines must share the study's directory, or use --storage-path")
         metrics = read_json(path)
         if not is_valid_metrics(metrics):
             raise UserError(f"{path}: not written by headwise, or damaged; repeat the run, or delete it from the study")

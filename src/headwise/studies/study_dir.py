@@ -32,15 +32,17 @@ class StudyDir:
         name: the study's name in its database.
         kind: compare, sweep, search, or the name of a reproduced table or figure.
         storage: the database's URL without password; None for the database in the directory.
+        storage_path: the path or URL to which runs are copied; None if all machines share the directory.
     """
 
     path: Path
     name: str
     kind: str
     storage: str | None = None
+    storage_path: str | None = None
 
     @classmethod
-    def create(cls, path: Path, kind: str, storage: str | None = None) -> "StudyDir":
+    def create(cls, path: Path, kind: str, storage: str | None = None, storage_path: str | None = None) -> "StudyDir":
         """Return the directory of a new study; nothing is written yet.
 
         Raises:
@@ -52,7 +54,8 @@ class StudyDir:
         if path.exists() and (not path.is_dir() or any(not x.name.startswith(ignored) for x in path.iterdir())):
             raise UserError(f"--out {path}: is not empty and holds no study; name a new directory")
         name = f"{path.absolute().name}-{secrets.token_hex(3)}"
-        return cls(path, name, kind, None if storage is None else hide_password(storage))
+        where = None if storage_path is None else absolute_storage_path(storage_path)
+        return cls(path, name, kind, None if storage is None else hide_password(storage), where)
 
     def write(self) -> None:
         """Write study.yaml. From then on the directory holds a study."""
@@ -71,9 +74,9 @@ class StudyDir:
         values = read_yaml(path / STUDY_FILE)
         if not isinstance(values, dict) or not {"name", "kind"} <= values.keys():
             raise UserError(f"{path / STUDY_FILE}: is damaged; expected name and kind")
-        texts = [values["name"], values["kind"], values.get("storage")]
+        texts = [values["name"], values["kind"], values.get("storage"), values.get("storage_path")]
         if not all(isinstance(text, str) for text in texts if text is not None):
-            raise UserError(f"{path / STUDY_FILE}: is damaged; name, kind and storage must be text")
+            raise UserError(f"{path / STUDY_FILE}: is damaged; name, kind, storage and storage_path must be text")
         return cls(path, *texts)
 
     def database_url(self, url: str | None = None) -> str:
@@ -99,6 +102,11 @@ class StudyDir:
     def log_path(self, run: Run) -> Path:
         """Return the path of a run's log."""
         return self.path / LOGS / f"{safe_file_name(run.task)}.{safe_file_name(run.method)}.seed-{run.seed}.log"
+
+
+def absolute_storage_path(path: str) -> str:
+    """Return a URL as it is, and a path as an absolute one, because processes differ in their directory."""
+    return path if "://" in path else str(Path(path).absolute())
 
 
 def delete_checkpoints(run_dir: Path, *, keep_model: bool) -> None:

@@ -33,6 +33,7 @@ def create_sweep(
     trials: int | None = None,
     seeds: int = 1,
     storage: str | None = None,
+    storage_path: str | None = None,
 ) -> Study:
     """Create a sweep and enqueue its runs.
 
@@ -44,6 +45,7 @@ def create_sweep(
         trials: the number of trials of tpe and random.
         seeds: the number of seeds for each candidate of a grid.
         storage: the database's URL; by default a file in the directory.
+        storage_path: the path or URL to which runs are copied; by default all machines share the directory.
 
     Raises:
         UserError: options are invalid or contradict each other.
@@ -63,6 +65,7 @@ def create_sweep(
             "sweep",
             plan_runs([base], [*controls, *candidates], range(base.seed, base.seed + seeds)),
             storage=storage,
+            storage_path=storage_path,
             maximize=maximize,
             objective_split="dev",
             controls=[method.name for method in controls],
@@ -81,6 +84,7 @@ def create_sweep(
         "search",
         plan_runs([base], [Method(CONTROL, treatment_off(base))], [base.seed]),
         storage=storage,
+        storage_path=storage_path,
         maximize=maximize,
         objective_split="dev",
         controls=[CONTROL],

@@ -1,11 +1,10 @@
-"""Trials of a study: the runs are stored as trials of an Optuna study, which any number of workers share.
+"""Trials of a study: the runs are stored as trials of an Optuna study.
 
-A trial waits until a worker claims it. If the worker's heartbeats stop, the trial fails and the run gets a new trial.
-A run can therefore have several trials. At most one of them is running. The result is that of the first complete one.
+One command runs a study at a time. It alone starts and ends trials. If a worker dies, its trial fails and the run gets
+a new trial. A run can therefore have several trials. At most one of them is running. The result is that of the first
+complete one.
 """
 
-import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,14 +13,14 @@ from typing import Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning, UpdateFinishedTrialError
-from optuna.storages import RDBStorage, fail_stale_trials
+from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from headwise.errors import UserError
 from headwise.studies.outages import Outages, refuses_damage, waits_for_database
 from headwise.studies.plan import Run
-from headwise.studies.storage import display_url, lock_study
+from headwise.studies.storage import display_url
 
 State = Literal["waiting", "running", "finished", "pruned", "failed"]
 
@@ -65,10 +64,17 @@ class TrialStatus:
 
 @dataclass(frozen=True)
 class ClaimedTrial:
-    """A run that a worker has claimed, and its trial."""
+    """A run that has been started, and its trial.
+
+    Args:
+        run: the run.
+        trial_id: its trial.
+        group: runs of one group need the same memory.
+    """
 
     run: Run
     trial_id: int
+    group: str = ""
 
 
 class Trials:
@@ -82,7 +88,7 @@ class Trials:
         UserError: the database has no such study.
     """
 
-    def __init__(self, storage: RDBStorage, name: str) -> None:
+    def __init__(self, storage: BaseStorage, name: str) -> None:
         self.storage, self.name = storage, name
         self.outages = Outages(display_url(storage))
         try:
@@ -92,7 +98,7 @@ class Trials:
         self.id = self.outages.run(lambda: storage.get_study_id_from_name(name))
 
     @classmethod
-    def create(cls, storage: RDBStorage, name: str, metadata: Mapping[str, Any], *, maximize: bool = True) -> "Trials":
+    def create(cls, storage: BaseStorage, name: str, metadata: Mapping[str, Any], *, maximize: bool = True) -> "Trials":
         """Create a study.
 
         Args:
@@ -132,21 +138,23 @@ class Trials:
         """Whether a higher metric is better."""
         return self.study.direction.name == "MAXIMIZE"
 
-    def lock(self) -> AbstractContextManager[None]:
-        """Return a lock that excludes all other processes of the study."""
-        return lock_study(self.storage, self.id)
-
     @waits_for_database
     @refuses_damage
-    def statuses(self) -> list[TrialStatus]:
-        """Return the status of every run, in the order in which the runs were added."""
+    def by_run(self) -> dict[tuple[str, str, int], list[FrozenTrial]]:
+        """Return the trials of every run, in the order in which the runs were added."""
         trials_of_run: dict[tuple[str, str, int], list[FrozenTrial]] = {}
         for trial in self.study.get_trials(deepcopy=False):
             attributes = trial.user_attrs
             if "config" in attributes:
                 key = attributes["task"], attributes["method"], attributes["seed"]
                 trials_of_run.setdefault(key, []).append(trial)
-        return [run_status(trials) for trials in trials_of_run.values()]
+        for trials in trials_of_run.values():
+            run_status(trials)  # raises an error if an attribute is damaged
+        return trials_of_run
+
+    def statuses(self) -> list[TrialStatus]:
+        """Return the status of every run, in the order in which the runs were added."""
+        return [run_status(trials) for trials in self.by_run().values()]
 
     @waits_for_database
     def enqueue(self, runs: Iterable[Run], *, retry_failed: bool = False) -> None:
@@ -156,64 +164,45 @@ class Trials:
             runs: the runs.
             retry_failed: whether to add failed runs again.
         """
-        with self.lock():
-            statuses = {status.run.key: status for status in self.statuses()}
-            for run in runs:
-                if run.key not in statuses or (retry_failed and statuses[run.key].state == "failed"):
-                    self._add(run)
+        statuses = {status.run.key: status for status in self.statuses()}
+        for run in runs:
+            if run.key not in statuses or (retry_failed and statuses[run.key].state == "failed"):
+                self._add(run)
 
     @waits_for_database
-    def claim(self, worker: str) -> ClaimedTrial | None:
-        """Claim the next run that is waiting or whose worker died.
+    def start(self, status: TrialStatus) -> ClaimedTrial:
+        """Start a waiting run. A run whose last trial has ended gets a new one."""
+        if self.outages.started is not None:  # repeated: the trial may have been added when the database was lost
+            status = run_status(self.by_run()[status.run.key])
+        trial_id = status.trial._trial_id
+        if not status.is_enqueued:
+            trial_id = self._add(status.run, status.trial.params, status.trial.distributions)
+        self.storage.set_trial_state_values(trial_id, TrialState.RUNNING)
+        return ClaimedTrial(status.run, trial_id, self.group(status.run))
 
-        Args:
-            worker: the name of the worker.
+    def sample(self) -> ClaimedTrial:
+        """Sample a new run and start it. Only a search (`studies/search.py`) has such runs."""
+        raise NotImplementedError
 
-        Returns:
-            The run, or None if no run is left to start.
-        """
-        with self.lock():
-            self._fail_stale()
-            statuses = self.statuses()
-            if self.outages.started is not None:  # repeated: a run may have been claimed when the database was lost
-                for status in statuses:
-                    if status.state == "running" and status.trial.user_attrs.get("worker") == worker:
-                        return ClaimedTrial(status.run, status.trial._trial_id)
-            for status in statuses:
-                if status.state == "waiting":
-                    return self._claim_waiting(status, worker)
-            return self.sample(worker)
+    def group(self, run: Run) -> str:
+        """Return the group of a run. Runs of one group need the same memory."""
+        return f"{run.task}, {run.method}"
 
-    def sample(self, worker: str) -> ClaimedTrial | None:
-        """Sample a new run and claim it. Only a search (`studies/search.py`) has such runs."""
-        return None
+    def num_to_sample(self, num_runs: int) -> int:
+        """Return how many runs are still to be sampled, given the number of runs so far."""
+        return 0
 
-    def num_to_start(self, statuses: Sequence[TrialStatus]) -> int:
-        """Return the number of runs that wait for a worker."""
-        return sum(status.state == "waiting" for status in statuses)
-
-    def is_finished(self, statuses: Sequence[TrialStatus]) -> bool:
-        """Return whether all runs have ended."""
-        return self.num_to_start(statuses) == 0 and not any(status.state == "running" for status in statuses)
+    @waits_for_database
+    def read(self, trial_id: int) -> FrozenTrial:
+        """Read a trial."""
+        return self.storage.get_trial(trial_id)
 
     def pruning(self, claimed: ClaimedTrial) -> AbstractContextManager[None]:
         """Return a context in which a search can stop the run early."""
         return nullcontext()
 
-    @waits_for_database
-    def send_heartbeat(self, claimed: ClaimedTrial) -> bool:
-        """Record a heartbeat. Return whether the run still belongs to this worker."""
-        self.storage.record_heartbeat(claimed.trial_id)
-        return self.storage.get_trial(claimed.trial_id).state == TrialState.RUNNING
-
     def finish(self, claimed: ClaimedTrial, value: float) -> None:
-        """Record the metric of a finished run.
-
-        Raises:
-            UserError: the metric is NaN.
-        """
-        if math.isnan(value):
-            raise UserError("the metric is NaN: training diverged")
+        """Record the metric of a finished run."""
         self._end(claimed, TrialState.COMPLETE, [value])
 
     def fail(self, claimed: ClaimedTrial, error: str) -> None:
@@ -228,57 +217,34 @@ class Trials:
         """Record that a run was stopped early."""
         self._end(claimed, TrialState.PRUNED)
 
-    @waits_for_database
-    def release_all(self, worker: str, *, interrupted: bool = False) -> None:
-        """Return the runs of a dead worker to the queue.
-
-        Args:
-            worker: the worker's name.
-            interrupted: whether the worker was stopped on purpose, which does not count as a death.
-        """
-        attributes: dict[str, Any] = {"interrupted": True} if interrupted else {}
-        with self.lock():
-            for status in self.statuses():
-                if status.state == "running" and status.trial.user_attrs.get("worker") == worker:
-                    self._end(ClaimedTrial(status.run, status.trial._trial_id), TrialState.FAIL, **attributes)
+    def record_death(self, claimed: ClaimedTrial) -> None:
+        """Record that the worker of a run died. After `MAX_WORKER_DEATHS` deaths, the run has failed."""
+        self._end(claimed, TrialState.FAIL)
 
     @waits_for_database
-    def release_stale(self) -> None:
-        """Return the runs of workers without heartbeats to the queue."""
-        with self.lock():
-            self._fail_stale()
+    def release_running(self) -> None:
+        """Return running runs to the queue. The caller holds the study's lock, so their command has died."""
+        for status in self.statuses():
+            if status.state == "running":
+                self.release(ClaimedTrial(status.run, status.trial._trial_id))
 
-    def _fail_stale(self) -> None:
-        if self.outages.ended_within(self.storage.grace_period or 0):
-            return  # living workers could not send heartbeats
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            fail_stale_trials(self.study)
+    def set_attribute(self, claimed: ClaimedTrial, name: str, value: Any) -> None:
+        """Store a value with a running trial."""
+        self.outages.run(partial(self.storage.set_trial_user_attr, claimed.trial_id, name, value))
 
     def _add(
         self,
         run: Run,
         params: Mapping[str, Any] | None = None,
         distributions: Mapping[str, BaseDistribution] | None = None,
-    ) -> None:
-        self.study.add_trial(
-            create_trial(
-                state=TrialState.WAITING,
-                user_attrs=run.to_attributes(),
-                params=dict(params or {}),
-                distributions=dict(distributions or {}),
-            )
+    ) -> int:
+        trial = create_trial(
+            state=TrialState.WAITING,
+            user_attrs=run.to_attributes(),
+            params=dict(params or {}),
+            distributions=dict(distributions or {}),
         )
-
-    def _claim_waiting(self, status: TrialStatus, worker: str) -> ClaimedTrial:
-        if not status.is_enqueued:
-            self._add(status.run, status.trial.params, status.trial.distributions)
-            status = next(other for other in self.statuses() if other.run.key == status.run.key)
-        trial_id = status.trial._trial_id
-        self.storage.record_heartbeat(trial_id)  # before RUNNING: a trial without a heartbeat never becomes stale
-        self.storage.set_trial_user_attr(trial_id, "worker", worker)
-        self.storage.set_trial_state_values(trial_id, TrialState.RUNNING)
-        return ClaimedTrial(status.run, trial_id)
+        return self.storage.create_new_trial(self.id, template_trial=trial)
 
     def _end(
         self, claimed: ClaimedTrial, state: TrialState, values: Sequence[float] | None = None, **attributes: Any
@@ -288,7 +254,7 @@ class Trials:
                 self.outages.run(partial(self.storage.set_trial_user_attr, claimed.trial_id, name, value))
             self.outages.run(partial(self.storage.set_trial_state_values, claimed.trial_id, state, values))
         except UpdateFinishedTrialError:
-            pass  # the trial became stale and was marked as failed; another worker takes over
+            pass  # repeated after an outage, which hid that the trial was ended
 
 
 def run_status(trials: Sequence[FrozenTrial]) -> TrialStatus:

@@ -1,21 +1,23 @@
-"""Worker process of a study: trains one run after another until none is left. It imports torch only once."""
+"""Execution of one run, and the worker process that executes one run after another. It imports torch only once."""
 
 import gc
+import json
 import logging
+import math
 import os
 import shutil
 import signal
-import socket
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from optuna.exceptions import OptunaError, TrialPruned
+from optuna.exceptions import TrialPruned
 
 from headwise.errors import UserError
 from headwise.locks import LOCK_FILE, OutputInUseError, lock_output
@@ -23,6 +25,7 @@ from headwise.small_files import read_json
 from headwise.studies.outages import DatabaseLostError
 from headwise.studies.parent import end_with_parent
 from headwise.studies.plan import Run
+from headwise.studies.run_storage import working_dir
 from headwise.studies.study_dir import StudyDir, delete_checkpoints
 from headwise.studies.trials import ClaimedTrial, Trials
 from headwise.training.core.config import RunConfig
@@ -34,69 +37,94 @@ logger = logging.getLogger(__name__)
 #: A function (config, run directory, resume) → content of `metrics.json`.
 TrainFunction = Callable[[RunConfig, Path, bool], dict[str, Any]]
 
-#: Seconds between two attempts to claim a run while other workers have all of them.
-POLL_SECONDS = 1.0
-
-#: Exit status of a worker whose run was taken over by another worker.
-EXIT_TAKEN_OVER = 75
+#: Seconds to wait before a run is returned to the queue because another process still writes to its directory.
+IN_USE_SECONDS = 1.0
 
 
-def work(
-    trials: Trials,
-    study_dir: StudyDir,
-    train: TrainFunction,
-    *,
-    name: str | None = None,
-    poll_seconds: float = POLL_SECONDS,
-) -> None:
-    """Train runs until all have ended, including runs that other workers leave behind.
+@dataclass(frozen=True)
+class Outcome:
+    """How the execution of a run ended.
 
     Args:
-        trials: the runs.
-        study_dir: the study's directory.
-        train: trains one run.
-        name: the worker's name; by default host and process id.
-        poll_seconds: seconds between two attempts to claim a run.
+        trial_id: the run's trial.
+        state: finished, failed, pruned; or died (its worker) or interrupted, after which the run is repeated.
+        value: the metric of a finished run.
+        error: the reason of a failure.
+        place: the name of the node of a cluster that executed the run.
+        peak_mib: the peak memory on the GPU, if it was measured.
+        gpu_mib: the memory of this GPU.
     """
-    worker = name or f"{socket.gethostname()}-{os.getpid()}"
-    kept_seed = trials.metadata.get("keep_models_of_seed")
-    while True:
-        claimed = trials.claim(worker)
-        if claimed is not None:
-            keep_model = kept_seed is None or claimed.run.seed == kept_seed
-            execute(claimed, trials, study_dir, train, keep_model=keep_model)
-        elif trials.is_finished(trials.statuses()):
-            return
-        else:
-            time.sleep(poll_seconds)
+
+    trial_id: int
+    state: Literal["finished", "failed", "pruned", "died", "interrupted"]
+    value: float | None = None
+    error: str = ""
+    place: str = ""
+    peak_mib: float | None = None
+    gpu_mib: float | None = None
 
 
 def execute(
-    claimed: ClaimedTrial, trials: Trials, study_dir: StudyDir, train: TrainFunction, *, keep_model: bool
-) -> None:
-    """Train a run and record how it ended."""
-    run, run_dir = claimed.run, study_dir.run_dir(claimed.run)
-    with sending_heartbeats(trials, claimed), redirect_output(study_dir.log_path(run)):
-        try:
-            with trials.pruning(claimed):
-                metrics = read_finished(run, run_dir) or train(run.config, run_dir, prepare_resume(run, run_dir))
-            delete_checkpoints(run_dir, keep_model=keep_model)
-            trials.finish(claimed, primary_value(metrics, trials.metadata.get("objective_split", "test")))
-        except KeyboardInterrupt:
-            trials.release(claimed)
-            raise
-        except TrialPruned:
-            trials.prune(claimed)
-        except OutputInUseError as error:  # its last worker seemed dead, and ends with its next heartbeat
-            logger.warning("%s", error)
-            trials.release(claimed)
-            time.sleep(trials.storage.get_heartbeat_interval() or 0)
-        except DatabaseLostError:  # a finished run is recorded by the next worker
-            raise
-        except Exception as error:
-            traceback.print_exc()
-            trials.fail(claimed, format_error(error))
-    gc.collect()
+    claimed: ClaimedTrial, study_dir: StudyDir, train: TrainFunction, trials: Trials | None, metadata: dict[str, Any]
+) -> Outcome:
+    """Train a run and return how it ended.
+
+    Args:
+        claimed: the run.
+        study_dir: the study's directory.
+        train: trains a run.
+        trials: the trials of a search, whose runs can be pruned; otherwise None.
+        metadata: the values stored with the study.
+
+    Raises:
+        KeyboardInterrupt: the run was interrupted.
+    """
+    run, end = claimed.run, partial(Outcome, claimed.trial_id)
+    kept_seed = metadata.get("keep_models_of_seed")
+    keep_model = kept_seed is None or run.seed == kept_seed
+    try:
+        with working_dir(study_dir, run) as (run_dir, log_path), redirect_output(log_path):
+            try:
+                metrics = read_finished(run, run_dir)
+                if metrics is None:
+                    resume = prepare_resume(run, run_dir)
+                    with trials.pruning(claimed) if trials is not None else nullcontext():
+                        metrics = train(run.config, run_dir, resume)
+                delete_checkpoints(run_dir, keep_model=keep_model)
+                value = primary_value(metrics, metadata.get("objective_split", "test"))
+                if math.isnan(value):
+                    raise UserError("the metric is NaN: training diverged")
+                peak_mib, gpu_mib = gpu_memory(metrics)
+                return end("finished", value=value, peak_mib=peak_mib, gpu_mib=gpu_mib)
+            except (TrialPruned, DatabaseLostError):
+                raise
+            except OutputInUseError as error:  # its last worker still writes
+                logger.warning("%s", error)
+                time.sleep(IN_USE_SECONDS)
+                return end("interrupted")
+            except Exception as error:
+                traceback.print_exc()
+                return end("failed", error=format_error(error))
+    except TrialPruned:
+        return end("pruned")
+    except DatabaseLostError:
+        raise
+    except Exception as error:  # of the storage path
+        return end("failed", error=format_error(error))
+    finally:
+        gc.collect()
+
+
+def gpu_memory(metrics: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Return the peak memory of a run on a GPU and the memory of this GPU in MiB; None for a run on a CPU."""
+    peak = metrics.get("peak_memory") or {}
+    if "GPU" not in peak.get("of", ""):
+        return None, None
+    import torch
+
+    if not torch.cuda.is_available():
+        return None, None
+    return peak["peak_mib"], torch.cuda.get_device_properties(0).total_memory / 2**20
 
 
 def read_finished(run: Run, run_dir: Path) -> dict[str, Any] | None:
@@ -126,11 +154,18 @@ def prepare_resume(run: Run, run_dir: Path) -> bool:
 
 
 def is_dir_of(run: Run, run_dir: Path) -> bool:
-    """Return whether a directory holds a run of the same configuration."""
+    """Return whether a directory holds a run of the same configuration.
+
+    Its run.yaml also has the values of options that the configuration does not set, which were chosen from the data.
+    """
     try:
-        return load_config(run_dir / CONFIG) == run.config
+        saved = load_config(run_dir / CONFIG)
     except UserError:
         return False
+    if type(saved) is not type(run.config):
+        return False
+    unset: dict[str, Any] = {field.name: None for field in fields(saved) if getattr(run.config, field.name) is None}
+    return replace(saved, **unset) == run.config
 
 
 def primary_value(metrics: dict[str, Any], split: str) -> float:
@@ -144,30 +179,6 @@ def format_error(error: Exception) -> str:
     if isinstance(error, UserError):
         return str(error)
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-
-
-@contextmanager
-def sending_heartbeats(trials: Trials, claimed: ClaimedTrial) -> Iterator[None]:
-    """Send heartbeats in a thread. The process exits at once when another worker has taken over the run."""
-    stop = threading.Event()
-
-    def send() -> None:
-        while not stop.wait(trials.storage.get_heartbeat_interval()):
-            try:
-                if not trials.send_heartbeat(claimed) and not stop.is_set():
-                    logger.error("%s was taken over by another worker", claimed.run)
-                    os._exit(EXIT_TAKEN_OVER)
-            except (DatabaseLostError, OptunaError) as error:
-                logger.error("heartbeat failed: %s", error)  # the run is finished all the same
-
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        with trials.outages.not_waiting():
-            thread.join()
 
 
 @contextmanager
@@ -199,17 +210,34 @@ def train_run(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
             torch.cuda.empty_cache()
 
 
-def main() -> int:
-    """Run `python -m headwise.studies.worker STUDY NAME`; the database's URL may be in the environment."""
-    for stop_signal in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop_signal, signal.default_int_handler)
+def configure_logging() -> None:
+    """Log messages of headwise to stderr, which is the log of the current run."""
     logging.basicConfig(format="%(message)s")
     logging.getLogger("headwise").setLevel(logging.INFO)
+
+
+def main() -> int:
+    """Run `python -m headwise.studies.worker STUDY`; the database's URL may be in the environment."""
+    return serve(train_run)
+
+
+def serve(train: TrainFunction) -> int:
+    """Execute the runs that stdin names, one line each, and answer with a line on stdout. Return the exit status."""
+    for stop_signal in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop_signal, signal.default_int_handler)
+    configure_logging()
     end_with_parent()
-    path, name = sys.argv[1:]
     try:
-        study_dir = StudyDir.read(Path(path))
-        work(study_dir.open_trials(wait=True), study_dir, train_run, name=name)
+        with os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1) as replies:
+            os.dup2(2, 1)  # the output of libraries does not go to the replies
+            study_dir = StudyDir.read(Path(sys.argv[1]))
+            trials = study_dir.open_trials(wait=True) if study_dir.kind == "search" else None
+            print("ready", file=replies)
+            for line in sys.stdin:
+                request = json.loads(line)
+                claimed = ClaimedTrial(Run.from_attributes(request["run"]), request["trial_id"])
+                outcome = execute(claimed, study_dir, train, trials, request["metadata"])
+                print(json.dumps(asdict(outcome)), file=replies)
     except KeyboardInterrupt:
         return 130
     except UserError as error:

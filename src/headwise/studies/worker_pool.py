@@ -1,29 +1,29 @@
 """Start the workers of a study on one machine, replace those that die, and stop them at the end."""
 
+import json
 import os
+import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from headwise.errors import UserError
-from headwise.studies.outages import DatabaseLostError
 from headwise.studies.parent import PARENT_VARIABLE
-from headwise.studies.progress import Progress, read_tail
+from headwise.studies.progress import read_tail
+from headwise.studies.scheduler import run_study
 from headwise.studies.study_dir import LOGS, STORAGE_VARIABLE, StudyDir
-from headwise.studies.trials import Trials, TrialStatus
+from headwise.studies.trials import ClaimedTrial, Trials
+from headwise.studies.worker import Outcome
 
 #: The command that starts a worker; the study's directory and the worker's name are appended.
 WORKER_COMMAND = (sys.executable, "-m", "headwise.studies.worker")
-
-#: Seconds between two polls of the study's state.
-POLL_SECONDS = 0.5
 
 #: The number of workers, in addition to one per job, that may die in a row without having started a run.
 MAX_EXTRA_FAILED_STARTS = 2
@@ -34,30 +34,39 @@ STOP_TIMEOUT = 30.0
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of this machine that a study may use.
+    """Resources that a study may use.
 
     Args:
-        jobs: the number of worker processes. Each trains one run at a time.
-        gpus: the GPUs, which are assigned to workers in turn; several workers can share one.
+        jobs: the number of runs at the same time. By default one on this machine, and as many as fit on a cluster.
+        gpus: the GPUs of this machine, which are assigned to workers in turn; several workers can share one.
+        cluster: the address of a Ray cluster that trains the runs, see `headwise.cluster`; None for this machine.
 
     Raises:
-        UserError: `jobs` is less than 1.
+        UserError: `jobs` is less than 1, or GPUs are given for a cluster.
     """
 
-    jobs: int = 1
+    jobs: int | None = None
     gpus: tuple[str, ...] = ()
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
-        if self.jobs < 1:
+        if self.jobs is not None and self.jobs < 1:
             raise UserError(f"--jobs must be at least 1, got {self.jobs}")
+        if self.cluster is not None and self.gpus:
+            raise UserError("--gpus is for this machine; with --cluster, Ray assigns GPUs to runs")
+
+    @property
+    def num_jobs(self) -> int:
+        """The number of worker processes on this machine."""
+        return self.jobs or 1
 
     def environment(self, slot: int) -> dict[str, str]:
         """Return the environment of the worker in a slot: its GPU and its share of the CPU cores."""
         variables = dict(os.environ)
         if self.gpus:
             variables["CUDA_VISIBLE_DEVICES"] = self.gpus[slot % len(self.gpus)]
-        variables.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // self.jobs)))
-        variables.setdefault("TOKENIZERS_PARALLELISM", "false" if self.jobs > 1 else "true")
+        variables.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // self.num_jobs)))
+        variables.setdefault("TOKENIZERS_PARALLELISM", "false" if self.num_jobs > 1 else "true")
         return variables
 
 
@@ -68,28 +77,29 @@ def num_cores() -> int:
 
 @dataclass
 class Worker:
-    """A worker process and its slot in the pool."""
+    """A worker process: its slot in the pool, and the run that it executes."""
 
-    name: str
     slot: int
     process: subprocess.Popen[bytes]
     log_path: Path
+    is_ready: bool = False
+    claimed: ClaimedTrial | None = None
 
 
 @dataclass
 class WorkerPool:
-    """The workers of a study on this machine. They are stopped at the end of the `with` block.
+    """The workers of a study on this machine, an `Engine`. They are stopped at the end of the `with` block.
 
     Args:
         study_dir: the study's directory.
-        trials: the study's trials.
+        metadata: the values stored with the study.
         resources: the number of workers, and their GPUs.
         url: the database's URL.
         command: the command that starts a worker; by default `WORKER_COMMAND`.
     """
 
     study_dir: StudyDir
-    trials: Trials
+    metadata: dict[str, Any]
     resources: Resources
     url: str
     command: Sequence[str] | None = None
@@ -105,51 +115,62 @@ class WorkerPool:
     ) -> None:
         self.stop()
 
+    def has_room(self, group: str, num_to_start: int) -> bool:
+        """Return whether a worker is ready for a run. Start workers in free slots as long as runs are waiting."""
+        num_idle = sum(worker.claimed is None for worker in self.workers)
+        free_slots = sorted(set(range(self.resources.num_jobs)) - {worker.slot for worker in self.workers})
+        for slot in free_slots[: max(0, num_to_start - num_idle)]:
+            self.start(slot)
+        return any(worker.is_ready and worker.claimed is None for worker in self.workers)
+
+    def submit(self, claimed: ClaimedTrial) -> None:
+        """Send a run to a worker that is ready."""
+        worker = next(worker for worker in self.workers if worker.is_ready and worker.claimed is None)
+        request = {"trial_id": claimed.trial_id, "run": claimed.run.to_attributes(), "metadata": self.metadata}
+        worker.claimed = claimed
+        assert worker.process.stdin is not None
+        with suppress(BrokenPipeError):  # `wait` notices its death
+            worker.process.stdin.write(json.dumps(request).encode() + b"\n")
+            worker.process.stdin.flush()
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        """Return the runs that have ended, also by the death of their worker.
+
+        Raises:
+            UserError: too many workers in a row died before they were ready.
+        """
+        outcomes = []
+        for worker in self._readable(seconds):
+            assert worker.process.stdout is not None
+            reply = worker.process.stdout.readline()
+            if reply == b"ready\n":
+                worker.is_ready, self.num_failed_starts = True, 0
+            elif reply.endswith(b"\n"):
+                worker.claimed = None
+                outcomes.append(Outcome(**json.loads(reply)))
+            else:
+                outcomes += self._remove_dead(worker)
+        return outcomes
+
+    def places(self) -> Mapping[int, str]:
+        """Return nothing: all runs are on this machine."""
+        return {}
+
     def start(self, slot: int) -> None:
         """Start a worker."""
         self.num_started += 1
-        name = f"{socket.gethostname()}-{os.getpid()}-{self.num_started}"
         log_path = self.study_dir.path / LOGS / f"worker-{self.num_started}.log"
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("wb") as log:
             process = subprocess.Popen(
-                [*(self.command or WORKER_COMMAND), str(self.study_dir.path), name],
+                [*(self.command or WORKER_COMMAND), str(self.study_dir.path)],
                 env=self.resources.environment(slot) | {STORAGE_VARIABLE: self.url, PARENT_VARIABLE: str(os.getpid())},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches this process only, which then stops the workers
             )
-        self.workers.append(Worker(name, slot, process, log_path))
-
-    def replace_dead(self, statuses: Sequence[TrialStatus]) -> None:
-        """Remove dead workers, and start a worker in each free slot as long as runs are waiting.
-
-        Args:
-            statuses: the status of every run.
-
-        Raises:
-            UserError: too many workers in a row died before they started a run.
-        """
-        for worker in [worker for worker in self.workers if worker.process.poll() is not None]:
-            self.workers.remove(worker)
-            if worker.process.returncode == 0:
-                continue
-            self.trials.release_all(worker.name)
-            has_started_run = any(
-                status.trial.user_attrs.get("worker") == worker.name for status in self.trials.statuses()
-            )
-            self.num_failed_starts = 0 if has_started_run else self.num_failed_starts + 1
-            if self.num_failed_starts > self.resources.jobs + MAX_EXTRA_FAILED_STARTS:
-                reason = read_tail(worker.log_path, 1) or "no output"
-                raise UserError(
-                    f"{self.num_failed_starts} workers in a row died before they started a run, the last with exit "
-                    f"status {worker.process.returncode}: {reason} ({worker.log_path}); finished runs are kept, "
-                    "--resume continues the study"
-                )
-        free_slots = sorted(set(range(self.resources.jobs)) - {worker.slot for worker in self.workers})
-        for slot in free_slots[: self.trials.num_to_start(statuses)]:
-            self.start(slot)
+        self.workers.append(Worker(slot, process, log_path))
 
     def stop(self) -> None:
         """Interrupt all workers, wait for them, and kill those that do not stop."""
@@ -163,36 +184,55 @@ class WorkerPool:
             except subprocess.TimeoutExpired:
                 worker.process.kill()
                 worker.process.wait()
-        with self.trials.outages.not_waiting(), suppress(DatabaseLostError):  # else the runs become stale
-            for worker in self.workers:
-                if worker.process.returncode != 0:
-                    self.trials.release_all(worker.name, interrupted=True)
+            self._close(worker)
         self.workers.clear()
+
+    def _readable(self, seconds: float) -> list[Worker]:
+        """Return the workers that have replied or ended."""
+        if not self.workers:
+            return []
+        with selectors.DefaultSelector() as selector:
+            for worker in self.workers:
+                assert worker.process.stdout is not None
+                selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+            return [key.data for key, _ in selector.select(seconds)]
+
+    def _remove_dead(self, worker: Worker) -> list[Outcome]:
+        worker.process.wait()
+        self.workers.remove(worker)
+        self._close(worker)
+        if worker.claimed is not None:
+            return [Outcome(worker.claimed.trial_id, "died")]
+        self.num_failed_starts += not worker.is_ready
+        if self.num_failed_starts > self.resources.num_jobs + MAX_EXTRA_FAILED_STARTS:
+            reason = read_tail(worker.log_path, 1) or "no output"
+            raise UserError(
+                f"{self.num_failed_starts} workers in a row died before they started a run, the last with exit "
+                f"status {worker.process.returncode}: {reason} ({worker.log_path}); finished runs are kept, "
+                "--resume continues the study"
+            )
+        return []
+
+    @staticmethod
+    def _close(worker: Worker) -> None:
+        for pipe in (worker.process.stdin, worker.process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):
+                pipe.close()
 
 
 def run_workers(
     study_dir: StudyDir, trials: Trials, resources: Resources, url: str, command: Sequence[str] | None = None
 ) -> None:
-    """Run a study until all runs have ended, and show its progress. The arguments are those of `WorkerPool`.
+    """Run a study on this machine until all runs have ended. The arguments are those of `WorkerPool`.
 
     Raises:
         KeyboardInterrupt: the study was stopped; it can be resumed.
         UserError: workers cannot start.
     """
-    with (
-        interrupt_on(signal.SIGINT, signal.SIGTERM),
-        WorkerPool(study_dir, trials, resources, url, command) as pool,
-        Progress(study_dir) as progress,
-    ):
-        while True:
-            statuses = trials.statuses()
-            progress.update(statuses, num_to_start=trials.num_to_start(statuses))
-            if trials.is_finished(statuses):
-                return
-            pool.replace_dead(statuses)
-            if not pool.workers:  # the last runs belong to workers that may be dead, of this or another command
-                trials.release_stale()
-            time.sleep(POLL_SECONDS)
+    with interrupt_on(signal.SIGINT, signal.SIGTERM):
+        pool = WorkerPool(study_dir, trials.metadata, resources, url, command)
+        run_study(study_dir, trials, pool)
 
 
 @contextmanager

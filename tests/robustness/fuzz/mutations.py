@@ -6,6 +6,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -168,7 +169,7 @@ def random_value(random: Random, raw: list[str] | None = None) -> Any:
         return _RAW_MARK.format(len(raw) - 1)
     if draw < 0.3:
         return random.choice(TEXTS)
-    return random.choice(HOSTILE_VALUES if draw < 0.5 else VALUES)
+    return deepcopy(random.choice(HOSTILE_VALUES if draw < 0.5 else VALUES))  # later mutations change it in place
 
 
 def mutate_tree(random: Random, tree: Any, raw: list[str] | None = None) -> Any:

@@ -15,8 +15,11 @@ from tests.robustness.fuzz.mutations import TEXTS, mutate_bytes, mutate_json, mu
 
 def prepare_study(directory: Path) -> None:
     """Write a comparison of two methods with two finished runs each. One is trained; the others copy it."""
+    from optuna.storages import RDBStorage
+
     from headwise.studies.methods import Method
     from headwise.studies.plan import plan_runs
+    from headwise.studies.scheduler import Scheduler
     from headwise.studies.study import Study
     from headwise.studies.worker import primary_value
     from headwise.training import TextConfig, train
@@ -31,11 +34,13 @@ def prepare_study(directory: Path) -> None:
     metrics = train(config, trained).metrics
     shutil.rmtree(trained / "checkpoints")
     (trained / "model.safetensors").unlink()
-    while (claimed := study.trials.claim("worker")) is not None:
+    scheduler = Scheduler(study.trials)
+    while (claimed := scheduler.claim()) is not None:
         run_dir = study.study_dir.run_dir(claimed.run)
         shutil.copytree(trained, run_dir, dirs_exist_ok=True)
         (run_dir / "run.yaml").write_text(claimed.run.config.to_yaml(), encoding="utf-8")
         study.trials.finish(claimed, primary_value(metrics, "test"))
+    assert isinstance(study.trials.storage, RDBStorage)
     study.trials.storage.engine.dispose()
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from tests.robustness.commit import find_commit
 from tests.robustness.launcher import Launcher
 from tests.robustness.torture import cases
+from tests.robustness.torture.cluster import survive_kills
 from tests.robustness.torture.jobs import build_jobs, read_run, read_study
 
 #: Kills of each kind of job in the full form: 500 in all.
@@ -33,12 +34,14 @@ KILLS = {
     "evaluate": 30,
     "inspect": 30,
 }
-#: Other cases in the full form. `workers` is the number of workers of one study.
-OTHERS = {"at-once": 100, "database": 20, "memory": 40, "clock": 40, "workers": 30}
+#: Other cases in the full form. `workers` is the number of workers of one study, `cluster` the number of its runs.
+OTHERS = {"at-once": 100, "database": 20, "memory": 40, "clock": 40, "workers": 30, "cluster": 200}
 KINDS = (*KILLS, *OTHERS)
-STUDIES = ("compare", "sweep", "database", "workers")
+STUDIES = ("compare", "sweep", "database", "workers", "cluster")
 #: Kinds of which one case is done at a time: there is one server, and 30 workers are enough.
-ONE_AT_A_TIME = ("database", "workers")
+ONE_AT_A_TIME = ("database", "workers", "cluster")
+#: Kinds of one case, and what its number counts.
+ONE_CASE = {"workers": "workers", "cluster": "runs"}
 
 
 @dataclass
@@ -191,14 +194,14 @@ class Torture:
             text = "".join(traceback.format_exception(error)) if not isinstance(error, AssertionError) else str(error)
             (out.parent / "failure.txt").write_text(f"seed {seed}\n{text}\n{launcher.said()}")
             with self.mutex:
-                num_failed = count.planned if kind == "workers" else 1
+                num_failed = count.planned if kind in ONE_CASE else 1
                 self.add_to_record(kind, number, done=num_failed, failed=num_failed)
             self.print(f"{kind}: FAILED, see {out.parent}: {text.strip()[-300:]}")
             return
         cases.remove(out)
         with self.mutex:
             self.add_to_record(kind, number, done=num_done, failed=0)
-        if number % 10 == 0 or kind in ("database", "workers"):
+        if number % 10 == 0 or kind in ONE_AT_A_TIME:
             self.print(", ".join(f"{kind} {x.done}/{x.planned}" for kind, x in self.counts.items() if not x.skipped))
 
     def dispatch(self, kind: str, launcher: Launcher, stack: ExitStack, out: Path, seed: int, left: int) -> int:
@@ -224,6 +227,10 @@ class Torture:
             assert launcher.run(*cases.many_runs_command(self.data, num_workers, 2), "--out", few) == 0, launcher.said()
             cases.many_workers(launcher, self.data, out, num_workers, read_study(few))
             return num_workers
+        elif kind == "cluster":
+            num_runs = self.counts[kind].planned
+            self.counts[kind].how = survive_kills(self.data.reviews, self.server(stack), out, num_runs, seed)
+            return num_runs
         return 1
 
     def reference(self, kind: str, launcher: Launcher) -> cases.Reference:
@@ -265,7 +272,7 @@ class Torture:
         """Print a table. Return the exit code: 1 if a case failed."""
         print(f"\n{'kind':<16}{'done':>6}{'held':>6}  remarks")
         for kind, count in self.counts.items():
-            unit = "kills" if kind in KILLS else "workers" if kind == "workers" else "cases"
+            unit = "kills" if kind in KILLS else ONE_CASE.get(kind, "cases")
             remarks = f"skipped: {count.skipped}" if count.skipped else f"{unit}{count.how and f', {count.how}'}"
             print(f"{kind:<16}{count.done:>6}{count.done - count.failed:>6}  {remarks}")
         num_kills = sum(count.done for kind, count in self.counts.items() if kind in KILLS)
@@ -280,11 +287,16 @@ def why_skipped(kind: str) -> str:
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         return f"{missing[0]} is not installed"
-    if kind == "database":
+    reason = ""
+    if kind in ("database", "cluster"):
         from tests.studies.postgresql import why_no_server
 
-        return why_no_server()
-    return ""
+        reason = why_no_server()
+    if kind == "cluster":
+        from tests.studies.ray_cluster import why_no_cluster
+
+        reason = reason or why_no_cluster()
+    return reason
 
 
 def compile_clock(directory: Path) -> str:

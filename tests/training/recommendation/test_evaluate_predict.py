@@ -95,6 +95,29 @@ def test_tsv_ranks_a_log_without_labels(run: Path, log: Path, tmp_path: Path) ->
         evaluate(run, unlabelled)
 
 
+def test_parts_change_neither_metrics_nor_ranks(run: Path, log: Path, tmp_path: Path) -> None:
+    whole, parts = evaluate(run), evaluate(run, out=tmp_path / "metrics.json", part_rows=7)
+    for key in ("metrics", "standard_error", "counts"):
+        assert parts[key] == pytest.approx(whole[key])
+    assert parts["baselines"].keys() == whole["baselines"].keys()
+    for name, metrics in whole["baselines"].items():
+        assert parts["baselines"][name] == pytest.approx(metrics)
+    for name in ("ranked.tsv", "ranked.tsv.gz", "prediction.zip"):
+        outs = tmp_path / f"whole-{name}", tmp_path / f"parts-{name}"
+        predict(run, log, outs[0])
+        predict(run, log, outs[1], part_rows=7)
+        whole_bytes, part_bytes = map(read_output, outs)
+        assert whole_bytes == part_bytes
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".gz", ".gz", ".tsv", ".tsv", ".zip", ".zip"]
+
+
+def read_output(path: Path) -> bytes:
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            return archive.read("prediction.txt")
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
 def test_title_encoder_can_be_inspected(run: Path, headwise: Headwise, tmp_path: Path) -> None:
     code, _, err = headwise("inspect", run, "--text", "team plan", "--out", tmp_path / "page.html")
     assert (code, err) == (0, "")

@@ -58,6 +58,7 @@ def create_reproduction(
     *,
     seeds: int | None,
     storage: str | None = None,
+    storage_path: str | None = None,
     keep_models: bool = False,
 ) -> Study:
     """Create the study of a table or figure and enqueue its runs.
@@ -68,6 +69,7 @@ def create_reproduction(
         out_dir: the study's directory.
         seeds: the number of seeds; by default the study's.
         storage: the database's URL; by default a file in the directory.
+        storage_path: the path or URL to which runs are copied; by default all machines share the directory.
         keep_models: keep all trained models; otherwise only those of the first seed.
 
     Raises:
@@ -82,6 +84,7 @@ def create_reproduction(
         name,
         runs,
         storage=storage,
+        storage_path=storage_path,
         keep_models=keep_models,
         maximize=higher_is_better([run.config for run in runs]),
         baseline=spec.baseline if spec.baseline in methods else controls[0],

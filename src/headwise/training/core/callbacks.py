@@ -21,7 +21,7 @@ HIDDEN_METRICS = {"runtime", "samples_per_second", "steps_per_second"}
 @contextmanager
 def extra_callbacks(*callbacks: TrainerCallback) -> Iterator[None]:
     """Add callbacks to all runs in this context, such as those of a study."""
-    token = _EXTRA_CALLBACKS.set(callbacks)
+    token = _EXTRA_CALLBACKS.set((*_EXTRA_CALLBACKS.get(), *callbacks))
     try:
         yield
     finally:

@@ -23,7 +23,15 @@ from headwise.tasks.translation.aligned import language_of, strip_newline
 from headwise.training.core.distributed import main_process_only
 from headwise.training.core.table_writer import open_output, open_text
 from headwise.training.jobs import PART_ROWS, JobDir, JobOptions, PartTask, Progress, Result, open_job
-from headwise.training.jobs.files import TableTask, TextPart, output_paths, plan_tables, predict_parts, prediction_plan
+from headwise.training.jobs.files import (
+    OutputPart,
+    TableTask,
+    TextPart,
+    output_paths,
+    plan_tables,
+    predict_parts,
+    prediction_plan,
+)
 from headwise.training.translation.inference import TranslationModel
 
 #: Maximum number of lines in memory.
@@ -77,8 +85,9 @@ def predict(
     settings = {"clip": clip, "safe_csv": is_safe_csv()}
     with open_job(out, prediction_plan(run, outputs, options, settings), options) as job_dir:
         assert job_dir is not None
+        plan: Callable[[], Sequence[OutputPart]]
         if is_table == {False}:
-            plan: Callable[[], list[Any]] = partial(plan_text, outputs, job_dir, options.part_rows or PART_ROWS)
+            plan = partial(plan_text, outputs, job_dir, options.part_rows or PART_ROWS)
             task: PartTask = TranslatedLines(run, clip)
         else:
             column = str(config.source)

@@ -1,0 +1,159 @@
+"""The queue of a study: which run is next, and what happened to the others. An engine executes the runs.
+
+Engines are processes on this machine (`worker_pool.py`) and tasks of a Ray cluster (`ray_tasks.py`).
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Protocol
+
+from headwise.studies.outages import DatabaseLostError
+from headwise.studies.progress import Progress
+from headwise.studies.run_storage import fetch_results
+from headwise.studies.study_dir import StudyDir
+from headwise.studies.trials import ClaimedTrial, Trials, TrialStatus, run_status
+from headwise.studies.worker import Outcome
+
+#: Seconds between two updates of the progress.
+POLL_SECONDS = 0.5
+
+
+class Engine(AbstractContextManager["Engine"], Protocol):
+    """Executes runs. The runs in progress are stopped at the end of the `with` block."""
+
+    def has_room(self, group: str, num_to_start: int) -> bool:
+        """Return whether a run can be submitted now.
+
+        Args:
+            group: the group of the next run. Runs of one group need the same memory.
+            num_to_start: how many runs have not started.
+        """
+        ...
+
+    def submit(self, claimed: ClaimedTrial) -> None:
+        """Execute a run."""
+        ...
+
+    def wait(self, seconds: float) -> Sequence[Outcome]:
+        """Return the runs that have ended. Wait for the first one, up to this time."""
+        ...
+
+    def places(self) -> Mapping[int, str]:
+        """Return where the trials in progress run."""
+        ...
+
+
+class Scheduler:
+    """The runs of a study and their states, in memory. Every change is written to the database.
+
+    The command that creates a scheduler holds the lock of the study, so that nobody else changes its trials.
+
+    Args:
+        trials: the study's trials.
+    """
+
+    def __init__(self, trials: Trials) -> None:
+        self.trials = trials
+        trials.release_running()  # of a command that died
+        self.trials_of_run = trials.by_run()
+        self.status_of_run = {key: run_status(of_run) for key, of_run in self.trials_of_run.items()}
+        self.waiting = deque(status for status in self.status_of_run.values() if status.state == "waiting")
+        self.running: dict[int, ClaimedTrial] = {}
+
+    @property
+    def statuses(self) -> list[TrialStatus]:
+        """The status of every run."""
+        return list(self.status_of_run.values())
+
+    @property
+    def num_to_start(self) -> int:
+        """The number of runs that have not started, including those that are not sampled yet."""
+        return len(self.waiting) + self.trials.num_to_sample(len(self.status_of_run))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all runs have ended."""
+        return not self.num_to_start and not self.running
+
+    @property
+    def next_group(self) -> str:
+        """The group of the next run."""
+        run = self.waiting[0].run if self.waiting else next(iter(self.status_of_run.values())).run
+        return self.trials.group(run)
+
+    def claim(self) -> ClaimedTrial | None:
+        """Start the next run. Return None if all have started."""
+        if self.waiting:
+            claimed = self.trials.start(self.waiting[0])
+            self.waiting.popleft()
+        elif self.num_to_start:
+            claimed = self.trials.sample()
+        else:
+            return None
+        self.running[claimed.trial_id] = claimed
+        self._reload(claimed)
+        return claimed
+
+    def end(self, outcome: Outcome) -> None:
+        """Record how a run ended. A run whose worker died, or that was interrupted, is started again."""
+        claimed = self.running[outcome.trial_id]
+        if outcome.place:
+            self.trials.set_attribute(claimed, "place", outcome.place)
+        if outcome.state == "finished" and outcome.value is not None:
+            self.trials.finish(claimed, outcome.value)
+        elif outcome.state == "failed":
+            self.trials.fail(claimed, outcome.error)
+        elif outcome.state == "pruned":
+            self.trials.prune(claimed)
+        elif outcome.state == "died":
+            self.trials.record_death(claimed)
+        else:
+            self.trials.release(claimed)
+        del self.running[outcome.trial_id]
+        status = self._reload(claimed)
+        if status.state == "waiting":
+            self.waiting.append(status)
+
+    def release_running(self) -> None:
+        """Return the runs in progress to the queue, unless the database cannot be reached."""
+        with self.trials.outages.not_waiting(), suppress(DatabaseLostError):  # else --resume does it
+            for claimed in self.running.values():
+                self.trials.release(claimed)
+
+    def _reload(self, claimed: ClaimedTrial) -> TrialStatus:
+        trial = self.trials.read(claimed.trial_id)
+        others = [x for x in self.trials_of_run.get(claimed.run.key, []) if x._trial_id != claimed.trial_id]
+        self.trials_of_run[claimed.run.key] = [*others, trial]
+        status = run_status(self.trials_of_run[claimed.run.key])
+        self.status_of_run[claimed.run.key] = status
+        return status
+
+
+def run_study(study_dir: StudyDir, trials: Trials, engine: Engine) -> None:
+    """Execute all runs of a study, and show its progress.
+
+    Args:
+        study_dir: the study's directory.
+        trials: the study's trials.
+        engine: executes the runs.
+
+    Raises:
+        KeyboardInterrupt: the study was stopped; it can be resumed.
+    """
+    scheduler = Scheduler(trials)
+    try:
+        with engine, Progress(study_dir) as progress:
+            while True:
+                progress.update(scheduler.statuses, num_to_start=scheduler.num_to_start, places=engine.places())
+                if scheduler.is_finished:
+                    return
+                while scheduler.num_to_start and engine.has_room(scheduler.next_group, scheduler.num_to_start):
+                    claimed = scheduler.claim()
+                    assert claimed is not None
+                    engine.submit(claimed)
+                for outcome in engine.wait(POLL_SECONDS):
+                    fetch_results(study_dir, scheduler.running[outcome.trial_id].run)
+                    scheduler.end(outcome)
+    finally:
+        scheduler.release_running()
