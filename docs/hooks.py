@@ -14,6 +14,7 @@ EXTRA_FILES = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "benchmarks/results/**/*",
+    "examples/slurm/*.sh",
     "notebooks/*.ipynb",
     "src/headwise/studies/papers/figures.yaml",
 ]
