@@ -15,7 +15,7 @@ from tests.training.conftest import rows, write
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "slurm"
 
-pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(why_unavailable()), reason=why_unavailable())]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_unavailable()), reason=why_unavailable())]
 
 
 def test_scripts_train_resume_and_predict(launcher: Launcher, tmp_path: Path) -> None:
