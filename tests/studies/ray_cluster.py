@@ -16,6 +16,9 @@ import headwise
 #: The smallest object store that Ray starts. Studies put nothing into it.
 OBJECT_STORE_BYTES = 80 * 2**20
 
+#: Seconds after which a node that has not started is started again.
+START_SECONDS = 120
+
 
 def why_no_cluster() -> str:
     """Return why no cluster can be started, or an empty text."""
@@ -31,25 +34,42 @@ class LocalCluster:
     """
 
     def __init__(self, cpus: int = 1, gpus: int = 0) -> None:
-        from ray.cluster_utils import Cluster
-
         self.directory = tempfile.mkdtemp(prefix="hw-ray-")  # short: the paths of sockets are limited
         self.options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "object_store_memory": OBJECT_STORE_BYTES}
         self.nodes: dict[str, Any] = {}
-        self.cluster = Cluster()
-        self.add_node(include_dashboard=False, temp_dir=self.directory)
+        self.start_head()
 
     @property
     def address(self) -> str:
         return str(self.cluster.address)
 
+    def start_head(self) -> None:
+        """Start the first node, again if it ends itself."""
+        from ray.cluster_utils import Cluster
+
+        while not self.nodes:
+            self.cluster = Cluster()
+            if not self.try_to_add_node(include_dashboard=False, temp_dir=self.directory):
+                self.cluster.shutdown()
+
     def add_node(self, **options: Any) -> None:
-        """Start a node."""
+        """Start a node, again if it ends itself."""
+        while not self.try_to_add_node(**options):
+            pass
+
+    def try_to_add_node(self, **options: Any) -> bool:
+        """Start a node. Return False if it does not start: on a busy machine, a node may end itself at its start."""
         is_main_thread = threading.current_thread() is threading.main_thread()  # only it can handle signals
         self.cluster._shutdown_at_exit = is_main_thread
-        with waiting_for_nodes():
-            node = self.cluster.add_node(wait=False, **(self.options | options))
+        try:
+            with waiting_for_nodes():
+                node = self.cluster.add_node(wait=False, **(self.options | options))
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+            return False
         self.nodes[node.node_id] = node
+        return True
 
     def is_killable(self, node_id: str) -> bool:
         """Return whether a node runs and is not the first one."""
@@ -92,16 +112,19 @@ def kill(process: int) -> None:
 
 @contextmanager
 def waiting_for_nodes() -> Iterator[None]:
-    """Wait without a limit until a node has started. Ray waits for 30 seconds only."""
+    """Wait up to `START_SECONDS` for a node. Ray waits for 30 seconds only."""
     from ray._private import services
 
     get_node = services.get_node
 
     def get_started_node(*args: Any) -> Any:
+        end = time.monotonic() + START_SECONDS
         while True:
             try:
                 return get_node(*args)
             except RuntimeError:  # it has not started yet
+                if time.monotonic() > end:
+                    raise
                 time.sleep(0.1)
 
     services.get_node = get_started_node
