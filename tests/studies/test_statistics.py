@@ -191,3 +191,26 @@ def test_critical_differences_equal_the_tables(methods: int, q: float) -> None:
     assert statistics.average_ranks(names, values).critical_difference == pytest.approx(
         q * np.sqrt(methods * (methods + 1) / 42), abs=2e-3
     )
+
+
+@given(differences, st.floats(0.01, 20))
+def test_equivalence_test_is_the_larger_of_two_one_sided_tests(values: list[float], margin: float) -> None:
+    if np.std(values) < 1e-9:
+        assert np.isnan(statistics.equivalence_test(values, margin))
+        return
+    above = stats.ttest_1samp(values, -margin, alternative="greater").pvalue
+    below = stats.ttest_1samp(values, margin, alternative="less").pvalue
+    assert statistics.equivalence_test(values, margin) == pytest.approx(max(above, below), rel=1e-9, abs=1e-12)
+
+
+def test_equivalence_is_claimed_in_at_most_5_percent_of_studies_with_a_difference_at_the_margin() -> None:
+    studies = np.random.default_rng(0).normal(1.0, 0.5, (NUM_STUDIES, 10))
+    assert is_close(float((statistics.equivalence_test(studies, 1.0) < statistics.ALPHA).mean()), statistics.ALPHA)
+
+
+@pytest.mark.parametrize("seeds", [6, 10, 40])
+def test_detectable_difference_has_the_power(seeds: int) -> None:
+    difference = statistics.min_detectable_difference(2.0, seeds, num_comparisons=1)
+    assert difference is not None
+    assert statistics.t_test_power(difference / 2.0, seeds) == pytest.approx(statistics.POWER, abs=1e-6)
+    assert statistics.min_detectable_difference(2.0, 4) is None

@@ -6,15 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headwise.studies.analysis import analyze
+from headwise.studies.analysis import Metric, analyze
 from headwise.studies.plan import Result
 from headwise.studies.summary import list_warnings, summarize
+from headwise.studies.verdicts import judge_comparison
 from tests.studies.simulated import classification_run, regression_runs, simulate_runs
 
 
 def test_significant_and_insignificant_differences(tmp_path: Path) -> None:
     results = simulate_runs(tmp_path, {"none": 0.80, "plain": 0.80, "distance-aware": 0.86}, seeds=10)
-    analysis = analyze(results, "none")
+    analysis = analyze(results, "none", margin=0.1)
     plain, distance_aware = summarize(analysis)
     assert plain.startswith("plain is not significantly different from none: ")
     assert plain.endswith(" seeds would be needed to detect a difference of this size.")
@@ -137,6 +138,33 @@ def test_learning_of_ratings_is_a_lower_error(tmp_path: Path) -> None:
     results = with_baseline(regression_runs(tmp_path, {"none": 1.0, "plain": 0.5}, seeds=3), 1.0)
     first, *_ = summarize(analyze(results, "none"))
     assert first == "none learned nothing: not better than always answering the mean (rmse 1.0000)."
+
+
+def test_methods_below_a_linear_model_are_not_compared(tmp_path: Path) -> None:
+    results = with_baseline(simulate_runs(tmp_path, {"none": 0.70, "plain": 0.80, "rpr": 0.86}, seeds=6), 0.5)
+    for result in results:
+        result.metrics["baselines"]["test"]["TF-IDF + logistic regression"] = {"accuracy": 0.75}
+    first, plain, _ = summarize(analyze(results, "none"))
+    assert first == "none did not learn enough: below TF-IDF + logistic regression (accuracy 75.00)."
+    assert plain.startswith("plain and none: not testable here, because none did not learn. The difference is +")
+    task = analyze(results, "plain").tasks[0]
+    verdicts = {comparison.method: judge_comparison(comparison, task) for comparison in task.comparisons}
+    assert verdicts == {"none": "not testable", "rpr": "better"}
+
+
+def test_no_difference_needs_an_equivalence_test(tmp_path: Path) -> None:
+    results = simulate_runs(tmp_path, {"none": 0.80, "plain": 0.80}, seeds=10)
+    (undecided,) = summarize(analyze(results, "none", margin=0.01))
+    assert undecided.startswith("plain is not significantly different from none: ")
+    assert "A difference of more than 0.01 points is not excluded." in undecided
+    (equivalent,) = summarize(analyze(results, "none", margin=10.0))
+    assert equivalent.startswith("plain and none do not differ by more than 10.00 points: ")
+    assert "equivalence test p < 0.001" in equivalent
+
+
+def test_default_margins() -> None:
+    margins = [Metric(name, True, "test").default_margin(0.5) for name in ("accuracy", "bleu", "rmse")]
+    assert margins == [1.0, 0.5, 0.01]
 
 
 def test_nothing_is_said_if_all_methods_learned(tmp_path: Path) -> None:

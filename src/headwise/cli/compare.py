@@ -50,6 +50,13 @@ def add_own_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--baseline", metavar="METHOD", help="method to compare the others with (default: the control)")
     parser.add_argument(
+        "--margin",
+        type=float,
+        metavar="POINTS",
+        help="largest difference that counts as none in the equivalence test (default: 1 point, 0.5 BLEU, 2%% of an "
+        "error)",
+    )
+    parser.add_argument(
         "--keep-models", action="store_true", help="keep the models of all seeds, not only of the first"
     )
     add_study_options(parser)
@@ -72,6 +79,7 @@ def run(arguments: Namespace) -> int:
             storage=arguments.storage,
             storage_path=arguments.storage_path,
             keep_models=arguments.keep_models,
+            margin=arguments.margin,
         )
     with resume_hint("compare", out):
         return 0 if compare.run_comparison(study, machine) else 1

@@ -48,6 +48,16 @@ class Metric:
         """The number of decimals in tables."""
         return 4 if self.name in ("rmse", "mae") else 2
 
+    def default_margin(self, baseline_mean: float) -> float:
+        """Return the largest difference that counts as none: 0.5 BLEU, 2% of an error, or one point.
+
+        Args:
+            baseline_mean: the metric of the baseline.
+        """
+        if self.name in ("rmse", "mae"):
+            return 0.02 * abs(baseline_mean)
+        return 0.5 if self.name in UNITS else 1.0
+
     @classmethod
     def from_metrics(cls, metrics: Mapping[str, Any]) -> "Metric":
         """Return the primary metric of a run on its first test split, or on dev if there is no other split.
@@ -107,6 +117,8 @@ class Comparison:
         seed_estimate: the mean difference with the interval and p-value of the paired t-test.
         p_holm: the p-value of the t-test with Holm's correction over the methods of the task.
         p_permutation: the p-value of the permutation test over seeds, not corrected.
+        p_equivalence: the p-value of the equivalence test over seeds: the difference lies within the margin.
+        margin: the largest difference that counts as none.
         example_estimate: the mean difference with the bootstrap interval over test examples; None without predictions.
         combined_estimate: the mean difference with the interval over seeds and examples; None without predictions.
         seeds_needed: the number of seeds to detect a difference of this size after correction; None if it is above
@@ -121,6 +133,8 @@ class Comparison:
     seed_estimate: Estimate
     p_holm: float
     p_permutation: float
+    p_equivalence: float
+    margin: float
     example_estimate: Estimate | None
     combined_estimate: Estimate | None
     seeds_needed: int | None
@@ -129,6 +143,10 @@ class Comparison:
     @property
     def is_significant(self) -> bool:
         return self.p_holm < statistics.ALPHA
+
+    @property
+    def is_equivalent(self) -> bool:
+        return self.p_equivalence < statistics.ALPHA
 
     @property
     def improvement(self) -> float:
@@ -181,13 +199,19 @@ class Analysis:
     ranks: Ranks | None
 
 
-def analyze(results: Sequence[Result], baseline: str, controls: Mapping[str, str] | None = None) -> Analysis:
+def analyze(
+    results: Sequence[Result],
+    baseline: str,
+    controls: Mapping[str, str] | None = None,
+    margin: float | None = None,
+) -> Analysis:
     """Compare methods with a baseline on one task or several.
 
     Args:
         results: finished runs; runs of a method and of the baseline with the same seed are paired.
         baseline: a method that was run on every task.
         controls: the control of each method that is compared with its control instead of the baseline.
+        margin: the largest difference that counts as none, in the unit of the metric; see `Metric.default_margin`.
 
     Raises:
         UserError: there are no runs, or a task has no run of the baseline.
@@ -200,11 +224,15 @@ def analyze(results: Sequence[Result], baseline: str, controls: Mapping[str, str
     for task, task_results in results_by_task.items():
         if all(result.method != baseline for result in task_results):
             raise UserError(f"{task}: nothing to compare with: no run of the baseline {baseline!r} has finished")
-    tasks = tuple(compare_methods(task_results, baseline, controls or {}) for task_results in results_by_task.values())
+    tasks = tuple(
+        compare_methods(task_results, baseline, controls or {}, margin) for task_results in results_by_task.values()
+    )
     return Analysis(baseline, tasks, rank_methods(tasks))
 
 
-def compare_methods(results: Sequence[Result], baseline: str, controls: Mapping[str, str]) -> TaskComparison:
+def compare_methods(
+    results: Sequence[Result], baseline: str, controls: Mapping[str, str], margin: float | None = None
+) -> TaskComparison:
     """Compare the methods of one task with their controls, or with the baseline if they have none.
 
     Controls themselves, and methods that share no seed with their baseline, are not compared.
@@ -213,6 +241,7 @@ def compare_methods(results: Sequence[Result], baseline: str, controls: Mapping[
         results: the runs of the task.
         baseline: the baseline's name.
         controls: the control of each method that has one.
+        margin: the largest difference that counts as none; None for the metric's default.
     """
     metric = Metric.from_metrics(results[0].metrics)
     names = list(dict.fromkeys([baseline, *(result.method for result in results)]))
@@ -229,6 +258,8 @@ def compare_methods(results: Sequence[Result], baseline: str, controls: Mapping[
     for name, seed_estimate, p_holm in zip(paired, seed_estimates, corrected, strict=True):
         differences = differences_of[name]
         values = list(differences.values())
+        other = methods[baseline_of[name]]
+        own_margin = metric.default_margin(other.mean) if margin is None else margin
         example_estimate = combined_estimate = None
         if samples is not None:
             seed_samples = [samples[name, seed] - samples[baseline_of[name], seed] for seed in differences]
@@ -245,6 +276,8 @@ def compare_methods(results: Sequence[Result], baseline: str, controls: Mapping[
                 seed_estimate=seed_estimate,
                 p_holm=float(p_holm),
                 p_permutation=float(statistics.permutation_test(values)),
+                p_equivalence=float(statistics.equivalence_test(values, own_margin)),
+                margin=own_margin,
                 example_estimate=example_estimate,
                 combined_estimate=combined_estimate,
                 seeds_needed=statistics.seeds_needed(values, num_comparisons=len(paired)),

@@ -32,6 +32,7 @@ def create_comparison(
     storage: str | None = None,
     storage_path: str | None = None,
     keep_models: bool = False,
+    margin: float | None = None,
 ) -> Study:
     """Create a comparison and enqueue its runs.
 
@@ -44,6 +45,7 @@ def create_comparison(
         storage: the database's URL; by default a file in the directory.
         storage_path: the path or URL to which runs are copied; by default all machines share the directory.
         keep_models: keep all trained models; otherwise only those of the first seed.
+        margin: the largest difference that counts as none, in the unit of the metric; by default one point.
 
     Raises:
         UserError: a method is unknown, appears twice or does not fit a task; or the directory is not empty.
@@ -73,6 +75,7 @@ def create_comparison(
         maximize=higher_is_better(base_configs),
         baseline=baseline or controls.get(requested[0], requested[0]),
         controls={} if baseline else controls,
+        margin=margin,
     )
 
 
@@ -127,7 +130,7 @@ def analyze_comparison(study: Study) -> "Analysis":
     metadata = study.metadata
     if not isinstance(metadata.get("baseline"), str) or not isinstance(metadata.get("controls"), dict):
         raise UserError(f"{study.study_dir.path}: the database has no baseline and controls; it is damaged")
-    return analyze(study.results(), metadata["baseline"], metadata["controls"])
+    return analyze(study.results(), metadata["baseline"], metadata["controls"], metadata.get("margin"))
 
 
 def log_unfinished(unfinished: Sequence[TrialStatus], command: str, out_dir: Path) -> None:

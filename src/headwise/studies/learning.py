@@ -1,40 +1,55 @@
-"""Whether methods learned: whether they are clearly better than a baseline that gives every row the same answer."""
+"""Whether methods learned: whether they are at least as good as a linear model and better than a constant answer."""
 
 from dataclasses import dataclass
 from statistics import fmean
 
 from headwise.studies.analysis import MethodRuns, TaskComparison
-from headwise.training.core.verdict import CLEAR, CONSTANT_ANSWERS
+from headwise.training.core.verdict import CLEAR, CONSTANT_ANSWERS, ORACLE
 
 
 @dataclass(frozen=True)
 class Learning:
-    """A method and a baseline that gives every row the same answer, as means over seeds.
+    """A method and the baseline that it must reach, as means over seeds.
 
     Args:
-        baseline: the baseline's name, a key of `CONSTANT_ANSWERS`.
+        baseline: the baseline's name, such as `most frequent label` or `TF-IDF + logistic regression`.
         baseline_value: the baseline's metric.
-        has_learned: whether the method is better than the baseline.
+        has_learned: whether the method is clearly better than a constant answer, or not below another baseline.
     """
 
     baseline: str
     baseline_value: float
     has_learned: bool
 
+    @property
+    def description(self) -> str:
+        """The baseline as a phrase."""
+        return CONSTANT_ANSWERS.get(self.baseline, self.baseline)
+
 
 def get_learning(method: MethodRuns, task: TaskComparison) -> Learning | None:
-    """Compare a method with the baseline of constant answers; None if its runs have no such baseline."""
+    """Compare a method with its baselines; return the first that it does not reach, or the best one.
+
+    Returns:
+        None if the runs have no baselines.
+    """
     metric = task.metric
     runs = list(method.results.values())
     baselines = [run.metrics.get("baselines", {}).get(metric.split, {}) for run in runs]
-    name = next((name for name in CONSTANT_ANSWERS if runs and all(name in values for values in baselines)), None)
-    if name is None:
-        return None
-    value = fmean(metric.scale * values[name][metric.name] for values in baselines)
+    names = [name for name in (baselines[0] if baselines else {}) if all(name in values for values in baselines)]
     errors = [run.metrics.get("standard_error", {}).get(metric.split, 0.0) for run in runs]
     sign = 1 if metric.higher_is_better else -1
-    margin = CLEAR * metric.scale * fmean(errors)
-    return Learning(name, value, sign * (method.mean - value) > margin)
+    learning = []
+    for name in names:
+        scores = [values[name] for values in baselines]
+        if name == ORACLE or any(metric.name not in values for values in scores):
+            continue
+        value = fmean(metric.scale * values[metric.name] for values in scores)
+        gain = sign * (method.mean - value)
+        is_reached = gain > CLEAR * metric.scale * fmean(errors) if name in CONSTANT_ANSWERS else gain >= 0
+        learning.append(Learning(name, value, is_reached))
+    learning.sort(key=lambda x: (x.has_learned, x.baseline not in CONSTANT_ANSWERS, -sign * x.baseline_value))
+    return learning[0] if learning else None
 
 
 def list_unlearned(task: TaskComparison) -> dict[str, Learning]:

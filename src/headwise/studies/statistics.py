@@ -77,6 +77,27 @@ def mean_and_standard_error(x: Any) -> tuple[Any, Any]:
     return mean, np.where(error > 1e-12 * scale, error, np.nan)
 
 
+def equivalence_test(differences: ArrayLike, margin: float) -> Any:
+    """Return the p-value of two one-sided paired t-tests (TOST, Schuirmann 1987) along the last axis.
+
+    A small p-value means that the difference lies between −margin and +margin. It is NaN where `t_test` is.
+
+    Args:
+        differences: the differences.
+        margin: the largest difference that counts as none.
+
+    Example:
+        >>> round(float(equivalence_test([0.2, -0.1, 0.1, -0.2], 0.5)), 4)
+        0.006
+        >>> round(float(equivalence_test([0.2, 0.5, 0.1, 0.4], 0.5)), 4)
+        0.0569
+    """
+    x = np.asarray(differences, dtype=np.float64)
+    mean, error = mean_and_standard_error(x)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return stats.t.sf((margin - np.abs(mean)) / error, x.shape[-1] - 1)
+
+
 def permutation_test(differences: ArrayLike, *, seed: int = 0) -> Any:
     """Return the two-sided p-value of the paired permutation (sign-flip) test along the last axis.
 
@@ -171,6 +192,32 @@ def seeds_needed(
     level, lowest = alpha / num_comparisons, min_seeds(num_comparisons)
     seeds = bisect_left(range(MAX_SEEDS + 1), True, lo=lowest, key=lambda n: t_test_power(effect, n, level) >= power)
     return seeds if seeds <= MAX_SEEDS else None
+
+
+def min_detectable_difference(
+    std: float, seeds: int, *, num_comparisons: int = 1, power: float = POWER, alpha: float = ALPHA
+) -> float | None:
+    """Return the smallest difference that a paired t-test detects with this power.
+
+    Args:
+        std: the standard deviation of the differences over seeds.
+        seeds: the number of seeds.
+        num_comparisons: the number of comparisons for which p-values are corrected.
+        power: the probability of detection.
+        alpha: the significance level.
+
+    Returns:
+        The difference, or None for fewer seeds than a permutation test needs to be significant.
+
+    Example:
+        >>> round(min_detectable_difference(1.0, 10), 2), min_detectable_difference(1.0, 5)
+        (1.0, None)
+    """
+    if seeds < min_seeds(num_comparisons):
+        return None
+    level = alpha / num_comparisons
+    effect = optimize.brentq(lambda effect: t_test_power(effect, seeds, level) - power, 0.0, 100.0)
+    return float(std * effect)
 
 
 def t_test_power(effect: float, seeds: int, alpha: float = ALPHA) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from headwise.studies.analysis import Analysis, Comparison, Metric, TaskComparison
 from headwise.studies.learning import list_unlearned
 from headwise.studies.statistics import ALPHA, Estimate, Ranks, min_permutation_p, min_seeds
+from headwise.studies.verdicts import Verdict, judge_comparison
 from headwise.training.core.verdict import CONSTANT_ANSWERS
 
 
@@ -20,33 +21,46 @@ def summarize(analysis: Analysis) -> list[str]:
 
 def summarize_task(task: TaskComparison) -> list[str]:
     """Return the methods that did not learn, if there are any, and the result of each comparison on a task."""
-    return [*summarize_learning(task), *map(summarize_comparison, task.comparisons)]
+    return [*summarize_learning(task), *(summarize_comparison(comparison, task) for comparison in task.comparisons)]
 
 
 def summarize_learning(task: TaskComparison) -> list[str]:
-    """Return a sentence if no method, or not every method, is better than a baseline that does not read the text."""
+    """Return a sentence for each baseline that no method, or not every method, reaches."""
     unlearned = list_unlearned(task)
     if not unlearned:
         return []
-    learning = next(iter(unlearned.values()))
-    value = format_number(learning.baseline_value, task.metric)
-    baseline = f"{CONSTANT_ANSWERS[learning.baseline]} ({task.metric.name} {value})"
-    if len(unlearned) == len(task.methods):
-        return [
-            f"Nobody learned: no method is better than {baseline}. Differences between the methods say nothing about "
-            "them. Try more epochs, another learning rate or more rows."
-        ]
-    return [f"{', '.join(unlearned)} learned nothing: not better than {baseline}."]
+    lines = []
+    for name in dict.fromkeys(learning.baseline for learning in unlearned.values()):
+        below = {method: learning for method, learning in unlearned.items() if learning.baseline == name}
+        learning = next(iter(below.values()))
+        baseline = f"{learning.description} ({task.metric.name} {format_number(learning.baseline_value, task.metric)})"
+        if len(below) == len(task.methods):
+            lines.append(
+                f"Nobody learned: no method is better than {baseline}. Differences between the methods say nothing "
+                "about them. Try more epochs, another learning rate or more rows."
+            )
+        elif name in CONSTANT_ANSWERS:
+            lines.append(f"{', '.join(below)} learned nothing: not better than {baseline}.")
+        else:
+            lines.append(f"{', '.join(below)} did not learn enough: below {baseline}.")
+    return lines
 
 
-def summarize_comparison(comparison: Comparison) -> str:
+def summarize_comparison(comparison: Comparison, task: TaskComparison) -> str:
     """Return the result of a comparison: its direction, size, interval and p-value."""
+    verdict = judge_comparison(comparison, task)
     num_seeds, estimate, metric = len(comparison.differences), comparison.seed_estimate, comparison.metric
     signed_value = f"{format_number(estimate.value, metric, plus=True)} {metric.unit}"
     if num_seeds < 2:
         return (
             f"{comparison.method}: {signed_value} compared with {comparison.baseline}, with one seed. "
             "One seed allows no statistical statement."
+        )
+    if verdict == Verdict.NOT_TESTABLE:
+        unlearned = [name for name in (comparison.method, comparison.baseline) if name in list_unlearned(task)]
+        return (
+            f"{comparison.method} and {comparison.baseline}: not testable here, because {' and '.join(unlearned)} did "
+            f"not learn. The difference is {signed_value} ({format_interval(estimate, metric)}, {num_seeds} seeds)."
         )
     p = format_p_equation(comparison.p_holm) + (" after Holm correction" if comparison.num_comparisons > 1 else "")
     if comparison.is_significant:
@@ -58,10 +72,18 @@ def summarize_comparison(comparison: Comparison) -> str:
             f"{comparison.method} is {direction} than {comparison.baseline} by {size} "
             f"({interval}, {p}, {num_seeds} seeds).{summarize_doubts(comparison, negate=is_negative)}"
         )
+    margin = f"{format_number(comparison.margin, metric)} {metric.unit}"
+    if verdict == Verdict.NO_DIFFERENCE:
+        return (
+            f"{comparison.method} and {comparison.baseline} do not differ by more than {margin}: {signed_value} "
+            f"({format_interval(estimate, metric)}, equivalence test {format_p_equation(comparison.p_equivalence)}, "
+            f"{num_seeds} seeds)."
+        )
     p += f", {format_p(estimate.p)} before" if estimate.p < ALPHA else ""
     return (
         f"{comparison.method} is not significantly different from {comparison.baseline}: {signed_value} "
-        f"({format_interval(estimate, metric)}, {p}, {num_seeds} seeds). {summarize_seeds_needed(comparison)}"
+        f"({format_interval(estimate, metric)}, {p}, {num_seeds} seeds). A difference of more than {margin} is not "
+        f"excluded. {summarize_seeds_needed(comparison)}"
     )
 
 

@@ -12,10 +12,13 @@ from headwise.csv_cells import quote_record
 from headwise.studies.analysis import Analysis, Comparison, MethodRuns, Metric, TaskComparison
 from headwise.studies.statistics import Estimate, Ranks
 from headwise.studies.summary import format_number, format_p
+from headwise.studies.verdicts import judge_comparison
 
 NOTE = (
     "Mean ± standard deviation over seeds. Differences are paired by seed. * marks p < 0.05 in the paired t-test after "
-    "Holm correction over the methods. The p-value of the permutation test over seeds is not corrected. All intervals "
+    'Holm correction over the methods. The verdict is "no difference" if an equivalence test (two one-sided t-tests, '
+    'p < 0.05) shows that the difference lies within the margin, and "not testable" if a method or its baseline did '
+    "not learn. The p-value of the permutation test over seeds is not corrected. All intervals "
     "are 95% confidence intervals: of the difference over seeds (paired t-test), over test examples (paired bootstrap) "
     "and over both (the square root of the sum of the squared half-widths)."
 )
@@ -42,6 +45,7 @@ def build_task_table(task: TaskComparison) -> TextTable:
         "method",
         metric_label(task.metric),
         "difference",
+        "verdict",
         "p (Holm)",
         "p (permutation)",
         "CI over examples",
@@ -52,7 +56,7 @@ def build_task_table(task: TaskComparison) -> TextTable:
         (
             method.name,
             format_mean(method, task.metric),
-            *comparison_cells(task.comparison_of(method.name)),
+            *comparison_cells(task.comparison_of(method.name), task),
             str(len(method.values)),
         )
         for method in task.methods
@@ -77,15 +81,16 @@ def format_mean(method: MethodRuns, metric: Metric) -> str:
     return f"{format_number(method.mean, metric)}{std}"
 
 
-def comparison_cells(comparison: Comparison | None) -> tuple[str, ...]:
+def comparison_cells(comparison: Comparison | None, task: TaskComparison) -> tuple[str, ...]:
     """Return the cells from the difference to the interval over both."""
     if comparison is None:
-        return ("",) * 5
+        return ("",) * 6
     estimate, metric = comparison.seed_estimate, comparison.metric
     star = "*" if comparison.is_significant else ""
     difference = format_number(estimate.value, metric, plus=True)
     return (
         f"{difference}{star} {interval_cell(estimate, metric)}".rstrip(),
+        str(judge_comparison(comparison, task)),
         format_p(comparison.p_holm),
         format_p(comparison.p_permutation),
         interval_cell(comparison.example_estimate, metric),
@@ -235,6 +240,9 @@ def build_record(task: TaskComparison, method: MethodRuns) -> dict[str, object]:
         **estimate_record("", None if comparison is None else comparison.seed_estimate),
         "p_holm": None if comparison is None else comparison.p_holm,
         "p_permutation": None if comparison is None else comparison.p_permutation,
+        "p_equivalence": None if comparison is None else comparison.p_equivalence,
+        "margin": None if comparison is None else comparison.margin,
+        "verdict": None if comparison is None else str(judge_comparison(comparison, task)),
         **estimate_record("examples_", None if comparison is None else comparison.example_estimate),
         **estimate_record("both_", None if comparison is None else comparison.combined_estimate),
         "seeds_needed": None if comparison is None else comparison.seeds_needed,
