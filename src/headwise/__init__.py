@@ -39,6 +39,7 @@ if _typing.TYPE_CHECKING:
         save_adapter,
         scheme_parameters,
     )
+    from headwise.integrations.fusion import FusionReport, fuse_attention, fusion_report, unfuse_attention
     from headwise.integrations.retrofit import remove_scheme, retrofit
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "Disentangled",
     "DistanceAware",
     "EncoderLayer",
+    "FusionReport",
     "Guide",
     "Guided",
     "GuidedLoss",
@@ -68,6 +70,8 @@ __all__ = [
     "attention",
     "explain",
     "from_pretrained",
+    "fuse_attention",
+    "fusion_report",
     "guides",
     "guiding",
     "load_adapter",
@@ -76,12 +80,14 @@ __all__ = [
     "retrofit",
     "save_adapter",
     "scheme_parameters",
+    "unfuse_attention",
 ]
 
 _SUBPACKAGES = ("attention", "guides", "models")
 
 #: The modules of names that are not in `headwise.attention`.
 _MODULES = {
+    "FusionReport": "headwise.integrations.fusion",
     "Guide": "headwise.guides",
     "Guided": "headwise.guidance",
     "GuidedLoss": "headwise.guidance",
@@ -89,12 +95,15 @@ _MODULES = {
     "UnsupportedAttentionError": "headwise.integrations",
     "__version__": "headwise._version",
     "from_pretrained": "headwise.integrations",
+    "fuse_attention": "headwise.integrations.fusion",
+    "fusion_report": "headwise.integrations.fusion",
     "guiding": "headwise.guidance",
     "load_adapter": "headwise.integrations",
     "remove_scheme": "headwise.integrations",
     "retrofit": "headwise.integrations",
     "save_adapter": "headwise.integrations",
     "scheme_parameters": "headwise.integrations",
+    "unfuse_attention": "headwise.integrations.fusion",
 }
 
 
