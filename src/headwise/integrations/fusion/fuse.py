@@ -9,9 +9,11 @@ from transformers import PreTrainedModel
 
 from headwise._compat import get_attn_implementation, set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
+from headwise.attention.checks import disable_autocast
 from headwise.integrations.fusion.family import Family, families
 from headwise.integrations.fusion.report import fusion_report
 from headwise.integrations.model_utils import (
+    ExampleOutput,
     UnsupportedAttentionError,
     check_same_outputs,
     pretrained_modules,
@@ -114,7 +116,7 @@ def _fuse(model: PreTrainedModel, new: list[Family], example: Mapping[str, Any] 
     if check and example is None:
         build = next((family.build_example for family in new if family.build_example is not None), text_example)
         batch = build(base)
-    before = run_example(base, batch) if check else None
+    before = _run_exactly(base, batch) if check else None
     for family in new:
         if family.uses_mask_interface:
             _use_headwise_masks(model, family)
@@ -123,10 +125,16 @@ def _fuse(model: PreTrainedModel, new: list[Family], example: Mapping[str, Any] 
     if before is None:
         return
     try:
-        check_same_outputs(model, before, run_example(base, batch))
+        check_same_outputs(model, before, _run_exactly(base, batch))
     except BaseException:
         unfuse_attention(model)
         raise
+
+
+def _run_exactly(model: Any, batch: Mapping[str, Any] | None) -> ExampleOutput:
+    """Run a model on an example in its own precision, without autocast."""
+    with disable_autocast(model.device.type):
+        return run_example(model, batch)
 
 
 def _modules(model: nn.Module, classes: Mapping[type[nn.Module], Any]) -> list[nn.Module]:
