@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-HEADS, HEAD_DIM = 3, 12  # 3 · 12 is a square: DeBERTa computes square roots in float32
+HEADS, HEAD_DIM = 3, 12
 DIM = HEADS * HEAD_DIM
 VOCAB_SIZE = 40
 

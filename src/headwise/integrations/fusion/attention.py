@@ -3,11 +3,13 @@
 Axes: B batch, H heads, N queries, M keys, D head width.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headwise._compat import mark_constant
 from headwise.attention import Scheme
 from headwise.attention.types import SchemeTerms
 from headwise.integrations.hf_attention import are_weights_collected, get_attachments, prepare_call, run_call
@@ -105,3 +107,10 @@ def all_differences(n: int, m: int, device: torch.device) -> Tensor:
 def dropout_probability(layer: nn.Module, dropout: float | nn.Dropout) -> float:
     """Return the dropout probability of a layer in its present mode, 0 in evaluation."""
     return (dropout.p if isinstance(dropout, nn.Dropout) else float(dropout)) if layer.training else 0.0
+
+
+@mark_constant
+@cache
+def float32_square_root(value: int) -> float:
+    """Return a square root in float32, as some models compute their scale, so that fused scores are the same."""
+    return float(torch.tensor(float(value), dtype=torch.float32).sqrt())

@@ -4,7 +4,6 @@ The model's encoder builds an N × N map of relative positions and one of pairs 
 neither. Padding tokens, whose queries the model lets attend to all keys alike, attend to the real ones.
 """
 
-import math
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +14,7 @@ from headwise.integrations.fusion.attention import (
     PositionTerms,
     all_differences,
     dropout_probability,
+    float32_square_root,
     fused_attention,
     split_heads,
 )
@@ -49,7 +49,7 @@ class FusedDisentangledSelfAttention(DisentangledSelfAttention):  # type: ignore
             v,
             attention_mask.bool(),
             scheme=self.position_terms(rel_embeddings, q.shape[2], k.shape[2]) if has_positions else None,
-            scale=1.0 / math.sqrt(num_terms * head_dim),
+            scale=1.0 / float32_square_root(num_terms * head_dim),
             dropout=dropout_probability(self, self.dropout),
             output_attentions=output_attentions,
         )

@@ -73,9 +73,7 @@ class FusionReport:
         if self.device.type == "cuda":
             lines.append("attention runs in fused GPU kernels; measure your lengths with headwise fuse MODEL --bench")
         else:
-            lines.append(
-                "on a CPU, memory is the gain; attention takes about as long as before. Time is gained on GPUs"
-            )
+            lines.append("on a CPU, only memory is gained; attention takes about as long as before")
         return "\n".join(lines)
 
 
