@@ -15,6 +15,7 @@ from torch import Tensor, nn
 HEADS, HEAD_DIM = 3, 12
 DIM = HEADS * HEAD_DIM
 VOCAB_SIZE = 40
+FEATURES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,16 @@ def text_pair_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, di
     return mask, source | {f"decoder_{name}": x for name, x in target.items()}
 
 
+def feature_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return two spectrograms and their mask, for models with one position per frame."""
+    real = torch.ones(2, length, dtype=torch.bool)
+    features = torch.randn(2, length, FEATURES, dtype=torch.float64)
+    if padding:
+        real[0, length - length // 3 :] = False
+        return real, {"input_features": features, "attention_mask": real.long()}
+    return real, {"input_features": features}
+
+
 T5_CONFIG = {
     "vocab_size": VOCAB_SIZE,
     "d_model": DIM,
@@ -87,6 +98,25 @@ DEBERTA_CONFIG = BERT_CONFIG | {
     "max_relative_positions": 10,
     "pos_att_type": ["c2p", "p2c"],
     "pooler_dropout": 0.0,
+}
+WAV2VEC2_BERT_CONFIG = {
+    "hidden_size": DIM,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "feature_projection_input_dim": FEATURES,
+    "output_hidden_size": DIM,
+    "max_source_positions": 20,
+    "conv_depthwise_kernel_size": 3,
+    "left_max_position_embeddings": 5,
+    "right_max_position_embeddings": 2,
+    "hidden_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "feat_proj_dropout": 0.0,
+    "conformer_conv_dropout": 0.0,
+    "layerdrop": 0.0,
+    "apply_spec_augment": False,
 }
 
 CASES = {
@@ -131,6 +161,20 @@ CASES = {
         config=DEBERTA_CONFIG | {"position_buckets": 6, "conv_kernel_size": 3, "pos_att_type": ["p2c"]},
         positions=("rel_embeddings", "pos_query_proj"),
         batch=text_batch,
+    ),
+    "wav2vec2-bert": Case(
+        family="Wav2Vec2-BERT",
+        model="Wav2Vec2BertModel",
+        config=WAV2VEC2_BERT_CONFIG,
+        positions=("distance_embedding",),
+        batch=feature_batch,
+    ),
+    "wav2vec2-bert-relative": Case(
+        family="Wav2Vec2-BERT",
+        model="Wav2Vec2BertModel",
+        config=WAV2VEC2_BERT_CONFIG | {"position_embeddings_type": "relative"},
+        positions=("linear_pos", "pos_bias_u", "pos_bias_v"),
+        batch=feature_batch,
     ),
 }
 

@@ -19,6 +19,7 @@ from torch import nn
 FAMILY_MODULES = {
     "T5": "t5",
     "DeBERTa-v2": "deberta_v2",
+    "Wav2Vec2-BERT": "wav2vec2_bert",
 }
 
 
