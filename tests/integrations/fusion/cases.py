@@ -62,6 +62,32 @@ def text_pair_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, di
     return mask, source | {f"decoder_{name}": x for name, x in target.items()}
 
 
+def segments_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return texts with segments, as XLNet's tokenizer numbers them: two texts and the separator."""
+    mask, batch = left_padded_text_batch(config, length, padding)
+    return mask, batch | {
+        "token_type_ids": torch.arange(length).mul(3).div(length, rounding_mode="floor").expand(2, -1)
+    }
+
+
+def memory_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return texts with the states of a previous segment, and the targets of XLNet's second stream."""
+    mask, batch = text_batch(config, length, padding)
+    memories = [torch.randn(5, 2, config.d_model, dtype=torch.float64) for _ in range(config.n_layer)]
+    order = torch.randperm(length)
+    hidden = (order[None, :] > order[:, None]).to(torch.float64).expand(2, -1, -1)
+    targets = torch.eye(length, dtype=torch.float64).expand(2, -1, -1)
+    return mask, batch | {"mems": memories, "perm_mask": hidden, "target_mapping": targets}
+
+
+def page_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return texts with the boxes of their tokens on a page, without images."""
+    mask, batch = text_batch(config, length, padding)
+    left_top = torch.randint(0, 500, (2, length, 2))
+    boxes = torch.cat([left_top, left_top + torch.randint(1, 400, (2, length, 2))], dim=-1)
+    return mask, batch | {"bbox": boxes}
+
+
 def feature_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
     """Return two spectrograms and their mask, for models with one position per frame."""
     real = torch.ones(2, length, dtype=torch.bool)
@@ -99,6 +125,14 @@ DEBERTA_CONFIG = BERT_CONFIG | {
     "pos_att_type": ["c2p", "p2c"],
     "pooler_dropout": 0.0,
 }
+XLNET_CONFIG = {
+    "vocab_size": VOCAB_SIZE,
+    "d_model": DIM,
+    "n_layer": 2,
+    "n_head": HEADS,
+    "d_inner": 16,
+    "dropout": 0.0,
+}
 WAV2VEC2_BERT_CONFIG = {
     "hidden_size": DIM,
     "intermediate_size": 16,
@@ -133,6 +167,56 @@ CASES = {
         config=T5_CONFIG | {"feed_forward_proj": "gated-gelu"},
         positions=("relative_attention_bias",),
         batch=left_padded_text_batch,
+    ),
+    "mt5": Case(
+        family="mT5",
+        model="MT5Model",
+        config=T5_CONFIG,
+        positions=("relative_attention_bias",),
+        batch=text_pair_batch,
+    ),
+    "umt5": Case(
+        family="UMT5",
+        model="UMT5Model",
+        config=T5_CONFIG,
+        positions=("relative_attention_bias",),
+        batch=text_pair_batch,
+    ),
+    "mpnet": Case(
+        family="MPNet",
+        model="MPNetModel",
+        config=BERT_CONFIG,
+        positions=("relative_attention_bias",),
+        batch=text_batch,
+    ),
+    "layoutlmv3": Case(  # the model computes biases without gradients
+        family="LayoutLMv3",
+        model="LayoutLMv3Model",
+        config=BERT_CONFIG
+        | {"coordinate_size": 6, "shape_size": 6, "visual_embed": False, "rel_pos_bins": 8, "rel_2d_pos_bins": 8},
+        positions=(),
+        batch=page_batch,
+    ),
+    "deberta": Case(
+        family="DeBERTa",
+        model="DebertaModel",
+        config=DEBERTA_CONFIG,
+        positions=("rel_embeddings", "pos_proj.weight", "pos_q_proj"),
+        batch=text_batch,
+    ),
+    "xlnet": Case(
+        family="XLNet",
+        model="XLNetModel",
+        config=XLNET_CONFIG,
+        positions=("rel_attn.r", "r_r_bias", "seg_embed"),
+        batch=segments_batch,
+    ),
+    "xlnet-memory": Case(
+        family="XLNet",
+        model="XLNetModel",
+        config=XLNET_CONFIG,
+        positions=("rel_attn.r", "r_r_bias"),
+        batch=memory_batch,
     ),
     "deberta-v2": Case(
         family="DeBERTa-v2",

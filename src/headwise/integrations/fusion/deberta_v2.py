@@ -72,18 +72,22 @@ class FusedDisentangledSelfAttention(DisentangledSelfAttention):  # type: ignore
         return PositionTerms(**by_head, table_start=1 - n, is_full_table=True)
 
 
-class FusedDebertaV2Encoder(DebertaV2Encoder):  # type: ignore[misc]
-    """The encoder of DeBERTa-v2 without N × N maps."""
+class EncoderWithoutMaps:
+    """Methods of DeBERTa's encoders that build no N × N maps."""
 
-    def get_attention_mask(self, attention_mask: Tensor) -> Any:
+    def get_attention_mask(self, attention_mask: Tensor) -> Tensor:
         if attention_mask.dim() <= 2:
             return attention_mask[:, None, None, :]
-        return super().get_attention_mask(attention_mask)
+        return attention_mask[:, None] if attention_mask.dim() == 3 else attention_mask
 
     def get_rel_pos(
         self, hidden_states: Tensor, query_states: Tensor | None = None, relative_pos: Tensor | None = None
     ) -> Tensor | None:
         return relative_pos
+
+
+class FusedDebertaV2Encoder(EncoderWithoutMaps, DebertaV2Encoder):  # type: ignore[misc]
+    """The encoder of DeBERTa-v2 without N × N maps."""
 
 
 FAMILY = Family(

@@ -18,7 +18,13 @@ from torch import nn
 #: The modules of the families, by name. A family whose classes the installed transformers does not have is left out.
 FAMILY_MODULES = {
     "T5": "t5",
+    "mT5": "mt5",
+    "UMT5": "umt5",
+    "MPNet": "mpnet",
+    "LayoutLMv3": "layoutlmv3",
+    "DeBERTa": "deberta",
     "DeBERTa-v2": "deberta_v2",
+    "XLNet": "xlnet",
     "Wav2Vec2-BERT": "wav2vec2_bert",
 }
 

@@ -154,7 +154,8 @@ def text_example(model: PreTrainedModel) -> dict[str, Any]:
     """Return two random texts for a model, the first one with padding."""
     config: Any = model.config.get_text_config()
     padding_id = getattr(config, "pad_token_id", None) or 0
-    length = min(EXAMPLE_LENGTH, (getattr(config, "max_position_embeddings", None) or EXAMPLE_LENGTH + 2) - 2)
+    max_length = getattr(config, "max_position_embeddings", None) or 0  # XLNet has -1
+    length = min(EXAMPLE_LENGTH, max_length - 2) if max_length > 2 else EXAMPLE_LENGTH
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, config.vocab_size - 1, (2, length), generator=generator)
     ids += ids >= padding_id  # every id except that of padding
