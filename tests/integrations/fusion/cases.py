@@ -4,6 +4,7 @@ To add a family, add a case: its name, its model class, a tiny configuration, th
 models that take no `input_ids`, a function that builds a batch.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,13 +90,37 @@ def page_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[st
 
 
 def feature_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
-    """Return two spectrograms and their mask, for models with one position per frame."""
+    """Return two spectrograms, and the mask of the positions, each of which has `subsampling_factor` frames."""
+    factor = getattr(config, "subsampling_factor", 1)
     real = torch.ones(2, length, dtype=torch.bool)
-    features = torch.randn(2, length, FEATURES, dtype=torch.float64)
+    features = torch.randn(2, length * factor, FEATURES, dtype=torch.float64)
     if padding:
         real[0, length - length // 3 :] = False
-        return real, {"input_features": features, "attention_mask": real.long()}
+        return real, {"input_features": features, "attention_mask": real.repeat_interleave(factor, 1).long()}
     return real, {"input_features": features}
+
+
+def causal_feature_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return the inputs of `feature_batch` without their first frame, which causal subsampling adds."""
+    real, batch = feature_batch(config, length, padding)
+    return real, {name: x[:, 1:] for name, x in batch.items()}
+
+
+def waveform_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return two waveforms, and the mask of the frames, of which SEW-D has several per position."""
+    real, features = feature_batch(config, length * getattr(config, "squeeze_factor", 1), padding)
+    stride = math.prod(config.conv_stride)
+    batch = {"input_values": torch.randn(2, real.shape[1] * stride, dtype=torch.float64)}
+    if padding:
+        batch["attention_mask"] = features["attention_mask"].repeat_interleave(stride, 1)
+    return real, batch
+
+
+def speech_translation_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return two spectrograms, and target texts without padding."""
+    _, batch = feature_batch(config, length, padding)
+    ids = torch.randint(4, VOCAB_SIZE, (2, 3))
+    return torch.ones_like(ids).bool(), batch | {"decoder_input_ids": ids}
 
 
 T5_CONFIG = {
@@ -151,6 +176,51 @@ WAV2VEC2_BERT_CONFIG = {
     "conformer_conv_dropout": 0.0,
     "layerdrop": 0.0,
     "apply_spec_augment": False,
+}
+WAVEFORM_CONFIG = BERT_CONFIG | {
+    "hidden_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "feat_proj_dropout": 0.0,
+    "conv_dim": (8, 8),
+    "conv_kernel": (2, 2),
+    "conv_stride": (2, 2),
+    "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2,
+    "apply_spec_augment": False,
+}
+FAST_CONFORMER_CONFIG = {
+    "hidden_size": DIM,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "num_mel_bins": FEATURES,
+    "subsampling_factor": 2,
+    "subsampling_conv_channels": 4,
+    "conv_kernel_size": 3,
+    "dropout": 0.0,
+    "layerdrop": 0.0,
+    "activation_dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+SEAMLESS_CONFIG = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": DIM,
+    "feature_projection_input_dim": FEATURES,
+    "speech_encoder_layers": 2,
+    "speech_encoder_attention_heads": HEADS,
+    "speech_encoder_intermediate_size": 16,
+    "speech_encoder_layerdrop": 0.0,
+    "conv_depthwise_kernel_size": 3,
+    "adaptor_kernel_size": 3,
+    "adaptor_stride": 2,
+    "adaptor_dropout": 0.0,
+    "decoder_layers": 1,
+    "decoder_ffn_dim": 16,
+    "decoder_attention_heads": HEADS,
+    "decoder_layerdrop": 0.0,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
 }
 
 CASES = {
@@ -258,6 +328,13 @@ CASES = {
         model="Wav2Vec2BertModel",
         config=WAV2VEC2_BERT_CONFIG | {"position_embeddings_type": "relative"},
         positions=("linear_pos", "pos_bias_u", "pos_bias_v"),
+        batch=feature_batch,
+    ),
+    "parakeet": Case(
+        family="Parakeet",
+        model="ParakeetEncoder",
+        config=FAST_CONFORMER_CONFIG,
+        positions=("relative_k_proj", "bias_u", "bias_v"),
         batch=feature_batch,
     ),
 }

@@ -29,3 +29,11 @@ def _mask(length: int) -> Tensor:
     mask = torch.ones(2, length, dtype=torch.long)
     mask[0, -(length // 4) :] = 0
     return mask
+
+
+def seamless_example(model: Any) -> dict[str, Tensor]:
+    """Return inputs of SeamlessM4T or of its speech encoder."""
+    batch = feature_example(model, model.config.feature_projection_input_dim)
+    if hasattr(model, "text_decoder"):
+        batch["decoder_input_ids"] = torch.arange(12).reshape(2, 6) % model.config.vocab_size
+    return batch
