@@ -330,6 +330,21 @@ CASES = {
         positions=("linear_pos", "pos_bias_u", "pos_bias_v"),
         batch=feature_batch,
     ),
+    "wav2vec2-conformer": Case(
+        family="Wav2Vec2-Conformer",
+        model="Wav2Vec2ConformerModel",
+        config=WAVEFORM_CONFIG | {"layerdrop": 0.0, "conv_depthwise_kernel_size": 3, "max_source_positions": 20},
+        positions=("linear_pos", "pos_bias_u", "pos_bias_v"),
+        batch=waveform_batch,
+    ),
+    "wav2vec2-conformer-rotary": Case(
+        family="Wav2Vec2-Conformer",
+        model="Wav2Vec2ConformerModel",
+        config=WAVEFORM_CONFIG
+        | {"layerdrop": 0.0, "conv_depthwise_kernel_size": 3, "position_embeddings_type": "rotary"},
+        positions=("linear_q",),
+        batch=waveform_batch,
+    ),
     "parakeet": Case(
         family="Parakeet",
         model="ParakeetEncoder",

@@ -26,6 +26,7 @@ FAMILY_MODULES = {
     "DeBERTa-v2": "deberta_v2",
     "XLNet": "xlnet",
     "Wav2Vec2-BERT": "wav2vec2_bert",
+    "Wav2Vec2-Conformer": "wav2vec2_conformer",
     "Parakeet": "parakeet",
 }
 
