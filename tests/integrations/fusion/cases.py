@@ -352,6 +352,20 @@ CASES = {
         positions=("relative_k_proj", "bias_u", "bias_v"),
         batch=feature_batch,
     ),
+    "seamless-m4t-v2": Case(
+        family="SeamlessM4T v2",
+        model="SeamlessM4Tv2ForSpeechToText",
+        config=SEAMLESS_CONFIG | {"left_max_position_embeddings": 5, "right_max_position_embeddings": 2},
+        positions=("distance_embedding",),
+        batch=speech_translation_batch,
+    ),
+    "seamless-m4t-v2-chunks": Case(
+        family="SeamlessM4T v2",
+        model="SeamlessM4Tv2ForSpeechToText",
+        config=SEAMLESS_CONFIG | {"speech_encoder_chunk_size": 4, "speech_encoder_left_chunk_num": 1},
+        positions=("distance_embedding",),
+        batch=speech_translation_batch,
+    ),
 }
 
 
