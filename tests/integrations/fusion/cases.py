@@ -352,6 +352,13 @@ CASES = {
         positions=("relative_k_proj", "bias_u", "bias_v"),
         batch=feature_batch,
     ),
+    "seamless-m4t": Case(
+        family="SeamlessM4T",
+        model="SeamlessM4TForSpeechToText",
+        config=SEAMLESS_CONFIG | {"max_source_positions": 20},
+        positions=("linear_pos", "pos_bias_u", "pos_bias_v"),
+        batch=speech_translation_batch,
+    ),
     "seamless-m4t-v2": Case(
         family="SeamlessM4T v2",
         model="SeamlessM4Tv2ForSpeechToText",

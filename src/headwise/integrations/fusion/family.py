@@ -28,6 +28,7 @@ FAMILY_MODULES = {
     "Wav2Vec2-BERT": "wav2vec2_bert",
     "Wav2Vec2-Conformer": "wav2vec2_conformer",
     "Parakeet": "parakeet",
+    "SeamlessM4T": "seamless_m4t",
     "SeamlessM4T v2": "seamless_m4t_v2",
 }
 
