@@ -373,6 +373,13 @@ CASES = {
         positions=("distance_embedding",),
         batch=speech_translation_batch,
     ),
+    "sew-d": Case(
+        family="SEW-D",
+        model="SEWDModel",
+        config=WAVEFORM_CONFIG | {"position_buckets": 6, "max_position_embeddings": 16},
+        positions=("rel_embeddings",),
+        batch=waveform_batch,
+    ),
 }
 
 

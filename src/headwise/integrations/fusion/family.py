@@ -30,6 +30,7 @@ FAMILY_MODULES = {
     "Parakeet": "parakeet",
     "SeamlessM4T": "seamless_m4t",
     "SeamlessM4T v2": "seamless_m4t_v2",
+    "SEW-D": "sew_d",
 }
 
 
