@@ -380,6 +380,13 @@ CASES = {
         positions=("rel_embeddings",),
         batch=waveform_batch,
     ),
+    "nemotron-asr-streaming": Case(
+        family="Nemotron-ASR-streaming",
+        model="NemotronAsrStreamingEncoder",
+        config=FAST_CONFORMER_CONFIG | {"sliding_window": 7, "default_num_lookahead_tokens": 2},
+        positions=("relative_k_proj", "bias_u", "bias_v"),
+        batch=causal_feature_batch,
+    ),
 }
 
 

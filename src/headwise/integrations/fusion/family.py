@@ -31,6 +31,7 @@ FAMILY_MODULES = {
     "SeamlessM4T": "seamless_m4t",
     "SeamlessM4T v2": "seamless_m4t_v2",
     "SEW-D": "sew_d",
+    "Nemotron-ASR-streaming": "nemotron_asr_streaming",
 }
 
 
