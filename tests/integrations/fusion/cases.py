@@ -72,13 +72,12 @@ def segments_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dic
 
 
 def memory_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
-    """Return texts with the states of a previous segment, and the targets of XLNet's second stream."""
+    """Return texts with the states of a previous segment, and an order in which their tokens see each other."""
     mask, batch = text_batch(config, length, padding)
     memories = [torch.randn(5, 2, config.d_model, dtype=torch.float64) for _ in range(config.n_layer)]
     order = torch.randperm(length)
     hidden = (order[None, :] > order[:, None]).to(torch.float64).expand(2, -1, -1)
-    targets = torch.eye(length, dtype=torch.float64).expand(2, -1, -1)
-    return mask, batch | {"mems": memories, "perm_mask": hidden, "target_mapping": targets}
+    return mask, batch | {"mems": memories, "perm_mask": hidden}
 
 
 def page_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:

@@ -38,12 +38,12 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):  # type: ignore[misc]
     ) -> Any:
         q, k, v = (x.permute(1, 2, 0, 3) for x in (q_head, k_head_h, v_head_h))  # (B, H, N or M, D)
         n, m = q.shape[2], k.shape[2]
-        table_HRD = k_head_r[:, 0].transpose(0, 1)  # from the relative position −M on
-        missing = n + m - table_HRD.shape[1]
+        table = k_head_r[:, 0].transpose(0, 1)  # (H, R, D), from the relative position −M on
+        missing = n + m - table.shape[1]
         if missing > 0:  # keys after the query, which causal attention masks
-            table_HRD = pad(table_HRD, (0, 0, 0, missing))
+            table = pad(table, (0, 0, 0, missing))
         scheme = PositionTerms(
-            key_table=table_HRD,
+            key_table=table,
             biases=torch.stack((self.r_w_bias, self.r_r_bias)),
             table_start=-m,
             is_full_table=True,
