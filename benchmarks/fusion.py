@@ -93,6 +93,36 @@ _DEBERTA = {
     "type_vocab_size": 0,
 }
 
+_TINY_FAST_CONFORMER = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "subsampling_conv_channels": 8,
+}
+
+#: Audio of 10 s, 1, 5 and 20 minutes.
+AUDIO_SECONDS = (10, 60, 300, 1200)
+
+
+def random_waveforms(model: Any, batch_size: int, seconds: int) -> dict[str, Any]:
+    """Return random audio at 16 kHz, for models with 50 frames a second."""
+    parameter = next(model.parameters())
+    return {"input_values": torch.randn(batch_size, 16_000 * seconds, device=parameter.device, dtype=parameter.dtype)}
+
+
+def random_features(model: Any, batch_size: int, seconds: int) -> dict[str, Any]:
+    """Return random spectrograms: 100 frames a second if the model subsamples them, otherwise 50."""
+    config, parameter = model.config, next(model.parameters())
+    if hasattr(config, "subsampling_factor"):
+        shape = (batch_size, 100 * seconds, config.num_mel_bins)
+    else:
+        shape = (batch_size, 50 * seconds, config.feature_projection_input_dim)
+    return {"input_features": torch.randn(shape, device=parameter.device, dtype=parameter.dtype)}
+
+
+_AUDIO: dict[str, Any] = {"lengths": AUDIO_SECONDS, "tiny_lengths": (1, 2), "unit": "seconds"}
+
 #: The published base size of each family.
 MODELS = {
     "T5": BenchmarkModel(model="T5EncoderModel", config=_T5_BASE, tiny=_TINY_T5),
@@ -134,6 +164,50 @@ MODELS = {
         model="XLNetModel",
         config={"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072},
         tiny={"vocab_size": 50, "d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 32},
+    ),
+    "Wav2Vec2-BERT": BenchmarkModel(  # w2v-bert-2.0, 50 positions a second
+        model="Wav2Vec2BertModel",
+        config={"apply_spec_augment": False, "layerdrop": 0.0},
+        tiny=_TINY_BERT | {"output_hidden_size": 32},
+        build_batch=random_features,
+        **_AUDIO,
+    ),
+    "Wav2Vec2-Conformer": BenchmarkModel(  # wav2vec2-conformer-rel-pos-large, 50 positions a second
+        model="Wav2Vec2ConformerModel",
+        config={
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "feat_extract_norm": "layer",
+            "conv_bias": True,
+            "apply_spec_augment": False,
+            "layerdrop": 0.0,
+        },
+        tiny=_TINY_BERT | {"num_conv_pos_embedding_groups": 4},
+        build_batch=random_waveforms,
+        **_AUDIO,
+    ),
+    "Parakeet": BenchmarkModel(  # parakeet-ctc-0.6b, 12.5 positions a second
+        model="ParakeetEncoder",
+        config={"layerdrop": 0.0},
+        tiny=_TINY_FAST_CONFORMER,
+        build_batch=random_features,
+        **_AUDIO,
+    ),
+    "SEW-D": BenchmarkModel(  # sew-d-base, 25 positions a second
+        model="SEWDModel",
+        config={"apply_spec_augment": False},
+        tiny=_TINY_BERT | {"num_conv_pos_embedding_groups": 4},
+        build_batch=random_waveforms,
+        **_AUDIO,
+    ),
+    "Nemotron-ASR-streaming": BenchmarkModel(  # nemotron-speech-streaming-en-0.6b, 12.5 positions a second
+        model="NemotronAsrStreamingEncoder",
+        config={"layerdrop": 0.0, "max_position_embeddings": 16_384},
+        tiny=_TINY_FAST_CONFORMER,
+        build_batch=random_features,
+        **_AUDIO,
     ),
 }
 
