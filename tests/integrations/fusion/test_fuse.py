@@ -15,7 +15,7 @@ from headwise.integrations.fusion.report import shorten_names
 from tests.integrations.fusion.cases import CASES, T5_CONFIG, build_model
 
 hf: Any = transformers
-TOLERANCE = {"atol": 1e-8, "rtol": 1e-8}
+TOLERANCE: dict[str, Any] = {"atol": 1e-8, "rtol": 1e-8}
 
 
 def own_maps(model: Any, batch: dict[str, Any]) -> torch.Tensor:
