@@ -33,13 +33,16 @@ if _typing.TYPE_CHECKING:
     from headwise.guidance import Guided, GuidedLoss, GuidedTrainer, guiding
     from headwise.guides import Guide
     from headwise.integrations import (
+        FusionReport,
         UnsupportedAttentionError,
         from_pretrained,
+        fuse_attention,
+        fusion_report,
         load_adapter,
         save_adapter,
         scheme_parameters,
+        unfuse_attention,
     )
-    from headwise.integrations.fusion import FusionReport, fuse_attention, fusion_report, unfuse_attention
     from headwise.integrations.retrofit import remove_scheme, retrofit
 
 __all__ = [
@@ -87,7 +90,7 @@ _SUBPACKAGES = ("attention", "guides", "models")
 
 #: The modules of names that are not in `headwise.attention`.
 _MODULES = {
-    "FusionReport": "headwise.integrations.fusion",
+    "FusionReport": "headwise.integrations",
     "Guide": "headwise.guides",
     "Guided": "headwise.guidance",
     "GuidedLoss": "headwise.guidance",
@@ -95,15 +98,15 @@ _MODULES = {
     "UnsupportedAttentionError": "headwise.integrations",
     "__version__": "headwise._version",
     "from_pretrained": "headwise.integrations",
-    "fuse_attention": "headwise.integrations.fusion",
-    "fusion_report": "headwise.integrations.fusion",
+    "fuse_attention": "headwise.integrations",
+    "fusion_report": "headwise.integrations",
     "guiding": "headwise.guidance",
     "load_adapter": "headwise.integrations",
     "remove_scheme": "headwise.integrations",
     "retrofit": "headwise.integrations",
     "save_adapter": "headwise.integrations",
     "scheme_parameters": "headwise.integrations",
-    "unfuse_attention": "headwise.integrations.fusion",
+    "unfuse_attention": "headwise.integrations",
 }
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from headwise.integrations.fusion import families
 from tests.integrations.fusion.cases import CASES, Case, build_model
 from tests.short_form import keep_short
 
-TOLERANCE = {"atol": 1e-8, "rtol": 1e-8}
+TOLERANCE: dict[str, Any] = {"atol": 1e-8, "rtol": 1e-8}
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
@@ -37,7 +38,7 @@ def check_same(actual: tuple[Tensor, dict[str, Any]], expected: tuple[Tensor, di
         if gradient is None:
             assert actual[1][name] is None, f"{name} has a gradient"
         else:
-            torch.testing.assert_close(actual[1][name], gradient, **TOLERANCE, msg=lambda text, n=name: f"{n}: {text}")
+            torch.testing.assert_close(actual[1][name], gradient, **TOLERANCE, msg=partial("{}: {}".format, name))
 
 
 def test_every_family_has_a_case() -> None:

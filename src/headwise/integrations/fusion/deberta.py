@@ -22,7 +22,7 @@ from headwise.integrations.fusion.family import Family
 from headwise.integrations.model_utils import UnsupportedAttentionError
 
 
-class FusedDebertaSelfAttention(DisentangledSelfAttention):  # type: ignore[misc]
+class FusedDebertaSelfAttention(DisentangledSelfAttention):
     """Self-attention of DeBERTa."""
 
     def forward(
@@ -37,7 +37,7 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):  # type: ignore[misc
         if self.talking_head:
             raise UnsupportedAttentionError(self, "has talking heads, which cannot be fused")
         if relative_pos is not None or query_states is not None:
-            return super().forward(  # type: ignore[no-any-return]
+            return super().forward(
                 hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
             )
         by_head = split_heads(self.in_proj(hidden_states), 3 * self.attention_head_size)
@@ -73,7 +73,7 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):  # type: ignore[misc
         return PositionTerms(**by_head, table_start=1 - n, is_full_table=True)
 
 
-class FusedDebertaEncoder(EncoderWithoutMaps, DebertaEncoder):  # type: ignore[misc]
+class FusedDebertaEncoder(EncoderWithoutMaps, DebertaEncoder):
     """The encoder of DeBERTa without N × N maps."""
 
 

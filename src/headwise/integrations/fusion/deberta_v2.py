@@ -21,7 +21,7 @@ from headwise.integrations.fusion.attention import (
 from headwise.integrations.fusion.family import Family
 
 
-class FusedDisentangledSelfAttention(DisentangledSelfAttention):  # type: ignore[misc]
+class FusedDisentangledSelfAttention(DisentangledSelfAttention):
     """Self-attention of DeBERTa-v2."""
 
     def forward(
@@ -86,7 +86,7 @@ class EncoderWithoutMaps:
         return relative_pos
 
 
-class FusedDebertaV2Encoder(EncoderWithoutMaps, DebertaV2Encoder):  # type: ignore[misc]
+class FusedDebertaV2Encoder(EncoderWithoutMaps, DebertaV2Encoder):
     """The encoder of DeBERTa-v2 without N × N maps."""
 
 

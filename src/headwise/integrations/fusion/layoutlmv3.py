@@ -15,7 +15,7 @@ from headwise.integrations.fusion.attention import boolean_mask, dropout_probabi
 from headwise.integrations.fusion.family import Family
 
 
-class FusedLayoutLMv3SelfAttention(LayoutLMv3SelfAttention):  # type: ignore[misc]
+class FusedLayoutLMv3SelfAttention(LayoutLMv3SelfAttention):
     """Self-attention of LayoutLMv3."""
 
     def forward(
@@ -40,7 +40,7 @@ class FusedLayoutLMv3SelfAttention(LayoutLMv3SelfAttention):  # type: ignore[mis
         )
 
 
-class FusedLayoutLMv3Encoder(LayoutLMv3Encoder):  # type: ignore[misc]
+class FusedLayoutLMv3Encoder(LayoutLMv3Encoder):
     """The encoder of LayoutLMv3, which adds and scales the biases once for all layers."""
 
     def forward(
@@ -61,7 +61,8 @@ class FusedLayoutLMv3Encoder(LayoutLMv3Encoder):  # type: ignore[misc]
             bias = bias / math.sqrt(self.config.hidden_size // self.config.num_attention_heads)
         for layer in self.layer:
             hidden_states = layer(hidden_states, attention_mask, rel_pos=bias, **kwargs)
-        return BaseModelOutput(last_hidden_state=hidden_states)
+        states: Any = hidden_states
+        return BaseModelOutput(last_hidden_state=states)
 
 
 FAMILY = Family(

@@ -24,7 +24,7 @@ from headwise.integrations.fusion.family import Family
 MAX_DISTANCE = 128
 
 
-class FusedMPNetSelfAttention(MPNetSelfAttention):  # type: ignore[misc]
+class FusedMPNetSelfAttention(MPNetSelfAttention):
     """Self-attention of MPNet."""
 
     def forward(
@@ -52,7 +52,7 @@ class FusedMPNetSelfAttention(MPNetSelfAttention):  # type: ignore[misc]
         return (self.o(output), weights) if output_attentions else (self.o(output),)  # type: ignore[return-value]
 
 
-class FusedMPNetEncoder(MPNetEncoder):  # type: ignore[misc]
+class FusedMPNetEncoder(MPNetEncoder):
     """The encoder of MPNet, whose biases are not expanded to maps."""
 
     def compute_position_bias(self, x: Tensor, position_ids: Tensor | None = None, num_buckets: int = 32) -> Any:

@@ -10,4 +10,4 @@ class FusedMT5Attention(T5BiasFromFirstLayer, MT5Attention):
     """Self-attention and cross-attention of mT5."""
 
 
-FAMILY = Family(name="mT5", layers={MT5Attention: FusedMT5Attention}, uses_mask_interface=True, num_maps=2)
+FAMILY = Family(name="mT5", layers={MT5Attention: FusedMT5Attention}, uses_mask_interface=True, num_maps=1)

@@ -100,4 +100,4 @@ class FusedT5Attention(T5BiasFromFirstLayer, T5Attention):
     """Self-attention and cross-attention of T5."""
 
 
-FAMILY = Family(name="T5", layers={T5Attention: FusedT5Attention}, uses_mask_interface=True, num_maps=2)
+FAMILY = Family(name="T5", layers={T5Attention: FusedT5Attention}, uses_mask_interface=True, num_maps=1)

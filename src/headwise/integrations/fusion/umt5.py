@@ -24,4 +24,4 @@ class FusedUMT5Attention(T5Fusion, UMT5Attention):
         return self.attend(hidden_states, attention_mask, encoder_hidden_states, relative_bias, past_key_values)
 
 
-FAMILY = Family(name="UMT5", layers={UMT5Attention: FusedUMT5Attention}, uses_mask_interface=True, num_maps=2)
+FAMILY = Family(name="UMT5", layers={UMT5Attention: FusedUMT5Attention}, uses_mask_interface=True, num_maps=1)

@@ -17,7 +17,7 @@ from headwise.integrations.fusion.attention import PositionTerms, dropout_probab
 from headwise.integrations.fusion.family import Family
 
 
-class FusedXLNetRelativeAttention(XLNetRelativeAttention):  # type: ignore[misc]
+class FusedXLNetRelativeAttention(XLNetRelativeAttention):
     """Self-attention of XLNet, of both streams and with memories."""
 
     def forward(
