@@ -31,6 +31,7 @@ class Case:
         batch: returns inputs of a length, with padding or without; the first tensor of a batch is the mask of the
             outputs' real positions.
         why_no_weights: why the weights of the model's own eager attention are not exact; empty if they are.
+        autocast_batches: the number of batches over which rounding errors are averaged.
     """
 
     family: str
@@ -39,6 +40,7 @@ class Case:
     positions: tuple[str, ...]
     batch: Callable[[Any, int, bool], tuple[Tensor, dict[str, Any]]]
     why_no_weights: str = ""
+    autocast_batches: int = 1
 
 
 def text_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
@@ -352,6 +354,7 @@ CASES = {
         config=SEAMLESS_CONFIG | {"max_source_positions": 20},
         positions=("linear_pos", "pos_bias_u", "pos_bias_v"),
         batch=speech_translation_batch,
+        autocast_batches=8,
     ),
     "seamless-m4t-v2": Case(
         family="SeamlessM4T v2",
