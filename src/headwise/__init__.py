@@ -33,11 +33,15 @@ if _typing.TYPE_CHECKING:
     from headwise.guidance import Guided, GuidedLoss, GuidedTrainer, guiding
     from headwise.guides import Guide
     from headwise.integrations import (
+        FusionReport,
         UnsupportedAttentionError,
         from_pretrained,
+        fuse_attention,
+        fusion_report,
         load_adapter,
         save_adapter,
         scheme_parameters,
+        unfuse_attention,
     )
     from headwise.integrations.retrofit import remove_scheme, retrofit
 
@@ -49,6 +53,7 @@ __all__ = [
     "Disentangled",
     "DistanceAware",
     "EncoderLayer",
+    "FusionReport",
     "Guide",
     "Guided",
     "GuidedLoss",
@@ -68,6 +73,8 @@ __all__ = [
     "attention",
     "explain",
     "from_pretrained",
+    "fuse_attention",
+    "fusion_report",
     "guides",
     "guiding",
     "load_adapter",
@@ -76,12 +83,14 @@ __all__ = [
     "retrofit",
     "save_adapter",
     "scheme_parameters",
+    "unfuse_attention",
 ]
 
 _SUBPACKAGES = ("attention", "guides", "models")
 
 #: The modules of names that are not in `headwise.attention`.
 _MODULES = {
+    "FusionReport": "headwise.integrations",
     "Guide": "headwise.guides",
     "Guided": "headwise.guidance",
     "GuidedLoss": "headwise.guidance",
@@ -89,12 +98,15 @@ _MODULES = {
     "UnsupportedAttentionError": "headwise.integrations",
     "__version__": "headwise._version",
     "from_pretrained": "headwise.integrations",
+    "fuse_attention": "headwise.integrations",
+    "fusion_report": "headwise.integrations",
     "guiding": "headwise.guidance",
     "load_adapter": "headwise.integrations",
     "remove_scheme": "headwise.integrations",
     "retrofit": "headwise.integrations",
     "save_adapter": "headwise.integrations",
     "scheme_parameters": "headwise.integrations",
+    "unfuse_attention": "headwise.integrations",
 }
 
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "studies": "list comparisons, sweeps and reproductions",
     "tasks": "list the built-in tasks",
     "bench": "measure time and memory in comparison with alternatives",
+    "fuse": "fuse the attention of a model with relative positions, and measure the gain",
     "simulate": "generate a click log with known click probabilities",
 }
 

@@ -4,6 +4,7 @@ from headwise._extras import require
 
 require("hf", __name__)
 
+from headwise.integrations.fusion import FusionReport, fuse_attention, fusion_report, unfuse_attention
 from headwise.integrations.hf_attention import use_headwise_attention
 from headwise.integrations.model_utils import UnsupportedAttentionError, eval_mode, unwrap_model
 from headwise.integrations.observing import AttentionObserver, AttentionRows, observing
@@ -16,12 +17,15 @@ from headwise.integrations.scheme_layers import scheme_modules, scheme_parameter
 __all__ = [
     "AttentionObserver",
     "AttentionRows",
+    "FusionReport",
     "LayerRecord",
     "RecordField",
     "Recorder",
     "UnsupportedAttentionError",
     "eval_mode",
     "from_pretrained",
+    "fuse_attention",
+    "fusion_report",
     "is_neutral",
     "load_adapter",
     "observing",
@@ -32,6 +36,7 @@ __all__ = [
     "save_adapter",
     "scheme_modules",
     "scheme_parameters",
+    "unfuse_attention",
     "unwrap_model",
     "use_headwise_attention",
 ]

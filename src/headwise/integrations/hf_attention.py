@@ -123,18 +123,10 @@ def headwise_attention_forward(
             softcap,
             s_aux,
         )
-        if observer is not None:
-            observer(module, attention_rows(call, scheme))
-        if recorder is not None:
-            fields = recorder.required_fields | _WEIGHTS if needs_weights else recorder.required_fields
-            record = record_layer(call, fields, has_scheme=scheme is not None)
-            recorder.record(module, record)
-            weights = record.weights if needs_weights else None
-            return record.output.transpose(1, 2).contiguous(), weights
-        if needs_attend:
-            result: Any = attend(call.q, call.k, call.v, **call.options, return_weights=needs_weights)
-            output, weights = (result.output, result.weights) if needs_weights else (result, None)
-            return output.transpose(1, 2).contiguous(), weights
+        if needs_attend or recorder is not None:
+            return run_call(module, call, recorder, observer, scheme=scheme, needs_weights=needs_weights)
+        assert observer is not None
+        observer(module, attention_rows(call, scheme))
     sdpa_output: tuple[Tensor, None] = sdpa_attention_forward(
         module,
         query,
@@ -148,6 +140,32 @@ def headwise_attention_forward(
         **options,
     )
     return sdpa_output
+
+
+def run_call(
+    module: nn.Module,
+    call: "AttentionCall",
+    recorder: Recorder | None,
+    observer: AttentionObserver | None,
+    *,
+    scheme: Scheme | None,
+    needs_weights: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute one layer's attention with `attend`, for its recorder and observer too.
+
+    Returns:
+        The output (B, N, H, D), and the weights before dropout (B, H, N, M) if they are needed.
+    """
+    if observer is not None:
+        observer(module, attention_rows(call, scheme))
+    if recorder is not None:
+        fields = recorder.required_fields | _WEIGHTS if needs_weights else recorder.required_fields
+        record = record_layer(call, fields)
+        recorder.record(module, record)
+        return record.output.transpose(1, 2).contiguous(), record.weights if needs_weights else None
+    result: Any = attend(call.q, call.k, call.v, **call.options, return_weights=needs_weights)
+    output, weights = (result.output, result.weights) if needs_weights else (result, None)
+    return output.transpose(1, 2).contiguous(), weights
 
 
 def are_weights_collected() -> bool:
@@ -264,11 +282,11 @@ def attention_rows(call: AttentionCall, scheme: Scheme | None) -> AttentionRows:
     return AttentionRows(call.q.shape[1], real, scheme, row_weights(call.q, call.k, call.v, real, call.options))
 
 
-def record_layer(call: AttentionCall, required_fields: frozenset[RecordField], *, has_scheme: bool) -> LayerRecord:
+def record_layer(call: AttentionCall, required_fields: frozenset[RecordField]) -> LayerRecord:
     """Run a layer and record it. Defer the computation of received attention if possible."""
     needs_attend = any(call.options[name] is not None for name in ("mask", "position_bias", "softcap", "sinks"))
     if (
-        not has_scheme
+        call.options["scheme"] is _PLAIN
         and not needs_attend
         and required_fields <= {"states"}
         and can_defer(call.q, call.k, call.v, call.attention_mask)

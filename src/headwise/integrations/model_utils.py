@@ -131,7 +131,10 @@ def run_example(model: Any, example: Mapping[str, Any] | None) -> ExampleOutput:
         ) from error
     output = next(x for x in outputs.values() if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0)
     mask_name = "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
-    return ExampleOutput(output, inputs.get(mask_name))
+    mask = inputs.get(mask_name)
+    if mask is not None and hasattr(model, "_get_output_attention_mask"):  # of speech models that subsample frames
+        mask = model._get_output_attention_mask(mask, target_length=output.shape[1])
+    return ExampleOutput(output, mask)
 
 
 def check_same_outputs(model: nn.Module, before: ExampleOutput, after: ExampleOutput) -> None:

@@ -10,6 +10,7 @@ from headwise._compat import get_attn_implementation, set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention import DistanceAware, Rotary, Scheme
 from headwise.integrations import peft_schemes
+from headwise.integrations.fusion import is_fused
 from headwise.integrations.hf_attention import use_headwise_attention
 from headwise.integrations.indices import Indices, to_indices
 from headwise.integrations.model_utils import (
@@ -100,6 +101,8 @@ def retrofit(
         )
     check_options(options)
     inner = unwrap_model(model)
+    if is_fused(inner):
+        raise ValueError(f"{type(inner).__name__} has fused attention; headwise.unfuse_attention(model) removes it")
     if layers_with_scheme(inner):
         raise ValueError(f"{type(inner).__name__} already has a scheme; headwise.remove_scheme(model) removes it")
     attention_layers = find_attention_layers(inner, example, part)

@@ -120,16 +120,7 @@ class Disentangled(Scheme):
 
     def rows(self, differences: Tensor) -> Tensor:
         """Return the row of the embeddings for each difference i − j."""
-        if self.num_buckets is None:
-            return differences.clamp(-self.max_distance, self.max_distance - 1) + self.max_distance
-        middle = self.num_buckets // 2
-        # float64 and the small number keep distances at the end of a bucket from being rounded into the next one.
-        dtype = torch.float32 if differences.device.type == "mps" else torch.float64
-        ratios = differences.abs().clamp(min=middle).to(dtype) / middle
-        steps = ratios.log() * ((middle - 1) / math.log((self.max_distance - 1) / middle))
-        logarithmic = differences.sign() * (middle + (steps - 1e-6).ceil().long())
-        buckets = torch.where(differences.abs() <= middle, differences, logarithmic)
-        return buckets.clamp(-self.num_buckets, self.num_buckets - 1) + self.num_buckets
+        return disentangled_rows(differences, self.max_distance, self.num_buckets)
 
     def extra_repr(self) -> str:
         terms = [name for name, x in (("c2p", self.key_projection), ("p2c", self.query_projection)) if x is not None]
@@ -137,3 +128,17 @@ class Disentangled(Scheme):
             f"heads={self.heads}, head_dim={self.head_dim}, max_distance={self.max_distance}, "
             f"num_buckets={self.num_buckets}, dim={self.dim}, terms={terms}"
         )
+
+
+def disentangled_rows(differences: Tensor, max_distance: int, num_buckets: int | None) -> Tensor:
+    """Return the row of the embeddings for each difference i − j; see `Disentangled` for the arguments."""
+    if num_buckets is None:
+        return differences.clamp(-max_distance, max_distance - 1) + max_distance
+    middle = num_buckets // 2
+    # float64 and the small number keep distances at the end of a bucket from being rounded into the next one.
+    dtype = torch.float32 if differences.device.type == "mps" else torch.float64
+    ratios = differences.abs().clamp(min=middle).to(dtype) / middle
+    steps = ratios.log() * ((middle - 1) / math.log((max_distance - 1) / middle))
+    logarithmic = differences.sign() * (middle + (steps - 1e-6).ceil().long())
+    buckets = torch.where(differences.abs() <= middle, differences, logarithmic)
+    return buckets.clamp(-num_buckets, num_buckets - 1) + num_buckets

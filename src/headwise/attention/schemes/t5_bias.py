@@ -79,21 +79,26 @@ class T5Bias(Scheme):
 
     def buckets(self, positions: Tensor) -> Tensor:
         """Return the bucket of each relative position j − i."""
-        if self.bidirectional:
-            count = self.num_buckets // 2
-            first, distances = count * (positions > 0), positions.abs()
-        else:
-            count = self.num_buckets
-            first, distances = torch.zeros_like(positions), (-positions).clamp(min=0)
-        num_exact = count // 2
-        # float64 and the small number keep distances at the start of a bucket from being rounded into the one before.
-        ratios = distances.clamp(min=num_exact).to(torch.float32 if positions.device.type == "mps" else torch.float64)
-        steps = (ratios / num_exact).log() * ((count - num_exact) / math.log(self.max_distance / num_exact))
-        logarithmic = (num_exact + (steps + 1e-6).long()).clamp(max=count - 1)
-        return first + torch.where(distances < num_exact, distances, logarithmic)
+        return t5_buckets(positions, self.num_buckets, self.max_distance, bidirectional=self.bidirectional)
 
     def extra_repr(self) -> str:
         return (
             f"heads={self.heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}, "
             f"bidirectional={self.bidirectional}"
         )
+
+
+def t5_buckets(positions: Tensor, num_buckets: int, max_distance: int, *, bidirectional: bool) -> Tensor:
+    """Return the bucket of each relative position j − i; see `T5Bias` for the arguments."""
+    if bidirectional:
+        count = num_buckets // 2
+        first, distances = count * (positions > 0), positions.abs()
+    else:
+        count = num_buckets
+        first, distances = torch.zeros_like(positions), (-positions).clamp(min=0)
+    num_exact = count // 2
+    # float64 and the small number keep distances at the start of a bucket from being rounded into the one before.
+    ratios = distances.clamp(min=num_exact).to(torch.float32 if positions.device.type == "mps" else torch.float64)
+    steps = (ratios / num_exact).log() * ((count - num_exact) / math.log(max_distance / num_exact))
+    logarithmic = (num_exact + (steps + 1e-6).long()).clamp(max=count - 1)
+    return first + torch.where(distances < num_exact, distances, logarithmic)

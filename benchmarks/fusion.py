@@ -1,0 +1,345 @@
+"""Measure fused attention for each family's published base size, with random weights.
+
+    python benchmarks/fusion.py --out results.jsonl --seconds 1500
+    python benchmarks/fusion.py --out results.jsonl --families T5 DeBERTa-v2 --passes forward
+    python benchmarks/fusion.py --out tiny.jsonl --tiny          # a dry run on a CPU
+    python benchmarks/fusion.py --out results.jsonl --table      # print what was measured
+
+Three kinds of jobs run, in this order: time and memory of the model's own best attention and of the fused one; the
+longest input that fits into memory in training; and the same shapes with torch.compile. Each result is a line of JSON.
+A job whose line exists is not run again, so that an interrupted benchmark can be resumed.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from headwise._compat import get_attn_implementation
+from headwise.bench import measure
+from headwise.bench.fusion import (
+    FUSED,
+    IMPLEMENTATIONS,
+    ORIGINAL,
+    PASSES,
+    Workload,
+    measure_shape,
+    random_texts,
+    release_memory,
+)
+
+TEXT_LENGTHS = (512, 2048, 8192)
+TINY_LENGTHS = (32, 64)
+
+#: First length of the search for the longest input, and the factor between lengths.
+FIRST_LENGTH, FACTOR, MAX_LENGTH = 1024, 2, 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkModel:
+    """A published model of a family, with random weights.
+
+    Attributes:
+        model: the name of its class in transformers.
+        config: the arguments of its configuration that differ from transformers' defaults.
+        tiny: the arguments for a dry run.
+        length_argument: the argument of the configuration that limits the length, if there is one.
+        build_batch: returns inputs for a model, a batch size and a length.
+        lengths: the lengths to measure; what they count is up to `build_batch`.
+        tiny_lengths: the lengths of a dry run.
+        unit: what lengths count.
+    """
+
+    model: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tiny: Mapping[str, Any]
+    length_argument: str | None = None
+    build_batch: Callable[[Any, int, int], Mapping[str, Any]] = random_texts
+    lengths: tuple[int, ...] = TEXT_LENGTHS
+    tiny_lengths: tuple[int, ...] = TINY_LENGTHS
+    unit: str = "tokens"
+
+    def build(self, *, tiny: bool, max_length: int, dtype: torch.dtype, device: str) -> Any:
+        """Return the model, with the model's own best attention: sdpa where it has it, otherwise eager."""
+        model_class = getattr(transformers, self.model)
+        config = dict(self.config) | (dict(self.tiny) if tiny else {})
+        if self.length_argument is not None:
+            config[self.length_argument] = max_length + 2
+        torch.manual_seed(0)
+        return model_class(model_class.config_class(**config)).to(device, dtype)
+
+
+_TINY_BERT = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+_TINY_T5 = {"vocab_size": 50, "d_model": 32, "d_kv": 16, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+_T5_BASE = {"d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
+_MT5_BASE = {"d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_heads": 12, "vocab_size": 250_112}
+_DEBERTA = {
+    "relative_attention": True,
+    "pos_att_type": ["c2p", "p2c"],
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
+
+_TINY_FAST_CONFORMER = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "subsampling_conv_channels": 8,
+}
+
+#: Audio of 10 s, 1, 5 and 20 minutes.
+AUDIO_SECONDS = (10, 60, 300, 1200)
+
+
+def random_waveforms(model: Any, batch_size: int, seconds: int) -> dict[str, Any]:
+    """Return random audio at 16 kHz, for models with 50 frames a second."""
+    parameter = next(model.parameters())
+    return {"input_values": torch.randn(batch_size, 16_000 * seconds, device=parameter.device, dtype=parameter.dtype)}
+
+
+def random_features(model: Any, batch_size: int, seconds: int) -> dict[str, Any]:
+    """Return random spectrograms: 100 frames a second if the model subsamples them, otherwise 50."""
+    config, parameter = model.config, next(model.parameters())
+    if hasattr(config, "subsampling_factor"):
+        shape = (batch_size, 100 * seconds, config.num_mel_bins)
+    else:
+        shape = (batch_size, 50 * seconds, config.feature_projection_input_dim)
+    return {"input_features": torch.randn(shape, device=parameter.device, dtype=parameter.dtype)}
+
+
+_AUDIO: dict[str, Any] = {"lengths": AUDIO_SECONDS, "tiny_lengths": (1, 2), "unit": "seconds"}
+
+#: The published base size of each family.
+MODELS = {
+    "T5": BenchmarkModel(model="T5EncoderModel", config=_T5_BASE, tiny=_TINY_T5),
+    "mT5": BenchmarkModel(model="MT5EncoderModel", config=_MT5_BASE, tiny=_TINY_T5),
+    "UMT5": BenchmarkModel(model="UMT5EncoderModel", config=_MT5_BASE, tiny=_TINY_T5),
+    "MPNet": BenchmarkModel(
+        model="MPNetModel", config={"vocab_size": 30_527}, tiny=_TINY_BERT, length_argument="max_position_embeddings"
+    ),
+    "LayoutLMv3": BenchmarkModel(
+        model="LayoutLMv3Model",
+        config={"visual_embed": False},
+        tiny=_TINY_BERT | {"coordinate_size": 6, "shape_size": 4},
+        length_argument="max_position_embeddings",
+    ),
+    "DeBERTa": BenchmarkModel(
+        model="DebertaModel",
+        config=_DEBERTA | {"max_relative_positions": 512},
+        tiny=_TINY_BERT,
+        length_argument="max_position_embeddings",
+    ),
+    "DeBERTa-v2": BenchmarkModel(  # deberta-v3-base
+        model="DebertaV2Model",
+        config=_DEBERTA
+        | {
+            "vocab_size": 128_100,
+            "hidden_size": 768,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "max_relative_positions": 512,
+            "position_buckets": 256,
+            "share_att_key": True,
+            "norm_rel_ebd": "layer_norm",
+        },
+        tiny=_TINY_BERT,
+        length_argument="max_position_embeddings",
+    ),
+    "XLNet": BenchmarkModel(
+        model="XLNetModel",
+        config={"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072},
+        tiny={"vocab_size": 50, "d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 32},
+    ),
+    "Wav2Vec2-BERT": BenchmarkModel(  # w2v-bert-2.0, 50 positions a second
+        model="Wav2Vec2BertModel",
+        config={"apply_spec_augment": False, "layerdrop": 0.0},
+        tiny=_TINY_BERT | {"output_hidden_size": 32},
+        build_batch=random_features,
+        **_AUDIO,
+    ),
+    "Wav2Vec2-Conformer": BenchmarkModel(  # wav2vec2-conformer-rel-pos-large, 50 positions a second
+        model="Wav2Vec2ConformerModel",
+        config={
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "feat_extract_norm": "layer",
+            "conv_bias": True,
+            "apply_spec_augment": False,
+            "layerdrop": 0.0,
+        },
+        tiny=_TINY_BERT | {"num_conv_pos_embedding_groups": 4},
+        build_batch=random_waveforms,
+        **_AUDIO,
+    ),
+    "Parakeet": BenchmarkModel(  # parakeet-ctc-0.6b, 12.5 positions a second
+        model="ParakeetEncoder",
+        config={"layerdrop": 0.0},
+        tiny=_TINY_FAST_CONFORMER,
+        build_batch=random_features,
+        **_AUDIO,
+    ),
+    "SEW-D": BenchmarkModel(  # sew-d-base, 25 positions a second
+        model="SEWDModel",
+        config={"apply_spec_augment": False},
+        tiny=_TINY_BERT | {"num_conv_pos_embedding_groups": 4},
+        build_batch=random_waveforms,
+        **_AUDIO,
+    ),
+    "Nemotron-ASR-streaming": BenchmarkModel(  # nemotron-speech-streaming-en-0.6b, 12.5 positions a second
+        model="NemotronAsrStreamingEncoder",
+        config={"layerdrop": 0.0, "max_position_embeddings": 16_384},
+        tiny=_TINY_FAST_CONFORMER,
+        build_batch=random_features,
+        **_AUDIO,
+    ),
+}
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.table:
+        print_table(arguments.out)
+        return
+    done = {json.loads(line)["key"] for line in read_lines(arguments.out)}
+    deadline = time.monotonic() + arguments.seconds
+    for key, job in jobs(arguments):
+        if key in done:
+            continue
+        if time.monotonic() > deadline:
+            print(f"stopped after {arguments.seconds:g} s; run the same command again to continue")
+            return
+        print(key, flush=True)
+        try:
+            results = job()
+        except Exception as error:
+            results = [{"note": measure.shorten_error(error)}]
+        with arguments.out.open("a", encoding="utf-8") as file:
+            for result in results:
+                file.write(json.dumps({"key": key, **result}) + "\n")
+                print("   ", result, flush=True)
+    print("all jobs are done")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="file of the results, JSON lines")
+    parser.add_argument("--families", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME")
+    parser.add_argument("--passes", nargs="+", choices=PASSES, default=list(PASSES), metavar="PASS")
+    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=5, help="timed rounds")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no job after this time")
+    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
+    parser.add_argument("--tiny", action="store_true", help="a dry run with tiny models, in float32 on a CPU")
+    parser.add_argument("--table", action="store_true", help="print the results as a Markdown table")
+    return parser.parse_args()
+
+
+def jobs(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], list[dict[str, Any]]]]]:
+    """Yield each job with its key."""
+    for name in arguments.families:
+        yield from shape_jobs(name, arguments, (ORIGINAL, FUSED))
+    for name in arguments.families:
+        for implementation in (ORIGINAL, FUSED):
+            yield f"{name} longest {implementation}", partial(find_longest, name, implementation, arguments)
+    if not arguments.no_compile:
+        for name in arguments.families:
+            yield from shape_jobs(name, arguments, IMPLEMENTATIONS)
+
+
+def shape_jobs(
+    name: str, arguments: argparse.Namespace, implementations: tuple[str, ...]
+) -> Iterator[tuple[str, Callable[[], list[dict[str, Any]]]]]:
+    """Yield the jobs that measure the lengths of a family."""
+    spec = MODELS[name]
+    suffix = " compile" if len(implementations) > 2 else ""
+    for direction in arguments.passes:
+        for length in spec.tiny_lengths if arguments.tiny else spec.lengths:
+            key = f"{name} {direction} {arguments.batch_size}x{length}{suffix}"
+            yield key, partial(measure_job, name, direction, length, arguments, implementations)
+
+
+def model_builder(name: str, length: int, arguments: argparse.Namespace) -> Callable[[], Any]:
+    """Return the function that builds a family's model for inputs of a length."""
+    dtype, device = (torch.float32, "cpu") if arguments.tiny else (torch.bfloat16, "cuda")
+    return partial(MODELS[name].build, tiny=arguments.tiny, max_length=length, dtype=dtype, device=device)
+
+
+def measure_job(
+    name: str, direction: str, length: int, arguments: argparse.Namespace, implementations: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Return the measurements of one shape."""
+    build_model = model_builder(name, length, arguments)
+    own = get_attn_implementation(build_model().config)
+    measurements = measure_shape(
+        build_model,
+        MODELS[name].build_batch,
+        batch_size=arguments.batch_size,
+        length=length,
+        direction=direction,
+        repeats=arguments.repeats,
+        implementations=implementations,
+    )
+    return [{"family": name, "unit": MODELS[name].unit, "own": own, **asdict(x)} for x in measurements]
+
+
+def find_longest(name: str, implementation: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the longest input that fits into memory in training, by doubling the length."""
+    spec = MODELS[name]
+    length, limit = (spec.tiny_lengths[0], spec.tiny_lengths[-1]) if arguments.tiny else (FIRST_LENGTH, MAX_LENGTH)
+    if not arguments.tiny and spec.unit != "tokens":
+        length, limit = spec.lengths[0], MAX_LENGTH * spec.lengths[0]
+    longest, note = None, ""
+    while length <= limit:
+        build_model = model_builder(name, length, arguments)
+        workload = Workload(build_model, spec.build_batch, implementation, "forward+backward", 1, length)
+        try:
+            workload.build()()
+            longest = length
+        except Exception as error:
+            note = measure.shorten_error(error)
+            break
+        finally:
+            release_memory(torch.device("cpu" if arguments.tiny else "cuda"))
+        length *= FACTOR
+    return [{"family": name, "implementation": implementation, "longest": longest, "unit": spec.unit, "note": note}]
+
+
+def read_lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def print_table(path: Path) -> None:
+    """Print the results as a Markdown table."""
+    columns = ("family", "pass", "length", "implementation", "ms", "speedup", "peak MiB", "note")
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
+    for line in read_lines(path):
+        x = json.loads(line)
+        if "longest" in x:
+            cells = [x["family"], "longest input", x["longest"], x["implementation"], "", "", "", x["note"]]
+        elif "length" in x:
+            numbers = ["" if x[name] is None else f"{x[name]:.4g}" for name in ("ms", "speedup", "peak_mib")]
+            cells = [x["family"], x["direction"], x["length"], x["implementation"], *numbers, x["note"]]
+        else:
+            cells = [x["key"], "", "", "", "", "", "", x["note"]]
+        print(f"| {' | '.join(map(str, cells))} |")
+
+
+if __name__ == "__main__":
+    main()

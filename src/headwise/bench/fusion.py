@@ -1,0 +1,187 @@
+"""Time and memory of a fused model, in comparison with the original and with torch.compile of it.
+
+`headwise fuse MODEL --bench` and `benchmarks/fusion.py` use it.
+"""
+
+import copy
+import gc
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headwise.bench import measure
+from headwise.integrations.fusion import fuse_attention
+
+Pass = Literal["forward", "forward+backward"]
+
+#: The implementations, in the order of the table. The original is the baseline.
+ORIGINAL, FUSED, COMPILED = IMPLEMENTATIONS = ("original", "fused", "torch.compile of the original")
+
+PASSES: tuple[Pass, ...] = ("forward", "forward+backward")
+
+
+@dataclass(frozen=True)
+class FusionMeasurement:
+    """Time and memory of one implementation for one shape. Values that were not measured are None; see the note.
+
+    Attributes:
+        implementation: one of `IMPLEMENTATIONS`.
+        direction: forward, or forward and backward.
+        length: tokens, or samples or frames of audio, of one input.
+        batch_size: inputs of a batch.
+        ms: median time of a call.
+        speedup: median over the rounds of the original's time divided by this one's; above 1 is faster.
+        peak_mib: peak memory of one call, without the model and its inputs.
+        note: why something was not measured.
+    """
+
+    implementation: str
+    direction: str
+    length: int
+    batch_size: int
+    ms: float | None = None
+    speedup: float | None = None
+    peak_mib: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Builds the call that is measured; picklable, so that memory can be measured in a fresh process.
+
+    Attributes:
+        build_model: returns the model, on its device.
+        build_batch: returns inputs for a model, a batch size and a length.
+        implementation: one of `IMPLEMENTATIONS`.
+        direction: forward, or forward and backward.
+        batch_size: inputs of a batch.
+        length: length of an input.
+    """
+
+    build_model: Callable[[], Any]
+    build_batch: Callable[[Any, int, int], Mapping[str, Any]]
+    implementation: str
+    direction: str
+    batch_size: int
+    length: int
+
+    def build(self, model: Any = None) -> Callable[[], object]:
+        """Return the call, for this model or for a new one."""
+        model = prepare_model(self.build_model() if model is None else model, self.implementation)
+        batch = dict(self.build_batch(model, self.batch_size, self.length))
+        is_training = self.direction == "forward+backward"
+        model.train(is_training)
+
+        def call() -> object:
+            if not is_training:
+                with torch.no_grad():
+                    return first_output(model(**batch))
+            first_output(model(**batch)).float().square().mean().backward()
+            model.zero_grad(set_to_none=True)
+            return None
+
+        return call
+
+
+def build_workload(workload: Workload) -> Callable[[], object]:
+    """Return the call of a workload, in a fresh process."""
+    return workload.build()
+
+
+def prepare_model(model: Any, implementation: str) -> Any:
+    """Return a copy of a model with one of the implementations. The parameters are shared."""
+    memo = {id(parameter): parameter for parameter in model.parameters()}
+    copied = copy.deepcopy(model, memo)
+    if implementation == FUSED:
+        fuse_attention(copied, check=False, verbose=False)
+    elif implementation == COMPILED:
+        copied.compile()
+    return copied
+
+
+def first_output(outputs: Any) -> Tensor:
+    """Return the first floating-point tensor of a model's outputs."""
+    return next(x for x in outputs.values() if isinstance(x, Tensor) and x.is_floating_point())
+
+
+def measure_shape(
+    build_model: Callable[[], Any],
+    build_batch: Callable[[Any, int, int], Mapping[str, Any]],
+    *,
+    batch_size: int,
+    length: int,
+    direction: str,
+    repeats: int,
+    implementations: tuple[str, ...] = IMPLEMENTATIONS,
+) -> Iterator[FusionMeasurement]:
+    """Yield the measurements of all implementations for one shape, timed in turns.
+
+    Args:
+        build_model: returns the model, on its device.
+        build_batch: returns inputs for a model, a batch size and a length.
+        batch_size: inputs of a batch.
+        length: length of an input.
+        direction: forward, or forward and backward.
+        repeats: number of rounds; each round runs all implementations.
+        implementations: what to measure.
+    """
+    model = build_model()
+    device = next(model.parameters()).device
+    calls: dict[str, Callable[[], object]] = {}
+    peaks: dict[str, float | None] = {}
+    notes: dict[str, str] = {}
+    for name in implementations:
+        workload = Workload(build_model, build_batch, name, direction, batch_size, length)
+        try:
+            call = workload.build(model)
+            call()
+            if device.type == "cuda":
+                peaks[name] = measure.cuda_peak_mib(call, device)
+            else:
+                peaks[name] = measure.cpu_peak_mib(build_workload, workload)
+            calls[name] = call
+        except Exception as error:
+            notes[name] = measure.shorten_error(error)
+            del error
+            release_memory(device)
+    samples = measure.time_interleaved(calls, repeats, device) if calls else {}
+    for name in implementations:
+        seconds = samples.get(name)
+        speedup = None
+        if seconds is not None and ORIGINAL in samples:
+            ratios = (baseline / own for baseline, own in zip(samples[ORIGINAL], seconds, strict=True))
+            speedup = statistics.median(ratios)
+        yield FusionMeasurement(
+            implementation=name,
+            direction=direction,
+            length=length,
+            batch_size=batch_size,
+            ms=None if seconds is None else 1000 * statistics.median(seconds),
+            speedup=speedup,
+            peak_mib=peaks.get(name),
+            note=notes.get(name, ""),
+        )
+    calls.clear()
+    release_memory(device)
+
+
+def release_memory(device: torch.device) -> None:
+    """Free the memory of failed or finished calls."""
+    gc.collect()
+    torch.compiler.reset()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def random_texts(model: Any, batch_size: int, length: int) -> dict[str, Any]:
+    """Return random tokens for a model. Decoders get as many."""
+    config, device = model.config.get_text_config(), next(model.parameters()).device
+    ids = torch.randint(5, config.vocab_size, (batch_size, length), device=device)
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if model.config.is_encoder_decoder:
+        batch["decoder_input_ids"] = ids
+    return batch

@@ -1,0 +1,122 @@
+"""Fuse the attention of a Hugging Face model with relative positions, and measure what it gains.
+
+The model is not changed on disk. Use headwise.fuse_attention(model) in your own code.
+
+examples:
+  headwise fuse microsoft/deberta-v3-base
+  headwise fuse microsoft/deberta-v3-base --bench --lengths 512 2048 8192 --dtype bfloat16
+  headwise fuse runs/my-t5 --bench --lengths 1024 --batch-size 8 --forward-only
+"""
+
+from argparse import ArgumentParser, Namespace
+from functools import partial
+from typing import Any
+
+from headwise.cli.arguments import add_trust_option
+from headwise.errors import UserError
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="directory or name of a Hugging Face model")
+    parser.add_argument(
+        "--bench",
+        action="store_true",
+        help="measure time and peak memory of the model, the fused model and torch.compile of the model",
+    )
+    parser.add_argument(
+        "--lengths",
+        nargs="+",
+        type=int,
+        default=[512, 2048],
+        metavar="N",
+        help="tokens of an input (default: 512 2048)",
+    )
+    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="inputs of a batch (default: 1)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="precision (default: float32)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="timed rounds (default: 5)")
+    parser.add_argument("--forward-only", action="store_true", help="do not measure the backward pass")
+    parser.add_argument("--no-compile", action="store_true", help="do not measure torch.compile, which takes minutes")
+    add_trust_option(parser)
+
+
+def run(arguments: Namespace) -> int:
+    check_numbers(arguments)
+    from headwise.bench.measure import resolve_device
+    from headwise.integrations import UnsupportedAttentionError
+    from headwise.integrations.fusion import fuse_attention
+
+    device = resolve_device(arguments.device)
+    if device.type == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UserError("--device cuda: torch finds no CUDA device")
+    model = load_model(arguments.model, arguments.dtype, str(device))
+    try:
+        fuse_attention(model)
+    except (UnsupportedAttentionError, ValueError, RuntimeError) as error:
+        raise UserError(f"{arguments.model}: {str(error).splitlines()[0]}") from None
+    if arguments.bench:
+        print_table(arguments, str(device))
+    return 0
+
+
+def check_numbers(arguments: Namespace) -> None:
+    """Raise UserError for a length, batch size or number of rounds below 1."""
+    for option, values in (
+        ("--lengths", arguments.lengths),
+        ("--batch-size", [arguments.batch_size]),
+        ("--repeats", [arguments.repeats]),
+    ):
+        for value in values:
+            if value < 1:
+                raise UserError(f"{option} must be at least 1, got {value}")
+
+
+def load_model(path: str, dtype: str, device: str) -> Any:
+    """Return a model of transformers, without a task's head."""
+    import torch
+    from transformers import AutoModel
+
+    from headwise.training.core.pretrained import load_pretrained, loading_errors
+
+    with loading_errors(path):
+        model = load_pretrained(AutoModel, path, dtype=getattr(torch, dtype))
+    return model.to(device).eval()
+
+
+def print_table(arguments: Namespace, device: str) -> None:
+    """Measure all shapes and print a table, row by row of a shape."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from headwise.bench.fusion import COMPILED, IMPLEMENTATIONS, PASSES, measure_shape, random_texts
+    from headwise.bench.report import format_digits
+
+    build_model = partial(load_model, arguments.model, arguments.dtype, device)
+    skipped = {COMPILED} if arguments.no_compile else set()
+    table = Table("pass", "length", "implementation", "time (ms)", "speedup", "peak memory (MiB)", "note")
+    for direction in PASSES[:1] if arguments.forward_only else PASSES:
+        for length in arguments.lengths:
+            for x in measure_shape(
+                build_model,
+                random_texts,
+                batch_size=arguments.batch_size,
+                length=length,
+                direction=direction,
+                repeats=arguments.repeats,
+                implementations=tuple(name for name in IMPLEMENTATIONS if name not in skipped),
+            ):
+                numbers = [x.ms, x.speedup, x.peak_mib]
+                ms, speedup, peak = ("" if value is None else format_digits(value) for value in numbers)
+                table.add_row(
+                    x.direction, f"{x.length:,}", x.implementation, ms, speedup and f"{speedup}×", peak, x.note
+                )
+    Console(width=None if Console().is_terminal else 140).print(table)
+    print(
+        f"{arguments.model}, batch size {arguments.batch_size}, {arguments.dtype}, {device}; medians of "
+        f"{arguments.repeats} rounds, in which all implementations take turns. Memory is without the model."
+    )

@@ -1,0 +1,116 @@
+"""The attention of fused layers: `attend` with position terms that are computed from a model's own parameters.
+
+Axes: B batch, H heads, N queries, M keys, D head width.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise._compat import mark_constant
+from headwise.attention import Scheme
+from headwise.attention.types import SchemeTerms
+from headwise.integrations.hf_attention import are_weights_collected, get_attachments, prepare_call, run_call
+from headwise.integrations.masks import trim_keys
+from headwise.integrations.model_utils import UnsupportedAttentionError
+
+
+class PositionTerms(Scheme):
+    """A scheme for one call of a layer, whose terms the layer computed from its own parameters.
+
+    Args:
+        terms: fields of `SchemeTerms` except q and k.
+    """
+
+    def __init__(self, **terms: Any) -> None:
+        super().__init__()
+        self.terms = terms
+
+    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
+        return SchemeTerms(q=q, k=k, **self.terms)
+
+
+def fused_attention(
+    layer: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scheme: Scheme | None = None,
+    scale: float,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    output_attentions: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute the attention of a fused layer, and pass it to the layer's recorder and observer.
+
+    Args:
+        layer: the fused layer.
+        q: (B, H, N, D).
+        k, v: (B, G, M, D).
+        attention_mask: boolean, True where attention is allowed, (B, 1, 1, M) if it holds padding only; or an
+            additive mask of transformers.
+        scheme: the position terms of this call.
+        scale: the factor of the scores.
+        dropout: the dropout probability of the weights; pass 0 in evaluation.
+        is_causal: whether the layer is causal if there is no mask.
+        position_bias: a bias that depends on more than the relative position, broadcastable to (B, H, N, M).
+        softcap: the limit of the scores.
+        output_attentions: return the weights.
+
+    Returns:
+        The output, (B, N, H · D), and the weights before dropout (B, H, N, M) if they are requested, otherwise None.
+    """
+    retrofitted, recorder, observer = get_attachments(layer)
+    if retrofitted is not None:
+        raise UnsupportedAttentionError(
+            layer, "is fused and has a position scheme: call headwise.unfuse_attention(model) or remove_scheme(model)"
+        )
+    needs_weights = output_attentions or are_weights_collected()
+    if attention_mask is not None:
+        k, v, position_bias = trim_keys(k, v, position_bias, attention_mask.shape[-1])
+    if q.shape[2] != k.shape[2]:  # layers with a cache are neither recorded nor observed
+        recorder = observer = None
+    elif recorder is not None and not recorder.is_recording:
+        recorder = None
+    call = prepare_call(
+        layer, q, k, v, attention_mask, position_bias, scheme, scale, dropout, is_causal, softcap, sinks=None
+    )
+    call.options["backend"] = "auto"
+    output, weights = run_call(layer, call, recorder, observer, scheme=None, needs_weights=needs_weights)
+    return output.flatten(2), weights
+
+
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """Convert (B, N, H · D) to (B, H, N, D)."""
+    by_head: Tensor = x.unflatten(-1, (-1, head_dim))
+    return by_head.transpose(1, 2)
+
+
+def boolean_mask(mask: Tensor | None) -> Tensor | None:
+    """Return a mask of 0 and a very negative number, as transformers builds it, as a boolean one."""
+    if mask is None or mask.dtype == torch.bool:
+        return mask
+    return mask > torch.finfo(mask.dtype).min / 2
+
+
+def all_differences(n: int, m: int, device: torch.device) -> Tensor:
+    """Return the differences i − j of N queries and M keys, in the order of a table with `table_start` 1 − N."""
+    return torch.arange(n - 1, -m, -1, device=device)
+
+
+def dropout_probability(layer: nn.Module, dropout: float | nn.Dropout) -> float:
+    """Return the dropout probability of a layer in its present mode, 0 in evaluation."""
+    return (dropout.p if isinstance(dropout, nn.Dropout) else float(dropout)) if layer.training else 0.0
+
+
+@mark_constant
+@cache
+def float32_square_root(value: int) -> float:
+    """Return a square root in float32, as some models compute their scale, so that fused scores are the same."""
+    return float(torch.tensor(float(value), dtype=torch.float32).sqrt())

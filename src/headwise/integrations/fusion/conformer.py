@@ -1,0 +1,73 @@
+"""The attention of Conformers with fused kernels, for the families whose layers have the same form.
+
+The layers have Transformer-XL's relative positions (`relative`), a learned vector for each clipped relative position
+(`relative_key`, after Shaw et al.), rotary embeddings or no positions.
+
+Axes: B batch, H heads, N frames, D head width, P relative positions.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.attention.types import compute_dtype
+from headwise.integrations.fusion.attention import PositionTerms, dropout_probability, fused_attention, split_heads
+
+
+def transformer_xl_terms(table: Tensor, u: Tensor, v: Tensor) -> PositionTerms:
+    """Return the terms of Transformer-XL for N frames.
+
+    Args:
+        table: the projected embeddings of the differences i − j = N−1 … 1−N, (1 or B, 2N−1, H · D). All inputs of a
+            batch have the same embeddings.
+        u: the bias of queries that are multiplied with keys, (H, D).
+        v: the bias of queries that are multiplied with the table, (H, D).
+    """
+    by_head = table[0].unflatten(-1, u.shape).transpose(0, 1)
+    return PositionTerms(
+        key_table=by_head,
+        biases=torch.stack((u, v)).to(compute_dtype(u.dtype)),
+        table_start=-(table.shape[1] // 2),
+        is_full_table=True,
+    )
+
+
+class ConformerFusion:
+    """The forward pass of the attention layers of Wav2Vec2-BERT, Wav2Vec2-Conformer and SeamlessM4T."""
+
+    def forward(
+        self: Any,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        relative_position_embeddings: Tensor | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        states = hidden_states
+        if self.position_embeddings_type == "rotary":
+            states = self._apply_rotary_embedding(hidden_states, relative_position_embeddings)
+        q, k = (split_heads(projection(states), self.head_size) for projection in (self.linear_q, self.linear_k))
+        output, weights = fused_attention(
+            self,
+            q,
+            k,
+            split_heads(self.linear_v(hidden_states), self.head_size),
+            attention_mask,
+            scheme=self.position_terms(relative_position_embeddings),
+            scale=self.scaling,
+            dropout=dropout_probability(self, self.dropout),
+            output_attentions=bool(options.get("output_attentions")),
+        )
+        return self.linear_out(output), weights
+
+    def position_terms(self: Any, embeddings: Tensor | None) -> PositionTerms | None:
+        """Return the terms of the layer's kind of positions; None if queries and keys contain them."""
+        if self.position_embeddings_type == "relative":
+            return transformer_xl_terms(self.linear_pos(embeddings), self.pos_bias_u, self.pos_bias_v)
+        if self.position_embeddings_type == "relative_key":
+            left, right = self.left_max_position_embeddings, self.right_max_position_embeddings
+            reach = max(left, right)  # the kernels need as many relative positions after a frame as before it
+            positions = torch.arange(-reach, reach + 1, device=self.distance_embedding.weight.device)
+            table = self.distance_embedding(positions.clamp(-left, right) + left)
+            return PositionTerms(key_table=table[None], table_start=-reach)
+        return None

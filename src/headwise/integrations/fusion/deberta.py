@@ -1,0 +1,85 @@
+"""DeBERTa (version 1) with fused attention: disentangled attention with a row for each relative position.
+
+Padding tokens, whose queries the model lets attend to all keys alike, attend to the real ones.
+"""
+
+from typing import Any
+
+from torch import Tensor
+from transformers.models.deberta.modeling_deberta import DebertaEncoder, DisentangledSelfAttention
+
+from headwise.attention.schemes.disentangled import disentangled_rows
+from headwise.integrations.fusion.attention import (
+    PositionTerms,
+    all_differences,
+    dropout_probability,
+    float32_square_root,
+    fused_attention,
+    split_heads,
+)
+from headwise.integrations.fusion.deberta_v2 import EncoderWithoutMaps
+from headwise.integrations.fusion.family import Family
+from headwise.integrations.model_utils import UnsupportedAttentionError
+
+
+class FusedDebertaSelfAttention(DisentangledSelfAttention):
+    """Self-attention of DeBERTa."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.talking_head:
+            raise UnsupportedAttentionError(self, "has talking heads, which cannot be fused")
+        if relative_pos is not None or query_states is not None:
+            return super().forward(
+                hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
+            )
+        by_head = split_heads(self.in_proj(hidden_states), 3 * self.attention_head_size)
+        q, k, v = by_head.chunk(3, dim=-1)
+        q, v = (
+            x + bias.unflatten(0, (self.num_attention_heads, 1, -1)).to(x.dtype)
+            for x, bias in ((q, self.q_bias), (v, self.v_bias))
+        )
+        has_positions = self.relative_attention and rel_embeddings is not None
+        return fused_attention(
+            self,
+            q,
+            k,
+            v,
+            attention_mask.bool(),
+            scheme=self.position_terms(rel_embeddings, q.shape[2]) if has_positions else None,
+            scale=1.0 / float32_square_root((1 + len(self.pos_att_type)) * self.attention_head_size),
+            dropout=dropout_probability(self, self.dropout),
+            output_attentions=output_attentions,
+        )
+
+    def position_terms(self, embeddings: Any, n: int) -> PositionTerms:
+        """Return the tables of the content-to-position and position-to-content terms."""
+        embeddings = self.pos_dropout(embeddings)
+        rows = disentangled_rows(all_differences(n, n, embeddings.device), self.max_relative_positions, None)
+        projections = {"key_table": ("c2p", "pos_proj"), "query_table": ("p2c", "pos_q_proj")}
+        tables = {
+            name: getattr(self, projection)(embeddings).unflatten(-1, (self.num_attention_heads, -1))[rows]
+            for name, (term, projection) in projections.items()
+            if term in self.pos_att_type
+        }
+        by_head = {name: table.transpose(0, 1) for name, table in tables.items()}
+        return PositionTerms(**by_head, table_start=1 - n, is_full_table=True)
+
+
+class FusedDebertaEncoder(EncoderWithoutMaps, DebertaEncoder):
+    """The encoder of DeBERTa without N × N maps."""
+
+
+FAMILY = Family(
+    name="DeBERTa",
+    layers={DisentangledSelfAttention: FusedDebertaSelfAttention},
+    containers={DebertaEncoder: FusedDebertaEncoder},
+    num_maps=6,
+)

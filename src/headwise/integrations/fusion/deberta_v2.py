@@ -1,0 +1,98 @@
+"""DeBERTa-v2 and v3 with fused attention: disentangled attention, as in `headwise.Disentangled`.
+
+The model's encoder builds an N × N map of relative positions and one of pairs of real tokens. The fused encoder builds
+neither. Padding tokens, whose queries the model lets attend to all keys alike, attend to the real ones.
+"""
+
+from typing import Any
+
+from torch import Tensor
+from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2Encoder, DisentangledSelfAttention
+
+from headwise.attention.schemes.disentangled import disentangled_rows
+from headwise.integrations.fusion.attention import (
+    PositionTerms,
+    all_differences,
+    dropout_probability,
+    float32_square_root,
+    fused_attention,
+    split_heads,
+)
+from headwise.integrations.fusion.family import Family
+
+
+class FusedDisentangledSelfAttention(DisentangledSelfAttention):
+    """Self-attention of DeBERTa-v2."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        if relative_pos is not None:  # positions that are not those of a text
+            return super().forward(  # type: ignore[no-any-return]
+                hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
+            )
+        head_dim = self.attention_head_size
+        q = split_heads(self.query_proj(hidden_states if query_states is None else query_states), head_dim)
+        k, v = (split_heads(projection(hidden_states), head_dim) for projection in (self.key_proj, self.value_proj))
+        num_terms = 1 + ("c2p" in self.pos_att_type) + ("p2c" in self.pos_att_type)
+        has_positions = self.relative_attention and num_terms > 1
+        return fused_attention(
+            self,
+            q,
+            k,
+            v,
+            attention_mask.bool(),
+            scheme=self.position_terms(rel_embeddings, q.shape[2], k.shape[2]) if has_positions else None,
+            scale=1.0 / float32_square_root(num_terms * head_dim),
+            dropout=dropout_probability(self, self.dropout),
+            output_attentions=output_attentions,
+        )
+
+    def position_terms(self, embeddings: Any, n: int, m: int) -> PositionTerms:
+        """Return the tables of the content-to-position and position-to-content terms."""
+        embeddings = self.pos_dropout(embeddings)[: 2 * self.pos_ebd_size]
+        num_buckets = self.position_buckets if self.position_buckets > 0 else None
+        rows = disentangled_rows(all_differences(n, m, embeddings.device), self.max_relative_positions, num_buckets)
+        projections = {
+            "key_table": ("c2p", "key_proj" if self.share_att_key else "pos_key_proj"),
+            "query_table": ("p2c", "query_proj" if self.share_att_key else "pos_query_proj"),
+        }
+        tables = {
+            name: getattr(self, projection)(embeddings).unflatten(-1, (self.num_attention_heads, -1))[rows]
+            for name, (term, projection) in projections.items()
+            if term in self.pos_att_type
+        }
+        by_head = {name: table.transpose(0, 1) for name, table in tables.items()}
+        return PositionTerms(**by_head, table_start=1 - n, is_full_table=True)
+
+
+class EncoderWithoutMaps:
+    """Methods of DeBERTa's encoders that build no N × N maps."""
+
+    def get_attention_mask(self, attention_mask: Tensor) -> Tensor:
+        if attention_mask.dim() <= 2:
+            return attention_mask[:, None, None, :]
+        return attention_mask[:, None] if attention_mask.dim() == 3 else attention_mask
+
+    def get_rel_pos(
+        self, hidden_states: Tensor, query_states: Tensor | None = None, relative_pos: Tensor | None = None
+    ) -> Tensor | None:
+        return relative_pos
+
+
+class FusedDebertaV2Encoder(EncoderWithoutMaps, DebertaV2Encoder):
+    """The encoder of DeBERTa-v2 without N × N maps."""
+
+
+FAMILY = Family(
+    name="DeBERTa-v2",
+    layers={DisentangledSelfAttention: FusedDisentangledSelfAttention},
+    containers={DebertaV2Encoder: FusedDebertaV2Encoder},
+    num_maps=6,
+)

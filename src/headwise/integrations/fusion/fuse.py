@@ -1,0 +1,167 @@
+"""`fuse_attention` and `unfuse_attention`: fused attention for models with relative positions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from headwise._compat import get_attn_implementation, set_attn_implementation
+from headwise._scheme_loading import ATTN_IMPLEMENTATION
+from headwise.attention.checks import disable_autocast
+from headwise.integrations.fusion.family import Family, families
+from headwise.integrations.fusion.report import fusion_report
+from headwise.integrations.model_utils import (
+    ExampleOutput,
+    UnsupportedAttentionError,
+    check_same_outputs,
+    pretrained_modules,
+    run_example,
+    unwrap_model,
+)
+from headwise.integrations.scheme_layers import layers_with_scheme
+
+#: The attribute of a module with the attention implementation that it had before `fuse_attention`.
+_PREVIOUS = "_headwise_unfused_implementation"
+
+#: Length of the texts on which a fused model is compared with the original.
+EXAMPLE_LENGTH = 37
+
+
+def fuse_attention(
+    model: nn.Module, *, example: Mapping[str, Any] | None = None, check: bool = True, verbose: bool = True
+) -> nn.Module:
+    """Replace the attention of a Hugging Face model with relative positions by headwise's fused attention.
+
+    The fused layers have the same parameters under the same names. Checkpoints are loaded and saved as before, and any
+    trainer trains them. The outputs are the same up to rounding, except those of padding tokens in some models.
+    Attention maps are not stored, so that memory grows linearly with the length, and on a GPU attention runs in fused
+    kernels. Guides and inspection work with fused models.
+
+    Args:
+        model: a `PreTrainedModel` of a known family (T5, DeBERTa, …), or a module that contains one, such as a PEFT
+            model. It is changed in place.
+        example: a batch on which the outputs are compared with the original's; by default, random tokens or audio.
+        check: whether to compare the outputs.
+        verbose: print which layers were fused and what to expect, the text of `fusion_report`.
+
+    Returns:
+        The model.
+
+    Raises:
+        UnsupportedAttentionError: the model has no attention layer of a known family.
+        ValueError: the model has a position scheme of `retrofit`, or it failed on the example.
+        RuntimeError: the outputs differ from the original's. The model is left unchanged.
+
+    Example:
+        >>> import headwise as hw
+        >>> from transformers import DebertaV2Config, DebertaV2Model
+        >>> tiny = DebertaV2Config(
+        ...     vocab_size=30, hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2,
+        ...     relative_attention=True, position_buckets=4, max_relative_positions=8, pos_att_type=["c2p", "p2c"],
+        ... )
+        >>> model = hw.fuse_attention(DebertaV2Model(tiny), verbose=False)
+        >>> type(model.encoder.layer[0].attention.self).__name__
+        'FusedDisentangledSelfAttention'
+    """
+    inner = unwrap_model(model)
+    if layers_with_scheme(inner):
+        raise ValueError(f"{type(inner).__name__} has a position scheme; headwise.remove_scheme(model) removes it")
+    new = [family for family in families().values() if _modules(inner, family.layers)]
+    if not new and not is_fused(inner):
+        raise UnsupportedAttentionError(
+            inner,
+            f"has no attention layers that headwise can fuse. Known families: {', '.join(families())}. Models without "
+            "relative positions need no fusion: use attn_implementation='sdpa' or 'flash_attention_2'",
+        )
+    if new:
+        _fuse(inner, new, example, check=check)
+    if verbose:
+        print(fusion_report(inner))
+    return model
+
+
+def unfuse_attention(model: nn.Module) -> nn.Module:
+    """Restore a model's own attention layers after `fuse_attention`, and return the model.
+
+    Example:
+        >>> import headwise as hw
+        >>> from transformers import T5Config, T5EncoderModel
+        >>> tiny = T5Config(vocab_size=30, d_model=8, d_kv=4, d_ff=8, num_layers=2, num_heads=2)
+        >>> model = hw.unfuse_attention(hw.fuse_attention(T5EncoderModel(tiny), verbose=False))
+        >>> hw.fusion_report(model).layers
+        ()
+    """
+    inner = unwrap_model(model)
+    for family in families().values():
+        originals = {fused: original for original, fused in family.replacements.items()}
+        for module in _modules(inner, originals):
+            module.__class__ = originals[type(module)]
+    for module in pretrained_modules(inner):
+        if _PREVIOUS in module.__dict__:
+            set_attn_implementation(module.config, module.__dict__.pop(_PREVIOUS))
+    return model
+
+
+def is_fused(model: nn.Module) -> bool:
+    """Return whether a model has fused attention layers."""
+    return any(_modules(model, dict.fromkeys(family.layers.values())) for family in families().values())
+
+
+def _fuse(model: PreTrainedModel, new: list[Family], example: Mapping[str, Any] | None, *, check: bool) -> None:
+    """Fuse the layers of some families. If anything fails, the model is left unchanged."""
+    base: Any = model if example is not None else model.base_model
+    batch = example
+    if check and example is None:
+        build = next((family.build_example for family in new if family.build_example is not None), text_example)
+        batch = build(base)
+    before = _run_exactly(base, batch) if check else None
+    for family in new:
+        if family.uses_mask_interface:
+            _use_headwise_masks(model, family)
+        for module in _modules(model, family.replacements):
+            module.__class__ = family.replacements[type(module)]
+    if before is None:
+        return
+    try:
+        check_same_outputs(model, before, _run_exactly(base, batch))
+    except BaseException:
+        unfuse_attention(model)
+        raise
+
+
+def _run_exactly(model: Any, batch: Mapping[str, Any] | None) -> ExampleOutput:
+    """Run a model on an example in its own precision, without autocast."""
+    with disable_autocast(model.device.type):
+        return run_example(model, batch)
+
+
+def _modules(model: nn.Module, classes: Mapping[type[nn.Module], Any]) -> list[nn.Module]:
+    """Return the modules of some classes. Subclasses, which may compute something else, are not among them."""
+    return [module for module in model.modules() if type(module) in classes]
+
+
+def _use_headwise_masks(model: PreTrainedModel, family: Family) -> None:
+    """Let the parts of a model that contain layers of a family build their masks with headwise's implementation."""
+    for module in pretrained_modules(model):
+        if _modules(module, family.layers):
+            module.__dict__.setdefault(_PREVIOUS, get_attn_implementation(module.config))
+            set_attn_implementation(module.config, ATTN_IMPLEMENTATION)
+
+
+def text_example(model: PreTrainedModel) -> dict[str, Any]:
+    """Return two random texts for a model, the first one with padding."""
+    config: Any = model.config.get_text_config()
+    padding_id = getattr(config, "pad_token_id", None) or 0
+    max_length = getattr(config, "max_position_embeddings", None) or 0  # XLNet has -1
+    length = min(EXAMPLE_LENGTH, max_length - 2) if max_length > 2 else EXAMPLE_LENGTH
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, config.vocab_size - 1, (2, length), generator=generator)
+    ids += ids >= padding_id  # every id except that of padding
+    mask = torch.ones_like(ids)
+    mask[0, -(length // 4) :] = 0
+    batch = {"input_ids": ids.masked_fill(mask == 0, padding_id), "attention_mask": mask}
+    if model.config.is_encoder_decoder:
+        batch |= {f"decoder_{name}": x[:, : length // 2] for name, x in batch.items()}
+    return batch

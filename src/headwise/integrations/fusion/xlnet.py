@@ -1,0 +1,74 @@
+"""XLNet with fused attention: Transformer-XL's relative positions, as in `headwise.TransformerXL`.
+
+The scores of segments (`token_type_ids`) are a bias, which takes one map per layer. In training, dropout of the
+sinusoidal embeddings is the same for all texts of a batch.
+
+Axes: B batch, H heads, N queries, M keys, D head width, R rows of the table.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
+
+from headwise.integrations.fusion.attention import PositionTerms, dropout_probability, fused_attention
+from headwise.integrations.fusion.family import Family
+
+
+class FusedXLNetRelativeAttention(XLNetRelativeAttention):
+    """Self-attention of XLNet, of both streams and with memories."""
+
+    def forward(
+        self, h: Tensor, g: Tensor | None, attn_mask_h: Any, attn_mask_g: Any, r: Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        # All texts have the same embeddings of positions, so those of one text are projected.
+        return super().forward(h, g, attn_mask_h, attn_mask_g, r[:, :1], *args, **kwargs)
+
+    def rel_attn_core(
+        self,
+        q_head: Tensor,
+        k_head_h: Tensor,
+        v_head_h: Tensor,
+        k_head_r: Tensor,
+        seg_mat: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        output_attentions: bool = False,
+    ) -> Any:
+        q, k, v = (x.permute(1, 2, 0, 3) for x in (q_head, k_head_h, v_head_h))  # (B, H, N or M, D)
+        n, m = q.shape[2], k.shape[2]
+        table = k_head_r[:, 0].transpose(0, 1)  # (H, R, D), from the relative position −M on
+        missing = n + m - table.shape[1]
+        if missing > 0:  # keys after the query, which causal attention masks
+            table = pad(table, (0, 0, 0, missing))
+        scheme = PositionTerms(
+            key_table=table,
+            biases=torch.stack((self.r_w_bias, self.r_r_bias)),
+            table_start=-m,
+            is_full_table=True,
+        )
+        output, weights = fused_attention(
+            self,
+            q,
+            k,
+            v,
+            None if attn_mask is None else attn_mask.permute(2, 3, 0, 1) == 0,
+            scheme=scheme,
+            scale=self.scale,
+            dropout=dropout_probability(self, self.dropout),
+            position_bias=None if seg_mat is None else self.segment_scores(q_head, seg_mat),
+            output_attentions=output_attentions,
+        )
+        heads: Tensor = output.unflatten(-1, (self.n_head, self.d_head)).transpose(0, 1)
+        return (heads, weights.permute(2, 3, 0, 1)) if output_attentions and weights is not None else heads
+
+    def segment_scores(self, q_head: Tensor, seg_mat: Tensor) -> Tensor:
+        """Return the scaled scores of pairs in the same segment and in different ones, (B, H, N, M)."""
+        by_segment = torch.einsum("ibnd,snd->bnis", q_head + self.r_s_bias, self.seg_embed) * self.scale
+        same, different = by_segment[..., :1], by_segment[..., 1:]
+        is_different = seg_mat[..., 1].permute(2, 0, 1)[:, None] > 0
+        return torch.where(is_different, different, same)
+
+
+FAMILY = Family(name="XLNet", layers={XLNetRelativeAttention: FusedXLNetRelativeAttention}, num_maps=5)

@@ -1,0 +1,405 @@
+"""A tiny configuration of each family, with random weights, in float64.
+
+To add a family, add a case: its name, its model class, a tiny configuration, the parameters of its positions and, for
+models that take no `input_ids`, a function that builds a batch.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+HEADS, HEAD_DIM = 3, 12
+DIM = HEADS * HEAD_DIM
+VOCAB_SIZE = 40
+FEATURES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A tiny model of a family.
+
+    Attributes:
+        family: its name in the registry.
+        model: the name of its class in transformers.
+        config: the arguments of its configuration.
+        positions: a part of the names of the parameters that positions depend on. Their gradients must not be 0.
+        batch: returns inputs of a length, with padding or without; the first tensor of a batch is the mask of the
+            outputs' real positions.
+        why_no_weights: why the weights of the model's own eager attention are not exact; empty if they are.
+        autocast_batches: the number of batches over which rounding errors are averaged.
+    """
+
+    family: str
+    model: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    positions: tuple[str, ...]
+    batch: Callable[[Any, int, bool], tuple[Tensor, dict[str, Any]]]
+    why_no_weights: str = ""
+    autocast_batches: int = 1
+
+
+def text_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return two texts and their mask."""
+    ids = torch.randint(2, VOCAB_SIZE, (2, length))
+    mask = torch.ones_like(ids)
+    if padding:
+        mask[0, length - length // 3 :] = 0
+        ids[mask == 0] = getattr(config, "pad_token_id", None) or 0
+        return mask.bool(), {"input_ids": ids, "attention_mask": mask}
+    return mask.bool(), {"input_ids": ids}
+
+
+def left_padded_text_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return two texts and their mask, with padding on the left."""
+    mask, batch = text_batch(config, length, padding)
+    return mask.flip(1), {name: x.flip(1) for name, x in batch.items()}
+
+
+def text_pair_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return inputs of an encoder-decoder model. The decoder's texts have another length."""
+    _, source = text_batch(config, length, padding)
+    mask, target = text_batch(config, length // 2 + 1, padding)
+    return mask, source | {f"decoder_{name}": x for name, x in target.items()}
+
+
+def segments_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return texts with segments, as XLNet's tokenizer numbers them: two texts and the separator."""
+    mask, batch = left_padded_text_batch(config, length, padding)
+    return mask, batch | {
+        "token_type_ids": torch.arange(length).mul(3).div(length, rounding_mode="floor").expand(2, -1)
+    }
+
+
+def memory_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return texts with the states of a previous segment, and an order in which their tokens see each other."""
+    mask, batch = text_batch(config, length, padding)
+    memories = [torch.randn(5, 2, config.d_model, dtype=torch.float64) for _ in range(config.n_layer)]
+    order = torch.randperm(length)
+    hidden = (order[None, :] > order[:, None]).to(torch.float64).expand(2, -1, -1)
+    return mask, batch | {"mems": memories, "perm_mask": hidden}
+
+
+def page_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return texts with the boxes of their tokens on a page, without images."""
+    mask, batch = text_batch(config, length, padding)
+    left_top = torch.randint(0, 500, (2, length, 2))
+    boxes = torch.cat([left_top, left_top + torch.randint(1, 400, (2, length, 2))], dim=-1)
+    return mask, batch | {"bbox": boxes}
+
+
+def feature_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return two spectrograms, and the mask of the positions, each of which has `subsampling_factor` frames."""
+    factor = getattr(config, "subsampling_factor", 1)
+    real = torch.ones(2, length, dtype=torch.bool)
+    features = torch.randn(2, length * factor, FEATURES, dtype=torch.float64)
+    if padding:
+        real[0, length - length // 3 :] = False
+        return real, {"input_features": features, "attention_mask": real.repeat_interleave(factor, 1).long()}
+    return real, {"input_features": features}
+
+
+def causal_feature_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return the inputs of `feature_batch` without their first frame, which causal subsampling adds."""
+    real, batch = feature_batch(config, length, padding)
+    return real, {name: x[:, 1:] for name, x in batch.items()}
+
+
+def waveform_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return two waveforms, and the mask of the frames, of which SEW-D has several per position."""
+    real, features = feature_batch(config, length * getattr(config, "squeeze_factor", 1), padding)
+    stride = math.prod(config.conv_stride)
+    batch = {"input_values": torch.randn(2, real.shape[1] * stride, dtype=torch.float64)}
+    if padding:
+        batch["attention_mask"] = features["attention_mask"].repeat_interleave(stride, 1)
+    return real, batch
+
+
+def speech_translation_batch(config: Any, length: int, padding: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Return two spectrograms, and target texts without padding."""
+    _, batch = feature_batch(config, length, padding)
+    ids = torch.randint(4, VOCAB_SIZE, (2, 3))
+    return torch.ones_like(ids).bool(), batch | {"decoder_input_ids": ids}
+
+
+T5_CONFIG = {
+    "vocab_size": VOCAB_SIZE,
+    "d_model": DIM,
+    "d_kv": HEAD_DIM,
+    "d_ff": 16,
+    "num_layers": 2,
+    "num_heads": HEADS,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 9,
+    "dropout_rate": 0.0,
+}
+BERT_CONFIG = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": DIM,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "max_position_embeddings": 64,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+DEBERTA_CONFIG = BERT_CONFIG | {
+    "relative_attention": True,
+    "max_relative_positions": 10,
+    "pos_att_type": ["c2p", "p2c"],
+    "pooler_dropout": 0.0,
+}
+XLNET_CONFIG = {
+    "vocab_size": VOCAB_SIZE,
+    "d_model": DIM,
+    "n_layer": 2,
+    "n_head": HEADS,
+    "d_inner": 16,
+    "dropout": 0.0,
+}
+WAV2VEC2_BERT_CONFIG = {
+    "hidden_size": DIM,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "feature_projection_input_dim": FEATURES,
+    "output_hidden_size": DIM,
+    "max_source_positions": 20,
+    "conv_depthwise_kernel_size": 3,
+    "left_max_position_embeddings": 5,
+    "right_max_position_embeddings": 2,
+    "hidden_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "feat_proj_dropout": 0.0,
+    "conformer_conv_dropout": 0.0,
+    "layerdrop": 0.0,
+    "apply_spec_augment": False,
+}
+WAVEFORM_CONFIG = BERT_CONFIG | {
+    "hidden_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "feat_proj_dropout": 0.0,
+    "conv_dim": (8, 8),
+    "conv_kernel": (2, 2),
+    "conv_stride": (2, 2),
+    "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2,
+    "apply_spec_augment": False,
+}
+FAST_CONFORMER_CONFIG = {
+    "hidden_size": DIM,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "num_mel_bins": FEATURES,
+    "subsampling_factor": 2,
+    "subsampling_conv_channels": 4,
+    "conv_kernel_size": 3,
+    "dropout": 0.0,
+    "layerdrop": 0.0,
+    "activation_dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+SEAMLESS_CONFIG = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": DIM,
+    "feature_projection_input_dim": FEATURES,
+    "speech_encoder_layers": 2,
+    "speech_encoder_attention_heads": HEADS,
+    "speech_encoder_intermediate_size": 16,
+    "speech_encoder_layerdrop": 0.0,
+    "conv_depthwise_kernel_size": 3,
+    "adaptor_kernel_size": 3,
+    "adaptor_stride": 2,
+    "adaptor_dropout": 0.0,
+    "decoder_layers": 1,
+    "decoder_ffn_dim": 16,
+    "decoder_attention_heads": HEADS,
+    "decoder_layerdrop": 0.0,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+
+CASES = {
+    "t5": Case(
+        family="T5",
+        model="T5Model",
+        config=T5_CONFIG,
+        positions=("relative_attention_bias",),
+        batch=text_pair_batch,
+    ),
+    "t5-encoder": Case(
+        family="T5",
+        model="T5EncoderModel",
+        config=T5_CONFIG | {"feed_forward_proj": "gated-gelu"},
+        positions=("relative_attention_bias",),
+        batch=left_padded_text_batch,
+    ),
+    "mt5": Case(
+        family="mT5",
+        model="MT5Model",
+        config=T5_CONFIG,
+        positions=("relative_attention_bias",),
+        batch=text_pair_batch,
+    ),
+    "umt5": Case(
+        family="UMT5",
+        model="UMT5Model",
+        config=T5_CONFIG,
+        positions=("relative_attention_bias",),
+        batch=text_pair_batch,
+    ),
+    "mpnet": Case(
+        family="MPNet",
+        model="MPNetModel",
+        config=BERT_CONFIG,
+        positions=("relative_attention_bias",),
+        batch=text_batch,
+    ),
+    "layoutlmv3": Case(  # the model computes biases without gradients
+        family="LayoutLMv3",
+        model="LayoutLMv3Model",
+        config=BERT_CONFIG
+        | {"coordinate_size": 6, "shape_size": 6, "visual_embed": False, "rel_pos_bins": 8, "rel_2d_pos_bins": 8},
+        positions=(),
+        batch=page_batch,
+    ),
+    "deberta": Case(
+        family="DeBERTa",
+        model="DebertaModel",
+        config=DEBERTA_CONFIG,
+        positions=("rel_embeddings", "pos_proj.weight", "pos_q_proj"),
+        batch=text_batch,
+    ),
+    "xlnet": Case(
+        family="XLNet",
+        model="XLNetModel",
+        config=XLNET_CONFIG,
+        positions=("rel_attn.r", "r_r_bias", "seg_embed"),
+        batch=segments_batch,
+    ),
+    "xlnet-memory": Case(
+        family="XLNet",
+        model="XLNetModel",
+        config=XLNET_CONFIG,
+        positions=("rel_attn.r", "r_r_bias"),
+        batch=memory_batch,
+    ),
+    "deberta-v2": Case(
+        family="DeBERTa-v2",
+        model="DebertaV2Model",
+        config=DEBERTA_CONFIG,
+        positions=("rel_embeddings", "pos_key_proj.weight", "pos_query_proj"),
+        batch=text_batch,
+    ),
+    "deberta-v3": Case(
+        family="DeBERTa-v2",
+        model="DebertaV2Model",
+        config=DEBERTA_CONFIG
+        | {
+            "position_buckets": 6,
+            "share_att_key": True,
+            "norm_rel_ebd": "layer_norm",
+            "position_biased_input": False,
+            "type_vocab_size": 0,
+        },
+        positions=("rel_embeddings",),
+        batch=text_batch,
+    ),
+    "deberta-v2-xlarge": Case(  # with a convolution, and one position term
+        family="DeBERTa-v2",
+        model="DebertaV2Model",
+        config=DEBERTA_CONFIG | {"position_buckets": 6, "conv_kernel_size": 3, "pos_att_type": ["p2c"]},
+        positions=("rel_embeddings", "pos_query_proj"),
+        batch=text_batch,
+    ),
+    "wav2vec2-bert": Case(
+        family="Wav2Vec2-BERT",
+        model="Wav2Vec2BertModel",
+        config=WAV2VEC2_BERT_CONFIG,
+        positions=("distance_embedding",),
+        batch=feature_batch,
+    ),
+    "wav2vec2-bert-relative": Case(
+        family="Wav2Vec2-BERT",
+        model="Wav2Vec2BertModel",
+        config=WAV2VEC2_BERT_CONFIG | {"position_embeddings_type": "relative"},
+        positions=("linear_pos", "pos_bias_u", "pos_bias_v"),
+        batch=feature_batch,
+    ),
+    "wav2vec2-conformer": Case(
+        family="Wav2Vec2-Conformer",
+        model="Wav2Vec2ConformerModel",
+        config=WAVEFORM_CONFIG | {"layerdrop": 0.0, "conv_depthwise_kernel_size": 3, "max_source_positions": 20},
+        positions=("linear_pos", "pos_bias_u", "pos_bias_v"),
+        batch=waveform_batch,
+    ),
+    "parakeet": Case(
+        family="Parakeet",
+        model="ParakeetEncoder",
+        config=FAST_CONFORMER_CONFIG,
+        positions=("relative_k_proj", "bias_u", "bias_v"),
+        batch=feature_batch,
+        why_no_weights="its eager attention computes the softmax in float32",
+    ),
+    "seamless-m4t": Case(
+        family="SeamlessM4T",
+        model="SeamlessM4TForSpeechToText",
+        config=SEAMLESS_CONFIG | {"max_source_positions": 20},
+        positions=("linear_pos", "pos_bias_u", "pos_bias_v"),
+        batch=speech_translation_batch,
+        autocast_batches=8,
+    ),
+    "seamless-m4t-v2": Case(
+        family="SeamlessM4T v2",
+        model="SeamlessM4Tv2ForSpeechToText",
+        config=SEAMLESS_CONFIG | {"left_max_position_embeddings": 5, "right_max_position_embeddings": 2},
+        positions=("distance_embedding",),
+        batch=speech_translation_batch,
+        why_no_weights="its eager attention adds the boolean mask of chunks to the scores",
+    ),
+    "seamless-m4t-v2-chunks": Case(
+        family="SeamlessM4T v2",
+        model="SeamlessM4Tv2ForSpeechToText",
+        config=SEAMLESS_CONFIG | {"speech_encoder_chunk_size": 4, "speech_encoder_left_chunk_num": 1},
+        positions=("distance_embedding",),
+        batch=speech_translation_batch,
+        why_no_weights="its eager attention adds the boolean mask of chunks to the scores",
+    ),
+    "sew-d": Case(
+        family="SEW-D",
+        model="SEWDModel",
+        config=WAVEFORM_CONFIG | {"position_buckets": 6, "max_position_embeddings": 16},
+        positions=("rel_embeddings",),
+        batch=waveform_batch,
+    ),
+    "nemotron-asr-streaming": Case(
+        family="Nemotron-ASR-streaming",
+        model="NemotronAsrStreamingEncoder",
+        config=FAST_CONFORMER_CONFIG | {"sliding_window": 7, "default_num_lookahead_tokens": 2},
+        positions=("relative_k_proj", "bias_u", "bias_v"),
+        batch=causal_feature_batch,
+        why_no_weights="its eager attention inverts the mask",
+    ),
+}
+
+
+def build_model(case: Case) -> Any:
+    """Return a tiny model in float64. Its weights are large enough for positions to matter."""
+    transformers = pytest.importorskip("transformers")
+    model_class = getattr(transformers, case.model, None)
+    if model_class is None:
+        pytest.skip(f"this version of transformers has no {case.model}")
+    torch.manual_seed(0)
+    model: nn.Module = model_class(model_class.config_class(**case.config)).double()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1 or name.endswith("bias"):
+                parameter.normal_(0.0, 0.3)
+    return model

@@ -1,0 +1,197 @@
+"""`fuse_attention` with guides, inspection, PEFT and generation, and its errors."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import headwise as hw
+from headwise.inspection.capture import attention_maps, capture_attention
+from headwise.integrations import AttentionRows, UnsupportedAttentionError
+from headwise.integrations.fusion import families, is_fused
+from headwise.integrations.fusion.report import shorten_names
+from tests.integrations.fusion.cases import CASES, T5_CONFIG, build_model
+
+hf: Any = transformers
+TOLERANCE: dict[str, Any] = {"atol": 1e-8, "rtol": 1e-8}
+
+
+def own_maps(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+    """Return the maps that the unfused model returns itself."""
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        return torch.stack(model(**batch, output_attentions=True).attentions)
+
+
+@pytest.mark.parametrize("name", ["deberta-v3", "deberta", "mpnet", "xlnet"])
+def test_fused_models_can_be_inspected(name: str) -> None:
+    model = build_model(CASES[name]).eval()
+    _, batch = CASES[name].batch(model.config, 9, False)
+    expected = own_maps(model, batch)
+    hw.fuse_attention(model, verbose=False)
+    torch.testing.assert_close(attention_maps(model, batch), expected, **TOLERANCE)
+    observed = []
+
+    def observe(_: nn.Module, rows: AttentionRows) -> None:
+        observed.append(torch.cat([rows.weights(0, 4), rows.weights(4, 9)], dim=2))
+
+    capture_attention(model, batch, observe)
+    torch.testing.assert_close(torch.stack(observed), expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["deberta-v3", "deberta", "mpnet", "xlnet", "t5-encoder"])
+def test_fused_models_can_be_guided(name: str) -> None:
+    case = CASES[name]
+    model = build_model(case).train()
+    _, batch = case.batch(model.config, 9, name != "xlnet")  # padding tokens of XLNet see themselves
+    guide = hw.guides.MapDiscrimination(0.1)
+    with hw.guiding(model, [guide], output_attentions=True) as guided:
+        model(**batch)
+        expected_loss = guided.loss()
+        expected_loss.backward()
+    expected = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    hw.fuse_attention(model, verbose=False)
+    with hw.guiding(model, [guide]) as guided:
+        model(**batch)
+        loss = guided.loss()
+        loss.backward()
+    torch.testing.assert_close(loss, expected_loss, **TOLERANCE)
+    assert expected
+    for parameter_name, parameter in model.named_parameters():
+        if parameter_name in expected:
+            torch.testing.assert_close(parameter.grad, expected[parameter_name], **TOLERANCE)
+
+
+@pytest.mark.parametrize("fuse_first", [True, False])
+def test_peft(fuse_first: bool) -> None:
+    peft = pytest.importorskip("peft")
+    case = CASES["deberta-v2"]
+    _, batch = case.batch(build_model(case).config, 9, True)
+
+    def build(*, fused: bool) -> Any:
+        model = build_model(case).eval()
+        if fused and fuse_first:
+            hw.fuse_attention(model, verbose=False)
+        config = peft.LoraConfig(target_modules=["query_proj", "pos_key_proj"], init_lora_weights=False)
+        torch.manual_seed(3)
+        model = peft.get_peft_model(model, config).double()
+        if fused and not fuse_first:
+            hw.fuse_attention(model, verbose=False)
+        assert is_fused(model) is fused
+        return model
+
+    results = []
+    for fused in (False, True):
+        model = build(fused=fused)
+        model(**batch).last_hidden_state[batch["attention_mask"].bool()].square().sum().backward()
+        results.append({n: p.grad for n, p in model.named_parameters() if p.requires_grad})
+    assert results[0]
+    torch.testing.assert_close(results[1], results[0], **TOLERANCE)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("model_name", ["T5", "MT5", "UMT5"])
+def test_generation_with_a_cache(model_name: str, cache: str) -> None:
+    torch.manual_seed(0)
+    config = getattr(hf, f"{model_name}Config")(**T5_CONFIG, decoder_start_token_id=0, eos_token_id=None)
+    model = getattr(hf, f"{model_name}ForConditionalGeneration")(config).double().eval()
+    ids = torch.randint(2, 40, (2, 7))
+    mask = torch.ones_like(ids)
+    mask[0, 5:] = 0
+    options = {
+        "max_new_tokens": 12,
+        "do_sample": False,
+        "cache_implementation": cache if cache == "static" else None,
+        "disable_compile": True,
+        "output_scores": True,
+        "return_dict_in_generate": True,
+    }
+    expected = model.generate(input_ids=ids, attention_mask=mask, **options)
+    hw.fuse_attention(model, verbose=False)
+    actual = model.generate(input_ids=ids, attention_mask=mask, **options)
+    assert torch.equal(actual.sequences, expected.sequences)
+    torch.testing.assert_close(actual.scores, expected.scores, **TOLERANCE)
+
+
+def test_xlnet_second_stream() -> None:
+    model = build_model(CASES["xlnet"]).float().eval()  # the model's second stream runs in float32 only
+    ids = torch.randint(2, 40, (2, 9))
+    hidden = torch.zeros(2, 9, 9)
+    hidden[:, :, -1] = 1.0
+    targets = torch.zeros(2, 1, 9)
+    targets[:, 0, -1] = 1.0
+    batch = {"input_ids": ids, "perm_mask": hidden, "target_mapping": targets}
+    expected = model(**batch).last_hidden_state
+    hw.fuse_attention(model, verbose=False)
+    torch.testing.assert_close(model(**batch).last_hidden_state, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_unknown_family_gets_the_list_of_known_ones() -> None:
+    model = hf.BertModel(
+        hf.BertConfig(vocab_size=40, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    )
+    with pytest.raises(
+        UnsupportedAttentionError, match="BertModel has no attention layers that headwise can fuse"
+    ) as e:
+        hw.fuse_attention(model)
+    assert all(name in str(e.value) for name in families())
+    with pytest.raises(TypeError, match="PreTrainedModel"):
+        hw.fuse_attention(nn.Linear(2, 2))
+
+
+def test_model_that_differs_is_left_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headwise.integrations.fusion import deberta_v2
+
+    model = build_model(CASES["deberta-v2"])
+    text = str(model)
+    monkeypatch.setattr(deberta_v2, "float32_square_root", lambda value: 1.0)
+    with pytest.raises(RuntimeError, match="left unchanged"):
+        hw.fuse_attention(model)
+    assert str(model) == text
+
+
+def test_schemes_and_fused_attention_exclude_each_other() -> None:
+    model = build_model(CASES["t5-encoder"])
+    hw.fuse_attention(model, verbose=False)
+    with pytest.raises(ValueError, match="unfuse_attention"):
+        hw.retrofit(model)
+    hw.retrofit(hw.unfuse_attention(model))
+    with pytest.raises(ValueError, match="remove_scheme"):
+        hw.fuse_attention(model)
+
+
+def test_report(capsys: pytest.CaptureFixture[str]) -> None:
+    model = build_model(CASES["deberta-v3"])
+    assert str(hw.fusion_report(model)) == "DebertaV2Model has no fused attention layers"
+    hw.fuse_attention(model)
+    text = capsys.readouterr().out
+    assert text.strip() == str(hw.fusion_report(model))
+    assert "fused 2 attention layers of DeBERTa-v2: encoder.layer.{0…1}.attention.self" in text
+    assert hw.fusion_report(model).saved_bytes(2000) == 4 * hw.fusion_report(model).saved_bytes(1000)
+    hw.fuse_attention(model, verbose=False)  # a second call changes nothing
+    assert shorten_names(("a.0.b", "a.1.b", "c")) == ["a.{0…1}.b", "c"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_expected_gain_does_not_exceed_what_the_model_keeps(name: str) -> None:
+    case, length = CASES[name], 48
+    model = build_model(case)
+    model.eval()
+    _, batch = case.batch(model.config, length, False)
+    model.config._attn_implementation = "eager"
+    kept: dict[int, int] = {}
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        kept[x.untyped_storage().data_ptr()] = max(kept.get(x.untyped_storage().data_ptr(), 0), x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        output = model(**batch)[0]
+    assert output.requires_grad
+    hw.fuse_attention(model, verbose=False)
+    layers = hw.fusion_report(model).layers[0]
+    num_tensors = sum(kept.values()) / (2 * 3 * length**2) / len(layers.names)  # 2 texts and 3 heads
+    assert 0 < layers.num_maps <= num_tensors
