@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from headwise.errors import UserError
-from headwise.models import HeadwiseModel
+from headwise.models import HeadwiseConfig, HeadwiseModel
 from tests.models.tiny_models import SCHEMES, config, texts
 
 
@@ -129,3 +129,59 @@ def test_autocast(scheme: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         low = model(ids, mask).last_hidden_state
     torch.testing.assert_close(low.float(), model(ids, mask).last_hidden_state, atol=0.1, rtol=0.1)
+
+
+def segmented_model(scheme: str, layers: int, segment_length: int | None) -> HeadwiseModel:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 30, "word_dim": 8, "heads": 2, "head_dim": 4, "dropout": 0.0}
+    config = HeadwiseConfig(scheme=scheme, layers=layers, segment_length=segment_length, **sizes)  # type: ignore[arg-type]
+    model = HeadwiseModel(config)
+    model.eval()
+    return model
+
+
+@pytest.mark.parametrize("scheme", ["transformer-xl", "rpr", "distance-aware"])
+def test_one_segment_is_the_whole_text(scheme: str) -> None:
+    ids = torch.randint(1, 30, (2, 7))
+    ids[1, 5:] = 0
+    whole, segmented = (segmented_model(scheme, 2, length)(ids).last_hidden_state for length in (None, 7))
+    torch.testing.assert_close(whole, segmented)
+
+
+@pytest.mark.parametrize(("layers", "reached"), [(1, [0, 1]), (2, [0, 1, 2])])
+def test_recurrence_of_segments(layers: int, reached: list[int]) -> None:
+    """Each layer passes information on to the next segment, but not back."""
+    model = segmented_model("transformer-xl", layers, 4)
+    ids = torch.randint(1, 29, (1, 16))
+    changed = ids.clone()
+    changed[0, 1] = 29
+    difference = (model(ids).last_hidden_state - model(changed).last_hidden_state).abs().amax(dim=(0, 2)).view(4, 4)
+    assert [segment for segment in range(4) if difference[segment].max() > 1e-6] == reached
+    first, second = ids[:, :4], ids[:, 4:8]
+    embed = model.embeddings
+    expected = model.layers[0](embed(second, None), memory=embed(first, None))
+    if layers == 1:
+        torch.testing.assert_close(model(ids).last_hidden_state[:, 4:8], expected)
+
+
+def test_gradients_do_not_pass_to_the_previous_segment() -> None:
+    model = segmented_model("transformer-xl", 2, 4)
+    ids = torch.arange(1, 9)[None]
+    model(ids).last_hidden_state[:, 4:, 0].sum().backward()
+    gradient: Any = model.get_input_embeddings().weight.grad
+    assert gradient[1:5].abs().max() == 0
+    assert gradient[5:9].abs().max() > 0
+
+
+def test_padding_of_whole_segments() -> None:
+    model = segmented_model("transformer-xl", 1, 4)
+    ids = torch.randint(1, 30, (2, 12))
+    ids[1, 3:] = 0
+    states = model(ids).last_hidden_state
+    torch.testing.assert_close(states[1, :3], model(ids[1:, :3]).last_hidden_state[0])
+    assert states.isfinite().all()
+
+
+def test_segments_return_no_weights() -> None:
+    with pytest.raises(UserError, match="returns no weights"):
+        segmented_model("transformer-xl", 1, 4)(torch.ones(1, 8, dtype=torch.long), output_attentions=True)

@@ -180,3 +180,42 @@ def test_only_simulated_logs_have_an_oracle(data: Path) -> None:
     (data / "truth.json").write_text("[]")
     with pytest.raises(UserError, match=r"truth.json: no metrics of the oracle"):
         mind.oracle(data)
+
+
+DAYS = [
+    "1\tU1\t11/12/2019 11:05:58 PM\tN2\tN1-0 N3-1",
+    "2\tU2\t11/14/2019 12:00:01 AM\tN1\tN1-1 N3-0",
+    "3\tU1\t11/13/2019 9:05:58 AM\tN1\tN2-0 N1-1",
+    "4\tU3\t11/14/2019 9:05:58 AM\tN3\tN2-0 N3-1",
+]
+
+
+def test_the_last_day_of_train_is_dev_if_test_has_no_labels(tmp_path: Path) -> None:
+    """Lines are not in the order of time, and test is the published dev."""
+    for name, lines in {"train": DAYS, "dev": ["9\tU1\t11/15/2019 9:00:00 AM\t\tN1-1 N2-0"]}.items():
+        write_split(tmp_path / "log" / f"MINDsmall_{name}", news_lines(*NEWS), lines)
+    write_split(tmp_path / "log" / "MINDsmall_test", news_lines(*NEWS), ["8\tU1\t11/16/2019 9:00:00 AM\t\tN1 N2"])
+    log = mind.read(tmp_path / "log", splits="last-day", cache=tmp_path / "cache")
+    ids = {name: split.rows.data["impression"][:] for name, split in log.splits.items()}
+    assert ids == {"train": ["1", "3"], "dev": ["2", "4"], "test": ["9"]}
+    np.testing.assert_array_equal(log.splits["dev"].take([1]).candidates, [1, 2])
+    published = read(tmp_path / "log").splits
+    assert {name: len(split) for name, split in published.items()} == {"train": 4, "dev": 1, "test": 1}
+
+
+def test_published_splits_are_kept_if_test_has_labels(tmp_path: Path) -> None:
+    for name in ("train", "dev", "test"):
+        write_split(tmp_path / "log" / name, news_lines(*NEWS), DAYS)
+    log = mind.read(tmp_path / "log", splits="last-day", cache=tmp_path / "cache")
+    assert {name: len(split) for name, split in log.splits.items()} == {"train": 4, "dev": 4, "test": 4}
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [(DAYS[1:2], "all impressions are of one day"), (TRAIN, "behaviors.tsv, line 2: expected a time such as")],
+)
+def test_days_that_cannot_be_split(tmp_path: Path, lines: list[str], message: str) -> None:
+    for name in ("train", "dev"):
+        write_split(tmp_path / "log" / name, news_lines(*NEWS), lines)
+    with pytest.raises(UserError, match=message):
+        mind.read(tmp_path / "log", splits="last-day", cache=tmp_path / "cache")

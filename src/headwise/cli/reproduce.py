@@ -1,5 +1,6 @@
 """Repeat the experiments of a table or figure of the papers, on the published data or on your own, and show the paper's
-results next to yours. Training options apply to all methods and override those of the paper.
+results next to yours. Training options apply to all methods and override those of the paper. Values that the papers
+chose by a search are chosen on dev.
 
 examples:
   headwise reproduce --list
@@ -13,16 +14,16 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from headwise.cli.arguments import Parser
-from headwise.cli.run_options import add_run_options, config_class_of, run_values
-from headwise.cli.study_options import add_study_options, require_out, resources, resume_hint, resume_study
+from headwise.cli.run_options import add_run_options, option_names, run_values
+from headwise.cli.study_options import add_study_options, require_out, resources, resume_hint
 from headwise.errors import UserError
 
 if TYPE_CHECKING:
-    from headwise.studies.reproduction.reproduce import ReproduceOptions
+    from headwise.studies.reproduction.planning import ReproduceOptions
 
 
 def add_arguments(parser: Parser) -> None:
-    add_run_options(parser, add_own_arguments)
+    add_run_options(parser, add_own_arguments, exclude=["model"])
 
 
 def add_own_arguments(parser: Parser) -> None:
@@ -43,6 +44,27 @@ def add_own_arguments(parser: Parser) -> None:
         help="run only these methods of the table or figure, and their control",
     )
     parser.add_argument(
+        "--model",
+        nargs="+",
+        default=(),
+        metavar="NAME",
+        dest="models",
+        help="Hugging Face encoders (names or directories), or sizes of translation models, to use instead of the "
+        "paper's; guiding-table1, guiding-table4 and rpr-table1 take several",
+    )
+    parser.add_argument(
+        "--baseline", metavar="METHOD", help="method to compare all others with (default: the study's controls)"
+    )
+    parser.add_argument(
+        "--over",
+        action="append",
+        nargs="+",
+        default=[],
+        metavar=("OPTION", "VALUE"),
+        help="a training option and values; every method, the baseline included, uses the one that is best on dev; can "
+        "be repeated",
+    )
+    parser.add_argument(
         "--keep-models", action="store_true", help="keep the models of all seeds, not only of the first"
     )
     add_study_options(parser)
@@ -57,10 +79,17 @@ def run(arguments: Namespace) -> int:
     if arguments.name is None and not arguments.resume:
         raise UserError("the name of a table or figure is required; headwise reproduce --list shows them")
     from headwise.studies.reproduction import reproduce
+    from headwise.studies.reproduction.direct import write_direct_output
+    from headwise.studies.reproduction.registry import DIRECT_OUTPUTS
 
     out, machine = require_out(arguments), resources(arguments)
+    if arguments.name in DIRECT_OUTPUTS and not arguments.resume:
+        write_direct_output(arguments.name, direct_data(arguments), out)
+        return 0
     if arguments.resume:
-        study = resume_study(arguments, out)
+        study = reproduce.resume_reproduction(
+            out, storage=arguments.storage, storage_path=arguments.storage_path, seeds=arguments.seeds
+        )
     else:
         study = reproduce.create_reproduction(
             arguments.name,
@@ -75,19 +104,50 @@ def run(arguments: Namespace) -> int:
         return 0 if reproduce.run_reproduction(study, machine) else 1
 
 
+def direct_data(arguments: Namespace) -> dict[str, str | None]:
+    """Return the tasks of a table that needs no training, with the paths of their data.
+
+    Raises:
+        UserError: training options were given, which have no effect.
+    """
+    from headwise.studies.reproduction.registry import DIRECT_OUTPUTS
+
+    given = [name for name in vars(arguments) if name in option_names() and name != "data"]
+    if given or arguments.methods or arguments.models or arguments.over or arguments.baseline:
+        raise UserError(f"{arguments.name} needs no training; its options are --task NAME=PATH, --data and --out")
+    tasks = parse_tasks(arguments)
+    if "data" in arguments:
+        names = list(tasks) or list(DIRECT_OUTPUTS[arguments.name].tasks)
+        if len(names) != 1 or len(arguments.data) != 1:
+            raise UserError("--data is for one task; with several, use --task NAME=PATH")
+        tasks = {names[0]: arguments.data[0]}
+    return tasks
+
+
+def parse_tasks(arguments: Namespace) -> dict[str, str | None]:
+    """Return the values of --task, with the paths of their data."""
+    return {name: path or None for name, _, path in (text.partition("=") for text in arguments.task)}
+
+
 def reproduce_options(arguments: Namespace) -> "ReproduceOptions":
     """Return what the user changes of the study: its tasks, methods and options of training."""
+    from headwise.studies.reproduction.planning import ReproduceOptions
     from headwise.studies.reproduction.registry import get_study
-    from headwise.studies.reproduction.reproduce import ReproduceOptions
 
     study_tasks = get_study(arguments.name).tasks
-    tasks = {name: path or None for name, _, path in (text.partition("=") for text in arguments.task)}
-    if "data" in arguments and len(tasks or study_tasks) > 1:
+    tasks = parse_tasks(arguments)
+    types = {study_tasks.get(task, {}).get("task", task) for task in tasks or study_tasks}
+    if "data" in arguments and len(types) > 1:
         raise UserError(
             f"--data is for one task; this study has several: {' '.join(f'--task {x}=PATH' for x in study_tasks)}"
         )
-    task = next(iter(tasks or study_tasks))
-    defaults = config_class_of(task)
-    values = run_values(arguments, task)
-    changed = {name: value for name, value in values.items() if value != defaults.default_value(name)}
-    return ReproduceOptions(tasks, tuple(arguments.methods), changed)
+    first = next(iter(tasks or study_tasks))
+    values = run_values(arguments, study_tasks.get(first, {}).get("task", first))
+    return ReproduceOptions(
+        tasks,
+        tuple(arguments.methods),
+        values,
+        models=tuple(arguments.models),
+        baseline=arguments.baseline,
+        over=tuple(map(tuple, arguments.over)),
+    )

@@ -5,7 +5,7 @@ once the task is known, `run_values` converts them and refuses options of other 
 """
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from typing import Any
 
@@ -35,15 +35,16 @@ METAVARS = {
 }
 
 
-def add_run_options(parser: Parser, add_own: Callable[[Parser], None]) -> None:
+def add_run_options(parser: Parser, add_own: Callable[[Parser], None], *, exclude: Collection[str] = ()) -> None:
     """Add a command's own arguments and the options of every task type.
 
     Args:
         parser: the command's parser. Its help text shows the options of the task type that is named before `--help`.
         add_own: adds the command's own arguments.
+        exclude: options that are among the command's own arguments.
     """
     add_own(parser)
-    names = {"task"}
+    names = {"task", *exclude}
     for config_class in config_classes():
         add_options(parser, config_class, exclude=names, metavars=METAVARS)
         names |= {field.name for field in fields(config_class)}
@@ -58,7 +59,7 @@ def add_run_options(parser: Parser, add_own: Callable[[Parser], None]) -> None:
             f"training options{f' of task {task}' if task else ''}",
             NOTES if config_class_of(task) is TEXT.config_class else "",
         )
-        add_options(group, config_class_of(task), exclude={"task"}, metavars=METAVARS)
+        add_options(group, config_class_of(task), exclude={"task", *exclude}, metavars=METAVARS)
         return task_parser
 
     parser.help_parser = help_parser
@@ -67,6 +68,11 @@ def add_run_options(parser: Parser, add_own: Callable[[Parser], None]) -> None:
 def config_classes() -> list[type[RunConfig]]:
     """Return the configuration classes of all task types."""
     return [task_type.config_class for task_type in (TEXT, *TASK_TYPES.values())]
+
+
+def option_names() -> set[str]:
+    """Return the names of the training options of all task types."""
+    return {field.name for each in config_classes() for field in fields(each)} - {"task"}
 
 
 def config_class_of(task: str | None) -> type[RunConfig]:
@@ -89,7 +95,7 @@ def run_values(arguments: Namespace, task: str | None) -> dict[str, Any]:
         UserError: an option is one of another task type, or has an invalid value.
     """
     config_class = config_class_of(task)
-    names = {field.name for each in config_classes() for field in fields(each)} - {"task"}
+    names = option_names()
     own = {field.name for field in fields(config_class)}
     given = {name: value for name, value in vars(arguments).items() if name in names}
     for name in given:

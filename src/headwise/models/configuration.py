@@ -1,5 +1,6 @@
 """Configuration of headwise encoders, and checks that all configurations share."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -33,11 +34,16 @@ class HeadwiseConfig(PretrainedConfig):
             `{"rectify": False}` for `distance-aware`.
         positions: Position embeddings of the input: `sinusoidal`, `learned` or `none` (default: `sinusoidal` for
             `plain`, else `none`).
+        position_scale: Factor of sinusoidal position embeddings of words, whose norm is √(heads · head_dim / 2) without
+            it. `headwise train` sets it for the norm of the word embeddings. Sentences of a hierarchy have normalized
+            vectors and are not affected.
         dropout: Dropout of embeddings, attention weights, layers and the pooled vector.
         pooling: How states are pooled: `additive` attention, or the state of the first token, `cls`.
         max_tokens: Maximum length of a text; it limits learned positions only.
         pair: How two texts are encoded: `joint` ([CLS] a [SEP] b [SEP] as one text) or `siamese` (separately, then
             compared).
+        segment_length: Recurrence of Transformer-XL: a text is encoded in segments of this number of tokens, which
+            attend to themselves and, without gradients, to the previous segment (default: the whole text at once).
         hierarchy: For long texts, (words per sentence, sentences per document): words are pooled to sentences, and
             sentences to the document.
         pad_token_id: Id of the padding token, whose vector is 0.
@@ -74,10 +80,12 @@ class HeadwiseConfig(PretrainedConfig):
         scheme: schemes.ModelSchemeName = "distance-aware",
         scheme_options: dict[str, Any] | None = None,
         positions: InputPositions | None = None,
+        position_scale: float = 1.0,
         dropout: float = 0.2,
         pooling: Pooling = "additive",
         max_tokens: int = 512,
         pair: Pair | None = None,
+        segment_length: int | None = None,
         hierarchy: tuple[int, int] | None = None,
         pad_token_id: int = 0,
         **kwargs: Any,
@@ -93,10 +101,12 @@ class HeadwiseConfig(PretrainedConfig):
         self.positions = (
             default if positions is None else check_choice("positions", positions, get_args(InputPositions))
         )
+        self.position_scale = check_positive("position_scale", position_scale)
         self.dropout = check_probability("dropout", dropout)
         self.pooling = check_choice("pooling", pooling, get_args(Pooling))
         self.max_tokens = check_count("max_tokens", max_tokens)
         self.pair = None if pair is None else check_choice("pair", pair, get_args(Pair))
+        self.segment_length = None if segment_length is None else check_count("segment_length", segment_length)
         self.hierarchy = None if hierarchy is None else _check_hierarchy("hierarchy", hierarchy)
         self.pad_token_id = pad_token_id
         self._check_combinations()
@@ -165,6 +175,13 @@ def check_probability(name: str, value: Any) -> float:
     """Check that a value is at least 0 and below 1, and return it."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise UserError(f"{name} must be at least 0 and below 1, got {value!r}")
+    return float(value)
+
+
+def check_positive(name: str, value: Any) -> float:
+    """Check that a value is positive and finite, and return it."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UserError(f"{name} must be above 0, got {value!r}")
     return float(value)
 
 

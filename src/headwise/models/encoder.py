@@ -3,9 +3,12 @@
 B is the batch size, N the number of tokens (padded at the end), D = heads · head_dim the width of the model.
 """
 
+import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
@@ -23,12 +26,28 @@ class Embeddings(nn.Module):
 
     def __init__(self, config: HeadwiseConfig) -> None:
         super().__init__()
-        self.words: nn.Module = nn.Embedding(config.vocab_size, config.word_dim, padding_idx=config.pad_token_id)
+        self.config = config
+        self.words: Any = nn.Embedding(config.vocab_size, config.word_dim, padding_idx=config.pad_token_id)
         has_model_width = config.word_dim == config.dim
         self.projection = nn.Identity() if has_model_width else nn.Linear(config.word_dim, config.dim)
         self.segments = nn.Embedding(2, config.dim) if config.pair == "joint" else None
-        self.positions = PositionEmbedding(config.positions, config.max_tokens, config.dim)
+        self.positions = PositionEmbedding(config.positions, config.max_tokens, config.dim, config.position_scale)
         self.dropout = nn.Dropout(config.dropout)
+
+    @torch.no_grad()
+    def suitable_position_scale(self, word_counts: Tensor) -> float:
+        """Return the factor with which sinusoids have the norm, relative to words, of Vaswani et al. (2017).
+
+        There, words are initialized with norm 1 and multiplied with √D, so that sinusoids have 1/√2 of their norm.
+        Without a factor sinusoids have norm √(D / 2), whatever the norm of the words is.
+
+        Args:
+            word_counts: (vocab_size,), how often each word occurs; norms are averaged over occurrences.
+        """
+        norms = self.projection(self.words.weight).norm(dim=1)
+        weights = word_counts.to(norms)
+        mean_norm = float((norms * weights).sum() / weights.sum().clamp(min=1))
+        return float(f"{mean_norm / math.sqrt(self.config.dim):.4g}")
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None, packed: PackedTokens | None = None) -> Tensor:
         if packed is not None:
@@ -56,6 +75,29 @@ def build_layers(config: HeadwiseConfig) -> nn.ModuleList:
         )
         for _ in range(config.layers)
     )
+
+
+def scale_positions(
+    model: PreTrainedModel, scale: float | None, vocabulary: Mapping[str, int], counts: Mapping[str, int]
+) -> str:
+    """Set the factor of a new model's sinusoidal position embeddings, and return a description of its positions.
+
+    Args:
+        model: A model with `Embeddings`, whose word embeddings have their initial values.
+        scale: The factor; None for that of `Embeddings.suitable_position_scale`.
+        vocabulary: The id of each word.
+        counts: How often words occur.
+    """
+    embeddings = next(module for module in model.modules() if isinstance(module, Embeddings))
+    if not embeddings.positions.sinusoidal:
+        return embeddings.positions.name
+    if scale is None:
+        word_counts = torch.zeros(len(embeddings.words.weight))
+        for word, index in vocabulary.items():
+            word_counts[index] = counts.get(word, 0)
+        scale = embeddings.suitable_position_scale(word_counts)
+    embeddings.positions.scale = embeddings.config.position_scale = scale
+    return f"sinusoidal × {scale:.3g}"
 
 
 class HeadwisePreTrainedModel(PreTrainedModel):
@@ -97,7 +139,8 @@ class HeadwiseModel(HeadwisePreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        return self.embeddings.words
+        words: nn.Module = self.embeddings.words
+        return words
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embeddings.words = value
@@ -105,6 +148,24 @@ class HeadwiseModel(HeadwisePreTrainedModel):
     def padding_mask(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Return a boolean mask (B, N) that is True for real tokens."""
         return input_ids != self.config.pad_token_id if attention_mask is None else attention_mask.bool()
+
+    def encode_segments(self, x: Tensor, mask: Tensor, length: int) -> Tensor:
+        """Encode states (B, N, D) segment by segment (Dai et al. 2019, section 3.2).
+
+        A layer attends to its inputs of this segment and of the previous one, which get no gradient.
+        """
+        memories: list[Tensor | None] = [None] * len(self.layers)
+        memory_mask, encoded = mask[:, :0], []
+        for start in range(0, x.shape[1], length):
+            segment, segment_mask = x[:, start : start + length], mask[:, start : start + length]
+            key_padding = torch.cat([memory_mask, segment_mask], dim=1)
+            for index, layer in enumerate(self.layers):
+                inputs = segment
+                segment = layer(segment, key_padding=key_padding, memory=memories[index])
+                memories[index] = inputs
+            memory_mask = segment_mask
+            encoded.append(segment)
+        return torch.cat(encoded, dim=1)
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
@@ -138,6 +199,13 @@ class HeadwiseModel(HeadwisePreTrainedModel):
         mask = self.padding_mask(input_ids, attention_mask)
         packed = PackedTokens.from_mask(mask) if self.packs_sequences and not return_weights else None
         x = self.embeddings(input_ids, token_type_ids, packed)
+        if self.config.segment_length is not None:
+            if packed is not None or return_weights or return_states:
+                raise UserError(
+                    "a model with segment_length does not pack texts, and returns no weights or hidden states"
+                )
+            encoded: Any = self.encode_segments(x, mask, self.config.segment_length)
+            return BaseModelOutput(last_hidden_state=encoded)
         states, weights = [x], []
         for layer in self.layers:
             if packed is None:

@@ -16,10 +16,12 @@ class PositionEmbedding(nn.Module):
         positions: `sinusoidal`, `learned` or `none`.
         max_positions: The number of learned embeddings.
         dim: The width of the states.
+        scale: The factor of sinusoidal embeddings, whose norm is √(dim / 2) without it.
     """
 
-    def __init__(self, positions: str, max_positions: int, dim: int) -> None:
+    def __init__(self, positions: str, max_positions: int, dim: int, scale: float = 1.0) -> None:
         super().__init__()
+        self.name, self.scale = positions, scale
         self.sinusoidal = positions == "sinusoidal"
         self.learned = nn.Embedding(max_positions, dim) if positions == "learned" else None
 
@@ -29,7 +31,8 @@ class PositionEmbedding(nn.Module):
             return x + packed.pack(self(x.new_zeros(1, packed.shape[1], x.shape[2]), start))
         end = start + x.shape[1]
         if self.sinusoidal:
-            return x + sinusoids(torch.arange(start, end, device=x.device), x.shape[2], x.dtype)
+            embeddings = sinusoids(torch.arange(start, end, device=x.device), x.shape[2], x.dtype)
+            return x + (embeddings if self.scale == 1.0 else self.scale * embeddings)
         if self.learned is None:
             return x
         if end > self.learned.num_embeddings:

@@ -121,7 +121,9 @@ def build_list(studies: Sequence[tuple[str, Trials]]) -> Table:
         statuses = trials.statuses()
         start_times = [status.trial.datetime_start for status in statuses if status.trial.datetime_start is not None]
         started = f"{min(start_times):%Y-%m-%d %H:%M}" if start_times else "not started"
-        best = format_best(statuses, maximize=trials.maximize)
+        candidates = {(x["task"], y) for x in trials.metadata.get("tuning", ()) for y in x["candidates"]}
+        methods = [status for status in statuses if (status.run.task, status.run.method) not in candidates]
+        best = format_best(methods, maximize=trials.maximize)
         cells = name, trials.metadata["kind"], format_states(statuses), best, started
         table.add_row(*map(to_plain_text, cells))
     return table

@@ -12,7 +12,19 @@ from headwise.scheme_names import ModelSchemeName
 SCHEMES: tuple[str, ...] = get_args(ModelSchemeName)
 
 #: Options that configure a scheme and have no effect without one.
-SCHEME_OPTIONS = ("positions", "scheme_options", "decoder_scheme", "news_scheme", "k", "tables", "relative")
+SCHEME_OPTIONS = (
+    "positions",
+    "position_scale",
+    "scheme_options",
+    "decoder_scheme",
+    "news_scheme",
+    "k",
+    "tables",
+    "relative",
+)
+
+#: Options of guides and retrofits, which have no effect without them.
+TREATMENT_OPTIONS = ("scheme_learning_rate", "guide_reduction", "guide_schedule")
 
 
 @dataclass(frozen=True)
@@ -105,7 +117,8 @@ def build_control(method: Method, shared: Mapping[str, Any]) -> Method | None:
     overrides = dict(method.overrides)
     if options.get("guides") or options.get("retrofit"):
         overrides |= {name: empty for name, empty in (("guides", ()), ("retrofit", None)) if options.get(name)}
-        overrides.pop("scheme_learning_rate", None)
+        for name in TREATMENT_OPTIONS:
+            overrides.pop(name, None)
         is_short_form = "+" in method.name and method.name.startswith(f"{model_label(str(options.get('model')))}+")
         return Method(model_label(str(options["model"])) if is_short_form else "unchanged", overrides)
     scheme_option = "scheme" if "scheme" in options else "model"

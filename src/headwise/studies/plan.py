@@ -13,7 +13,7 @@ from headwise.small_files import parse_yaml
 from headwise.studies.methods import SCHEME_OPTIONS, SCHEMES, Method, use_scheme_option
 from headwise.training.core.config import RunConfig
 from headwise.training.registry import get_task_type
-from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig
+from headwise.training.text.config import FROM_SCRATCH_ONLY, GUIDE_OPTIONS, TextConfig
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,7 @@ def reset_unused_options(base: RunConfig, overrides: Mapping[str, Any]) -> dict[
     if isinstance(base, TextConfig):
         unused += () if options["model"] in SCHEMES else FROM_SCRATCH_ONLY
         unused += () if options["retrofit"] else ("scheme_learning_rate",)
+        unused += () if options["guides"] else GUIDE_OPTIONS
     return {name: base.default_value(name) for name in unused if name in options and name not in overrides}
 
 

@@ -6,14 +6,11 @@ from itertools import product
 from typing import Any, get_type_hints
 
 from headwise.errors import UserError
-from headwise.studies.methods import Method
+from headwise.studies.methods import TREATMENT_OPTIONS, Method
 from headwise.training.core.config import RunConfig, option_name, parse_value
 
 #: The guide weights that the attention guiding paper tries.
 GUIDE_WEIGHTS = (0.1, 0.01, 0.001, 0.0001)
-
-#: Options that have no effect on the unchanged model.
-TREATMENT_OPTIONS = ("scheme_learning_rate",)
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def test_impressions_with_only_one_label_are_skipped_and_counted(tmp_path: Path,
     assert code == 0, err
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert "2 training impressions with only clicks (1) or only non-clicks (1) were skipped" in metrics["notes"]
-    assert metrics["counts"]["dev"] == {"impressions": 4, "only_clicks": 1, "only_non_clicks": 1}
+    assert set(metrics["metrics"]) == {"dev", "test"}
 
 
 @pytest.mark.parametrize(
@@ -199,3 +199,51 @@ def test_killed_data_loader_worker_is_reported(
     code, _, err = headwise("train", "--task", "mind", "--data", log, *small, "--out", tmp_path / "run")
     assert code == 2
     assert "a data loading process died (DataLoader worker" in err
+
+
+@pytest.mark.parametrize(("option", "value"), [("mapping", "exponent"), ("adjust", "late-add")])
+def test_options_of_the_scheme_apply_to_words_and_clicks(
+    option: str, value: str, log: Path, tmp_path: Path, headwise: Headwise
+) -> None:
+    args = ("--task", "mind", "--data", log, *SMALL, "--epochs", 1, "--out", tmp_path / "run")
+    code, _, err = headwise("train", *args, "--scheme-options", f"{option}={value}")
+    assert code == 0, err
+    model = HeadwiseForRecommendation.from_pretrained(tmp_path / "run")
+    assert model.config.titles.scheme_options == model.config.scheme_options == {option: value}
+    schemes = [module for module in model.modules() if type(module).__name__ == "DistanceAware"]
+    assert [getattr(scheme, option) for scheme in schemes] == [value, value]
+
+
+def test_options_of_another_scheme_over_clicked_news(log: Path, tmp_path: Path, headwise: Headwise) -> None:
+    schemes = ("--model", "distance-aware", "--scheme-options", "mapping=clip", "--news-scheme", "none")
+    args = ("--task", "mind", "--data", log, *SMALL, "--epochs", 1, "--out", tmp_path / "run")
+    code, _, err = headwise("train", *args, *schemes)
+    assert code == 0, err
+    config = HeadwiseForRecommendation.from_pretrained(tmp_path / "run").config
+    assert (config.titles.scheme_options, config.scheme_options) == ({"mapping": "clip"}, None)
+
+
+def test_scale_of_positions_is_that_of_the_words(log: Path, tmp_path: Path, headwise: Headwise) -> None:
+    args = ("--task", "mind", "--data", log, *SMALL, "--epochs", 1, "--model", "plain", "--out", tmp_path / "run")
+    assert headwise("train", *args)[0] == 0
+    model: Any = HeadwiseForRecommendation.from_pretrained(tmp_path / "run")
+    assert model.titles.encoder.embeddings.positions.scale == model.config.titles.position_scale < 0.5
+
+
+def test_last_day_of_train_selects_the_epoch(log: Path, tmp_path: Path, headwise: Headwise) -> None:
+    published = tmp_path / "published"
+    for name in ("train", "dev"):
+        shutil.copytree(log / name, published / name)
+    behaviors = published / "train" / "behaviors.tsv"
+    behaviors.write_text(
+        "".join(line for line in behaviors.read_text().splitlines(keepends=True) if "\tt\t" not in line)
+    )
+    args = ("--task", "mind", "--data", published, *SMALL, "--epochs", 1, "--splits", "last-day")
+    code, _, err = headwise("train", *args, "--out", tmp_path / "run")
+    assert code == 0, err
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert "the last day of train; test is the published dev" in metrics["dataset"]
+    assert set(metrics["metrics"]) == {"dev", "test"}
+    code, out, err = headwise("evaluate", tmp_path / "run")
+    assert code == 0, err
+    assert f"{metrics['metrics']['test']['auc']:.4f}" in out

@@ -1,8 +1,13 @@
 """Reproductions of the papers' tables and figures: each is a `StudySpec`, one file per paper."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headwise.studies.plan import Result
+    from headwise.studies.report import CaptionedFigure
+    from headwise.studies.tables import TextTable
 
 #: Values of training options by name.
 Overrides = Mapping[str, Any]
@@ -27,13 +32,21 @@ class StudySpec:
 
     Args:
         question: the question it answers.
-        tasks: the tasks, each with its options.
+        tasks: the tasks, each with its options. If the option `task` is one of them, the name is that of a variant of
+            this task, such as a language pair.
         methods: the methods, named as in the published table, each with its options.
         baseline: the method that the others are compared with.
+        options: the options that all methods and tasks share.
+        guide_weights: the weights that are tried on dev, for guides without a weight.
+        grids: further options of methods whose values are chosen on dev, by method and option.
+        with_models: returns the study of other models, by label, for studies that compare models.
         controls: for methods that are compared with another method than the baseline, the name of that method.
-        unavailable_methods: methods that cannot be run, and why.
+        tests_best: whether the paper tests the best method against the second best.
         seeds: the default number of seeds.
         chart: how to draw a figure of lines.
+        draw: draws further figures from the trained models of the runs.
+        build_tables: builds further tables from the trained models of the runs.
+        keeps_models: whether the models of all seeds are kept, for `draw` and `build_tables`.
         notes: differences from the paper, and details that the paper does not state.
     """
 
@@ -41,16 +54,32 @@ class StudySpec:
     tasks: Mapping[str, Overrides]
     methods: Mapping[str, Overrides]
     baseline: str
+    options: Overrides = field(default_factory=dict)
+    guide_weights: Sequence[float] = ()
+    grids: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
+    with_models: "Callable[[Mapping[str, Overrides]], StudySpec] | None" = None
     controls: Mapping[str, str] = field(default_factory=dict)
-    unavailable_methods: Mapping[str, str] = field(default_factory=dict)
+    tests_best: bool = False
     seeds: int = 10
     chart: LineChart | None = None
+    draw: "Callable[[Sequence[Result]], Iterable[CaptionedFigure]] | None" = None
+    build_tables: "Callable[[Sequence[Result]], list[TextTable]] | None" = None
+    keeps_models: bool = False
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class InspectionFigure:
-    """A figure of attention heads that `headwise inspect` draws from a trained model."""
+class DirectOutput:
+    """A table or figure that needs no training.
 
-    description: str
-    command: str
+    Args:
+        question: what it shows.
+        draw: draws the figures; None for a table.
+        build_table: builds the table from the paths of the data by task; None for a figure.
+        tasks: the tasks whose data a table is about.
+    """
+
+    question: str
+    draw: "Callable[[], Sequence[CaptionedFigure]] | None" = None
+    build_table: "Callable[[Mapping[str, str | None]], TextTable] | None" = None
+    tasks: tuple[str, ...] = ()

@@ -1,6 +1,12 @@
-"""Studies of the attention guiding paper: tables 1 to 4, figures 3 and 6. Figures 4 and 5 show heads."""
+"""Studies of the attention guiding paper: tables 1 to 4, figures 3 to 6."""
 
-from headwise.studies.reproduction import InspectionFigure, LineChart, Overrides, StudySpec
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from headwise.studies.reproduction import LineChart, Overrides, StudySpec
+from headwise.studies.reproduction.head_figures import draw_mean_attention, draw_principal_components
+from headwise.studies.search_space import GUIDE_WEIGHTS
 
 #: Model names as in the paper's footnotes.
 MODELS: dict[str, Overrides] = {
@@ -15,10 +21,6 @@ MODELS: dict[str, Overrides] = {
 GUIDES = {"MDG": ("mdg",), "PDG": ("pdg",), "AG": ("mdg", "pdg")}
 BERT = MODELS["BERT"]
 
-MODELS_WITH_AND_WITHOUT_AG: dict[str, Overrides] = MODELS | {
-    f"{name}+AG": {**overrides, "guides": GUIDES["AG"]} for name, overrides in MODELS.items()
-}
-UNGUIDED_CONTROLS = {f"{name}+AG": name for name in MODELS}
 TASKS: dict[str, Overrides] = {"multinli": {}, "mednli": {}, "cross-genre-ir": {}}
 
 OTHER_GUIDES = {
@@ -28,20 +30,25 @@ OTHER_GUIDES = {
     "[Period]": "period",
     "[Delim]": "delimiter",
     "[PMI]": "pmi",
+    "[Dependency]": "dependency",
     "[WordSim]": "word-similarity",
 }
 LAYERS = range(1, 13)
 SHARES = (20, 40, 60, 80, 100)
 
+#: The loss of equations 11 and 12, and the classifier of equation 7.
+OPTIONS: Overrides = {"guide_reduction": "paper", "classifier": "first-token"}
+
 WEIGHTS = (
     "The paper chose α and β from {0.1, 0.01, 0.001, 0.0001} by grid search and does not state the choice. This study "
-    "uses automatic weights; headwise sweep selects weights on dev."
+    "selects them on dev, with a seed that it does not use afterwards; --guides mdg=0.01 pdg=0.01 sets them."
+)
+LOSS = (
+    "The loss is that of the paper's equations (--guide-reduction paper); --guide-reduction released is that of the "
+    "authors' code. The classifier is W · ReLU(h) of the first token, equation 7; --classifier own is the model's, as "
+    "in the authors' code."
 )
 RUNS = "The paper does not state the number of runs."
-MODEL = (
-    "--model selects another Hugging Face encoder. The classifier is the model's own, as in the paper's released code; "
-    "equation 7 of the paper, W · ReLU(h) of the first token, is --classifier first-token."
-)
 
 
 def guides_with_share(guides: tuple[str, ...], share: int) -> Overrides:
@@ -49,42 +56,71 @@ def guides_with_share(guides: tuple[str, ...], share: int) -> Overrides:
     return {"guides": guides} if share == 100 else {"guides": guides, "rows": share / 100}
 
 
-STUDIES: dict[str, StudySpec] = {
-    "guiding-table1": StudySpec(
-        question="does guiding improve seven pre-trained models?",
+def compare_models(models: Mapping[str, Overrides]) -> StudySpec:
+    """Return Table 1 for these models."""
+    return StudySpec(
+        question="does guiding improve pre-trained models?",
         tasks=TASKS,
-        methods=MODELS_WITH_AND_WITHOUT_AG,
-        baseline="BERT",
-        controls=UNGUIDED_CONTROLS,
-        notes=(WEIGHTS, RUNS),
-    ),
+        methods={**models, **{f"{name}+AG": {**x, "guides": GUIDES["AG"]} for name, x in models.items()}},
+        baseline=next(iter(models)),
+        options=OPTIONS,
+        guide_weights=GUIDE_WEIGHTS,
+        with_models=compare_models,
+        controls={f"{name}+AG": name for name in models},
+        notes=(WEIGHTS, LOSS, RUNS),
+    )
+
+
+def compare_training_times(models: Mapping[str, Overrides]) -> StudySpec:
+    """Return Table 4 for these models. The time does not depend on the weights, so they are not searched."""
+    guides = tuple(f"{guide}=0.001" for guide in GUIDES["AG"])
+    return replace(
+        compare_models(models),
+        question="how much training time does guiding cost?",
+        tasks={name: {"epochs": 1} for name in TASKS},
+        methods={**models, **{f"{name}+AG": {**x, "guides": guides} for name, x in models.items()}},
+        with_models=compare_training_times,
+        seeds=3,
+        notes=(
+            "Seconds are those of training alone, without evaluations on dev and checkpoints. They depend on the GPU; "
+            "the paper uses a GeForce RTX 3090. Use --jobs 1.",
+        ),
+    )
+
+
+#: One run of BERT without and with guides, whose attention is drawn.
+MAPS: dict[str, Any] = {
+    "tasks": {"mednli": BERT},
+    "methods": {"unguided": {}, **{name: {"guides": guides} for name, guides in GUIDES.items()}},
+    "baseline": "unguided",
+    "options": OPTIONS,
+    "guide_weights": GUIDE_WEIGHTS,
+    "seeds": 1,
+    "notes": (WEIGHTS, LOSS),
+}
+
+STUDIES: dict[str, StudySpec] = {
+    "guiding-table1": compare_models(MODELS),
     "guiding-table2": StudySpec(
         question="which guide improves BERT most?",
         tasks=dict.fromkeys(TASKS, BERT),
         methods={"unguided": {}, "AG": {"guides": GUIDES["AG"]}}
         | {name: {"guides": (guide,)} for name, guide in OTHER_GUIDES.items()},
         baseline="unguided",
-        unavailable_methods={
-            "[Dependency]": "headwise train does not parse sentences; use headwise.guides.Dependency from Python"
-        },
-        notes=(WEIGHTS, RUNS, MODEL),
+        options=OPTIONS,
+        guide_weights=GUIDE_WEIGHTS,
+        notes=(WEIGHTS, LOSS, RUNS),
     ),
     "guiding-table3": StudySpec(
         question="which of the two guides is effective?",
         tasks={"multinli": MODELS["RoBERTa"], "mednli": MODELS["BlueBERT"], "cross-genre-ir": MODELS["BioBERT"]},
         methods={"unguided": {}, **{name: {"guides": guides} for name, guides in GUIDES.items()}},
         baseline="unguided",
-        notes=(WEIGHTS, RUNS, MODEL),
+        options=OPTIONS,
+        guide_weights=GUIDE_WEIGHTS,
+        notes=(WEIGHTS, LOSS, RUNS),
     ),
-    "guiding-table4": StudySpec(
-        question="how much training time does guiding cost?",
-        tasks={name: {"epochs": 1} for name in TASKS},
-        methods=MODELS_WITH_AND_WITHOUT_AG,
-        baseline="BERT",
-        controls=UNGUIDED_CONTROLS,
-        seeds=3,
-        notes=("Training time depends on the GPU; the paper uses a GeForce RTX 3090. Use --jobs 1.",),
-    ),
+    "guiding-table4": compare_training_times(MODELS),
     "guiding-figure3": StudySpec(
         question="which layers should be guided?",
         tasks={"mednli": BERT},
@@ -97,12 +133,14 @@ STUDIES: dict[str, StudySpec] = {
             },
         },
         baseline="unguided",
+        options=OPTIONS,
+        guide_weights=GUIDE_WEIGHTS,
         chart=LineChart(
             "layer",
             {"unguided": ("unguided", (LAYERS[0], LAYERS[-1]))}
             | {f"{name} at layer {layer}": (name, (layer,)) for name in GUIDES for layer in LAYERS},
         ),
-        notes=(WEIGHTS, RUNS, MODEL, "The paper's layers are assumed to be numbered from 1."),
+        notes=(WEIGHTS, LOSS, RUNS, "The paper's layers are assumed to be numbered from 1."),
     ),
     "guiding-figure6": StudySpec(
         question="does guiding help with few training examples?",
@@ -113,18 +151,17 @@ STUDIES: dict[str, StudySpec] = {
             for name, guides in {"unguided": (), **GUIDES}.items()
         },
         baseline="unguided, 100%",
+        options=OPTIONS,
+        guide_weights=GUIDE_WEIGHTS,
         controls={f"{name}, {share}%": f"unguided, {share}%" for share in SHARES for name in GUIDES},
         chart=LineChart(
             "training examples, %",
             {f"{name}, {share}%": (name, (share,)) for name in ("unguided", *GUIDES) for share in SHARES},
         ),
-        notes=(WEIGHTS, RUNS, MODEL),
+        notes=(WEIGHTS, LOSS, RUNS),
     ),
-}
-
-INSPECT_FOUR_RUNS = 'headwise inspect RUN RUN RUN RUN --text "…" --out FOLDER'
-
-INSPECTION_FIGURES: dict[str, InspectionFigure] = {
-    "guiding-figure4": InspectionFigure("mean attention map of a text: unguided, MDG, PDG, both", INSPECT_FOUR_RUNS),
-    "guiding-figure5": InspectionFigure("attention maps of all heads in two principal components", INSPECT_FOUR_RUNS),
+    "guiding-figure4": StudySpec(
+        question="where do guided models attend, on average?", draw=draw_mean_attention, **MAPS
+    ),
+    "guiding-figure5": StudySpec(question="how different are the heads?", draw=draw_principal_components, **MAPS),
 }

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headwise.studies.papers import load_published_tables
-from headwise.studies.reproduction.registry import INSPECTION_FIGURES, STUDIES
+from headwise.studies.reproduction.registry import DIRECT_OUTPUTS, STUDIES
 
 
 def print_reproductions() -> None:
@@ -17,6 +17,6 @@ def print_reproductions() -> None:
     published = load_published_tables()
     for name, spec in STUDIES.items():
         table.add_row(name, published[name].location, spec.question, ", ".join(spec.tasks))
-    for name, figure in INSPECTION_FIGURES.items():
-        table.add_row(name, "inspection", figure.description, figure.command)
+    for name, output in DIRECT_OUTPUTS.items():
+        table.add_row(name, published[name].location, output.question, ", ".join(output.tasks) or "no data")
     Console(width=None if sys.stdout.isatty() else 140, highlight=False).print(table, markup=False)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from datetime import date
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -180,8 +181,30 @@ def view_as(buffer: pa.Buffer, dtype: np.dtype[Any]) -> Any:
     return np.frombuffer(buffer, dtype=dtype, count=buffer.size // dtype.itemsize)
 
 
-def read_split(path: Path, news: News, *, cache: Path | None = None) -> Split:
+@dataclass(frozen=True)
+class Days:
+    """Impressions of one day, or of all other days.
+
+    Args:
+        day: The day.
+        is_excluded: Whether its impressions are excluded; otherwise all others are.
+    """
+
+    day: date
+    is_excluded: bool
+
+    def __contains__(self, day: date) -> bool:
+        return (day == self.day) != self.is_excluded
+
+
+def read_split(path: Path, news: News, *, cache: Path | None = None, days: Days | None = None) -> Split:
     """Read the impressions of a split.
+
+    Args:
+        path: The file.
+        news: All news of the log.
+        cache: The cache directory.
+        days: The days of the impressions to read; by default all.
 
     Raises:
         UserError: A line has another number of fields, a news item does not exist, or a label is not 0 or 1.
@@ -198,12 +221,53 @@ def read_split(path: Path, news: News, *, cache: Path | None = None) -> Split:
         fields["clicked"] = Field("impressions", pa.list_(pa.int8()), parse_clicks)
     fields["candidates"] = Field("impressions", convert=candidate_parser(news.indices, labelled), **news_lists)
     cache_key = f"MIND's behaviors, {'with' if labelled else 'without'} labels"
-    return Split(load_rows(Source((path,), read_behaviors, cache_key), fields, cache=cache), labelled)
+    if days is not None:
+        cache_key += f", {days}"
+    source = Source((path,), partial(read_behaviors, days=days), cache_key)
+    return Split(load_rows(source, fields, cache=cache), labelled)
 
 
-def read_behaviors(path: Path, columns: Sequence[str] | None = None) -> Iterator[Batch]:
-    """Read a file of impressions."""
-    return read_headerless_tsv(path, COLUMNS)
+def read_behaviors(path: Path, columns: Sequence[str] | None = None, *, days: Days | None = None) -> Iterator[Batch]:
+    """Read a file of impressions, of all days or of some."""
+    batches = read_headerless_tsv(path, COLUMNS)
+    return (
+        batches if days is None else filter(lambda batch: batch.rows, (select_days(batch, days) for batch in batches))
+    )
+
+
+def select_days(batch: Batch, days: Days) -> Batch:
+    """Return the impressions of some days."""
+    indices = [i for i in range(len(batch.rows)) if parse_day(batch, i) in days]
+    columns = {name: [values[i] for i in indices] for name, values in batch.columns.items()}
+    return Batch(batch.path, [batch.rows[i] for i in indices], [batch.lines[i] for i in indices], columns)
+
+
+def find_last_day(path: Path) -> date:
+    """Return the last day with impressions. Lines need not be in the order of time.
+
+    Raises:
+        UserError: A time is invalid, or all impressions are of the same day.
+    """
+    days = {parse_day(batch, i) for batch in read_headerless_tsv(path, COLUMNS) for i in range(len(batch.rows))}
+    if len(days) < 2:
+        raise UserError(f"{path}: all impressions are of one day, so that the last day cannot be split off")
+    return max(days)
+
+
+def parse_day(batch: Batch, index: int) -> date:
+    """Return the day of an impression, whose time is such as 11/14/2019 8:38:21 AM.
+
+    Raises:
+        UserError: The time is invalid.
+    """
+    time = batch.columns["time"][index]
+    try:
+        month, day, year = map(int, time.split()[0].split("/"))
+        return date(year, month, day)
+    except (ValueError, IndexError):
+        raise UserError(
+            f"{batch.location(index)}: expected a time such as 11/14/2019 8:38:21 AM, got {time!r}"
+        ) from None
 
 
 def is_labelled(path: Path, indices: Mapping[str, int]) -> bool:

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
+from typing import Literal
 
 from headwise.errors import UserError
 from headwise.small_files import read_json
 from headwise.tasks.find_splits import SPLIT_WORDS, split_from_name
-from headwise.tasks.mind.behaviors import Split, read_split
+from headwise.tasks.mind.behaviors import Days, Split, find_last_day, read_split
 from headwise.tasks.mind.news import News, read_news
 from headwise.tasks.task import Task, TrainingDefaults
 
@@ -21,6 +23,9 @@ MIND = Task(
     from_scratch=TrainingDefaults(epochs=5, learning_rate=1e-3, batch_size=64, max_length=30),
 )
 
+#: How a log is split.
+SplitRule = Literal["published", "last-day"]
+
 ORACLE_FILE = "truth.json"  # of simulated logs
 
 
@@ -31,27 +36,37 @@ class Log:
     Args:
         news: The news of all splits.
         splits: Those of train, dev and test that exist.
+        last_day: The day of train that is dev, if the splits are not the published ones.
     """
 
     news: News
     splits: Mapping[str, Split]
+    last_day: date | None = None
 
 
-def read(data: Path | str, *, cache: Path | None = None) -> Log:
+def read(data: Path | str, *, splits: SplitRule = "published", cache: Path | None = None) -> Log:
     """Read a click log in the layout of MIND. Unchanged files are parsed only once.
 
     Args:
         data: A directory with directories `train`, `dev`, `test`, or such as `MINDsmall_train`, each with `news.tsv`
             and `behaviors.tsv`; or one of these directories.
+        splits: `published`, as the directories; or `last-day`, for logs without a test split with labels: the published
+            dev becomes test, and the last day of train becomes dev.
         cache: The cache directory; by default a subdirectory of the cache of Hugging Face's datasets.
 
     Raises:
-        UserError: A file is missing or invalid.
+        UserError: A file is missing or invalid, or train has impressions of one day only.
     """
     files = find_files(Path(data))
     news = read_news([split_files.news for split_files in files.values()], cache=cache)
-    splits = {name: read_split(split_files.behaviors, news, cache=cache) for name, split_files in files.items()}
-    return Log(news, splits)
+    published = {name: read_split(split_files.behaviors, news, cache=cache) for name, split_files in files.items()}
+    has_test = "test" in published and published["test"].labelled
+    if splits == "published" or has_test or not published.keys() >= {"train", "dev"}:
+        return Log(news, published)
+    path = files["train"].behaviors
+    last_day = find_last_day(path)
+    train, dev = (read_split(path, news, cache=cache, days=Days(last_day, x)) for x in (True, False))
+    return Log(news, {"train": train, "dev": dev, "test": published["dev"]}, last_day)
 
 
 def oracle(data: Path | str) -> Mapping[str, Mapping[str, float]]:

@@ -98,6 +98,7 @@ def build_encoder_arguments(config: EncoderConfig, out_dir: Path, *, dev_metric:
         lr_scheduler_type=config.lr_scheduler_type,
         warmup_steps=config.warmup_steps,
         weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
         save_strategy="epoch",
         save_total_limit=2,
         dataloader_pin_memory=torch.cuda.is_available(),

@@ -2,11 +2,13 @@
 
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
 
@@ -90,6 +92,39 @@ class ProgressBar(ProgressCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.on_save(args, state, control)
         super().on_train_end(args, state, control, **kwargs)
+
+
+class TrainingTimer(TrainerCallback):
+    """Measures the time of training steps, without evaluations, checkpoints and the preparation of the Trainer.
+
+    Attributes:
+        seconds: the time of all steps so far.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._start: float | None = None
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._start = time.perf_counter()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._start is None:  # after an evaluation within the epoch
+            self._start = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if control.should_evaluate or control.should_save:
+            self._stop()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._start is not None:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()  # kernels of the last steps may still run
+            self.seconds += time.perf_counter() - self._start
+            self._start = None
 
 
 @contextmanager

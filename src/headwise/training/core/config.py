@@ -129,7 +129,7 @@ class EncoderConfig(RunConfig):
     """
 
     MIN_VALUES: ClassVar[dict[str, int]] = RunConfig.MIN_VALUES | {"gradient_accumulation_steps": 1}
-    NOT_NEGATIVE: ClassVar[tuple[str, ...]] = (*RunConfig.NOT_NEGATIVE, "weight_decay", "warmup_steps")
+    NOT_NEGATIVE: ClassVar[tuple[str, ...]] = (*RunConfig.NOT_NEGATIVE, "weight_decay", "warmup_steps", "max_grad_norm")
 
     epochs: float | None = None
     """Number of training epochs; by default chosen for the number of training rows."""
@@ -145,7 +145,9 @@ class EncoderConfig(RunConfig):
     lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
     """Schedule of the learning rate: after the warm-up, linear and cosine decay to 0; constant has no warm-up."""
     weight_decay: float = 0.0
-    """Weight decay of AdamW."""
+    """Weight decay of AdamW; with 0 it is Adam."""
+    max_grad_norm: float = 1.0
+    """Gradients with a larger norm are scaled down to it; 0 does not clip them."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -163,6 +165,25 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def option_name(name: str) -> str:
     """Return the command-line spelling of an option."""
     return f"--{name.replace('_', '-')}"
+
+
+def parse_scheme_options(options: tuple[str, ...]) -> dict[str, Any]:
+    """Parse `--scheme-options`.
+
+    Raises:
+        UserError: an option is not NAME=VALUE.
+
+    Example:
+        >>> parse_scheme_options(("mapping=sigmoid", "k=8", "values=false"))
+        {'mapping': 'sigmoid', 'k': 8, 'values': False}
+    """
+    parsed: dict[str, Any] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not (name and equals and value):
+            raise UserError(f"--scheme-options {option}: expected NAME=VALUE, such as mapping=sigmoid")
+        parsed[name.replace("-", "_")] = small_files.parse_yaml(value, f"--scheme-options {option}")
+    return parsed
 
 
 def absolute_if_exists(name: str) -> str:

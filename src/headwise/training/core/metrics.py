@@ -55,7 +55,7 @@ def build_metrics(
         model: the `--model` option.
         trainer: the Trainer.
         output: the output of `Trainer.train`.
-        train_seconds: the duration of the training.
+        train_seconds: the duration of the training, without evaluations and checkpoints.
     """
     splits = evaluation.splits
     return {

@@ -31,6 +31,7 @@ SMALL_FILES = (
     "added_tokens.json",
     "generation_config.json",
     "model.safetensors.index.json",
+    "pytorch_model.bin.index.json",
 )
 #: Options that cannot be negative. Other numbers can be -1 for "none".
 COUNTS = re.compile(r"(layers?|heads?)$")
@@ -123,15 +124,17 @@ def check_size(loader: Any, config: Any, directory: Path) -> None:
         UserError: It is much larger.
     """
     sizes = measure_weights(directory)
-    if sizes is None:
+    num_bytes = sum(path.stat().st_size for path in directory.glob("pytorch_model*.bin"))
+    if sizes is None and not num_bytes:
         return
+    num_weights = num_bytes // 2 if sizes is None else sizes.elements  # a .bin file has at least two bytes a weight
     with torch.device("meta"):
         model = loader.from_config(config) if hasattr(loader, "from_config") else loader(config)
     num_elements = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
-    if num_elements > MAX_SIZE_RATIO * sizes.elements + MAX_NEW_ELEMENTS:
+    if num_elements > MAX_SIZE_RATIO * num_weights + MAX_NEW_ELEMENTS:
         raise UserError(
             f"{directory / CONFIG}: describes a model of {num_elements:,} parameters, but its weights have "
-            f"{sizes.elements:,}: the file is damaged or belongs to another model"
+            f"{num_weights:,}: the file is damaged or belongs to another model"
         )
 
 

@@ -5,7 +5,6 @@ steps that depend on the task type.
 """
 
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from transformers import PreTrainedModel, set_seed
 from headwise.inspection.inspected_model import InspectedModel
 from headwise.training.core import run_dir
 from headwise.training.core.arguments import get_trackers
+from headwise.training.core.callbacks import TrainingTimer
 from headwise.training.core.card import Card, render_card
 from headwise.training.core.checkpointing import fit, gather_weights
 from headwise.training.core.config import RunConfig
@@ -178,10 +178,10 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                 )
 
             trainer = self.build_trainer(data, bundle, out_dir)
+            timer = TrainingTimer()
+            trainer.add_callback(timer)
             reset_peak_memory()
-            start = time.perf_counter()
             output = fit(trainer, out_dir, resume=resume)
-            train_seconds = time.perf_counter() - start
 
             self.after_training(bundle, trainer, out_dir)
             evaluation = self.evaluate_splits(data, bundle, trainer)
@@ -192,7 +192,7 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                 model=config.model,
                 trainer=trainer,
                 output=output,
-                train_seconds=train_seconds,
+                train_seconds=timer.seconds,
             )
             if tuning is not None:
                 metrics["tuning"] = tuning

@@ -3,8 +3,9 @@
 Model directories may contain Python code. It is never run unless the user asks for it with --trust-remote-code.
 """
 
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig
+from transformers.utils.hub import cached_file
 
 from headwise.errors import UserError
 from headwise.models.configuration import SCHEMES
@@ -20,6 +22,12 @@ from headwise.native_errors import native_errors
 from headwise.tasks.hub import is_hub_reachable
 from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.core.model_dir import check_model_dir, check_size
+
+logger = logging.getLogger(__name__)
+
+#: Files with weights, or with the list of files that have them.
+SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+BIN_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 #: The environment variable that allows the code of model directories, inherited by worker processes.
 TRUST_VARIABLE = "HEADWISE_TRUST_REMOTE_CODE"
@@ -74,6 +82,38 @@ def load_pretrained(loader: Any, path: Path | str, *, complete: bool = False, **
             f"{path}: the model needs Python code from its directory, which was not run; if you trust its author, add "
             "--trust-remote-code"
         ) from None
+
+
+def load_weights(loader: Any, model: str, **options: Any) -> Any:
+    """Load a pretrained model from safetensors, or from `pytorch_model.bin` if it has no others.
+
+    A .bin file is a pickle. torch reads it with `weights_only=True`, which creates tensors and refuses everything else.
+
+    Args:
+        loader: A class with `from_pretrained`, such as `AutoModel`.
+        model: The directory or the name on the hub.
+        options: Options of `from_pretrained`.
+
+    Raises:
+        UserError: As `load_pretrained`.
+    """
+    if find_weights(model, SAFETENSORS, options) or not find_weights(model, BIN_FILES, options):
+        return load_pretrained(loader, model, use_safetensors=True, **options)
+    logger.warning(
+        "%s has no safetensors file: its weights are read from %s with weights_only=True, which creates tensors only",
+        model,
+        BIN_FILES[0],
+    )
+    return load_pretrained(loader, model, use_safetensors=False, weights_only=True, **options)
+
+
+def find_weights(model: str, names: Sequence[str], options: Mapping[str, Any]) -> bool:
+    """Return whether a directory, a model on the hub or its cached copy has one of these files."""
+    if Path(model).is_dir():
+        return any((Path(model) / name).is_file() for name in names)
+    missing_is_none = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    is_local = bool(options.get("local_files_only"))
+    return any(cached_file(model, name, local_files_only=is_local, **missing_is_none) for name in names)
 
 
 def check_before_loading(loader: Any, directory: Path, config: Any, *, trusted: bool) -> None:

@@ -17,15 +17,26 @@ class RecommendationConfig(EncoderConfig):
         ("heads", "head_dim", "layers", "word_dim", "title_length", "history", "negatives"), 1
     )
 
+    POSITIVE: ClassVar[tuple[str, ...]] = (*EncoderConfig.POSITIVE, "position_scale")
+
     data: tuple[str, ...] = ()
     """The click log: a directory with train, dev and test, or MINDsmall_train and so on, each with news.tsv and
     behaviors.tsv."""
+    splits: Literal["published", "last-day"] = "published"
+    """last-day: if the log has no test split with labels, as MINDsmall and MINDlarge, the last day of train becomes dev
+    and the published dev becomes test; otherwise the epoch would be chosen on the split that is reported."""
     model: str = "distance-aware"
     """The title encoder: a Hugging Face encoder (name or directory) to fine-tune, or the scheme of an encoder on word
     vectors: none, plain, rpr, transformer-xl, tener, distance-aware, alibi, rotary, t5-bias, disentangled."""
     news_scheme: ModelSchemeName | None = None
     """Position scheme of the attention over clicked news; by default the same as --model, or distance-aware with a
     Hugging Face encoder."""
+    position_scale: float | None = None
+    """Factor of sinusoidal position embeddings of titles; by default they get 1/√2 of the mean norm of the word
+    embeddings, as in Vaswani et al. (2017)."""
+    scheme_options: tuple[str, ...] = ()
+    """Options of the scheme, such as mapping=sigmoid, adjust=late-add or k=8; for titles, and for clicked news if they
+    have the same scheme."""
     pooling: Literal["additive", "recent", "last"] = "additive"
     """How clicked news are pooled into a user vector: additive ignores their order, recent learns a preference for the
     latest, last takes the latest only."""

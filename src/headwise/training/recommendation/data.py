@@ -27,19 +27,20 @@ def load_data(config: RecommendationConfig) -> RecommendationData:
     Raises:
         UserError: the log is missing or invalid, or has no impressions to train on.
     """
-    log = mind.read(config.data[0])
+    log = mind.read(config.data[0], splits=config.splits)
     if "train" not in log.splits:
         raise UserError(f"{config.data[0]}: there is no train directory to train on; found: {', '.join(log.splits)}")
     if "dev" in log.splits and not log.splits["dev"].labelled:
         raise UserError(
             f"{log.splits['dev'].rows.origin}: the candidates have no labels, such as N123-1, to evaluate on"
         )
+    note = "" if log.last_day is None else f" dev is {log.last_day}, the last day of train; test is the published dev."
     counts = ", ".join(f"{len(split):,} {name}" for name, split in log.splits.items())
     return RecommendationData(
         task_name=MIND.name,
         label_type=MIND.label_type,
         primary_metric=MIND.primary,
-        description=f"{Path(config.data[0]).name}: {counts} impressions, {len(log.news):,} news.",
+        description=f"{Path(config.data[0]).name}: {counts} impressions, {len(log.news):,} news.{note}",
         log=log,
         impressions=find_training_impressions(log.splits["train"], len(log.news)),
     )

@@ -62,7 +62,8 @@ def evaluate(
     run_dir.check_finished(run)
     config = RecommendationConfig.load(run / run_dir.CONFIG)
     directory = Path(config.data[0]) if data is None else data
-    log = main_process_first(partial(mind.read, directory))
+    splits = config.splits if data is None else "published"
+    log = main_process_first(partial(mind.read, directory, splits=splits))
     names = ("test", "dev") if data is None else ("test", "dev", "train")
     name = next((name for name in names if name in log.splits and log.splits[name].labelled), None)
     if name is None:
@@ -71,7 +72,7 @@ def evaluate(
     if data is None:
         check_unchanged(run, name, hash_of_split, config.data)
     split, part_rows = log.splits[name], options.part_rows or PART_IMPRESSIONS
-    task = ClickMetricsTask(run, directory, name, count_training_clicks(log) if name != "train" else None)
+    task = ClickMetricsTask(run, directory, splits, name, count_training_clicks(log) if name != "train" else None)
     plan = {**describe_inputs(run, []), "log": hash_of_split, "part_rows": part_rows}
     sums: dict[str, Any] = {}
     with open_job(out, plan, options) as job_dir:
@@ -99,17 +100,19 @@ class ClickMetricsTask:
     Args:
         run: the directory of a finished run.
         directory: the log.
+        splits: how it is split, see `mind.read`.
         split: the name of its split.
         click_counts: (news,), how often each news item was clicked in training; None omits popularity.
     """
 
     run_dir: Path
     directory: Path
+    splits: mind.SplitRule
     split: str
     click_counts: Any
 
     def load(self) -> "LogModel":
-        log = mind.read(self.directory)
+        log = mind.read(self.directory, splits=self.splits)
         recommender = RecommendationModel.load(self.run_dir)
         word_vectors = initial_word_vectors(recommender)
         titles = recommender.tokenize(log.news)

@@ -17,11 +17,14 @@ from headwise.models import (
     initialize_by_name,
     read_vectors,
 )
+from headwise.models.encoder import scale_positions
 from headwise.tasks.mind import News
+from headwise.training.core.config import option_name, parse_scheme_options
 from headwise.training.core.pretrained import (
     is_available,
     is_scheme,
     load_pretrained,
+    load_weights,
     max_input_length,
     unavailable_error,
 )
@@ -68,6 +71,7 @@ def build_from_scratch(
         head_dim=config.head_dim,
         layers=config.layers,
         scheme=config.model,  # type: ignore[arg-type]
+        scheme_options=parse_scheme_options(config.scheme_options),
         dropout=config.dropout,
         max_tokens=config.title_length,
         pad_token_id=tokenizer.pad_token_id,
@@ -77,18 +81,26 @@ def build_from_scratch(
     if vectors is not None:
         embeddings: Any = model.get_input_embeddings()
         embeddings.weight.data.copy_(vectors)
+    positions = scale_positions(model, config.position_scale, tokenizer.get_vocab(), word_counts)
+    model.config.titles.position_scale = model.titles.encoder.config.position_scale
+    notes.append(f"positions of words: {positions}")
     return model, tokenizer, [*notes, describe_model(model.config)]
 
 
 def build_from_encoder(config: RecommendationConfig) -> tuple[HeadwiseForRecommendation, Any, list[str]]:
     """Build a model that encodes titles with a pretrained Hugging Face encoder."""
+    for name in ("scheme_options", "position_scale"):
+        if getattr(config, name):
+            raise UserError(
+                f"{option_name(name)} applies to models trained from scratch, not to --model {config.model}"
+            )
     if config.vectors is not None:
         raise UserError(f"--vectors applies to models trained from scratch, not to --model {config.model}")
     available = is_available(config.model)
     options = {} if available else {"local_files_only": True}
     try:
         tokenizer = load_pretrained(AutoTokenizer, config.model, **options)
-        encoder = load_pretrained(AutoModel, config.model, dtype=torch.float32, use_safetensors=True, **options)
+        encoder = load_weights(AutoModel, config.model, dtype=torch.float32, **options)
     except UserError:
         raise
     except Exception as error:  # libraries raise many types for damaged files
@@ -112,6 +124,7 @@ def build_recommender_config(config: RecommendationConfig, title_config: Any) ->
     return RecommenderConfig(
         titles=title_config,
         scheme=scheme,
+        scheme_options=parse_scheme_options(config.scheme_options) if scheme == config.model else None,
         heads=config.heads,
         head_dim=config.head_dim,
         layers=config.layers,

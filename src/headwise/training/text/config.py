@@ -17,10 +17,15 @@ FROM_SCRATCH_ONLY = (
     "layers",
     "word_dim",
     "positions",
+    "position_scale",
     "pooling",
     "hierarchy",
+    "segment_length",
     "dropout",
 )
+
+#: Options that have no effect without guides.
+GUIDE_OPTIONS = ("guide_reduction", "guide_schedule")
 
 #: Metrics that can select the best epoch.
 MetricName = Literal[
@@ -40,10 +45,11 @@ class TextConfig(EncoderConfig):
         "layers": 1,
         "word_dim": 1,
         "max_length": 1,
+        "segment_length": 1,
         "lora_r": 1,
         "lora_alpha": 1,
     }
-    POSITIVE: ClassVar[tuple[str, ...]] = (*EncoderConfig.POSITIVE, "scheme_learning_rate")
+    POSITIVE: ClassVar[tuple[str, ...]] = (*EncoderConfig.POSITIVE, "scheme_learning_rate", "position_scale")
 
     data: tuple[str, ...] = ()
     """CSV, TSV, JSONL, Parquet or Excel: one file (split 80/10/10), several files, a directory with train, dev and test
@@ -85,8 +91,15 @@ class TextConfig(EncoderConfig):
     attention-guiding paper."""
     guides: tuple[str, ...] = ()
     """Guides for attention heads, as NAME, NAME=WEIGHT or NAME@LAYERS=WEIGHT. Weights that are not given are set
-    automatically. Names: mdg, pdg, first, next, previous, delimiter, period, disagreement, pmi, word-similarity.
+    automatically. Names: mdg, pdg, first, next, previous, delimiter, period, disagreement, pmi, word-similarity,
+    dependency.
     Example: mdg@6=0.01 guides layer 6; the first layer is 0."""
+    guide_reduction: Literal["mean", "paper", "released"] = "mean"
+    """How mdg and pdg add up heads, which determines what a weight means: mean is independent of the number of heads,
+    paper is the loss as printed (equations 11 and 12), released is that of the authors' code."""
+    guide_schedule: Literal["constant", "linear", "warm-up"] = "constant"
+    """How the weights of guides change during training: linear decreases them to 0, warm-up increases them from 0 over
+    the first tenth."""
     vectors: Path | None = None
     """Pre-trained word vectors (from scratch): GloVe or word2vec text format, optionally gzipped, or .npz."""
     scheme_options: tuple[str, ...] = ()
@@ -101,12 +114,18 @@ class TextConfig(EncoderConfig):
     """Dimension of word embeddings without --vectors (from scratch)."""
     positions: Literal["sinusoidal", "learned", "none"] | None = None
     """Position embeddings added to the input (from scratch); default: sinusoidal for plain, none for other schemes."""
+    position_scale: float | None = None
+    """Factor of sinusoidal position embeddings (from scratch); by default they get 1/√2 of the mean norm of the word
+    embeddings, as in Vaswani et al. (2017)."""
     pooling: Literal["additive", "cls"] = "additive"
     """How token vectors are pooled into a text vector (from scratch)."""
     pairs: Literal["joint", "siamese"] = "siamese"
     """joint encodes a text pair as one sequence, siamese encodes each text separately (from scratch)."""
     hierarchy: tuple[int, int] | None = None
     """Encode long texts sentence by sentence (from scratch): maximum words per sentence and sentences per text."""
+    segment_length: int | None = None
+    """Recurrence of Transformer-XL (from scratch): encode texts in segments of this number of tokens, which also attend
+    to the previous segment; by default the whole text at once."""
     dropout: float = 0.2
     """Dropout probability (from scratch)."""
 

@@ -10,6 +10,7 @@ from datasets import Dataset, disable_progress_bars, enable_progress_bars
 from torch import Tensor
 
 from headwise.errors import UserError
+from headwise.guides import Dependency
 from headwise.models import encode_document
 from headwise.native_errors import tokenizing
 from headwise.training.text.arrow_dataset import METADATA_COLUMNS, ArrowDataset, pad_rows
@@ -198,6 +199,8 @@ class TextEncoder:
         """Return the padding value of a column."""
         if name.endswith("input_ids"):
             return int(self.tokenizer.pad_token_id)
+        if name in Dependency.input_keys:
+            return -1
         return IGNORED_LABEL if name == "labels" else 0
 
 

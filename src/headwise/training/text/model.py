@@ -17,13 +17,14 @@ from headwise import integrations
 from headwise.errors import UserError
 from headwise.models import FirstToken, HeadwiseConfig, build_tokenizer, count_words, initialize_by_name, read_vectors
 from headwise.models.configuration import SCHEMES
-from headwise.small_files import parse_yaml
+from headwise.models.encoder import scale_positions
 from headwise.tasks import Examples, Task
-from headwise.training.core.config import option_name
+from headwise.training.core.config import option_name, parse_scheme_options
 from headwise.training.core.pretrained import (
     is_available,
     is_scheme,
     load_pretrained,
+    load_weights,
     max_input_length,
     unavailable_error,
 )
@@ -85,34 +86,17 @@ def build_from_scratch(config: TextConfig, task: Task, examples: Examples) -> Bu
         max_tokens=max_length,
         pair=pair,
         hierarchy=hierarchy,
+        segment_length=config.segment_length,
         pad_token_id=tokenizer.pad_token_id,
         **label_options(task, examples),
     )
-    notes.append(f"attention scheme {model_config.scheme}, input positions {model_config.positions}")
     model: Any = get_model_class(task.label_type).from_config(model_config)
     initialize_by_name(model, config.seed)
     if vectors is not None:
         model.get_input_embeddings().weight.data.copy_(vectors)
+    positions = scale_positions(model, config.position_scale, vocabulary, counts)
+    notes.append(f"attention scheme {model_config.scheme}, input positions {positions}")
     return model, TextEncoder(tokenizer, task.label_type, pair, max_length, hierarchy, config.long_text), notes
-
-
-def parse_scheme_options(options: tuple[str, ...]) -> dict[str, Any]:
-    """Parse `--scheme-options`.
-
-    Raises:
-        UserError: an option is not NAME=VALUE.
-
-    Example:
-        >>> parse_scheme_options(("mapping=sigmoid", "k=8", "values=false"))
-        {'mapping': 'sigmoid', 'k': 8, 'values': False}
-    """
-    parsed = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not (name and equals and value):
-            raise UserError(f"--scheme-options {option}: expected NAME=VALUE, such as mapping=sigmoid")
-        parsed[name.replace("-", "_")] = parse_yaml(value, f"--scheme-options {option}")
-    return parsed
 
 
 def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) -> BuiltModel:
@@ -134,12 +118,11 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
             tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token works
         if model_config.pad_token_id is None:
             model_config.pad_token_id = tokenizer.pad_token_id
-        model, info = load_pretrained(
+        model, info = load_weights(
             get_model_class(task.label_type, config.classifier),
             config.model,
             config=model_config,
             dtype=torch.float32,  # half-precision weights would lose updates of 1e-5
-            use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
             **options,

@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import EarlyStoppingCallback, set_seed
 
 from headwise.errors import UserError
-from headwise.guides import Guide
+from headwise.guides import Dependency, Guide
 from headwise.tasks import Examples, Task, summarize
 from headwise.tasks.metrics.labels import column_array
 from headwise.tasks.summary import describe_labels
@@ -31,7 +31,7 @@ from headwise.training.text.config import TextConfig
 from headwise.training.text.data import TextData, load_data
 from headwise.training.text.encoding import TextEncoder
 from headwise.training.text.evaluate import evaluate, evaluate_scores
-from headwise.training.text.guides import build_guides
+from headwise.training.text.guides import add_arcs, build_guides, describe_guide
 from headwise.training.text.inference import open_inspected
 from headwise.training.text.long_text import WINDOW_ROW, pool_windows
 from headwise.training.text.lora import LEARNING_RATE_FACTOR, merge_lora
@@ -97,7 +97,7 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         get_dev_metric(self.config, data)
         model, encoder, notes = build_model(self.config, data.task, data.examples)
         guides = build_guides(self.config, model, encoder, data.examples)
-        notes += [f"guide {guide}" for guide in guides]
+        notes += [describe_guide(guide) for guide in guides]
         num_rows = len(data.examples.splits["train"])
         if is_scheme(self.config.model) and num_rows < FEW_ROWS:
             notes.append(
@@ -111,6 +111,9 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
 
     def tokenize(self, data: TextData, bundle: TextBundle, scratch_dir: Path) -> None:
         bundle.encoded = tokenize_splits(bundle.encoder, data.examples, scratch_dir)
+        if any(isinstance(guide, Dependency) for guide in bundle.guides):
+            rows, path = data.examples.splits["train"], scratch_dir / f"arcs-{state().process_index}.arrow"
+            bundle.encoded["train"] = add_arcs(bundle.encoded["train"], rows, bundle.encoder, path)
         bundle.notes += data_notes(data.examples)
         bundle.notes += truncation_notes(bundle.encoded, bundle.encoder)
 

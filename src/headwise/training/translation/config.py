@@ -26,6 +26,8 @@ class TranslationConfig(RunConfig):
         "beams": 1,
     }
 
+    NOT_NEGATIVE: ClassVar[tuple[str, ...]] = (*RunConfig.NOT_NEGATIVE, "max_grad_norm")
+
     task: str | None = "translation"
     """`translation`."""
     data: tuple[str, ...] = ()
@@ -85,6 +87,8 @@ class TranslationConfig(RunConfig):
     warmup: int | None = None
     """Number of warm-up steps; after them the learning rate decays as 1/√step. By default 4,000, or 400
     with --model small."""
+    max_grad_norm: float = 0.0
+    """Gradients with a larger norm are scaled down to it; 0 does not clip them."""
     smoothing: float = 0.1
     """Label smoothing."""
     early_stopping_patience: int | None = 5

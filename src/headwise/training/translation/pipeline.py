@@ -226,7 +226,7 @@ def build_training_arguments(config: TranslationConfig, model: Any, out_dir: Pat
         adam_beta2=0.98,
         adam_epsilon=1e-9,
         weight_decay=0.0,
-        max_grad_norm=0.0,
+        max_grad_norm=config.max_grad_norm,
         save_total_limit=max(2, config.average),
         load_best_model_at_end=config.average == 1,
         metric_for_best_model=f"eval_{config.choose}",

@@ -1,0 +1,60 @@
+"""Own results next to those that a paper reports."""
+
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+from headwise.studies import tables
+from headwise.studies.analysis import Metric
+from headwise.studies.papers import PublishedTable, ReportedValue
+from headwise.studies.plan import Result
+from headwise.studies.summary import format_number
+
+SECONDS_PER_EPOCH = "seconds per epoch"
+
+
+def compare_with_paper(results: Sequence[Result], published: PublishedTable) -> list[tables.TextTable]:
+    """Return a table of reported and own values for each task for which the paper reports values."""
+    paper_tables = []
+    for task in dict.fromkeys(result.task for result in results):
+        rows = []
+        for method, reported_values in published.values.get(task, {}).items():
+            method_results = [result for result in results if (result.task, result.method) == (task, method)]
+            for metric, reported in reported_values.items():
+                own_values = [own_value(result, metric) for result in method_results]
+                rows.append(paper_row(method, metric, reported, own_values))
+        if rows:
+            header = ("method", "metric", "paper", "ours", "ours − paper")
+            paper_tables.append(tables.TextTable(f"{task}, compared with {published.location}", header, tuple(rows)))
+    return paper_tables
+
+
+def own_value(result: Result, metric: str) -> float:
+    """Return the metric of a run in the paper's unit."""
+    if metric == SECONDS_PER_EPOCH:
+        return float(result.metrics["train_seconds"]) / float(result.metrics["epochs"])
+    primary = Metric.from_metrics(result.metrics)
+    return Metric(metric, primary.higher_is_better, primary.split).value(result)
+
+
+def paper_row(method: str, metric: str, reported: ReportedValue, own_values: Sequence[float]) -> tuple[str, ...]:
+    """
+    >>> paper_row("plain", "accuracy", ReportedValue(93.01, 0.13), [92.0, 93.0])
+    ('plain', 'accuracy', '93.01 ± 0.13', '92.50 ± 0.71', '−0.51')
+    >>> paper_row("rpr", "accuracy", ReportedValue(93.14), [])
+    ('rpr', 'accuracy', '93.14', '', '')
+    """
+    reported_cell = format_mean(reported.mean, reported.std)
+    if not own_values:
+        return method, metric, reported_cell, "", ""
+    mean = fmean(own_values)
+    own_cell = format_mean(mean, stdev(own_values) if len(own_values) > 1 else None)
+    two_decimals = Metric("accuracy", True, "test")
+    return method, metric, reported_cell, own_cell, format_number(mean - reported.mean, two_decimals, plus=True)
+
+
+def format_mean(mean: float, std: float | None) -> str:
+    """
+    >>> format_mean(93.0, 0.131), format_mean(93.0, None)
+    ('93.00 ± 0.13', '93.00')
+    """
+    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
