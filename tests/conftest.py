@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from tests.short_form import select_short_form
+from tests.short_form import select_short_form, set_form
 from tests.triton_interpreter import remember_builtins
 
 if not torch.cuda.is_available():
@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("short", no_clock, max_examples=20, derandomize=True)
     settings.register_profile("long", no_clock, max_examples=100)
     settings.load_profile("long" if config.getoption("--long") else "short")
+    set_form(is_short=not config.getoption("--long"))
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m

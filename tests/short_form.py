@@ -3,17 +3,20 @@
 `@pytest.mark.long` excludes a test or a case. `@pytest.mark.short_form("values")` keeps a few cases of a parametrized
 test in which every value of every parameter occurs; with "pairs", every pair of values of two parameters occurs.
 Arguments of one `parametrize` are one parameter, except with "arguments". `keep_short` keeps values of a parameter.
+`choose_size` chooses between sizes of shapes or data.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
 
+Size = TypeVar("Size")
 SIZES = {"values": 1, "arguments": 1, "pairs": 2}
+_is_short = False
 
 
 def choose_cases(cases: Sequence[Mapping[str, Hashable]], size: int) -> set[int]:
@@ -46,6 +49,17 @@ def scale_examples(factor: int) -> int:
     """Return a multiple of the number of hypothesis's examples, which differs between the forms of the suite."""
     assert settings.default is not None
     return factor * settings.default.max_examples
+
+
+def choose_size(short: Size, long: Size) -> Size:
+    """Return the size of a test in the form of the suite that runs: the short form has smaller shapes and data."""
+    return short if _is_short else long
+
+
+def set_form(*, is_short: bool) -> None:
+    """Set the form of the suite that runs."""
+    global _is_short
+    _is_short = is_short
 
 
 def identify_values(case: pytest.Function, *, split: bool) -> dict[str, tuple[int, ...]]:

@@ -13,11 +13,13 @@ import pytest
 
 from headwise.errors import UserError
 from headwise.files import parse_json, read_lines
+from tests.short_form import choose_size
 
 MEGABYTE = 10**6
-LONG_LINE = 120 * MEGABYTE
+LONG_LINE = choose_size(short=60, long=120) * MEGABYTE
 
-#: Reads files of a directory in one process, and prints the growth of its peak memory in megabytes and each error.
+#: Reads files of a directory in one process, and prints the error of each reader with the growth of the peak memory in
+#: megabytes until its end.
 READ = """
 import json, resource, sys
 from pathlib import Path
@@ -34,14 +36,15 @@ readers = {
     "vectors": lambda: read_vectors(directory / "a.vectors", {"a": 0}),
 }
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-before, errors = peak(), []
+before, results = peak(), []
 for name in sys.argv[2:]:
     try:
         readers.get(name, lambda: [0 for _ in formats.read_batches(directory / name)])()
-        errors.append("")
-    except UserError as error:
-        errors.append(str(error))
-print(json.dumps([peak() - before, errors]))
+        error = ""
+    except UserError as caught:
+        error = str(caught)
+    results.append([error, peak() - before])
+print(json.dumps(results))
 """
 
 #: The file that each reader reads, and its content before the long line.
@@ -56,43 +59,44 @@ LONG_LINES = {
 }
 
 
-def read_in_child(directory: Path, *readers: str) -> tuple[int, list[str]]:
-    """Return the growth of the peak memory in megabytes, and the error of each reader."""
-    command = [sys.executable, "-c", READ, str(directory), *readers]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    growth, errors = json.loads(result.stdout)
-    return growth, errors
-
-
-def test_a_long_line_in_a_small_gzip_file_does_not_fill_the_memory(tmp_path: Path) -> None:
+def write_long_lines(tmp_path: Path) -> None:
     long_line = gzip.compress(b"a" * LONG_LINE + b"\nmore\n", compresslevel=1)
     (tmp_path / "log" / "train").mkdir(parents=True)
     for name, start in LONG_LINES.values():
         (tmp_path / name).write_bytes(gzip.compress(start) + long_line)
     (tmp_path / "log" / "train" / "behaviors.tsv").write_text("")
     (tmp_path / "train.de").write_text("eine Katze\n" * 3)
-    growth, errors = read_in_child(tmp_path, *LONG_LINES)
-    for (name, _), error in zip(LONG_LINES.values(), errors, strict=True):
-        location = f"{tmp_path / name}, line 2"
-        assert error.startswith(f"{location}: the line has 120,000,001 bytes, at most 16,777,216 are allowed; check")
-    assert growth < 90
 
 
-def test_parquet_files_and_long_rows_do_not_fill_the_memory(tmp_path: Path) -> None:
+def write_long_rows(tmp_path: Path) -> None:
     once = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), pa.array(["a" * 4 * MEGABYTE]))
     pq.write_table(pa.table({"text": once}), tmp_path / "once.parquet", dictionary_pagesize_limit=10 * MEGABYTE)
     pq.write_table(pa.table({"text": ["b", "a" * 20 * MEGABYTE]}), tmp_path / "long.parquet")
     pq.write_table(pa.table({"text": ["a" * 300 * MEGABYTE]}), tmp_path / "bomb.parquet", compression="zstd")
     line = json.dumps({"text": "a" * 4 * MEGABYTE}).encode() + b"\n"
-    (tmp_path / "long.jsonl").write_bytes(gzip.compress(line, compresslevel=1) * 100)
-    growth, errors = read_in_child(tmp_path, "once.parquet", "long.parquet", "bomb.parquet", "long.jsonl")
+    (tmp_path / "long.jsonl").write_bytes(gzip.compress(line, compresslevel=1) * choose_size(short=60, long=100))
+
+
+def test_long_lines_and_rows_do_not_fill_the_memory(tmp_path: Path) -> None:
+    write_long_lines(tmp_path)
+    write_long_rows(tmp_path)
+    readers = (*LONG_LINES, "once.parquet", "long.parquet", "bomb.parquet", "long.jsonl")
+    command = [sys.executable, "-c", READ, str(tmp_path), *readers]
+    results = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    errors, growths = map(list, zip(*results, strict=True))
+    for (name, _), error in zip(LONG_LINES.values(), errors, strict=False):
+        reason = f"the line has {LONG_LINE + 1:,} bytes, at most 16,777,216 are allowed; check"
+        assert error.startswith(f"{tmp_path / name}, line 2: {reason}")
+    assert growths[len(LONG_LINES) - 1] < 90
+
+    errors = errors[len(LONG_LINES) :]
     assert errors[0] == ""
     expected = f"{tmp_path / 'long.parquet'}, row 2: column 'text' has 20,000,000 bytes, at most 16,777,216 are allowed"
     assert errors[1].startswith(expected)
     assert errors[2].startswith(f"{tmp_path / 'bomb.parquet'}: row group 1 has 300,0")
     assert "times; at most 100 times are allowed" in errors[2]
     assert errors[3] == ""
-    assert growth < 200
+    assert growths[-1] < 200
 
 
 def test_the_limit_of_a_line_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,5 @@
 """The public API of `import headwise`, and the registration of its models with transformers."""
 
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -10,18 +7,7 @@ import pytest
 
 import headwise
 from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification, build_tokenizer
-
-
-def run_python(code: str) -> str:
-    """Run code in a new process, and return its output."""
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout + result.stderr
+from tests.fresh_python import run_fresh_python
 
 
 def test_dir_lists_the_public_names() -> None:
@@ -41,7 +27,7 @@ def test_unknown_names_are_refused() -> None:
 
 
 def test_transformers_is_imported_on_first_use_only() -> None:
-    run_python(
+    run_fresh_python(
         """
         import sys
         import headwise
@@ -73,7 +59,7 @@ IMPORTS = {
 
 @pytest.mark.parametrize("imports", IMPORTS.values(), ids=IMPORTS)
 def test_auto_classes_load_our_models(imports: str, saved_model: Path) -> None:
-    run_python(
+    run_fresh_python(
         f"""
         import sys
         {imports}
@@ -89,7 +75,7 @@ def test_auto_classes_load_our_models(imports: str, saved_model: Path) -> None:
 
 
 def test_pipelines_and_pickled_mappings_find_our_models(saved_model: Path) -> None:
-    run_python(
+    run_fresh_python(
         f"""
         import pickle
         import headwise
@@ -102,7 +88,7 @@ def test_pipelines_and_pickled_mappings_find_our_models(saved_model: Path) -> No
 
 
 def test_a_failing_import_of_models_is_reported_on_use() -> None:
-    run_python(
+    run_fresh_python(
         """
         import sys
         import headwise
@@ -120,7 +106,7 @@ def test_a_failing_import_of_models_is_reported_on_use() -> None:
 
 
 def test_a_failing_registration_does_not_break_transformers() -> None:
-    report = run_python(
+    report = run_fresh_python(
         """
         import headwise
         from headwise import _auto_classes
@@ -133,7 +119,7 @@ def test_a_failing_registration_does_not_break_transformers() -> None:
 
 
 def test_importing_headwise_again_is_harmless() -> None:
-    run_python(
+    run_fresh_python(
         """
         import sys
         import headwise

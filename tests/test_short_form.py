@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from tests.short_form import choose_cases
+from tests.short_form import choose_cases, choose_size
 
 pytest_plugins = ["pytester"]
 
@@ -85,3 +85,7 @@ def test_markers(pytester: pytest.Pytester) -> None:
 def test_named_cases_are_kept(pytester: pytest.Pytester) -> None:
     cases = ["test_values[2-b]", "test_values[2-c]"]
     assert collect(pytester, *cases) == cases
+
+
+def test_sizes_are_those_of_the_form(request: pytest.FixtureRequest) -> None:
+    assert choose_size(short=1, long=2) == (2 if request.config.getoption("--long") else 1)

@@ -19,9 +19,10 @@ def remember_builtins() -> None:
     def patch_builtin(owner: Any, *args: Any) -> None:
         if owner not in names_by_owner:
             names_by_owner[owner] = [name for name, member in inspect.getmembers(owner) if is_builtin(member)]
-        for name in names_by_owner[owner]:
-            member = getattr(owner, name)
-            if is_builtin(member):  # it is not while a kernel runs
-                interpreter._patch_attr(owner, name, member, *args)
+        names = names_by_owner[owner]
+        if not names or not is_builtin(getattr(owner, names[0])):
+            return  # a kernel runs, which has replaced all of them
+        for name in names:
+            interpreter._patch_attr(owner, name, getattr(owner, name), *args)
 
     interpreter._patch_builtin = patch_builtin

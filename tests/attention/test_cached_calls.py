@@ -9,13 +9,13 @@ from torch import Tensor
 
 from headwise import DistanceAware, Plain, Scheme, attend
 from headwise.attention.triton_backend import cached_calls, plan
-from tests.short_form import keep_short
+from tests.short_form import choose_size, keep_short
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.float16 if DEVICE == "cuda" else torch.float32  # tiles of float32 are smaller
 HEADS = 2
-LENGTH = 70 if DEVICE == "cuda" else 40  # two tiles
+LENGTH = 70 if DEVICE == "cuda" else choose_size(short=12, long=40)  # one or two tiles
 
 SCHEMES: dict[str, Callable[[], Scheme]] = {
     "plain": Plain,

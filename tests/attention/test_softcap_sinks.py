@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headwise import Plain, attend, explain
 from tests.attention.cases import SCHEMES, make_scheme
+from tests.short_form import choose_size
 
 
 def test_softcap_is_that_of_gemma_2() -> None:
@@ -87,10 +88,11 @@ def test_gradients_of_each_subset_of_inputs(name: str, backend: Any) -> None:
     if backend == "triton":
         pytest.importorskip("triton")
     dtype = torch.float32 if backend == "triton" else torch.float64
-    scheme = make_scheme(name, 2, 32, dtype=dtype).to(device)
-    inputs = [torch.randn(1, 2, 70, 32, dtype=dtype, device=device) for _ in range(3)]
-    bias = torch.randn(1, 2, 70, 70, dtype=dtype, device=device)
-    sinks = torch.randn(2, dtype=dtype, device=device)
+    heads, n = choose_size(short=(1, 36), long=(2, 70))  # two or three tiles, the last one incomplete
+    scheme = make_scheme(name, heads, 32, dtype=dtype).to(device)
+    inputs = [torch.randn(1, heads, n, 32, dtype=dtype, device=device) for _ in range(3)]
+    bias = torch.randn(1, heads, n, n, dtype=dtype, device=device)
+    sinks = torch.randn(heads, dtype=dtype, device=device)
 
     def run(trainable: set[str]) -> dict[str, Tensor]:
         leaves = dict(zip(("q", "k", "v", "bias", "sinks"), (*inputs, bias, sinks), strict=True))

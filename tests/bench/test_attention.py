@@ -23,6 +23,7 @@ from headwise.bench.attention import (
 from headwise.bench.measure import NotMeasurable, shorten_error
 from headwise.bench.report import Measurement
 from headwise.cli import main
+from tests.short_form import choose_size
 
 SMALL = AttentionBenchConfig(lengths=(16,), heads=2, head_dim=8, clip=3, dtype="float64", device="cpu", repeats=2)
 SCHEMES: Sequence[BenchSchemeName] = SMALL.schemes
@@ -66,13 +67,14 @@ def test_wrong_results_are_rejected() -> None:
 
 def test_report_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     implementations, schemes = [*EAGER, "flex"], ["plain", "rpr", "distance-aware"]
-    args = ["bench", "attention", "--lengths", "16", "32", "--heads", "2", "--head-dim", "8", "--repeats", "2"]
+    lengths = choose_size(short=("16",), long=("16", "32"))
+    args = ["bench", "attention", "--lengths", *lengths, "--heads", "2", "--head-dim", "8", "--repeats", "2"]
     args += ["--device", "cpu", "--implementations", *implementations, "--schemes", *schemes]
     assert main([*args, "--out", str(tmp_path / "new")]) == 0
 
     with (tmp_path / "new" / "attention.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    expected = {(scheme, name, length) for scheme in schemes for name in implementations for length in ("16", "32")}
+    expected = {(scheme, name, length) for scheme in schemes for name in implementations for length in lengths}
     assert {(row["scheme"], row["implementation"], row["length"]) for row in rows} == expected
     for row in rows:
         if row["ratio"]:
@@ -90,7 +92,7 @@ def test_report_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
     page = (tmp_path / "new" / "attention.md").read_text(encoding="utf-8")
     assert f"torch {torch.__version__}" in page
-    assert "`headwise bench attention --lengths 16 32" in page
+    assert f"`headwise bench attention --lengths {' '.join(lengths)}" in page
     assert all(f"## {scheme}" in page for scheme in schemes)
     assert (tmp_path / "new" / "attention.png").read_bytes().startswith(b"\x89PNG")
     out = capsys.readouterr().out

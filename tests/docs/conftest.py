@@ -1,5 +1,9 @@
 import pytest
 
+from tests.training.conftest import cheap_figures
+
+__all__ = ["cheap_figures"]
+
 
 @pytest.fixture(autouse=True)
 def isolated_caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:

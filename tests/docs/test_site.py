@@ -51,6 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.long  # test_links.py checks the links of the sources
 def test_links_of_the_site_are_not_broken(site: Path) -> None:
     pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html") if path.name != "404.html"}
     anchors = {path: set(re.findall(r'(?:id|name)="([^"]+)"', text)) for path, text in pages.items()}
@@ -67,6 +68,7 @@ def test_links_of_the_site_are_not_broken(site: Path) -> None:
     assert not broken
 
 
+@pytest.mark.long
 def test_nothing_is_loaded_from_other_servers(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
@@ -74,6 +76,13 @@ def test_nothing_is_loaded_from_other_servers(site: Path) -> None:
         assert not re.findall(r'<link[^>]* rel="(?:stylesheet|preconnect)"[^>]* href="(?:https?:)?//[^"]*"', text), page
 
 
+@pytest.mark.parametrize("page", API_PAGES)
+def test_packages_are_in_the_reference(page: str) -> None:
+    text = (ROOT / "docs" / "api" / f"{page}.md").read_text(encoding="utf-8")
+    assert all(f"\n::: headwise.{package}\n" in text for package in API_PAGES[page])
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("page", API_PAGES)
 def test_public_names_are_in_the_reference(site: Path, page: str) -> None:
     text = (site / "api" / f"{page}.html").read_text(encoding="utf-8")

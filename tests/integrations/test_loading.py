@@ -1,10 +1,7 @@
 """Retrofitted models, saved and loaded in all the usual ways."""
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 import headwise as hw
 from headwise.integrations import scheme_modules
+from tests.fresh_python import run_fresh_python
 from tests.integrations.tiny_models import (
     FAMILIES,
     LAYERS,
@@ -178,7 +176,8 @@ def test_transformers_refuses_the_model_without_headwise(tmp_path: Path) -> None
     save_retrofitted("bert", tmp_path)
     save_tokenizer(tmp_path)
     program = f"""
-import sys
+import os, sys
+os.environ["HF_HUB_OFFLINE"] = "1"
 sys.modules["headwise"] = None  # as if it were not installed
 import transformers
 path = {str(tmp_path)!r}
@@ -188,10 +187,7 @@ for name, load in {LOADS!r}.items():
     except Exception as error:
         print(name, "|", repr(error))
 """
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    assert result.returncode == 0, result.stderr
-    errors = dict(line.split(" | ") for line in result.stdout.splitlines() if " | " in line)
+    errors = dict(line.split(" | ") for line in run_fresh_python(program).splitlines() if " | " in line)
     assert errors.keys() == LOADS.keys()
     for error in errors.values():
         assert "install headwise, and import it before loading the model" in error
@@ -208,8 +204,7 @@ expected = torch.load({str(tmp_path / "expected.pt")!r})
 model = transformers.AutoModelForSequenceClassification.from_pretrained({str(tmp_path)!r})
 assert torch.equal(model(**expected["inputs"]).logits, expected["logits"])
 """
-        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr
+        run_fresh_python(program)
 
 
 def test_save_adapter_and_load_adapter(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Schemes that are defined outside of headwise, in `retrofit`."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 import headwise as hw
 from headwise.attention.types import SchemeTerms
+from tests.fresh_python import run_fresh_python
 from tests.integrations.tiny_models import build_batch, build_model, run_model
 
 
@@ -61,8 +60,7 @@ try:
 except ValueError as error:
     print(error)
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert f"import LearnedAlibi from {__name__} first" in result.stdout, result.stderr
+    assert f"import LearnedAlibi from {__name__} first" in run_fresh_python(program)
 
 
 def test_a_name_of_an_own_scheme_is_its_module_and_class() -> None:

@@ -10,7 +10,12 @@ __all__ = ["bert", "cheap_figures", "headwise", "log", "own_cache", "reviews"]
 
 
 @pytest.fixture(scope="session")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+def shared_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     launcher = Launcher(tmp_path_factory.mktemp("launcher"))
     yield launcher
     launcher.close()
+
+
+@pytest.fixture(scope="session")
+def launcher(shared_launcher: Launcher) -> Launcher:
+    return shared_launcher

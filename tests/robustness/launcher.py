@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import headwise
+from tests.short_form import choose_size
 
 KILLED = -signal.SIGKILL
 
@@ -60,6 +61,7 @@ class Launcher:
             "HF_DATASETS_CACHE": str(folder / "cache"),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
+            **choose_size(short={"BLANK_FIGURES": "1"}, long={}),
             **variables,
         }
         self.process = subprocess.Popen(

@@ -11,6 +11,7 @@ from tests.robustness.launcher import Launcher
 from tests.robustness.torture import cases
 from tests.robustness.torture.jobs import Job
 from tests.robustness.torture.torture import KILLS, KINDS, Count, Torture, why_skipped
+from tests.short_form import choose_size
 
 #: Kinds that take long, or whose mechanism another kind covers.
 SLOW = ("recommendation", "sweep", "evaluate", "inspect", "database", "cluster")
@@ -32,7 +33,10 @@ def torture(tmp_path_factory: pytest.TempPathFactory) -> Torture:
 
 
 @pytest.fixture(scope="module")
-def launcher(torture: Torture, stack: ExitStack) -> Launcher:
+def launcher(torture: Torture, stack: ExitStack, request: pytest.FixtureRequest) -> Launcher:
+    if choose_size(short=True, long=False):  # without a clock that jumps
+        shared: Launcher = request.getfixturevalue("shared_launcher")
+        return shared
     launcher = torture.start_launcher("launcher")
     stack.callback(launcher.close)
     return launcher

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headwise.training import TextConfig, train
+from tests.short_form import keep_short
 from tests.training.conftest import Headwise, rows, write
 
 CODE = """
@@ -70,12 +71,13 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(config, directory / "run").run_dir
 
 
+COMMANDS = ("train", "compare", "sweep", "inspect", "evaluate", "predict")  # sweep trains runs as compare does
 PARTS = [{"model": True, "tokenizer": False}, {"model": False, "tokenizer": True}, {"model": True, "tokenizer": True}]
 
 
 @pytest.mark.short_form("values")
 @pytest.mark.parametrize("parts", PARTS, ids=["model", "tokenizer", "both"])
-@pytest.mark.parametrize("command", ["train", "compare", "sweep", "inspect", "evaluate", "predict"])
+@pytest.mark.parametrize("command", keep_short(COMMANDS, "train", "compare", "inspect", "evaluate", "predict"))
 def test_code_of_a_directory_is_refused(
     command: str,
     parts: dict[str, bool],

@@ -21,10 +21,11 @@ from headwise.studies.worker_pool import Resources
 from headwise.training import TextConfig, train
 from headwise.training.core.callbacks import extra_callbacks
 from headwise.training.registry import load_config
+from tests.short_form import choose_size
 from tests.studies.fakes import work
 from tests.training.conftest import Headwise, rows, write
 
-SMALL = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 16, "--epochs", 2)
+SMALL = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 16)
 
 
 def small_config(data: Path) -> TextConfig:
@@ -87,8 +88,9 @@ def test_compare_from_file_to_report(
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     out = tmp_path / "study"
+    sizes = choose_size(short=("--jobs", 1, "--epochs", 1), long=("--jobs", 2, "--epochs", 2))
     code, output, errors = headwise(
-        "compare", "--data", data, "--methods", "rpr", "--seeds", 2, "--jobs", 2, "--out", out, *SMALL
+        "compare", "--data", data, "--methods", "rpr", "--seeds", 2, *sizes, "--out", out, *SMALL
     )
     assert code == 0, errors
     assert "added the control none for rpr" in study_log

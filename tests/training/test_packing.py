@@ -8,6 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from headwise.training.core.callbacks import extra_callbacks
+from tests.short_form import choose_size, keep_short
 from tests.training.conftest import Headwise
 from tests.training.test_interrupt import Interrupt
 
@@ -15,7 +16,8 @@ SCRATCH = ("--model", "distance-aware", "--heads", 2, "--head-dim", 8, "--word-d
 
 
 def train(headwise: Headwise, out: Path, *options: object) -> dict[str, Any]:
-    code, _, stderr = headwise("train", "--out", out, "--epochs", 2, "--batch-size", 32, *options)
+    epochs = choose_size(short=1, long=2)
+    code, _, stderr = headwise("train", "--out", out, "--epochs", epochs, "--batch-size", 32, *options)
     assert code == 0, stderr
     return json.loads((out / "metrics.json").read_text())  # type: ignore[no-any-return]
 
@@ -35,7 +37,7 @@ def without_dropout(bert: Path, directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("kind", ["scratch", "bert", "retrofit", "lora"])
+@pytest.mark.parametrize("kind", keep_short(["scratch", "bert", "retrofit", "lora"], "scratch", "retrofit"))
 def test_the_same_losses_and_predictions(
     kind: str, reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise
 ) -> None:

@@ -1,11 +1,24 @@
-"""A finished run on texts, shared by the tests of jobs."""
+"""A finished run on texts, shared by the tests of jobs, and worker processes that start at once."""
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
 
 from headwise.training import TextConfig, train
+from tests.short_form import choose_size
 from tests.training.conftest import rows, write
+
+get_context = multiprocessing.get_context
+
+
+@pytest.fixture(autouse=True)
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the short form, fork worker processes from one that has imported headwise, instead of spawning them."""
+    if choose_size(short=True, long=False):
+        multiprocessing.set_forkserver_preload(["headwise.training.jobs", "tests.training.jobs.counting"])
+        methods = {"spawn": "forkserver"}
+        monkeypatch.setattr("multiprocessing.get_context", lambda method=None: get_context(methods.get(method, method)))
 
 
 @pytest.fixture(scope="session")

@@ -17,10 +17,10 @@ from headwise.integrations.fusion.conformer import transformer_xl_terms
 from headwise.integrations.fusion.family import Family
 
 
-class FusedNemotronAsrStreamingEncoderAttention(NemotronAsrStreamingEncoderAttention):  # type: ignore[misc]
+class FusedNemotronAsrStreamingEncoderAttention(NemotronAsrStreamingEncoderAttention):
     """Self-attention of the encoder, with the frames of a cache if there is one."""
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         hidden_states: Tensor,
         position_embeddings: Tensor,

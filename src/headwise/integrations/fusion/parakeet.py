@@ -21,10 +21,10 @@ def padding_of_pairs(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else mask.diagonal(dim1=-2, dim2=-1)[:, :, None]
 
 
-class FusedParakeetEncoderAttention(ParakeetEncoderAttention):  # type: ignore[misc]
+class FusedParakeetEncoderAttention(ParakeetEncoderAttention):
     """Self-attention of Parakeet's encoder."""
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, hidden_states: Tensor, position_embeddings: Tensor, attention_mask: Tensor | None = None, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = (
@@ -45,7 +45,7 @@ class FusedParakeetEncoderAttention(ParakeetEncoderAttention):  # type: ignore[m
         return self.o_proj(output), weights
 
 
-class FusedParakeetEncoderConvolutionModule(ParakeetEncoderConvolutionModule):  # type: ignore[misc]
+class FusedParakeetEncoderConvolutionModule(ParakeetEncoderConvolutionModule):
     """The convolution, which needs only the padding of an N × N mask."""
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Any:

@@ -7,7 +7,7 @@ from headwise.integrations.fusion.conformer import ConformerFusion
 from headwise.integrations.fusion.family import Family
 
 
-class FusedSeamlessM4TConformerSelfAttention(ConformerFusion, SeamlessM4TConformerSelfAttention):  # type: ignore[misc]
+class FusedSeamlessM4TConformerSelfAttention(ConformerFusion, SeamlessM4TConformerSelfAttention):
     """Self-attention of SeamlessM4T's speech encoder and its adapter."""
 
 

@@ -16,11 +16,11 @@ from headwise.integrations.fusion.conformer import ConformerFusion
 from headwise.integrations.fusion.family import Family
 
 
-class FusedSeamlessM4Tv2ConformerSelfAttention(ConformerFusion, SeamlessM4Tv2ConformerSelfAttention):  # type: ignore[misc]
+class FusedSeamlessM4Tv2ConformerSelfAttention(ConformerFusion, SeamlessM4Tv2ConformerSelfAttention):
     """Self-attention of SeamlessM4T v2's speech encoder and its adapter."""
 
 
-class FusedSeamlessM4Tv2ConformerEncoder(SeamlessM4Tv2ConformerEncoder):  # type: ignore[misc]
+class FusedSeamlessM4Tv2ConformerEncoder(SeamlessM4Tv2ConformerEncoder):
     """The speech encoder, without an N × N mask if the audio fits into one chunk."""
 
     def _apply_chunk_attention(self, attention_mask: Tensor | None, hidden_states: Tensor) -> Any:

@@ -14,7 +14,7 @@ from headwise.integrations.fusion.deberta_v2 import EncoderWithoutMaps, FusedDis
 from headwise.integrations.fusion.family import Family
 
 
-class FusedSEWDSelfAttention(DisentangledSelfAttention):  # type: ignore[misc]
+class FusedSEWDSelfAttention(DisentangledSelfAttention):
     """Self-attention of SEW-D, whose parameters have the names of DeBERTa-v2's."""
 
     def forward(
@@ -42,7 +42,7 @@ class FusedSEWDSelfAttention(DisentangledSelfAttention):  # type: ignore[misc]
             k,
             v,
             attention_mask.bool(),
-            scheme=self.position_terms(rel_embeddings, q.shape[2], k.shape[2]) if has_positions else None,
+            scheme=self.position_terms(rel_embeddings, q.shape[2], k.shape[2]) if has_positions else None,  # type: ignore[misc]
             scale=1.0 / float32_square_root(num_terms * self.attention_head_size),
             dropout=self.dropout.drop_prob if self.training else 0.0,
             output_attentions=bool(options.get("output_attentions")),
@@ -51,7 +51,7 @@ class FusedSEWDSelfAttention(DisentangledSelfAttention):  # type: ignore[misc]
     position_terms = FusedDisentangledSelfAttention.position_terms
 
 
-class FusedSEWDTransformerEncoder(EncoderWithoutMaps, SEWDTransformerEncoder):  # type: ignore[misc]
+class FusedSEWDTransformerEncoder(EncoderWithoutMaps, SEWDTransformerEncoder):
     """The encoder of SEW-D without N × N maps."""
 
 

@@ -12,7 +12,7 @@ from headwise.integrations.fusion.conformer import ConformerFusion
 from headwise.integrations.fusion.family import Family
 
 
-class FusedWav2Vec2BertSelfAttention(ConformerFusion, Wav2Vec2BertSelfAttention):  # type: ignore[misc]
+class FusedWav2Vec2BertSelfAttention(ConformerFusion, Wav2Vec2BertSelfAttention):
     """Self-attention of Wav2Vec2-BERT, in the encoder and in the adapter."""
 
 

@@ -7,7 +7,7 @@ from headwise.integrations.fusion.conformer import ConformerFusion
 from headwise.integrations.fusion.family import Family
 
 
-class FusedWav2Vec2ConformerSelfAttention(ConformerFusion, Wav2Vec2ConformerSelfAttention):  # type: ignore[misc]
+class FusedWav2Vec2ConformerSelfAttention(ConformerFusion, Wav2Vec2ConformerSelfAttention):
     """Self-attention of Wav2Vec2-Conformer."""
 
 
