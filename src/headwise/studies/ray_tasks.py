@@ -245,7 +245,7 @@ def gpu_share(peak_mib: float, gpu_mib: float) -> float:
     """Return the share of a GPU for a run with this peak memory of its tensors.
 
     >>> gpu_share(1000, 80_000), gpu_share(30_000, 80_000), gpu_share(50_000, 80_000)
-    (0.03, 0.47, 1.0)
+    (0.03, 0.46, 1.0)
     """
     share = (FRAGMENTATION * peak_mib + CUDA_CONTEXT_MIB) / gpu_mib
     steps = math.ceil(share / GPU_SHARE_STEP)

@@ -90,7 +90,7 @@ def equivalence_test(differences: ArrayLike, margin: float) -> Any:
         >>> round(float(equivalence_test([0.2, -0.1, 0.1, -0.2], 0.5)), 4)
         0.006
         >>> round(float(equivalence_test([0.2, 0.5, 0.1, 0.4], 0.5)), 4)
-        0.0569
+        0.0581
     """
     x = np.asarray(differences, dtype=np.float64)
     mean, error = mean_and_standard_error(x)

@@ -31,6 +31,9 @@ class Case:
         batch: returns inputs of a length, with padding or without; the first tensor of a batch is the mask of the
             outputs' real positions.
         why_no_weights: why the weights of the model's own eager attention are not exact; empty if they are.
+        compiles_whole: whether torch.compile compiles the model as one graph, not only its attention layers.
+        why_not_compiled: why it cannot be compiled; empty if it can.
+        why_no_autocast: why the model itself does not run with autocast; empty if it does.
         autocast_batches: the number of batches over which rounding errors are averaged.
     """
 
@@ -40,6 +43,9 @@ class Case:
     positions: tuple[str, ...]
     batch: Callable[[Any, int, bool], tuple[Tensor, dict[str, Any]]]
     why_no_weights: str = ""
+    compiles_whole: bool = True
+    why_not_compiled: str = ""
+    why_no_autocast: str = ""
     autocast_batches: int = 1
 
 
@@ -271,6 +277,7 @@ CASES = {
         batch=page_batch,
     ),
     "deberta": Case(
+        why_no_autocast="its masked scores overflow in bfloat16",
         family="DeBERTa",
         model="DebertaModel",
         config=DEBERTA_CONFIG,
@@ -285,6 +292,7 @@ CASES = {
         batch=segments_batch,
     ),
     "xlnet-memory": Case(
+        why_not_compiled="a scheme and a cache cannot be compiled together",
         family="XLNet",
         model="XLNetModel",
         config=XLNET_CONFIG,
@@ -320,6 +328,7 @@ CASES = {
         batch=text_batch,
     ),
     "wav2vec2-bert": Case(
+        compiles_whole=False,
         family="Wav2Vec2-BERT",
         model="Wav2Vec2BertModel",
         config=WAV2VEC2_BERT_CONFIG,
@@ -327,6 +336,7 @@ CASES = {
         batch=feature_batch,
     ),
     "wav2vec2-bert-relative": Case(
+        compiles_whole=False,
         family="Wav2Vec2-BERT",
         model="Wav2Vec2BertModel",
         config=WAV2VEC2_BERT_CONFIG | {"position_embeddings_type": "relative"},
@@ -334,6 +344,7 @@ CASES = {
         batch=feature_batch,
     ),
     "wav2vec2-conformer": Case(
+        compiles_whole=False,
         family="Wav2Vec2-Conformer",
         model="Wav2Vec2ConformerModel",
         config=WAVEFORM_CONFIG | {"layerdrop": 0.0, "conv_depthwise_kernel_size": 3, "max_source_positions": 20},
@@ -341,6 +352,7 @@ CASES = {
         batch=waveform_batch,
     ),
     "parakeet": Case(
+        compiles_whole=False,
         family="Parakeet",
         model="ParakeetEncoder",
         config=FAST_CONFORMER_CONFIG,
@@ -349,6 +361,7 @@ CASES = {
         why_no_weights="its eager attention computes the softmax in float32",
     ),
     "seamless-m4t": Case(
+        compiles_whole=False,
         family="SeamlessM4T",
         model="SeamlessM4TForSpeechToText",
         config=SEAMLESS_CONFIG | {"max_source_positions": 20},
@@ -357,6 +370,7 @@ CASES = {
         autocast_batches=8,
     ),
     "seamless-m4t-v2": Case(
+        compiles_whole=False,
         family="SeamlessM4T v2",
         model="SeamlessM4Tv2ForSpeechToText",
         config=SEAMLESS_CONFIG | {"left_max_position_embeddings": 5, "right_max_position_embeddings": 2},
@@ -365,6 +379,7 @@ CASES = {
         why_no_weights="its eager attention adds the boolean mask of chunks to the scores",
     ),
     "seamless-m4t-v2-chunks": Case(
+        compiles_whole=False,
         family="SeamlessM4T v2",
         model="SeamlessM4Tv2ForSpeechToText",
         config=SEAMLESS_CONFIG | {"speech_encoder_chunk_size": 4, "speech_encoder_left_chunk_num": 1},
@@ -373,6 +388,7 @@ CASES = {
         why_no_weights="its eager attention adds the boolean mask of chunks to the scores",
     ),
     "sew-d": Case(
+        compiles_whole=False,
         family="SEW-D",
         model="SEWDModel",
         config=WAVEFORM_CONFIG | {"position_buckets": 6, "max_position_embeddings": 16},
@@ -380,6 +396,7 @@ CASES = {
         batch=waveform_batch,
     ),
     "nemotron-asr-streaming": Case(
+        compiles_whole=False,
         family="Nemotron-ASR-streaming",
         model="NemotronAsrStreamingEncoder",
         config=FAST_CONFORMER_CONFIG | {"sliding_window": 7, "default_num_lookahead_tokens": 2},

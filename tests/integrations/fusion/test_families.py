@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 import headwise as hw
@@ -98,10 +99,13 @@ def test_fused_models_are_copied_saved_and_loaded_as_usual(case: Case, tmp_path:
     copied.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path, dtype=torch.float64)
     assert not hw.fusion_report(loaded).layers
-    loaded.train(copied.training)
-    check_same(run(loaded, case), expected)
+    saved, state = load_file(tmp_path / "model.safetensors"), copied.state_dict()
+    assert all(torch.equal(x, state[name]) for name, x in saved.items())
     other = hw.fuse_attention(build_model(case), verbose=False)
-    other.load_state_dict(loaded.state_dict())
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    other.load_state_dict(saved, strict=False)  # tied weights are saved once
     check_same(run(other, case), expected)
 
 
@@ -119,21 +123,33 @@ def test_gradient_checkpointing(case: Case) -> None:
 @pytest.mark.parametrize("name", keep_short(CASES, "deberta-v3"))
 def test_torch_compile(name: str) -> None:
     case = CASES[name]
+    if case.why_not_compiled:
+        pytest.skip(case.why_not_compiled)
     model = build_model(case)
     expected = run(model, case)
     hw.fuse_attention(model, verbose=False)
     torch.compiler.reset()
-    model.compile(backend="eager", fullgraph=True)
+    (layers,) = hw.fusion_report(model).layers
+    for part in [model] if case.compiles_whole else map(model.get_submodule, layers.names):
+        part.compile(backend="eager", fullgraph=True)
     check_same(run(model, case), expected)
 
 
 def to_float32(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch with audio in float32."""
-    return {name: x.float() if isinstance(x, Tensor) and x.dtype == torch.float64 else x for name, x in batch.items()}
+    """Return a batch with audio and memories in float32."""
+
+    def convert(x: Any) -> Any:
+        if isinstance(x, list):
+            return [convert(element) for element in x]
+        return x.float() if x.dtype == torch.float64 else x
+
+    return {name: convert(x) for name, x in batch.items()}
 
 
 @each_case
 def test_autocast(case: Case) -> None:
+    if case.why_no_autocast:
+        pytest.skip(case.why_no_autocast)
     model = build_model(case).float().eval()
     torch.manual_seed(1)
     batches = [case.batch(model.config, 11, True) for _ in range(case.autocast_batches)]
