@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from headwise.locks import LOCK_FILE
+
 #: Keys of metrics that differ between two equal runs.
 TIMES = ("train_seconds", "examples_per_second", "impressions_per_second", "peak_memory", "decoding")
 
@@ -67,8 +69,9 @@ def read_study(out: Path) -> Any:
 
 
 def read_files(out: Path) -> Any:
-    """Return the content of all files."""
-    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+    """Return the content of all files but locks, which a killed command leaves behind unlocked."""
+    paths = [path for path in sorted(out.rglob("*")) if path.is_file() and not path.name.endswith(LOCK_FILE)]
+    return {str(path.relative_to(out)): path.read_bytes() for path in paths}
 
 
 def read_evaluation(name: str, out: Path) -> Any:
