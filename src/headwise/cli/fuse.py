@@ -81,10 +81,10 @@ def load_model(path: str, dtype: str, device: str) -> Any:
     import torch
     from transformers import AutoModel
 
-    from headwise.training.core.pretrained import load_pretrained, loading_errors
+    from headwise.training.core.pretrained import load_weights, loading_errors
 
     with loading_errors(path):
-        model = load_pretrained(AutoModel, path, dtype=getattr(torch, dtype))
+        model = load_weights(AutoModel, path, dtype=getattr(torch, dtype))
     return model.to(device).eval()
 
 
