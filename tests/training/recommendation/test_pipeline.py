@@ -153,7 +153,7 @@ def test_impressions_with_only_one_label_are_skipped_and_counted(tmp_path: Path,
     assert code == 0, err
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert "2 training impressions with only clicks (1) or only non-clicks (1) were skipped" in metrics["notes"]
-    assert set(metrics["metrics"]) == {"dev", "test"}
+    assert metrics["counts"]["dev"] == {"impressions": 4, "only_clicks": 1, "only_non_clicks": 1}
 
 
 @pytest.mark.parametrize(
