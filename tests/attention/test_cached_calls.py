@@ -70,9 +70,10 @@ def test_repeated_calls_give_the_same_bits(
     monkeypatch.setattr(plan, "MAX_SHORT_LENGTH", max_short_length)
     layer, tensors = SCHEMES[scheme]().to(DEVICE), inputs(LENGTH, LENGTH)
     first = run(tensors, layer, **OPTIONS[options])
-    assert cached_calls.num_calls() == 1
+    num_calls = cached_calls.num_calls()  # on a GPU, the first call of a process also runs the self-test
+    assert num_calls in (1, 2)
     again = run(tensors, layer, **OPTIONS[options])
-    assert cached_calls.num_calls() == 1
+    assert cached_calls.num_calls() == num_calls
     for expected, actual in zip(first, again, strict=True):
         torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 

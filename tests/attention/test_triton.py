@@ -93,8 +93,11 @@ def test_error_is_within_tolerance(name: str, option: str, dtype: torch.dtype, m
         result, baseline, expected = result[is_finite], baseline[is_finite], expected[is_finite]
         error = (result.double() - expected).abs().max()
         baseline_error = (baseline.double() - expected).abs().max()
-        # The gradient of a head's parameter is a sum over all pairs.
-        num_terms = 2 * n * m if index > 3 + len(returns) + len(bias_values) else 1
+        # The gradient of a head's parameter is a sum over all pairs, and that of a sink over all queries.
+        first_parameter = 4 + len(returns) + len(bias_values)
+        num_terms = 2 * n * m if index >= first_parameter else 1
+        if has_sinks and index == first_parameter - 1:
+            num_terms = batch * n
         floor = 8 * num_terms**0.5 * torch.finfo(dtype).eps * expected.abs().max()
         factor = 2 if index <= len(returns) else 3
         assert error <= factor * baseline_error + floor, f"result {index}: {error:.1e} against {baseline_error:.1e}"

@@ -117,6 +117,16 @@ def test_hostile_values_in_a_database_are_one_line(column: str, value: str, tmp_
         assert "the database is damaged" in err or "study: " in err
 
 
+def test_unknown_direction_of_a_study_is_one_line(tmp_path: Path, headwise: Headwise) -> None:
+    create_study(tmp_path / "study", seeds=1)
+    with sqlite3.connect(tmp_path / "study" / "study.db") as database:
+        database.execute("UPDATE study_directions SET direction = '0'")
+    database.close()
+    code, _, err = headwise("studies", tmp_path / "study")
+    assert (code, err.count("\n")) == (2, 1), err
+    assert "the database is damaged" in err
+
+
 def test_names_cannot_control_the_terminal(tmp_path: Path, headwise: Headwise) -> None:
     create_study(tmp_path / "study", seeds=1)
     with sqlite3.connect(tmp_path / "study" / "study.db") as database:

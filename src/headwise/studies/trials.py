@@ -91,11 +91,16 @@ class Trials:
     def __init__(self, storage: BaseStorage, name: str) -> None:
         self.storage, self.name = storage, name
         self.outages = Outages(display_url(storage))
+        self.study, self.id = self._load_study()
+
+    @waits_for_database
+    @refuses_damage
+    def _load_study(self) -> tuple[optuna.Study, int]:
         try:
-            self.study = self.outages.run(lambda: optuna.load_study(study_name=name, storage=storage))
+            study_id = self.storage.get_study_id_from_name(self.name)
         except KeyError:
-            raise UserError(f"--storage {self.outages.url}: there is no study {name!r}") from None
-        self.id = self.outages.run(lambda: storage.get_study_id_from_name(name))
+            raise UserError(f"--storage {self.outages.url}: there is no study {self.name!r}") from None
+        return optuna.load_study(study_name=self.name, storage=self.storage), study_id
 
     @classmethod
     def create(cls, storage: BaseStorage, name: str, metadata: Mapping[str, Any], *, maximize: bool = True) -> "Trials":
