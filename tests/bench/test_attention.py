@@ -4,6 +4,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,11 +24,12 @@ from headwise.bench.attention import (
 from headwise.bench.measure import NotMeasurable, shorten_error
 from headwise.bench.report import Measurement
 from headwise.cli import main
+from headwise.errors import UserError
 from tests.short_form import choose_size
 
 SMALL = AttentionBenchConfig(lengths=(16,), heads=2, head_dim=8, clip=3, dtype="float64", device="cpu", repeats=2)
 SCHEMES: Sequence[BenchSchemeName] = SMALL.schemes
-EAGER = [name for name in IMPLEMENTATIONS if name not in ("naive-compiled", "flex")]
+EAGER = [name for name in IMPLEMENTATIONS if name not in ("naive-compiled", "headwise-compiled", "flex")]
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["both-ways", "causal"])
@@ -54,6 +56,39 @@ def test_flex_formulas_equal_the_operator(
     assert output_error is not None
     assert output_error < 1e-5
     assert gradient_error is None
+
+
+@pytest.mark.parametrize("options", [{"key_heads": 1}, {"queries": 3}, {"initial_w": 0.0}], ids=str)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_all_implementations_equal_the_operator(scheme: BenchSchemeName, options: dict[str, Any]) -> None:
+    names = ["headwise-blockwise"] if "queries" in options else ["headwise-blockwise", "naive"]
+    for implementation in names:
+        case = Case(replace(SMALL, **options), scheme, implementation, 13)
+        output_error, gradient_error = compute_errors(case, build_workload(case)())
+        assert output_error is not None
+        assert output_error < 1e-12
+        assert gradient_error is not None
+        assert gradient_error < 1e-11
+
+
+def test_sdpa_is_measured_with_the_same_shapes() -> None:
+    case = Case(replace(SMALL, key_heads=1, queries=3), "plain", BASELINE, 13)
+    output, *gradients = build_workload(case)()
+    assert [x.shape for x in (output, *gradients)] == [(1, 2, 3, 8), (1, 2, 3, 8), (1, 1, 13, 8), (1, 1, 13, 8)]
+    compute_errors(case, [output, *gradients])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"key_heads": 3}, "--key-heads must divide --heads 2"),
+        ({"queries": 17}, "--queries must be between 1 and"),
+        ({"queries": 1, "causal": True}, "--queries cannot be combined"),
+    ],
+)
+def test_impossible_shapes_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        replace(SMALL, **options)
 
 
 def test_wrong_results_are_rejected() -> None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from headwise.attention import Scheme, TransformerXL, attend
+from headwise.attention import DistanceAware, Scheme, TransformerXL, attend
 from headwise.attention.attend import BACKENDS
 from headwise.attention.schemes import SCHEMES, make_scheme
 from headwise.bench import formulas, measure
@@ -26,7 +26,9 @@ from headwise.errors import UserError
 
 BASELINE = "sdpa"
 HEADWISE_BACKENDS = {f"headwise-{backend}": backend for backend in BACKENDS}
-IMPLEMENTATIONS = (BASELINE, *HEADWISE_BACKENDS, "naive", "naive-compiled", "flex", "flex-frozen")
+#: `attend` within torch.compile, with the backend that it selects itself.
+COMPILED = "headwise-compiled"
+IMPLEMENTATIONS = (BASELINE, *HEADWISE_BACKENDS, COMPILED, "naive", "naive-compiled", "flex", "flex-frozen")
 
 #: Parts of a scheme that an implementation does not compute.
 LIMITATIONS = {
@@ -68,8 +70,12 @@ class AttentionBenchConfig:
     """Batch size."""
     heads: int = 4
     """Number of heads."""
+    key_heads: int | None = None
+    """Number of heads of keys and values, which must divide --heads. Not set: as many as --heads."""
     head_dim: int = 64
     """Dimension of each head; must be even."""
+    queries: int | None = None
+    """Number of queries, at the end of the sequence: 1 measures decoding with a cache. Not set: all N."""
     clip: int = 16
     """Clipping distance k of rpr."""
     dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
@@ -78,6 +84,8 @@ class AttentionBenchConfig:
     """Device; auto uses the GPU if there is one."""
     causal: bool = False
     """Use causal attention."""
+    initial_w: float | None = None
+    """Initial value of distance-aware's w in all heads: 0 is that of retrofitted models. Not set: random."""
     received: bool = False
     """Also compute received attention, except with sdpa."""
     graphs: bool = False
@@ -95,6 +103,12 @@ class AttentionBenchConfig:
         for name, number in numbers.items():
             if number < 1:
                 raise UserError(f"--{name} must be at least 1, got {number}")
+        if self.key_heads is not None and (self.key_heads < 1 or self.heads % self.key_heads):
+            raise UserError(f"--key-heads must divide --heads {self.heads}, got {self.key_heads}")
+        if self.queries is not None and not 1 <= self.queries <= min(self.lengths):
+            raise UserError(f"--queries must be between 1 and the smallest length, got {self.queries}")
+        if self.queries is not None and self.causal:
+            raise UserError("--queries cannot be combined with --causal")
         if self.head_dim < 2 or self.head_dim % 2:
             raise UserError(f"--head-dim must be even and at least 2, got {self.head_dim}")
         if self.clip < 0:
@@ -126,8 +140,12 @@ class Case:
     length: int
 
     @property
+    def num_queries(self) -> int:
+        return self.config.queries or self.length
+
+    @property
     def num_pairs(self) -> int:
-        return self.config.batch * self.config.heads * self.length**2
+        return self.config.batch * self.config.heads * self.num_queries * self.length
 
     @property
     def returns_received(self) -> bool:
@@ -153,7 +171,12 @@ def describe(config: AttentionBenchConfig) -> str:
     """Return the report's description."""
     passes = "forward" if config.forward_only else "forward and backward with trained parameters"
     options = [name for name in ("causal", "received", "graphs") if getattr(config, name)]
-    shape = f"Batch {config.batch}, {config.heads} heads of width {config.head_dim}, {config.dtype}"
+    key_heads = "" if config.key_heads is None else f" ({config.key_heads} for keys)"
+    shape = f"Batch {config.batch}, {config.heads} heads{key_heads} of width {config.head_dim}, {config.dtype}"
+    if config.queries is not None:
+        options.append(f"{config.queries} queries")
+    if config.initial_w is not None:
+        options.append(f"initial w {config.initial_w:g}")
     return (
         f"{', '.join([shape, passes, *options])}. Times are relative to torch's SDPA without positions in the same "
         f"round (median of {config.repeats} rounds). Memory is the peak of one call, without its inputs. Errors are "
@@ -247,7 +270,10 @@ def compute_errors(case: Case, results: Sequence[Tensor]) -> tuple[float | None,
     oracle_case = case if case.has_own_oracle else replace(case, implementation=next(iter(HEADWISE_BACKENDS)))
     expected = exact_results(oracle_case)[: len(results)]
     errors = [float((x - y).abs().max()) for x, y in zip(results, expected, strict=True)]
-    relative_errors = [error / float(y.abs().max()) for error, y in zip(errors, expected, strict=True)]
+    largest = [float(y.abs().max()) for y in expected]
+    # A gradient that is zero, such as that of v where w is zero, is compared with the largest gradient.
+    scales = [x if x > 1e-9 * max(largest) else max(largest) for x in largest]
+    relative_errors = [error / scale for error, scale in zip(errors, scales, strict=True)]
     if not max(relative_errors) <= MAX_ERRORS[case.config.dtype]:
         raise NotMeasurable(f"computes something else: error {max(relative_errors):.1e}")
     num_outputs = 2 if case.returns_received else 1
@@ -278,6 +304,10 @@ def build_forward(case: Case, scheme: Scheme) -> formulas.Attention:
         return build_fastest_sdpa(case, scheme)
     if case.implementation in HEADWISE_BACKENDS:
         return build_headwise(case, scheme, HEADWISE_BACKENDS[case.implementation])
+    if case.implementation == COMPILED:
+        return torch.compile(build_headwise(case, scheme, "auto"), dynamic=False)
+    if config.queries is not None:
+        raise NotMeasurable("needs as many queries as keys")
     dim = scheme.dim if isinstance(scheme, TransformerXL) else config.head_dim
     embeddings = formulas.sinusoids(case.length, dim).to(device, config.parameter_dtype)
     if case.is_flex:
@@ -285,10 +315,14 @@ def build_forward(case: Case, scheme: Scheme) -> formulas.Attention:
             raise NotMeasurable("no received attention")
         if device.type == "cpu" and not config.forward_only:
             raise NotMeasurable("no backward on CPU")
-        return compile_attention(formulas.flex(case.scheme, scheme, embeddings, config.causal))
+        return compile_attention(
+            formulas.flex(case.scheme, scheme, embeddings, config.causal, grouped=config.key_heads is not None)
+        )
     formula = formulas.NAIVE[case.scheme](scheme, embeddings, config.causal)
 
     def naive(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        if config.key_heads is not None:
+            k, v = (x.repeat_interleave(config.heads // x.shape[1], dim=1) for x in (k, v))
         output, weights = formula(q, k, v)
         return (output, weights.sum(dim=-2)) if config.received else (output,)
 
@@ -299,7 +333,8 @@ def build_fastest_sdpa(case: Case, scheme: Scheme) -> formulas.Attention:
     """Return torch's SDPA; on a GPU with its fastest kernel, which is not always the one that it selects itself."""
 
     def default_sdpa(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-        return (F.scaled_dot_product_attention(q, k, v, is_causal=case.config.causal),)
+        grouped = case.config.key_heads is not None
+        return (F.scaled_dot_product_attention(q, k, v, is_causal=case.config.causal, enable_gqa=grouped),)
 
     if case.config.torch_device.type != "cuda":
         return default_sdpa
@@ -325,6 +360,8 @@ def build_headwise(case: Case, scheme: Scheme, backend: Any) -> formulas.Attenti
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         options: dict[str, Any] = {"causal": case.config.causal, "return_received": case.returns_received}
+        if case.config.queries is not None:
+            options["offset"] = case.length - case.num_queries
         results = attend(q, k, v, scheme=scheme, backend=backend, **options)
         return (results.output, results.received) if case.returns_received else (results,)
 
@@ -345,6 +382,8 @@ def build_scheme(case: Case) -> Scheme:
     }
     torch.manual_seed(0)
     scheme = make_scheme(SCHEMES[name], heads=case.config.heads, head_dim=case.config.head_dim, **options.get(name, {}))
+    if isinstance(scheme, DistanceAware) and case.config.initial_w is not None:
+        torch.nn.init.constant_(scheme.w, case.config.initial_w)
     scheme.requires_grad_(case.implementation != "flex-frozen")
     return scheme.to(case.config.torch_device, case.config.parameter_dtype)
 
@@ -353,6 +392,8 @@ def make_tensors(case: Case) -> list[Tensor]:
     """Return random q, k, v and gradients of the output and of received attention."""
     config = case.config
     torch.manual_seed(1)
-    shape = (config.batch, config.heads, case.length, config.head_dim)
-    tensors = [torch.randn(shape) for _ in range(4)] + [torch.randn(shape[:3])]
+    shape_q = (config.batch, config.heads, case.num_queries, config.head_dim)
+    shape_k = (config.batch, config.key_heads or config.heads, case.length, config.head_dim)
+    shapes = [shape_q, shape_k, shape_k, shape_q, (config.batch, config.heads, case.length)]
+    tensors = [torch.randn(shape) for shape in shapes]
     return [x.to(config.torch_device, getattr(torch, config.dtype)) for x in tensors]

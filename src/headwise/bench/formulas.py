@@ -140,8 +140,8 @@ FLEX: dict[str, Callable[[Any, Tensor, Tensor], tuple[Tensor, ScoreMod | None]]]
 }
 
 
-def flex(name: str, scheme: Any, embeddings: Tensor, causal: bool) -> Attention:
-    """Return a scheme's attention by FlexAttention."""
+def flex(name: str, scheme: Any, embeddings: Tensor, causal: bool, *, grouped: bool = False) -> Attention:
+    """Return a scheme's attention by FlexAttention; with `grouped`, several heads share a head of keys and values."""
     scale = 1.0 if name == "tener" else None  # None: 1/√d
     length = (len(embeddings) + 1) // 2
     block_mask = None
@@ -150,7 +150,8 @@ def flex(name: str, scheme: Any, embeddings: Tensor, causal: bool) -> Attention:
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
         queries, score_mod = FLEX[name](scheme, embeddings, q)
-        output = flex_attention(queries, k, v, score_mod=score_mod, block_mask=block_mask, scale=scale)
+        options: dict[str, Any] = {"block_mask": block_mask, "scale": scale, "enable_gqa": grouped}
+        output = flex_attention(queries, k, v, score_mod=score_mod, **options)
         assert isinstance(output, Tensor)
         return (output,)
 
