@@ -2,16 +2,18 @@
 
     python benchmarks/fusion.py --out results.jsonl --seconds 1500
     python benchmarks/fusion.py --out results.jsonl --families T5 DeBERTa-v2 --passes forward
-    python benchmarks/fusion.py --out tiny.jsonl --tiny          # a dry run on a CPU
+    python benchmarks/fusion.py --out tiny.jsonl --tiny          # a dry run of every job on a CPU, in minutes
     python benchmarks/fusion.py --out results.jsonl --table      # print what was measured
 
 Three kinds of jobs run, in this order: time and memory of the model's own best attention and of the fused one; the
 longest input that fits into memory in training; and the same shapes with torch.compile. Each result is a line of JSON.
-A job whose line exists is not run again, so that an interrupted benchmark can be resumed.
+A job whose line exists is not run again, so that an interrupted benchmark can be resumed. An implementation that runs
+out of memory gets a line that says so.
 """
 
 import argparse
 import json
+import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -20,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from headwise._compat import get_attn_implementation
 from headwise.bench import measure
@@ -36,10 +37,13 @@ from headwise.bench.fusion import (
 )
 
 TEXT_LENGTHS = (512, 2048, 8192)
-TINY_LENGTHS = (32, 64)
+TINY_LENGTHS = (32,)
 
 #: First length of the search for the longest input, and the factor between lengths.
 FIRST_LENGTH, FACTOR, MAX_LENGTH = 1024, 2, 2**20
+
+#: The search for the longest input ends after a step that takes longer.
+MAX_STEP_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +51,7 @@ class BenchmarkModel:
     """A published model of a family, with random weights.
 
     Attributes:
-        model: the name of its class in transformers.
+        model: its class, from the package transformers on.
         config: the arguments of its configuration that differ from transformers' defaults.
         tiny: the arguments for a dry run.
         length_argument: the argument of the configuration that limits the length, if there is one.
@@ -68,12 +72,13 @@ class BenchmarkModel:
 
     def build(self, *, tiny: bool, max_length: int, dtype: torch.dtype, device: str) -> Any:
         """Return the model, with the model's own best attention: sdpa where it has it, otherwise eager."""
-        model_class = getattr(transformers, self.model)
+        model_class = pkgutil.resolve_name(f"transformers:{self.model}")
         config = dict(self.config) | (dict(self.tiny) if tiny else {})
         if self.length_argument is not None:
             config[self.length_argument] = max_length + 2
         torch.manual_seed(0)
-        return model_class(model_class.config_class(**config)).to(device, dtype)
+        with torch.device(device):  # random weights of large models take long on a CPU
+            return model_class(model_class.config_class(**config)).to(device, dtype)
 
 
 _TINY_BERT = {
@@ -101,6 +106,13 @@ _TINY_FAST_CONFORMER = {
     "subsampling_conv_channels": 8,
 }
 
+_TINY_SEAMLESS = {
+    "hidden_size": 32,
+    "speech_encoder_layers": 2,
+    "speech_encoder_attention_heads": 2,
+    "speech_encoder_intermediate_size": 32,
+}
+
 #: Audio of 10 s, 1, 5 and 20 minutes.
 AUDIO_SECONDS = (10, 60, 300, 1200)
 
@@ -121,7 +133,7 @@ def random_features(model: Any, batch_size: int, seconds: int) -> dict[str, Any]
     return {"input_features": torch.randn(shape, device=parameter.device, dtype=parameter.dtype)}
 
 
-_AUDIO: dict[str, Any] = {"lengths": AUDIO_SECONDS, "tiny_lengths": (1, 2), "unit": "seconds"}
+_AUDIO: dict[str, Any] = {"lengths": AUDIO_SECONDS, "tiny_lengths": (1,), "unit": "seconds"}
 
 #: The published base size of each family.
 MODELS = {
@@ -195,6 +207,20 @@ MODELS = {
         build_batch=random_features,
         **_AUDIO,
     ),
+    "SeamlessM4T": BenchmarkModel(  # the speech encoder of hf-seamless-m4t-medium, 50 positions a second
+        model="models.seamless_m4t.modeling_seamless_m4t.SeamlessM4TSpeechEncoder",
+        config={"speech_encoder_layers": 12, "speech_encoder_layerdrop": 0.0},
+        tiny=_TINY_SEAMLESS,
+        build_batch=random_features,
+        **_AUDIO,
+    ),
+    "SeamlessM4T v2": BenchmarkModel(  # the speech encoder of seamless-m4t-v2-large, 50 positions a second
+        model="models.seamless_m4t_v2.modeling_seamless_m4t_v2.SeamlessM4Tv2SpeechEncoder",
+        config={"speech_encoder_layerdrop": 0.0},
+        tiny=_TINY_SEAMLESS,
+        build_batch=random_features,
+        **_AUDIO,
+    ),
     "SEW-D": BenchmarkModel(  # sew-d-base, 25 positions a second
         model="SEWDModel",
         config={"apply_spec_augment": False},
@@ -204,7 +230,7 @@ MODELS = {
     ),
     "Nemotron-ASR-streaming": BenchmarkModel(  # nemotron-speech-streaming-en-0.6b, 12.5 positions a second
         model="NemotronAsrStreamingEncoder",
-        config={"layerdrop": 0.0, "max_position_embeddings": 16_384},
+        config={"layerdrop": 0.0, "max_position_embeddings": 2**24},  # only a check of the length
         tiny=_TINY_FAST_CONFORMER,
         build_batch=random_features,
         **_AUDIO,
@@ -234,6 +260,8 @@ def main() -> None:
             for result in results:
                 file.write(json.dumps({"key": key, **result}) + "\n")
                 print("   ", result, flush=True)
+        if any("CUDA error" in result["note"] for result in results):
+            raise SystemExit("the GPU failed, and this process cannot use it any more; run the same command again")
     print("all jobs are done")
 
 
@@ -246,7 +274,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no job after this time")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
-    parser.add_argument("--tiny", action="store_true", help="a dry run with tiny models, in float32 on a CPU")
+    parser.add_argument("--tiny", action="store_true", help="a dry run with tiny models on a CPU")
     parser.add_argument("--table", action="store_true", help="print the results as a Markdown table")
     return parser.parse_args()
 
@@ -277,8 +305,8 @@ def shape_jobs(
 
 def model_builder(name: str, length: int, arguments: argparse.Namespace) -> Callable[[], Any]:
     """Return the function that builds a family's model for inputs of a length."""
-    dtype, device = (torch.float32, "cpu") if arguments.tiny else (torch.bfloat16, "cuda")
-    return partial(MODELS[name].build, tiny=arguments.tiny, max_length=length, dtype=dtype, device=device)
+    device = "cpu" if arguments.tiny else "cuda"
+    return partial(MODELS[name].build, tiny=arguments.tiny, max_length=length, dtype=torch.bfloat16, device=device)
 
 
 def measure_job(
@@ -305,18 +333,21 @@ def find_longest(name: str, implementation: str, arguments: argparse.Namespace) 
     length, limit = (spec.tiny_lengths[0], spec.tiny_lengths[-1]) if arguments.tiny else (FIRST_LENGTH, MAX_LENGTH)
     if not arguments.tiny and spec.unit != "tokens":
         length, limit = spec.lengths[0], MAX_LENGTH * spec.lengths[0]
-    longest, note = None, ""
+    device = torch.device("cpu" if arguments.tiny else "cuda")
+    longest, seconds, note = None, 0.0, ""
     while length <= limit:
         build_model = model_builder(name, length, arguments)
         workload = Workload(build_model, spec.build_batch, implementation, "forward+backward", 1, length)
         try:
-            workload.build()()
+            seconds = measure.seconds_per_call(workload.build(), 1, device)
             longest = length
         except Exception as error:
             note = measure.shorten_error(error)
+        release_memory(device)
+        if not note and seconds > MAX_STEP_SECONDS:
+            note = f"a step takes {seconds:.0f} s; longer inputs were not tried"
+        if note:
             break
-        finally:
-            release_memory(torch.device("cpu" if arguments.tiny else "cuda"))
         length *= FACTOR
     return [{"family": name, "implementation": implementation, "longest": longest, "unit": spec.unit, "note": note}]
 

@@ -146,9 +146,12 @@ def measure_shape(
             calls[name] = call
         except Exception as error:
             notes[name] = measure.shorten_error(error)
-            del error
+        if name in notes:  # outside of the handler, which keeps the frames of the failed call and their tensors
             release_memory(device)
-    samples = measure.time_interleaved(calls, repeats, device) if calls else {}
+    try:
+        samples = measure.time_interleaved(calls, repeats, device)
+    except Exception as error:
+        samples, notes = {}, dict.fromkeys(calls, measure.shorten_error(error)) | notes
     for name in implementations:
         seconds = samples.get(name)
         speedup = None

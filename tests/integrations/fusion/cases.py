@@ -13,6 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headwise._compat import set_attn_implementation
+from headwise.integrations.model_utils import pretrained_modules
+
 HEADS, HEAD_DIM = 3, 12
 DIM = HEADS * HEAD_DIM
 VOCAB_SIZE = 40
@@ -257,7 +260,7 @@ CASES = {
     "umt5": Case(
         family="UMT5",
         model="UMT5Model",
-        config=T5_CONFIG,
+        config=T5_CONFIG | {"attn_implementation": "eager"},  # sdpa of transformers 5.17 is not causal
         positions=("relative_attention_bias",),
         batch=text_pair_batch,
     ),
@@ -420,3 +423,9 @@ def build_model(case: Case) -> Any:
             if parameter.dim() > 1 or name.endswith("bias"):
                 parameter.normal_(0.0, 0.3)
     return model
+
+
+def use_eager_attention(model: Any) -> None:
+    """Let all parts of a model compute eager attention. Some versions of transformers set that of the whole only."""
+    for module in pretrained_modules(model):
+        set_attn_implementation(module.config, "eager")

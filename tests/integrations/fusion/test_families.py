@@ -13,7 +13,7 @@ from torch import Tensor
 
 import headwise as hw
 from headwise.integrations.fusion import families
-from tests.integrations.fusion.cases import CASES, Case, build_model
+from tests.integrations.fusion.cases import CASES, Case, build_model, use_eager_attention
 from tests.short_form import keep_short
 
 TOLERANCE: dict[str, Any] = {"atol": 1e-8, "rtol": 1e-8}
@@ -174,7 +174,7 @@ def test_attention_weights_are_those_of_the_model(case: Case) -> None:
     model = build_model(case).eval()
     torch.manual_seed(1)
     _, batch = case.batch(model.config, 11, False)
-    model.set_attn_implementation("eager")
+    use_eager_attention(model)
     expected = model(**batch, output_attentions=True)
     hw.fuse_attention(model, verbose=False)
     actual = model(**batch, output_attentions=True)

@@ -73,7 +73,7 @@ class T5Fusion:
             scheme=scheme,
             scale=self.scaling,
             dropout=dropout_probability(self, self.dropout),
-            is_causal=self.is_causal and not is_cross_attention,
+            is_causal=self.is_decoder and not is_cross_attention,  # is_causal is wrong in 5.17 (UMT5)
         )
         return self.o(output), weights
 
