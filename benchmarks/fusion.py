@@ -43,7 +43,7 @@ TINY_LENGTHS = (32,)
 FIRST_LENGTH, FACTOR, MAX_LENGTH = 1024, 2, 2**20
 
 #: The search for the longest input ends after a step that takes longer.
-MAX_STEP_SECONDS = 60.0
+MAX_STEP_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
