@@ -1,0 +1,84 @@
+"""Make a table and a picture from the results of benchmarks/fusion.py.
+
+python benchmarks/fusion_report.py benchmarks/results/2026-11-17-fusion
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from headwise.bench.fusion import FUSED, ORIGINAL
+from headwise.inspection import style
+
+#: Families of the picture of memory.
+PICTURE_FAMILIES = ("Wav2Vec2-BERT", "Parakeet", "SEW-D")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path, help="directory of fusion.jsonl")
+    directory = parser.parse_args().directory
+    lines = (directory / "fusion.jsonl").read_text(encoding="utf-8").splitlines()
+    results = [json.loads(line) for line in lines]
+    (directory / "fusion.md").write_text(build_table(results), encoding="utf-8")
+    draw_memory(results).savefig(directory / "memory.png", dpi=150, bbox_inches="tight")
+
+
+def build_table(results: list[dict[str, Any]]) -> str:
+    """Return a row for each family and pass, with the gain at each length."""
+    shapes: dict[tuple[str, str, str], dict[int, dict[str, dict[str, Any]]]] = {}
+    for x in results:
+        if "direction" in x and not x["key"].endswith("compile"):
+            lengths = shapes.setdefault((x["family"], x["direction"], x["unit"]), {})
+            lengths.setdefault(x["length"], {})[x["implementation"]] = x
+    lines = ["| family | pass | speed-up and reduction of peak memory |", "|---|---|---|"]
+    for (family, direction, unit), lengths in shapes.items():
+        short_unit = " s" if unit == "seconds" else " tokens"
+        cells = [f"{length:,}{short_unit}: {describe_gain(by_name)}" for length, by_name in lengths.items()]
+        lines.append(f"| {family} | {direction} | {'; '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def describe_gain(by_name: dict[str, dict[str, Any]]) -> str:
+    """Return the gain of the fused model at one length."""
+    original, fused = by_name[ORIGINAL], by_name[FUSED]
+    if fused["ms"] is None:
+        return f"not measured ({fused['note']})"
+    if original["ms"] is None:
+        return f"original {original['note']}, fused {fused['ms']:,.0f} ms and {fused['peak_mib'] / 1024:.1f} GiB"
+    return f"{fused['speedup']:,.2f}×, memory {original['peak_mib'] / fused['peak_mib']:,.1f}×"
+
+
+def draw_memory(results: list[dict[str, Any]]) -> Figure:
+    """Draw peak memory in training over the length of audio."""
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    axes = figure.subplots(1, len(PICTURE_FAMILIES), sharey=True)
+    for family, ax in zip(PICTURE_FAMILIES, axes, strict=True):
+        for name, color, label in ((ORIGINAL, style.PALETTE[1], "original"), (FUSED, style.PALETTE[0], "fused")):
+            points = [
+                (x["length"] / 60, None if x["peak_mib"] is None else x["peak_mib"] / 1024)
+                for x in results
+                if x.get("family") == family
+                and x.get("direction") == "forward+backward"
+                and x.get("implementation") == name
+            ]
+            measured = [(minutes, memory) for minutes, memory in points if memory is not None]
+            ax.plot(*zip(*measured, strict=True), "o-", color=color, label=label)
+            for minutes, memory in points:
+                if memory is None:
+                    ax.plot(minutes, 139, "x", color=color, clip_on=False)
+        ax.set(xscale="log", yscale="log", title=family, xlabel="minutes of audio", xticks=[1 / 6, 1, 5, 20])
+        ax.set_xticklabels(["⅙", "1", "5", "20"])
+        ax.minorticks_off()
+        ax.axhline(139, color=style.PALETTE[-1], linewidth=0.8, linestyle=":")
+    axes[0].set_ylabel("peak memory of a training step, GiB")
+    axes[0].text(1 / 6, 150, "memory of the GPU (×: out of memory)", fontsize=6)
+    axes[0].legend(loc="lower right", frameon=False)
+    return figure
+
+
+if __name__ == "__main__":
+    main()
