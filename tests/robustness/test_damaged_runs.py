@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from headwise.errors import UserError
 from headwise.training import TextConfig, train
 from headwise.training.core.checkpointing import report_broken_checkpoint
-from headwise.training.core.run_dir import write_manifest
+from headwise.training.core.run_dir import read_metrics, write_manifest
 from tests.training.conftest import Headwise, rows, write
 
 
@@ -66,6 +66,12 @@ def test_metrics_that_do_not_fit_the_model(
 ) -> None:
     edit_json(run / "metrics.json", **values)
     check_one_line(headwise("predict", run, reviews, "--out", tmp_path / "out.csv"), "metrics.json")
+
+
+def test_metrics_that_are_no_object(run: Path) -> None:
+    (run / "metrics.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"metrics\.json: not written by headwise, or damaged$"):
+        read_metrics(run)
 
 
 def test_nan_weights(run: Path, reviews: Path, tmp_path: Path, headwise: Headwise) -> None:

@@ -100,6 +100,14 @@ def test_invalid_files_raise_errors_with_file_and_line(tmp_path: Path, name: str
     assert "\n" not in str(raised.value)
 
 
+def test_parquet_columns_whose_names_are_no_utf8_raise_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": ["a"], "label": ["b"]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"label", b"l\xb9bel"))
+    with pytest.raises(UserError, match="invalid Parquet file"):
+        read_texts(path)
+
+
 def test_an_incomplete_gzip_file_raises_an_error(tmp_path: Path) -> None:
     content = write_file(tmp_path / "complete.csv.gz", sample_columns(5000)).read_bytes()
     path = tmp_path / "cut.csv.gz"

@@ -85,8 +85,8 @@ def mutate_database(random: Random, directory: Path) -> None:
         return
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA ignore_check_constraints = 1")
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for _ in range(random.randint(1, 3)):
+            tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             change_row(random, connection, random.choice(tables))
 
 

@@ -68,7 +68,7 @@ def read_decompressed(
                     values = {name: to_values(path, start, name, piece.column(name)) for name in piece.schema.names}
                     yield Batch(path, rows, range(start + 1, start + 1 + piece.num_rows), values)
                     start += piece.num_rows
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path}: invalid Parquet file ({reason})") from None
 

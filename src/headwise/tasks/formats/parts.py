@@ -85,7 +85,7 @@ def plan_parquet(path: Path, part_rows: int, copy: Path) -> list[FilePart]:
         gunzip(path, copy)
     try:
         metadata = pq.read_metadata(copy if is_copied else path)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path}: invalid Parquet file ({reason})") from None
     parts: list[FilePart] = []

@@ -91,7 +91,7 @@ def read_metrics(run_dir: Path, *required: str) -> dict[str, Any]:
     metrics = read_json(run_dir / METRICS)
     missing = [name for name in required if not isinstance(metrics, dict) or name not in metrics]
     if missing or not isinstance(metrics, dict):
-        reason = f" ({missing[0]!r} is missing)" if metrics else ""
+        reason = f" ({missing[0]!r} is missing)" if missing and metrics else ""
         raise UserError(f"{run_dir / METRICS}: not written by headwise, or damaged{reason}")
     return metrics
 

@@ -210,7 +210,7 @@ def read_schema(source: Path) -> pa.Schema:
     """Return the schema of a Parquet file; that of any other file is empty."""
     try:
         return pq.read_schema(source) if file_extension(source) == ".parquet" and source.is_file() else pa.schema([])
-    except (pa.ArrowException, OSError):  # gzipped, or invalid, which its reader reports
+    except (pa.ArrowException, OSError, UnicodeDecodeError):  # gzipped, or invalid, which its reader reports
         return pa.schema([])
 
 
