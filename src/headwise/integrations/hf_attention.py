@@ -209,6 +209,7 @@ class AttentionCall:
         attention_mask: transformers' mask.
         is_causal: whether the layer is causal, by `causal=True` or by its mask.
         options: the keyword arguments of `attend`.
+        real_tokens: which tokens are not padding, (B, N), for models whose mask does not tell it.
     """
 
     q: Tensor
@@ -217,10 +218,13 @@ class AttentionCall:
     attention_mask: Tensor | None
     is_causal: bool
     options: dict[str, Any]
+    real_tokens: Tensor | None = None
 
     @property
     def padding(self) -> Tensor | None:
         """True for real tokens, (B, N); None if there is no padding."""
+        if self.real_tokens is not None:
+            return self.real_tokens
         return real_tokens(self.options["key_padding"], self.options["mask"], self.q.shape[0])
 
     @property

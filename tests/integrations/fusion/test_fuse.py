@@ -45,7 +45,7 @@ def test_fused_models_can_be_inspected(name: str) -> None:
 def test_fused_models_can_be_guided(name: str) -> None:
     case = CASES[name]
     model = build_model(case).train()
-    _, batch = case.batch(model.config, 9, name != "xlnet")  # padding tokens of XLNet see themselves
+    _, batch = case.batch(model.config, 9, True)
     guide = hw.guides.MapDiscrimination(0.1)
     with hw.guiding(model, [guide], output_attentions=True) as guided:
         model(**batch)
@@ -63,6 +63,21 @@ def test_fused_models_can_be_guided(name: str) -> None:
     for parameter_name, parameter in model.named_parameters():
         if parameter_name in expected:
             torch.testing.assert_close(parameter.grad, expected[parameter_name], **TOLERANCE)
+
+
+@pytest.mark.parametrize("argument", ["attention_mask", "input_mask"])
+def test_padding_of_xlnet_is_not_inspected(argument: str) -> None:
+    case = CASES["xlnet"]
+    model = build_model(case).eval()
+    real, batch = case.batch(model.config, 9, True)
+    mask = batch.pop("attention_mask")
+    batch[argument] = mask if argument == "attention_mask" else 1.0 - mask.double()
+    hw.fuse_attention(model, verbose=False)
+    observed = []
+    capture_attention(model, batch, lambda _, rows: observed.append(rows.real))
+    assert not real.all()
+    assert all(torch.equal(tokens, real) for tokens in observed)
+    assert len(observed) == case.config["n_layer"]
 
 
 @pytest.mark.parametrize("fuse_first", [True, False])
