@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -12,6 +11,7 @@ from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention.checks import disable_autocast
 from headwise.integrations.fusion.family import Family, families
 from headwise.integrations.fusion.report import fusion_report
+from headwise.integrations.fusion.texts import text_example
 from headwise.integrations.model_utils import (
     ExampleOutput,
     UnsupportedAttentionError,
@@ -24,9 +24,6 @@ from headwise.integrations.scheme_layers import layers_with_scheme
 
 #: The attribute of a module with the attention implementation that it had before `fuse_attention`.
 _PREVIOUS = "_headwise_unfused_implementation"
-
-#: Length of the texts on which a fused model is compared with the original.
-EXAMPLE_LENGTH = 37
 
 
 def fuse_attention(
@@ -148,20 +145,3 @@ def _use_headwise_masks(model: PreTrainedModel, family: Family) -> None:
         if _modules(module, family.layers):
             module.__dict__.setdefault(_PREVIOUS, get_attn_implementation(module.config))
             set_attn_implementation(module.config, ATTN_IMPLEMENTATION)
-
-
-def text_example(model: PreTrainedModel) -> dict[str, Any]:
-    """Return two random texts for a model, the first one with padding."""
-    config: Any = model.config.get_text_config()
-    padding_id = getattr(config, "pad_token_id", None) or 0
-    max_length = getattr(config, "max_position_embeddings", None) or 0  # XLNet has -1
-    length = min(EXAMPLE_LENGTH, max_length - 2) if max_length > 2 else EXAMPLE_LENGTH
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, config.vocab_size - 1, (2, length), generator=generator)
-    ids += ids >= padding_id  # every id except that of padding
-    mask = torch.ones_like(ids)
-    mask[0, -(length // 4) :] = 0
-    batch = {"input_ids": ids.masked_fill(mask == 0, padding_id), "attention_mask": mask}
-    if model.config.is_encoder_decoder:
-        batch |= {f"decoder_{name}": x[:, : length // 2] for name, x in batch.items()}
-    return batch

@@ -1,8 +1,8 @@
 """XLNet with fused attention: Transformer-XL's relative positions, as in `headwise.TransformerXL`.
 
 The scores of segments (`token_type_ids`) are a bias, which takes one map per layer. In training, dropout of the
-sinusoidal embeddings is the same for all texts of a batch. For guides and inspection, a token that no query of the second
-stream may see is padding; that stream's mask, unlike the first one's, hides padding tokens from themselves, too.
+sinusoidal embeddings is the same for all texts of a batch. For guides and inspection, a token that no query of the
+second stream may see is padding; that stream's mask, unlike the first one's, hides padding tokens from themselves, too.
 
 Axes: B batch, H heads, N queries, M keys, D head width, R rows of the table.
 """
