@@ -144,6 +144,30 @@ def test_xlnet_second_stream() -> None:
     torch.testing.assert_close(model(**batch).last_hidden_state, expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("chunk", [4, 12])
+def test_streaming_with_a_cache(chunk: int) -> None:
+    """Nemotron-ASR-streaming gives the same frames chunk by chunk, beyond its window of 7 frames."""
+    case = CASES["nemotron-asr-streaming"]
+    model = build_model(case).eval()
+    _, batch = case.batch(model.config, 30, False)
+
+    def stream() -> list[torch.Tensor]:
+        states, outputs = {}, []
+        for features in batch["input_features"].split(chunk, dim=1):
+            with torch.no_grad():
+                output = model(input_features=features, use_cache=True, **states)
+            states = {name: output[name] for name in ("past_key_values", "padding_cache")}
+            outputs.append(output.last_hidden_state)
+        return outputs
+
+    expected = stream()
+    hw.fuse_attention(model, verbose=False)
+    actual = stream()
+    assert sum(x.shape[1] for x in expected) > 2 * 7
+    for frames, expected_frames in zip(actual, expected, strict=True):
+        torch.testing.assert_close(frames, expected_frames, **TOLERANCE)
+
+
 def test_unknown_family_gets_the_list_of_known_ones() -> None:
     model = hf.BertModel(
         hf.BertConfig(vocab_size=40, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
