@@ -1,5 +1,6 @@
 """`fuse_attention` with guides, inspection, PEFT and generation, and its errors."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from headwise.inspection.capture import attention_maps, capture_attention
 from headwise.integrations import AttentionRows, UnsupportedAttentionError
 from headwise.integrations.fusion import families, is_fused
 from headwise.integrations.fusion.report import shorten_names
-from tests.integrations.fusion.cases import CASES, T5_CONFIG, build_model
+from tests.integrations.fusion.cases import CASES, T5_CONFIG, build_model, text_batch
 
 hf: Any = transformers
 TOLERANCE: dict[str, Any] = {"atol": 1e-8, "rtol": 1e-8}
@@ -78,6 +79,17 @@ def test_padding_of_xlnet_is_not_inspected(argument: str) -> None:
     assert not real.all()
     assert all(torch.equal(tokens, real) for tokens in observed)
     assert len(observed) == case.config["n_layer"]
+
+
+def test_guided_xlnet_classifies_texts_with_padding_at_the_end() -> None:
+    """Its classifier reads the last position, which is padding if the tokenizer pads on the right."""
+    case = dataclasses.replace(CASES["xlnet"], model="XLNetForSequenceClassification")
+    model = build_model(case).train()
+    _, batch = text_batch(model.config, 9, True)
+    expected = model(**batch).logits
+    hw.fuse_attention(model, verbose=False)
+    with hw.guiding(model, [hw.guides.MapDiscrimination(0.1)]):
+        torch.testing.assert_close(model(**batch).logits, expected, **TOLERANCE)
 
 
 @pytest.mark.parametrize("fuse_first", [True, False])
