@@ -221,6 +221,12 @@ def get_attn_implementation(config: Any) -> str | None:
     return implementation
 
 
+def can_set_attn_implementation(model: Any) -> bool:
+    """Return whether a model accepts another attention implementation; otherwise its method only warns."""
+    can_set = getattr(model, "_can_set_attn_implementation", None)
+    return can_set is None or bool(can_set())
+
+
 def set_attn_implementation(config: Any, name: str | None) -> None:
     """Set the attention implementation of one configuration. transformers' own method also checks and sets others."""
     config._attn_implementation_internal = name

@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils.output_capturing import _active_collector
 
-from headwise._compat import set_attn_implementation
+from headwise._compat import can_set_attn_implementation, set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention import Plain, Scheme, attend
 from headwise.attention.triton_backend.multi_layer_received import LayerQK
@@ -209,6 +209,7 @@ class AttentionCall:
         attention_mask: transformers' mask.
         is_causal: whether the layer is causal, by `causal=True` or by its mask.
         options: the keyword arguments of `attend`.
+        real_tokens: which tokens are not padding, (B, N), for models whose mask does not tell it.
     """
 
     q: Tensor
@@ -217,10 +218,13 @@ class AttentionCall:
     attention_mask: Tensor | None
     is_causal: bool
     options: dict[str, Any]
+    real_tokens: Tensor | None = None
 
     @property
     def padding(self) -> Tensor | None:
         """True for real tokens, (B, N); None if there is no padding."""
+        if self.real_tokens is not None:
+            return self.real_tokens
         return real_tokens(self.options["key_padding"], self.options["mask"], self.q.shape[0])
 
     @property
@@ -325,9 +329,11 @@ def restore_padded_rows(call: AttentionCall, output: Tensor, padding: Tensor | N
     """Return the output with that of padding tokens, which is 0 because they are excluded from received attention.
 
     Only rows up to the last padding token before a real one are computed: a model may read a padding token at the left,
-    such as BERT's pooler, but not those at the end of a text.
+    such as BERT's pooler, but not those at the end of a text. XLNet, which sets `real_tokens`, reads the last token of
+    each row.
     """
-    rows = None if call.is_causal or padding is None else padded_rows(padding, call.attention_mask)
+    at_end = call.real_tokens is not None
+    rows = None if call.is_causal or padding is None else padded_rows(padding, call.attention_mask, at_end=at_end)
     if rows is None or padding is None:
         return output
     start, stop = rows
@@ -385,7 +391,8 @@ def attend_outputs(required_fields: frozenset[RecordField], *, scores_are_produc
 def use_headwise_attention(model: PreTrainedModel) -> Iterator[None]:
     """Run a model with headwise's attention, and restore its own implementation on exit."""
     with restoring_attn_implementation(model) as modules:
-        model.set_attn_implementation(ATTN_IMPLEMENTATION)
+        if can_set_attn_implementation(model):
+            model.set_attn_implementation(ATTN_IMPLEMENTATION)
         for module in modules:  # older transformers do not update copies of the config in submodules
             set_attn_implementation(module.config, ATTN_IMPLEMENTATION)
         yield

@@ -114,7 +114,7 @@ def slice_rows(options: Mapping[str, Any], start: int, stop: int) -> dict[str, A
     return {**options, **rows, "offset": options["offset"] + start}
 
 
-def padded_rows(padding: Tensor, attention_mask: Tensor | None) -> tuple[int, int] | None:
+def padded_rows(padding: Tensor, attention_mask: Tensor | None, *, at_end: bool = False) -> tuple[int, int] | None:
     """Return the range of positions with a padding token before a real one in some text, or None if there is none.
 
     Compiled code, which cannot depend on values, gets the range of all positions.
@@ -123,6 +123,7 @@ def padded_rows(padding: Tensor, attention_mask: Tensor | None) -> tuple[int, in
         padding: True for real tokens, (B, N).
         attention_mask: the mask that `padding` comes from. All layers get the same mask, which stores the result,
             because reading it synchronizes a GPU.
+        at_end: also include padding tokens after the last real one.
     """
     if torch.compiler.is_compiling():
         return 0, padding.shape[1]
@@ -130,7 +131,7 @@ def padded_rows(padding: Tensor, attention_mask: Tensor | None) -> tuple[int, in
     cached_version, rows = getattr(attention_mask, "_headwise_padded_rows", (-1, None))
     if cached_version != version:
         followed_by_real = padding.flip(1).cumsum(dim=1).flip(1) > 0
-        positions = (followed_by_real & ~padding).any(dim=0).nonzero()
+        positions = ((followed_by_real | at_end) & ~padding).any(dim=0).nonzero()
         rows = (int(positions.min()), int(positions.max()) + 1) if len(positions) else None
         if attention_mask is not None:
             attention_mask._headwise_padded_rows = (version, rows)  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 """Inspection of models: finished runs, and Hugging Face models in a directory or on the hub."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +28,7 @@ from headwise.inspection.output_dir import (
 )
 from headwise.inspection.viewer import Viewer, build_viewer, check_model_names
 from headwise.integrations import from_pretrained
+from headwise.integrations.fusion import fuse_to_record
 from headwise.locks import LOCK_FILE, lock_output
 from headwise.models import FirstToken
 from headwise.models.first_token import NAME as FIRST_TOKEN
@@ -47,6 +49,8 @@ from headwise.training.jobs import PART_ROWS, JobDir, JobOptions, Progress, Resu
 from headwise.training.jobs.job_dir import describe_inputs
 from headwise.training.registry import get_task_type, load_config
 from headwise.training.text_rows import choose_rows, find_columns, parse_rows, read_rows
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -155,10 +159,20 @@ def write_output(
 def open_model(path: str, name: str | None = None) -> InspectedModel:
     """Load a finished run, or a Hugging Face model from a directory or the hub.
 
+    A model whose own attention layers cannot be read, such as DeBERTa, gets fused ones.
+
     Raises:
         UserError: there is no such model, or it cannot be loaded.
     """
-    name = name or Path(path).name
+    inspected = load_model(path, name or Path(path).name)
+    families = fuse_to_record(inspected.model)
+    if families:
+        logger.info("%s: attention layers fused for inspection: %s", inspected.name, ", ".join(families))
+    return inspected
+
+
+def load_model(path: str, name: str) -> InspectedModel:
+    """Load a finished run, or a Hugging Face model, with its own attention layers."""
     if (Path(path) / run_dir.CONFIG).is_file():
         return get_task_type(load_config(Path(path, run_dir.CONFIG)).task).pipeline.open_inspected(Path(path), name)
     if not Path(path).exists() and is_directory_name(path):

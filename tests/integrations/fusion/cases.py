@@ -31,8 +31,8 @@ class Case:
         model: the name of its class in transformers.
         config: the arguments of its configuration.
         positions: a part of the names of the parameters that positions depend on. Their gradients must not be 0.
-        batch: returns inputs of a length, with padding or without; the first tensor of a batch is the mask of the
-            outputs' real positions.
+        batch: returns inputs of a length, with padding or without, after the mask of the outputs' real positions.
+        prepare: changes the model so that it runs in float64; None if it does anyway.
         why_no_weights: why the weights of the model's own eager attention are not exact; empty if they are.
         compiles_whole: whether torch.compile compiles the model as one graph, not only its attention layers.
         why_not_compiled: why it cannot be compiled; empty if it can.
@@ -44,7 +44,8 @@ class Case:
     model: str
     config: Mapping[str, Any] = field(default_factory=dict)
     positions: tuple[str, ...]
-    batch: Callable[[Any, int, bool], tuple[Tensor, dict[str, Any]]]
+    batch: Callable[[Any, int, bool], tuple[Any, dict[str, Any]]]
+    prepare: Callable[[Any], None] | None = None
     why_no_weights: str = ""
     compiles_whole: bool = True
     why_not_compiled: str = ""
@@ -133,6 +134,30 @@ def speech_translation_batch(config: Any, length: int, padding: bool) -> tuple[T
     _, batch = feature_batch(config, length, padding)
     ids = torch.randint(4, VOCAB_SIZE, (2, 3))
     return torch.ones_like(ids).bool(), batch | {"decoder_input_ids": ids}
+
+
+def text_to_speech_batch(config: Any, length: int, padding: bool) -> tuple[Any, dict[str, Any]]:
+    """Return two texts with their audio, and the index of all outputs: the loss in training, otherwise the audio."""
+    mask, batch = text_batch(config, length, padding)
+    durations = torch.randint(1, 4, mask.shape) * mask
+    real_frames = torch.arange(int(durations.sum(1).max())) < durations.sum(1, keepdim=True)
+    audio = torch.randn(*real_frames.shape, config.num_mel_bins, dtype=torch.float64)
+    labels = {
+        "spectrogram_labels": audio.masked_fill(~real_frames[..., None], -100.0),
+        "duration_labels": durations,
+        "pitch_labels": torch.randn(*mask.shape, 1, dtype=torch.float64),
+        "energy_labels": torch.randn(*mask.shape, 1, dtype=torch.float64),
+    }
+    return ..., batch | labels
+
+
+def decode_in_float64(model: Any) -> None:
+    """Convert the states back that FastSpeech2-Conformer converts to float32 between encoder and decoder."""
+    model.decoder.register_forward_pre_hook(to_dtype_of_decoder)
+
+
+def to_dtype_of_decoder(decoder: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return args[0].to(next(decoder.parameters()).dtype), *args[1:]
 
 
 T5_CONFIG = {
@@ -233,6 +258,33 @@ SEAMLESS_CONFIG = {
     "decoder_layerdrop": 0.0,
     "dropout": 0.0,
     "attention_dropout": 0.0,
+}
+FASTSPEECH2_CONFIG = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": DIM,
+    "num_mel_bins": FEATURES,
+    "encoder_num_attention_heads": HEADS,
+    "decoder_num_attention_heads": HEADS,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_linear_units": 16,
+    "decoder_linear_units": 16,
+    "decoder_kernel_size": 3,
+    "speech_decoder_postnet_layers": 2,
+    "speech_decoder_postnet_units": 8,
+    "duration_predictor_channels": 8,
+    "energy_predictor_channels": 8,
+    "pitch_predictor_channels": 8,
+    "encoder_dropout_rate": 0.0,
+    "encoder_positional_dropout_rate": 0.0,
+    "encoder_attention_dropout_rate": 0.0,
+    "decoder_dropout_rate": 0.0,
+    "decoder_positional_dropout_rate": 0.0,
+    "decoder_attention_dropout_rate": 0.0,
+    "duration_predictor_dropout_rate": 0.0,
+    "energy_predictor_dropout": 0.0,
+    "pitch_predictor_dropout": 0.0,
+    "speech_decoder_postnet_dropout": 0.0,
 }
 
 CASES = {
@@ -354,6 +406,23 @@ CASES = {
         positions=("linear_pos", "pos_bias_u", "pos_bias_v"),
         batch=waveform_batch,
     ),
+    "wav2vec2-bert-rotary": Case(  # the positions have no parameters
+        compiles_whole=False,
+        family="Wav2Vec2-BERT",
+        model="Wav2Vec2BertModel",
+        config=WAV2VEC2_BERT_CONFIG | {"position_embeddings_type": "rotary"},
+        positions=(),
+        batch=feature_batch,
+    ),
+    "wav2vec2-conformer-rotary": Case(
+        compiles_whole=False,
+        family="Wav2Vec2-Conformer",
+        model="Wav2Vec2ConformerModel",
+        config=WAVEFORM_CONFIG
+        | {"layerdrop": 0.0, "conv_depthwise_kernel_size": 3, "position_embeddings_type": "rotary"},
+        positions=(),
+        batch=waveform_batch,
+    ),
     "parakeet": Case(
         compiles_whole=False,
         family="Parakeet",
@@ -407,6 +476,16 @@ CASES = {
         batch=causal_feature_batch,
         why_no_weights="its eager attention inverts the mask",
     ),
+    "fastspeech2-conformer": Case(
+        compiles_whole=False,
+        family="FastSpeech2-Conformer",
+        model="FastSpeech2ConformerModel",
+        config=FASTSPEECH2_CONFIG,
+        positions=("linear_pos", "pos_bias_u", "pos_bias_v"),
+        batch=text_to_speech_batch,
+        prepare=decode_in_float64,
+        why_no_autocast="it rounds durations, so that outputs of another precision have other lengths",
+    ),
 }
 
 
@@ -422,6 +501,8 @@ def build_model(case: Case) -> Any:
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1 or name.endswith("bias"):
                 parameter.normal_(0.0, 0.3)
+    if case.prepare is not None:
+        case.prepare(model)
     return model
 
 

@@ -1,5 +1,6 @@
 """`fuse_attention` with guides, inspection, PEFT and generation, and its errors."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from headwise.inspection.capture import attention_maps, capture_attention
 from headwise.integrations import AttentionRows, UnsupportedAttentionError
 from headwise.integrations.fusion import families, is_fused
 from headwise.integrations.fusion.report import shorten_names
-from tests.integrations.fusion.cases import CASES, T5_CONFIG, build_model
+from tests.integrations.fusion.cases import CASES, T5_CONFIG, build_model, text_batch
 
 hf: Any = transformers
 TOLERANCE: dict[str, Any] = {"atol": 1e-8, "rtol": 1e-8}
@@ -45,7 +46,7 @@ def test_fused_models_can_be_inspected(name: str) -> None:
 def test_fused_models_can_be_guided(name: str) -> None:
     case = CASES[name]
     model = build_model(case).train()
-    _, batch = case.batch(model.config, 9, name != "xlnet")  # padding tokens of XLNet see themselves
+    _, batch = case.batch(model.config, 9, True)
     guide = hw.guides.MapDiscrimination(0.1)
     with hw.guiding(model, [guide], output_attentions=True) as guided:
         model(**batch)
@@ -63,6 +64,33 @@ def test_fused_models_can_be_guided(name: str) -> None:
     for parameter_name, parameter in model.named_parameters():
         if parameter_name in expected:
             torch.testing.assert_close(parameter.grad, expected[parameter_name], **TOLERANCE)
+
+
+@pytest.mark.parametrize("argument", ["attention_mask", "input_mask"])
+def test_padding_of_xlnet_is_not_inspected(argument: str) -> None:
+    case = CASES["xlnet"]
+    model = build_model(case).eval()
+    real, batch = case.batch(model.config, 9, True)
+    mask = batch.pop("attention_mask")
+    batch[argument] = mask if argument == "attention_mask" else 1.0 - mask.double()
+    hw.fuse_attention(model, verbose=False)
+    observed = []
+    capture_attention(model, batch, lambda _, rows: observed.append(rows.real))
+    assert not real.all()
+    assert all(torch.equal(tokens, real) for tokens in observed)
+    assert len(observed) == case.config["n_layer"]
+
+
+def test_guided_xlnet_classifies_texts_with_padding_at_the_end() -> None:
+    """Its classifier reads the last position, which is padding if the tokenizer pads on the right."""
+    config = {**CASES["xlnet"].config, "summary_last_dropout": 0.0}
+    case = dataclasses.replace(CASES["xlnet"], model="XLNetForSequenceClassification", config=config)
+    model = build_model(case).train()
+    _, batch = text_batch(model.config, 9, True)
+    expected = model(**batch).logits
+    hw.fuse_attention(model, verbose=False)
+    with hw.guiding(model, [hw.guides.MapDiscrimination(0.1)]):
+        torch.testing.assert_close(model(**batch).logits, expected, **TOLERANCE)
 
 
 @pytest.mark.parametrize("fuse_first", [True, False])
@@ -127,6 +155,30 @@ def test_xlnet_second_stream() -> None:
     expected = model(**batch).last_hidden_state
     hw.fuse_attention(model, verbose=False)
     torch.testing.assert_close(model(**batch).last_hidden_state, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [4, 12])
+def test_streaming_with_a_cache(chunk: int) -> None:
+    """Nemotron-ASR-streaming gives the same frames chunk by chunk, beyond its window of 7 frames."""
+    case = CASES["nemotron-asr-streaming"]
+    model = build_model(case).eval()
+    _, batch = case.batch(model.config, 30, False)
+
+    def stream() -> list[torch.Tensor]:
+        states, outputs = {}, []
+        for features in batch["input_features"].split(chunk, dim=1):
+            with torch.no_grad():
+                output = model(input_features=features, use_cache=True, **states)
+            states = {name: output[name] for name in ("past_key_values", "padding_cache")}
+            outputs.append(output.last_hidden_state)
+        return outputs
+
+    expected = stream()
+    hw.fuse_attention(model, verbose=False)
+    actual = stream()
+    assert sum(x.shape[1] for x in expected) > 2 * 7
+    for frames, expected_frames in zip(actual, expected, strict=True):
+        torch.testing.assert_close(frames, expected_frames, **TOLERANCE)
 
 
 def test_unknown_family_gets_the_list_of_known_ones() -> None:

@@ -46,6 +46,7 @@ def fused_attention(
     position_bias: Tensor | None = None,
     softcap: float | None = None,
     output_attentions: bool = False,
+    real_tokens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the attention of a fused layer, and pass it to the layer's recorder and observer.
 
@@ -62,6 +63,7 @@ def fused_attention(
         position_bias: a bias that depends on more than the relative position, broadcastable to (B, H, N, M).
         softcap: the limit of the scores.
         output_attentions: return the weights.
+        real_tokens: which tokens recorders and observers count, (B, N); by default, those that some query may see.
 
     Returns:
         The output, (B, N, H · D), and the weights before dropout (B, H, N, M) if they are requested, otherwise None.
@@ -82,6 +84,7 @@ def fused_attention(
         layer, q, k, v, attention_mask, position_bias, scheme, scale, dropout, is_causal, softcap, sinks=None
     )
     call.options["backend"] = "auto"
+    call.real_tokens = real_tokens
     output, weights = run_call(layer, call, recorder, observer, scheme=None, needs_weights=needs_weights)
     return output.flatten(2), weights
 

@@ -32,6 +32,7 @@ FAMILY_MODULES = {
     "SeamlessM4T v2": "seamless_m4t_v2",
     "SEW-D": "sew_d",
     "Nemotron-ASR-streaming": "nemotron_asr_streaming",
+    "FastSpeech2-Conformer": "fastspeech2_conformer",
 }
 
 

@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from headwise._compat import get_attn_implementation, set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention.checks import disable_autocast
-from headwise.integrations.fusion.family import Family, families
+from headwise.integrations.fusion.family import FAMILY_MODULES, Family, families
 from headwise.integrations.fusion.report import fusion_report
+from headwise.integrations.fusion.texts import text_example
+from headwise.integrations.hf_attention import use_headwise_attention
 from headwise.integrations.model_utils import (
     ExampleOutput,
     UnsupportedAttentionError,
@@ -20,13 +21,11 @@ from headwise.integrations.model_utils import (
     run_example,
     unwrap_model,
 )
+from headwise.integrations.observing import observing
 from headwise.integrations.scheme_layers import layers_with_scheme
 
 #: The attribute of a module with the attention implementation that it had before `fuse_attention`.
 _PREVIOUS = "_headwise_unfused_implementation"
-
-#: Length of the texts on which a fused model is compared with the original.
-EXAMPLE_LENGTH = 37
 
 
 def fuse_attention(
@@ -104,6 +103,44 @@ def unfuse_attention(model: nn.Module) -> nn.Module:
     return model
 
 
+def fuse_to_record(model: nn.Module) -> tuple[str, ...]:
+    """Fuse a model for guides and inspection if they cannot read its own attention layers.
+
+    Models that use transformers' `AttentionInterface`, unknown models and models that cannot be fused are left as they
+    are.
+
+    Returns:
+        The names of the families whose layers were fused.
+    """
+    parts = {part for module in model.modules() for part in type(module).__module__.split(".")}
+    if parts.isdisjoint(FAMILY_MODULES.values()):  # importing all families takes seconds
+        return ()
+    inner = unwrap_model(model)
+    new = [family for family in families().values() if _modules(inner, family.layers)]
+    if not new:
+        return ()
+    try:
+        if not _is_recordable(inner, new):
+            fuse_attention(model, verbose=False)
+    except (ValueError, RuntimeError):  # the caller says what is not supported
+        return ()
+    return tuple(layers.family for layers in fusion_report(inner).layers)
+
+
+def _is_recordable(model: PreTrainedModel, known: list[Family]) -> bool:
+    """Return whether an observer sees the attention of a model's own layers."""
+    observed: list[nn.Module] = []
+    with use_headwise_attention(model), observing(model, lambda layer, _: observed.append(layer)):
+        _run_exactly(model.base_model, build_example(model.base_model, known))
+    return bool(observed)
+
+
+def build_example(model: Any, known: list[Family]) -> dict[str, Any]:
+    """Return random inputs of a model with layers of some families."""
+    build = next((family.build_example for family in known if family.build_example is not None), text_example)
+    return build(model)
+
+
 def is_fused(model: nn.Module) -> bool:
     """Return whether a model has fused attention layers."""
     return any(_modules(model, dict.fromkeys(family.layers.values())) for family in families().values())
@@ -114,8 +151,7 @@ def _fuse(model: PreTrainedModel, new: list[Family], example: Mapping[str, Any] 
     base: Any = model if example is not None else model.base_model
     batch = example
     if check and example is None:
-        build = next((family.build_example for family in new if family.build_example is not None), text_example)
-        batch = build(base)
+        batch = build_example(base, new)
     before = _run_exactly(base, batch) if check else None
     for family in new:
         if family.uses_mask_interface:
@@ -148,20 +184,3 @@ def _use_headwise_masks(model: PreTrainedModel, family: Family) -> None:
         if _modules(module, family.layers):
             module.__dict__.setdefault(_PREVIOUS, get_attn_implementation(module.config))
             set_attn_implementation(module.config, ATTN_IMPLEMENTATION)
-
-
-def text_example(model: PreTrainedModel) -> dict[str, Any]:
-    """Return two random texts for a model, the first one with padding."""
-    config: Any = model.config.get_text_config()
-    padding_id = getattr(config, "pad_token_id", None) or 0
-    max_length = getattr(config, "max_position_embeddings", None) or 0  # XLNet has -1
-    length = min(EXAMPLE_LENGTH, max_length - 2) if max_length > 2 else EXAMPLE_LENGTH
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, config.vocab_size - 1, (2, length), generator=generator)
-    ids += ids >= padding_id  # every id except that of padding
-    mask = torch.ones_like(ids)
-    mask[0, -(length // 4) :] = 0
-    batch = {"input_ids": ids.masked_fill(mask == 0, padding_id), "attention_mask": mask}
-    if model.config.is_encoder_decoder:
-        batch |= {f"decoder_{name}": x[:, : length // 2] for name, x in batch.items()}
-    return batch

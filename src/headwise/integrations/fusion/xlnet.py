@@ -1,12 +1,13 @@
 """XLNet with fused attention: Transformer-XL's relative positions, as in `headwise.TransformerXL`.
 
 The scores of segments (`token_type_ids`) are a bias, which takes one map per layer. In training, dropout of the
-sinusoidal embeddings is the same for all texts of a batch.
+sinusoidal embeddings is the same for all texts of a batch. For guides and inspection, a token that no query of the
+second stream may see is padding; that stream's mask, unlike the first one's, hides padding tokens from themselves, too.
 
 Axes: B batch, H heads, N queries, M keys, D head width, R rows of the table.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,14 +18,23 @@ from headwise.integrations.fusion.attention import PositionTerms, dropout_probab
 from headwise.integrations.fusion.family import Family
 
 
+class StreamMask(NamedTuple):
+    """The mask of a stream, and which tokens are not padding."""
+
+    hidden: Tensor | None  # (N, M, B, 1), 1 where a key is hidden
+    real: Tensor | None  # (B, M)
+
+
 class FusedXLNetRelativeAttention(XLNetRelativeAttention):
     """Self-attention of XLNet, of both streams and with memories."""
 
     def forward(
         self, h: Tensor, g: Tensor | None, attn_mask_h: Any, attn_mask_g: Any, r: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
+        real = None if attn_mask_g is None else (attn_mask_g[..., 0] == 0).any(dim=0).T
+        masks = StreamMask(attn_mask_h, real), StreamMask(attn_mask_g, real)
         # All texts have the same embeddings of positions, so those of one text are projected.
-        return super().forward(h, g, attn_mask_h, attn_mask_g, r[:, :1], *args, **kwargs)
+        return super().forward(h, g, *masks, r[:, :1], *args, **kwargs)
 
     def rel_attn_core(
         self,
@@ -33,9 +43,10 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
         v_head_h: Tensor,
         k_head_r: Tensor,
         seg_mat: Tensor | None = None,
-        attn_mask: Tensor | None = None,
+        attn_mask: Any = None,
         output_attentions: bool = False,
     ) -> Any:
+        mask: StreamMask = attn_mask
         q, k, v = (x.permute(1, 2, 0, 3) for x in (q_head, k_head_h, v_head_h))  # (B, H, N or M, D)
         n, m = q.shape[2], k.shape[2]
         table = k_head_r[:, 0].transpose(0, 1)  # (H, R, D), from the relative position −M on
@@ -53,12 +64,13 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
             q,
             k,
             v,
-            None if attn_mask is None else attn_mask.permute(2, 3, 0, 1) == 0,
+            None if mask.hidden is None else mask.hidden.permute(2, 3, 0, 1) == 0,
             scheme=scheme,
             scale=self.scale,
             dropout=dropout_probability(self, self.dropout),
             position_bias=None if seg_mat is None else self.segment_scores(q_head, seg_mat),
             output_attentions=output_attentions,
+            real_tokens=mask.real,
         )
         heads: Tensor = output.unflatten(-1, (self.n_head, self.d_head)).transpose(0, 1)
         return (heads, weights.permute(2, 3, 0, 1)) if output_attentions and weights is not None else heads

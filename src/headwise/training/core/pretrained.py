@@ -170,7 +170,10 @@ def max_input_length(model: Any, tokenizer: Any) -> int:
 
     Some models, such as RoBERTa, reserve their first positions for padding.
     """
-    limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None)]
+    limits = [tokenizer.model_max_length]
+    max_positions = getattr(model.config, "max_position_embeddings", None)
+    if max_positions != -1:  # XLNet has no limit
+        limits.append(max_positions)
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))

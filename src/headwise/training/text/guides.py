@@ -17,6 +17,7 @@ from headwise.errors import UserError
 from headwise.guidance import guiding
 from headwise.guides import Dependency, Guide
 from headwise.guides.dependency import align_arcs, load_parser
+from headwise.integrations.fusion import fuse_to_record, fusion_report
 from headwise.tasks import Examples
 from headwise.training.core.config import option_name
 from headwise.training.core.pretrained import is_scheme
@@ -59,6 +60,7 @@ def build_guides(config: TextConfig, model: Any, encoder: TextEncoder, examples:
         build_guide(config, text, model.config.num_hidden_layers, encoder, examples) for text in config.guides
     ]
     if run_guides:
+        fuse_to_record(model)
         try:
             with guiding(model, run_guides, example=encoder.example_batch(examples.splits["train"])):
                 pass
@@ -172,6 +174,12 @@ def add_arcs(encoded: Dataset, rows: Dataset, encoder: TextEncoder, path: Path) 
             new_fingerprint=path.stem,
             desc="parsing",
         )
+
+
+def describe_fused_layers(model: Any) -> list[str]:
+    """Return a note about the attention layers that were fused so that guides can read them."""
+    families = [layers.family for layers in fusion_report(model).layers]
+    return [f"attention layers fused for guidance: {', '.join(families)}"] if families else []
 
 
 def describe_guide(guide: Guide) -> str:

@@ -31,7 +31,7 @@ from headwise.training.text.config import TextConfig
 from headwise.training.text.data import TextData, load_data
 from headwise.training.text.encoding import TextEncoder
 from headwise.training.text.evaluate import evaluate, evaluate_scores
-from headwise.training.text.guides import add_arcs, build_guides, describe_guide
+from headwise.training.text.guides import add_arcs, build_guides, describe_fused_layers, describe_guide
 from headwise.training.text.inference import open_inspected
 from headwise.training.text.long_text import WINDOW_ROW, pool_windows
 from headwise.training.text.lora import LEARNING_RATE_FACTOR, merge_lora
@@ -97,7 +97,8 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         get_dev_metric(self.config, data)
         model, encoder, notes = build_model(self.config, data.task, data.examples)
         guides = build_guides(self.config, model, encoder, data.examples)
-        notes += [describe_guide(guide) for guide in guides]
+        if guides:
+            notes += [*describe_fused_layers(model), *map(describe_guide, guides)]
         num_rows = len(data.examples.splits["train"])
         if is_scheme(self.config.model) and num_rows < FEW_ROWS:
             notes.append(
