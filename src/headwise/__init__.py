@@ -35,6 +35,7 @@ if _typing.TYPE_CHECKING:
     from headwise.integrations import (
         FusionReport,
         UnsupportedAttentionError,
+        extend_positions,
         from_pretrained,
         fuse_attention,
         fusion_report,
@@ -72,6 +73,7 @@ __all__ = [
     "attend",
     "attention",
     "explain",
+    "extend_positions",
     "from_pretrained",
     "fuse_attention",
     "fusion_report",
@@ -97,6 +99,7 @@ _MODULES = {
     "GuidedTrainer": "headwise.guidance",
     "UnsupportedAttentionError": "headwise.integrations",
     "__version__": "headwise._version",
+    "extend_positions": "headwise.integrations",
     "from_pretrained": "headwise.integrations",
     "fuse_attention": "headwise.integrations",
     "fusion_report": "headwise.integrations",

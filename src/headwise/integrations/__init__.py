@@ -4,6 +4,7 @@ from headwise._extras import require
 
 require("hf", __name__)
 
+from headwise.integrations.extension import extend_positions
 from headwise.integrations.fusion import FusionReport, fuse_attention, fusion_report, unfuse_attention
 from headwise.integrations.hf_attention import use_headwise_attention
 from headwise.integrations.model_utils import UnsupportedAttentionError, eval_mode, unwrap_model
@@ -23,6 +24,7 @@ __all__ = [
     "Recorder",
     "UnsupportedAttentionError",
     "eval_mode",
+    "extend_positions",
     "from_pretrained",
     "fuse_attention",
     "fusion_report",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from headwise.errors import UserError
+from headwise.scheme_names import PositionExtension
 from headwise.training.core.config import EncoderConfig, absolute_if_exists, option_name
 from headwise.training.text.long_text import LongText
 
@@ -142,7 +143,11 @@ class TextConfig(EncoderConfig):
     """Maximum tokens per text, see --long-text for longer ones; by default 256, or fewer if the model reads fewer."""
     long_text: LongText = "truncate"
     """Texts longer than --max-length: truncate keeps their start, head-tail their first quarter and their end, windows
-    reads all of them in overlapping windows and averages the scores."""
+    reads all of them in overlapping windows and averages the scores. extend gives a Hugging Face model positions for
+    --max-length tokens, if it has fewer, and truncates."""
+    extend_positions: PositionExtension | None = None
+    """How --long-text extend computes new positions: tile repeats the table (default), interpolate stretches it,
+    repeat-last repeats its last row. For rotary positions: interpolate (default) or yarn."""
 
     pack: bool = False
     """Concatenate the texts of a batch instead of padding them, so that the layers compute no padding. Losses and
@@ -168,6 +173,10 @@ class TextConfig(EncoderConfig):
                 raise UserError(f"{option_name(name)} must be at least 0 and below 1, got {getattr(self, name)}")
         if self.scheme_learning_rate is not None and self.retrofit is None:
             raise UserError("--scheme-learning-rate requires --retrofit")
+        if self.long_text == "extend" and self.max_length is None:
+            raise UserError("--long-text extend requires --max-length: the number of tokens that the model shall read")
+        if self.extend_positions is not None and self.long_text != "extend":
+            raise UserError("--extend-positions requires --long-text extend")
         if self.pack and self.guides:
             raise UserError("--pack cannot be combined with --guides, which read the attention of padded batches")
         if self.tune and self.learning_rate is not None:

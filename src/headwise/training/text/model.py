@@ -25,11 +25,11 @@ from headwise.training.core.pretrained import (
     is_scheme,
     load_pretrained,
     load_weights,
-    max_input_length,
     unavailable_error,
 )
 from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig
 from headwise.training.text.encoding import TextEncoder
+from headwise.training.text.extension import check_length, extend_model
 from headwise.training.text.lora import add_lora, check_lora_options
 
 PROBLEM_TYPES = {
@@ -61,6 +61,11 @@ def build_from_scratch(config: TextConfig, task: Task, examples: Examples) -> Bu
         raise UserError(f"--retrofit is for pretrained models; --model {config.model} already has a scheme")
     if config.classifier is not None:
         raise UserError(f"--classifier is for Hugging Face models, not for --model {config.model}; see --pooling")
+    if config.long_text == "extend":
+        raise UserError(
+            f"--long-text extend is for pretrained models; --model {config.model}, which is trained from scratch, reads "
+            "any --max-length"
+        )
     max_length = config.max_length or task.from_scratch.max_length
     counts = count_words(iterate_texts(examples.splits["train"]))
     tokenizer = build_tokenizer(counts, framed=config.pooling == "cls", max_tokens=max_length)
@@ -133,13 +138,16 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
         raise unavailable_error(config.model, error, available=available) from None
     if getattr(model_config, "headwise", None) is not None:
         raise UserError(f"--model {config.model}: already retrofitted; name the original model")
-    limit = max_input_length(model, tokenizer)
-    if config.max_length is not None and config.max_length > limit:
-        raise UserError(f"--max-length {config.max_length}: this model accepts at most {limit} tokens")
+    extension_notes = []
+    if config.long_text == "extend":
+        assert config.max_length is not None
+        extension_notes = [extend_model(model, tokenizer, config.max_length, config.extend_positions)]
+    limit = check_length(config.max_length, model, tokenizer)
     max_length = config.max_length or min(task.fine_tuning.max_length, limit)
     new = set(info["missing_keys"]) | {name for name, *_ in info["mismatched_keys"]}
     initialize_by_name(model, config.seed, new & dict(model.named_parameters()).keys())
     notes = [f"{len(new)} newly initialized parameter tensors: {', '.join(sorted(new))}"] if new else []
+    notes += extension_notes
     if config.retrofit is not None:
         try:
             integrations.retrofit(model, SCHEMES[config.retrofit])
