@@ -1,4 +1,4 @@
-"""Names of position schemes and extensions, for options of models and of commands. This module does not import torch."""
+"""Names of position schemes and extensions, for options of models and commands. This module does not import torch."""
 
 from typing import Literal
 

@@ -63,8 +63,7 @@ def build_from_scratch(config: TextConfig, task: Task, examples: Examples) -> Bu
         raise UserError(f"--classifier is for Hugging Face models, not for --model {config.model}; see --pooling")
     if config.long_text == "extend":
         raise UserError(
-            f"--long-text extend is for pretrained models; --model {config.model}, which is trained from scratch, reads "
-            "any --max-length"
+            "--long-text extend is for pretrained models; models that are trained from scratch read any --max-length"
         )
     max_length = config.max_length or task.from_scratch.max_length
     counts = count_words(iterate_texts(examples.splits["train"]))
