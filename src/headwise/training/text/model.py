@@ -20,6 +20,7 @@ from headwise.models.configuration import SCHEMES
 from headwise.models.encoder import scale_positions
 from headwise.tasks import Examples, Task
 from headwise.training.core.config import option_name, parse_scheme_options
+from headwise.training.core.extension import check_length, extend_model
 from headwise.training.core.pretrained import (
     is_available,
     is_scheme,
@@ -29,7 +30,6 @@ from headwise.training.core.pretrained import (
 )
 from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig
 from headwise.training.text.encoding import TextEncoder
-from headwise.training.text.extension import check_length, extend_model
 from headwise.training.text.lora import add_lora, check_lora_options
 
 PROBLEM_TYPES = {
@@ -140,8 +140,10 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
     extension_notes = []
     if config.long_text == "extend":
         assert config.max_length is not None
-        extension_notes = [extend_model(model, tokenizer, config.max_length, config.extend_positions)]
-    limit = check_length(config.max_length, model, tokenizer)
+        extension_notes = [
+            extend_model(model, tokenizer, config.max_length, config.extend_positions, option="--long-text extend")
+        ]
+    limit = check_length(config.max_length, model, tokenizer, option="--long-text extend")
     max_length = config.max_length or min(task.fine_tuning.max_length, limit)
     new = set(info["missing_keys"]) | {name for name, *_ in info["mismatched_keys"]}
     initialize_by_name(model, config.seed, new & dict(model.named_parameters()).keys())

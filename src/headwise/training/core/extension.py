@@ -1,4 +1,4 @@
-"""`--long-text extend`: pretrained models that read longer inputs than before."""
+"""Pretrained models that read longer inputs than before, and the check of `--max-length`."""
 
 from typing import Any
 
@@ -17,7 +17,9 @@ DESCRIPTIONS: dict[PositionExtension, str] = {
 }
 
 
-def extend_model(model: Any, tokenizer: Any, max_length: int, positions: PositionExtension | None) -> str:
+def extend_model(
+    model: Any, tokenizer: Any, max_length: int, positions: PositionExtension | None, *, option: str
+) -> str:
     """Make a model and its tokenizer accept inputs of `max_length` tokens, if they do not yet.
 
     Args:
@@ -25,6 +27,7 @@ def extend_model(model: Any, tokenizer: Any, max_length: int, positions: Positio
         tokenizer: its tokenizer.
         max_length: the number of tokens.
         positions: how new positions are computed; by default as suits the model.
+        option: the option that asked for it, for messages.
 
     Returns:
         A note for the log.
@@ -41,14 +44,20 @@ def extend_model(model: Any, tokenizer: Any, max_length: int, positions: Positio
         previous = max_positions(inner)
         extend_positions(model, max(previous, max_length), positions=positions, tokenizer=tokenizer)
     except ValueError as error:
-        raise UserError(f"--long-text extend: {error}") from None
+        raise UserError(f"{option}: {error}") from None
     if previous >= max_length:
         return f"positions: {previous}, not extended; the tokenizer accepted {limit}"
     return f"positions: {previous} -> {max_length}, {DESCRIPTIONS[positions]}"
 
 
-def check_length(max_length: int | None, model: Any, tokenizer: Any) -> int:
+def check_length(max_length: int | None, model: Any, tokenizer: Any, *, option: str) -> int:
     """Return the number of tokens that a model accepts, after a check of `--max-length`.
+
+    Args:
+        max_length: the value of `--max-length`.
+        model: the model.
+        tokenizer: its tokenizer.
+        option: the option that gives the model more positions, for the message.
 
     Raises:
         UserError: `--max-length` is larger.
@@ -56,7 +65,7 @@ def check_length(max_length: int | None, model: Any, tokenizer: Any) -> int:
     limit = max_input_length(model, tokenizer)
     if max_length is not None and max_length > limit:
         raise UserError(
-            f"--max-length {max_length}: this model accepts at most {limit} tokens; add --long-text extend to give it "
+            f"--max-length {max_length}: this model accepts at most {limit} tokens; add {option} to give it "
             "more positions"
         )
     return limit
