@@ -3,9 +3,11 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
 
 from headwise.training.text.inference import TextModel
 from tests.training.conftest import BAD, GOOD, OTHERS, Headwise, write
@@ -123,3 +125,54 @@ def test_strategies_are_compared(documents: Path, bert: Path, tmp_path: Path, he
     assert "extend" in stdout
     notes = json.loads(next(study.glob("runs/*/extend/seed-0/metrics.json")).read_text())["notes"]
     assert "positions: 64 -> 100, tiled" in notes
+
+
+def read_losses(run: Path) -> list[float]:
+    history = json.loads((run / "metrics.json").read_text())["history"]
+    return [log["loss"] for log in history if "loss" in log]
+
+
+def test_batches_by_tokens(reviews: Path, documents: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    """Of the long and short rows, only the batches of the long ones get smaller."""
+    rows = [tuple(line.rsplit(",", 1)) for path in (reviews, documents) for line in path.read_text().splitlines()[1:]]
+    data = write(tmp_path / "mixed.csv", ("text", "label"), rows)
+    extend = ("--max-length", LENGTH, "--long-text", "extend")
+    code, stderr = train(headwise, data, bert, tmp_path / "run", *extend, "--batch-tokens", 400)
+    assert code == 0, stderr
+    steps = json.loads((tmp_path / "run" / "metrics.json").read_text())["steps"]
+    num_long, num_short = 48, 128
+    assert steps > (num_long + num_short) / 16
+    assert steps <= num_long / 4 + num_short / 16 + 3
+
+    trained, shapes = TextModel.load(tmp_path / "run", "cpu"), []
+    trained.model.register_forward_pre_hook(
+        lambda model, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    texts = [text for text, _ in rows][::5]
+    scores = trained.scores({"text": texts})
+    assert max(rows * length for rows, length in shapes) <= 400
+    alone = [trained.scores({"text": [text]})[0] for text in texts[-3:]]
+    np.testing.assert_allclose(scores[-3:], alone, atol=1e-5)
+
+    code, stderr = train(headwise, data, bert, tmp_path / "small", *extend, "--batch-tokens", 80)
+    assert code == 2
+    assert "--batch-tokens 80 is too small for 1 text(s) of" in stderr.splitlines()[-1]
+
+
+def test_gradient_checkpointing_gives_the_same_losses(
+    documents: Path, bert: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    enable = BertForSequenceClassification.gradient_checkpointing_enable
+
+    def record(model: Any, *args: Any, **kwargs: Any) -> None:
+        calls.append((args, kwargs))
+        enable(model, *args, **kwargs)
+
+    monkeypatch.setattr(BertForSequenceClassification, "gradient_checkpointing_enable", record)
+    options = ("--max-length", LENGTH, "--long-text", "extend", "--pack")
+    for name, more in (("usual", ()), ("checkpointed", ("--gradient-checkpointing",))):
+        code, stderr = train(headwise, documents, bert, tmp_path / name, *options, *more)
+        assert code == 0, stderr
+        assert bool(calls) == (name == "checkpointed")
+    assert read_losses(tmp_path / "usual") == pytest.approx(read_losses(tmp_path / "checkpointed"), abs=1e-5)

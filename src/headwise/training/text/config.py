@@ -46,6 +46,7 @@ class TextConfig(EncoderConfig):
         "layers": 1,
         "word_dim": 1,
         "max_length": 1,
+        "batch_tokens": 1,
         "segment_length": 1,
         "lora_r": 1,
         "lora_alpha": 1,
@@ -149,6 +150,11 @@ class TextConfig(EncoderConfig):
     """How --long-text extend computes new positions: tile repeats the table (default), interpolate stretches it,
     repeat-last repeats its last row. For rotary positions: interpolate (default) or yarn."""
 
+    batch_tokens: int | None = None
+    """Maximum tokens of a batch, with padding, for texts of very different lengths: batches of long texts then have
+    fewer rows than --batch-size."""
+    gradient_checkpointing: bool = False
+    """Compute the activations of each layer again in the backward pass, which takes less memory and more time."""
     pack: bool = False
     """Concatenate the texts of a batch instead of padding them, so that the layers compute no padding. Losses and
     predictions are the same."""
