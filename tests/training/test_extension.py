@@ -176,3 +176,13 @@ def test_gradient_checkpointing_gives_the_same_losses(
         assert code == 0, stderr
         assert bool(calls) == (name == "checkpointed")
     assert read_losses(tmp_path / "usual") == pytest.approx(read_losses(tmp_path / "checkpointed"), abs=1e-5)
+
+
+def test_ways_of_extension_are_swept(documents: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    options = ("--data", documents, "--model", bert, "--long-text", "extend", "--max-length", LENGTH, *FAST)
+    over = ("--over", "extend_positions", "tile", "interpolate", "--over", "max_length", 80, 100)
+    code, stdout, stderr = headwise("sweep", *options, *over, "--out", tmp_path / "sweep")
+    assert code == 0, stderr
+    assert "interpolate" in stdout
+    lines = (tmp_path / "sweep" / "sweep.csv").read_text().splitlines()
+    assert len(lines) >= 5
