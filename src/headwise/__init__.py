@@ -42,6 +42,7 @@ if _typing.TYPE_CHECKING:
         load_adapter,
         save_adapter,
         scheme_parameters,
+        set_window,
         unfuse_attention,
     )
     from headwise.integrations.retrofit import remove_scheme, retrofit
@@ -85,6 +86,7 @@ __all__ = [
     "retrofit",
     "save_adapter",
     "scheme_parameters",
+    "set_window",
     "unfuse_attention",
 ]
 
@@ -109,6 +111,7 @@ _MODULES = {
     "retrofit": "headwise.integrations",
     "save_adapter": "headwise.integrations",
     "scheme_parameters": "headwise.integrations",
+    "set_window": "headwise.integrations",
     "unfuse_attention": "headwise.integrations",
 }
 

@@ -65,6 +65,10 @@ def test_an_extended_run_reads_long_texts_everywhere(
         (("--extend-positions", "interpolate"), "positions: 64 -> 100, interpolated"),
         (("--extend-positions", "repeat-last", "--retrofit", "rpr"), "positions: 64 -> 100, last row repeated"),
         (("--pack",), "positions: 64 -> 100, tiled"),
+        (
+            ("--attention-window", "16", "--retrofit", "distance-aware"),
+            "attention window: 16 tokens before and after, 1 global",
+        ),
     ],
 )
 def test_other_ways_and_options(
@@ -74,7 +78,12 @@ def test_other_ways_and_options(
     code, stderr = train(headwise, documents, bert, run, "--max-length", LENGTH, "--long-text", "extend", *options)
     assert code == 0, stderr
     assert note in stderr
-    assert headwise("evaluate", run)[0] == 0
+    accuracy = json.loads((run / "metrics.json").read_text())["metrics"]["test"]["accuracy"]
+    code, stdout, stderr = headwise("evaluate", run)
+    assert code == 0, stderr
+    assert f"accuracy {accuracy:.4f}" in stdout
+    window = getattr(AutoModelForSequenceClassification.from_pretrained(run).config, "headwise_window", None)
+    assert (window is not None) == ("--attention-window" in options)
 
 
 def test_the_length_must_be_asked_for(documents: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
@@ -91,6 +100,7 @@ def test_the_length_must_be_asked_for(documents: Path, bert: Path, tmp_path: Pat
     ("options", "message"),
     [
         (("--long-text", "extend"), "--long-text extend requires --max-length"),
+        (("--attention-window", 16, "--pack"), "--pack cannot be combined with --attention-window"),
         (("--extend-positions", "tile", "--max-length", 100), "--extend-positions requires --long-text extend"),
         (
             ("--long-text", "extend", "--max-length", 100, "--extend-positions", "yarn"),

@@ -14,6 +14,7 @@ from headwise.integrations.recording import LayerRecord, Recorder, RecordField, 
 from headwise.integrations.retrofit import is_neutral, remove_scheme, retrofit
 from headwise.integrations.saving import from_pretrained, load_adapter, save_adapter
 from headwise.integrations.scheme_layers import scheme_modules, scheme_parameters
+from headwise.integrations.windows import set_window
 
 __all__ = [
     "AttentionObserver",
@@ -38,6 +39,7 @@ __all__ = [
     "save_adapter",
     "scheme_modules",
     "scheme_parameters",
+    "set_window",
     "unfuse_attention",
     "unwrap_model",
     "use_headwise_attention",

@@ -203,7 +203,7 @@ def scale_rotary(model: PreTrainedModel, length: int, positions: PositionExtensi
     set_max_positions(model, length, rope_parameters=parameters)
     for name, module in rotary_modules(model).items():
         device = next(module.buffers()).device
-        rebuilt: Any = type(module)(module.config)  # type: ignore[arg-type, call-arg]
+        rebuilt: Any = type(module)(module.config)
         model.set_submodule(name, rebuilt.to(device))
 
 

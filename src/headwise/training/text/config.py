@@ -46,6 +46,8 @@ class TextConfig(EncoderConfig):
         "layers": 1,
         "word_dim": 1,
         "max_length": 1,
+        "attention_window": 1,
+        "global_tokens": 0,
         "batch_tokens": 1,
         "segment_length": 1,
         "lora_r": 1,
@@ -150,6 +152,11 @@ class TextConfig(EncoderConfig):
     """How --long-text extend computes new positions: tile repeats the table (default), interpolate stretches it,
     repeat-last repeats its last row. For rotary positions: interpolate (default) or yarn."""
 
+    attention_window: int | None = None
+    """Limit the attention of a Hugging Face encoder to this number of tokens before and after each token, and to
+    --global-tokens, so that its cost is proportional to the length; by default there is no limit."""
+    global_tokens: int = 1
+    """Number of first tokens that attend to all tokens, and that all tokens attend to, with --attention-window."""
     batch_tokens: int | None = None
     """Maximum tokens of a batch, with padding, for texts of very different lengths: batches of long texts then have
     fewer rows than --batch-size."""
@@ -183,6 +190,8 @@ class TextConfig(EncoderConfig):
             raise UserError("--long-text extend requires --max-length: the number of tokens that the model shall read")
         if self.extend_positions is not None and self.long_text != "extend":
             raise UserError("--extend-positions requires --long-text extend")
+        if self.pack and self.attention_window is not None:
+            raise UserError("--pack cannot be combined with --attention-window")
         if self.pack and self.guides:
             raise UserError("--pack cannot be combined with --guides, which read the attention of padded batches")
         if self.tune and self.learning_rate is not None:

@@ -65,6 +65,8 @@ def build_from_scratch(config: TextConfig, task: Task, examples: Examples) -> Bu
         raise UserError(
             "--long-text extend is for pretrained models; models that are trained from scratch read any --max-length"
         )
+    if config.attention_window is not None:
+        raise UserError("--attention-window is for Hugging Face encoders")
     max_length = config.max_length or task.from_scratch.max_length
     counts = count_words(iterate_texts(examples.splits["train"]))
     tokenizer = build_tokenizer(counts, framed=config.pooling == "cls", max_tokens=max_length)
@@ -157,6 +159,14 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
         count = sum(p.numel() for p in integrations.scheme_parameters(model))
         effect = "neutral" if integrations.is_neutral(SCHEMES[config.retrofit]) else "not neutral"
         notes.append(f"retrofitted with {config.retrofit}: {count:,} parameters, {effect} at the start")
+    if config.attention_window is not None:
+        try:
+            integrations.set_window(model, config.attention_window, global_tokens=config.global_tokens)
+        except ValueError as error:
+            raise UserError(f"--attention-window {config.attention_window}: {error}") from None
+        notes.append(
+            f"attention window: {config.attention_window} tokens before and after, {config.global_tokens} global"
+        )
     if config.lora:
         model, note = add_lora(model, config, new)
         notes.append(note)
