@@ -52,7 +52,7 @@ def test_tables_are_tiled_after_the_rows_of_padding(family: str) -> None:
 
 @pytest.mark.parametrize("family", [*TABLES, *ROTARY])
 def test_saved_models_are_ordinary_models(family: str, tmp_path: Path) -> None:
-    model = hw.extend_positions(build_model(family), LONG)
+    model: Any = hw.extend_positions(build_model(family), LONG)
     model.save_pretrained(tmp_path)
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
     assert loaded.config.max_position_embeddings == LONG + TABLES.get(family, 0)
@@ -123,7 +123,7 @@ def test_retrofit_before_and_after(extend_first: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ROTARY)
 @pytest.mark.parametrize(("positions", "rope_type"), [(None, "linear"), ("yarn", "yarn")])
 def test_rotary_models_use_the_scaling_of_their_configuration(family: str, positions: Any, rope_type: str) -> None:
-    model = hw.extend_positions(build_model(family), 256, positions=positions)
+    model: Any = hw.extend_positions(build_model(family), 256, positions=positions)
     parameters = model.config.rope_parameters
     full = parameters.get("full_attention", parameters)
     assert (full["rope_type"], full["factor"]) == (rope_type, 4.0)

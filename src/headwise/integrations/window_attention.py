@@ -66,7 +66,8 @@ class Window:
         real = None if attention_mask is None else attention_mask.flatten(0, 2).expand(batch, -1)
         window = (self.left, self.right)
         if not count:
-            return attend(q, k, v, key_padding=real, window=window, **options)
+            local: Tensor = attend(q, k, v, key_padding=real, window=window, **options)
+            return local
         local_keys = torch.ones(batch, length, dtype=torch.bool, device=q.device) if real is None else real.clone()
         local_keys[:, :count] = False
         near = attend(q, k, v, key_padding=local_keys, window=window, return_lse=True, **options)
