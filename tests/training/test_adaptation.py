@@ -39,9 +39,13 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = build_tokenizer([" ".join((*GOOD, *BAD, *OTHERS))], framed=True, max_tokens=64)
     tokenizer.add_special_tokens({"mask_token": "[MASK]"})
     tokenizer.save_pretrained(path)
-    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = BertConfig(
-        vocab_size=len(tokenizer), max_position_embeddings=64, pad_token_id=tokenizer.pad_token_id, **sizes
+        vocab_size=len(tokenizer),
+        max_position_embeddings=64,
+        pad_token_id=tokenizer.pad_token_id,
+        intermediate_size=32,
+        **sizes,
     )
     BertModel(config).save_pretrained(path)
     return path

@@ -17,7 +17,8 @@ def set_window(model: nn.Module, window: int | tuple[int, int] | None, *, global
 
     Attention then takes time and memory in proportion to the length of the input. Inputs that fit in the window give
     the same outputs as before. The window is saved in the model's configuration; to load the model, headwise must be
-    imported. Call it before or after `retrofit` and `extend_positions`. Layers with a window of their own, such as
+    imported. The window needs the attention implementation `headwise`, which this function sets; another implementation
+    ignores it. Call it before or after `retrofit` and `extend_positions`. Layers with a window of their own, such as
     those of ModernBERT, keep it.
 
     Args:
