@@ -77,12 +77,13 @@ TRAINING = {
     "text": {"core", "jobs"},
     "translation": {"core", "jobs"},
     "recommendation": {"core", "jobs"},
+    "adaptation": {"core"},
     "registry": {"core", "text", "translation", "recommendation"},
     "run": {"core", "jobs", "registry"},
     "ray_train": {"core", "run"},
     "text_rows": {"text"},
     "inspect": {"core", "jobs", "registry", "text_rows"},
-    "__init__": {"core", "text", "run"},
+    "__init__": {"adaptation", "core", "text", "run"},
 }
 
 

@@ -35,12 +35,14 @@ if _typing.TYPE_CHECKING:
     from headwise.integrations import (
         FusionReport,
         UnsupportedAttentionError,
+        extend_positions,
         from_pretrained,
         fuse_attention,
         fusion_report,
         load_adapter,
         save_adapter,
         scheme_parameters,
+        set_window,
         unfuse_attention,
     )
     from headwise.integrations.retrofit import remove_scheme, retrofit
@@ -72,6 +74,7 @@ __all__ = [
     "attend",
     "attention",
     "explain",
+    "extend_positions",
     "from_pretrained",
     "fuse_attention",
     "fusion_report",
@@ -83,6 +86,7 @@ __all__ = [
     "retrofit",
     "save_adapter",
     "scheme_parameters",
+    "set_window",
     "unfuse_attention",
 ]
 
@@ -97,6 +101,7 @@ _MODULES = {
     "GuidedTrainer": "headwise.guidance",
     "UnsupportedAttentionError": "headwise.integrations",
     "__version__": "headwise._version",
+    "extend_positions": "headwise.integrations",
     "from_pretrained": "headwise.integrations",
     "fuse_attention": "headwise.integrations",
     "fusion_report": "headwise.integrations",
@@ -106,6 +111,7 @@ _MODULES = {
     "retrofit": "headwise.integrations",
     "save_adapter": "headwise.integrations",
     "scheme_parameters": "headwise.integrations",
+    "set_window": "headwise.integrations",
     "unfuse_attention": "headwise.integrations",
 }
 

@@ -1,4 +1,4 @@
-"""Names of position schemes, for options of models and of the command line. This module does not import torch."""
+"""Names of position schemes and extensions, for options of models and commands. This module does not import torch."""
 
 from typing import Literal
 
@@ -8,3 +8,6 @@ SchemeName = Literal[
 
 #: Names of schemes of models, where `none` is plain attention without positions in the input.
 ModelSchemeName = Literal["none", SchemeName]
+
+#: How the positions of a longer input are computed from those of a pretrained model (`headwise.extend_positions`).
+PositionExtension = Literal["tile", "interpolate", "repeat-last", "yarn"]

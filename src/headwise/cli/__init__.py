@@ -24,6 +24,7 @@ from headwise.errors import UserError, to_one_line
 COMMANDS = {
     "train": "train a model on labelled texts, sentence pairs or a click log",
     "evaluate": "compute a trained model's metrics on its test split or another file",
+    "adapt": "continue the pre-training of a model on unlabelled texts",
     "predict": "label or translate the rows of a file, or rank its candidates",
     "inspect": "show attention maps and head statistics on an HTML page",
     "compare": "compare methods over many seeds, with a statistical test",

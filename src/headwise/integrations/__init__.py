@@ -4,6 +4,7 @@ from headwise._extras import require
 
 require("hf", __name__)
 
+from headwise.integrations.extension import extend_positions
 from headwise.integrations.fusion import FusionReport, fuse_attention, fusion_report, unfuse_attention
 from headwise.integrations.hf_attention import use_headwise_attention
 from headwise.integrations.model_utils import UnsupportedAttentionError, eval_mode, unwrap_model
@@ -13,6 +14,7 @@ from headwise.integrations.recording import LayerRecord, Recorder, RecordField, 
 from headwise.integrations.retrofit import is_neutral, remove_scheme, retrofit
 from headwise.integrations.saving import from_pretrained, load_adapter, save_adapter
 from headwise.integrations.scheme_layers import scheme_modules, scheme_parameters
+from headwise.integrations.windows import set_window
 
 __all__ = [
     "AttentionObserver",
@@ -23,6 +25,7 @@ __all__ = [
     "Recorder",
     "UnsupportedAttentionError",
     "eval_mode",
+    "extend_positions",
     "from_pretrained",
     "fuse_attention",
     "fusion_report",
@@ -36,6 +39,7 @@ __all__ = [
     "save_adapter",
     "scheme_modules",
     "scheme_parameters",
+    "set_window",
     "unfuse_attention",
     "unwrap_model",
     "use_headwise_attention",

@@ -37,8 +37,9 @@ from headwise.integrations.masks import (
 from headwise.integrations.model_utils import UnsupportedAttentionError, restoring_attn_implementation
 from headwise.integrations.observing import OBSERVER, AttentionObserver, AttentionRows, row_weights
 from headwise.integrations.packed_attention import attend_packed, packed_lengths
-from headwise.integrations.recording import RECORDER, LayerRecord, Recorder, RecordField
+from headwise.integrations.recording import RECORDER, LayerRecord, Recorder, RecordField, attend_outputs
 from headwise.integrations.scheme_layers import get_scheme, model_attn_implementation
+from headwise.integrations.window_attention import find_window
 
 #: The attention implementations that return weights and whose masks a layer with a scheme can read.
 WITH_WEIGHTS = (ATTN_IMPLEMENTATION, "eager")
@@ -107,6 +108,14 @@ def headwise_attention_forward(
         recorder = observer = None
     elif recorder is not None and not recorder.is_recording:
         recorder = None
+    window = find_window(module, query, key, attention_mask, is_causal, options.get("sliding_window"))
+    if window is not None:
+        needs_map = needs_weights or recorder is not None or observer is not None
+        if not needs_map and window.is_mergeable(scheme, position_bias, softcap, s_aux):
+            attend_options = {"scheme": scheme or _PLAIN, "scale": scaling, "dropout": dropout}
+            output = window.attend(query, key, value, attention_mask, **attend_options)
+            return output.transpose(1, 2).contiguous(), None
+        attention_mask = window.dense_mask(attention_mask, query)
     needs_attend = scheme is not None or needs_weights or softcap is not None or s_aux is not None
     if needs_attend or recorder is not None or observer is not None:
         call = prepare_call(
@@ -369,22 +378,6 @@ def record_deferred(call: AttentionCall) -> LayerRecord:
         causal=causal,
         padding=padding,
     )
-
-
-def attend_outputs(required_fields: frozenset[RecordField], *, scores_are_products: bool) -> list[str]:
-    """Return the additional outputs to request from `attend`, in its order.
-
-    Neighbor weights are computed from the log-sum-exp if all scores are scale · q·k, soft-capped or not, and from all
-    weights otherwise.
-    """
-    neighbors = "neighbor_weights" in required_fields
-    outputs = {
-        "received": True,
-        "weight_norms": "weight_norms" in required_fields,
-        "lse": neighbors and scores_are_products,
-        "weights": "weights" in required_fields or (neighbors and not scores_are_products),
-    }
-    return [name for name, is_required in outputs.items() if is_required]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from headwise.attention import attend
 from headwise.integrations.model_utils import UnsupportedAttentionError
+from headwise.integrations.window_attention import has_window
 
 #: The attribute of an attention layer whose model packs its batches (`integrations/packing.py`).
 PACKING = "_headwise_packing"
@@ -48,6 +49,8 @@ def attend_packed(
         sliding_window: how many tokens the layer sees back, and ahead if it is not causal, including its own.
         options: further arguments of `attend`.
     """
+    if has_window(module) and sliding_window is None:
+        raise UnsupportedAttentionError(module, "has a window (set_window), so its batches cannot be packed")
     if position_bias is not None:
         raise UnsupportedAttentionError(
             module, "adds a bias by position to its scores, so its batches cannot be packed"

@@ -166,3 +166,19 @@ def recording(model: PreTrainedModel, recorder: Recorder, part: str | None = Non
 def padded_diagonal(x: Tensor, offset: int) -> Tensor:
     """Return the diagonal of (…, N, N) `offset` columns right of the main one, (…, N), padded with zeros."""
     return F.pad(x.diagonal(offset, dim1=-2, dim2=-1), (max(0, -offset), max(0, offset)))
+
+
+def attend_outputs(required_fields: frozenset[RecordField], *, scores_are_products: bool) -> list[str]:
+    """Return the additional outputs to request from `attend`, in its order.
+
+    Neighbor weights are computed from the log-sum-exp if all scores are scale · q·k, soft-capped or not, and from all
+    weights otherwise.
+    """
+    neighbors = "neighbor_weights" in required_fields
+    outputs = {
+        "received": True,
+        "weight_norms": "weight_norms" in required_fields,
+        "lse": neighbors and scores_are_products,
+        "weights": "weights" in required_fields or (neighbors and not scores_are_products),
+    }
+    return [name for name, is_required in outputs.items() if is_required]

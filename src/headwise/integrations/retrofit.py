@@ -33,6 +33,7 @@ from headwise.integrations.scheme_config import (
     set_scheme_config,
 )
 from headwise.integrations.scheme_layers import attach_scheme, detach_scheme, layers_with_scheme
+from headwise.integrations.window_attention import has_window
 
 Part = Literal["encoder", "decoder", "both"]
 
@@ -167,6 +168,9 @@ def remove_scheme(model: nn.Module) -> nn.Module:
             set_attn_implementation(module.config, implementation)
     elif get_attn_implementation(inner.config) == ATTN_IMPLEMENTATION:
         inner.set_attn_implementation(inner.get_correct_attn_implementation(None))
+    if has_window(inner):  # it needs headwise's attention, with and without a scheme
+        inner.set_attn_implementation(ATTN_IMPLEMENTATION)
+        inner.config.attn_implementation = ATTN_IMPLEMENTATION
     return model
 
 

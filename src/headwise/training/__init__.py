@@ -7,19 +7,22 @@ require("train", __name__)
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from headwise.training.adaptation.config import AdaptConfig
 from headwise.training.text.config import TextConfig
 
 if TYPE_CHECKING:
+    from headwise.training.adaptation.run import adapt
     from headwise.training.core.run_dir import RunResult
     from headwise.training.run import evaluate, predict, train
     from headwise.training.text.inference import TextModel
 
-__all__ = ["RunResult", "TextConfig", "TextModel", "evaluate", "predict", "train"]
+__all__ = ["AdaptConfig", "RunResult", "TextConfig", "TextModel", "adapt", "evaluate", "predict", "train"]
 
 #: Modules of names that need torch and transformers, which take seconds to import.
 _LAZY_MODULES = {
     "RunResult": "core.run_dir",
     "TextModel": "text.inference",
+    "adapt": "adaptation.run",
     "evaluate": "run",
     "predict": "run",
     "train": "run",

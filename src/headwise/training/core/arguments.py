@@ -67,13 +67,17 @@ def build_arguments(config: RunConfig, out_dir: Path, **options: Any) -> Trainin
     return arguments
 
 
-def build_encoder_arguments(config: EncoderConfig, out_dir: Path, *, dev_metric: str | None) -> TrainingArguments:
+def build_encoder_arguments(
+    config: EncoderConfig, out_dir: Path, *, dev_metric: str | None, max_eval_rows: int | None = None, **options: Any
+) -> TrainingArguments:
     """Return the arguments of a pipeline that trains an encoder.
 
     Args:
         config: the run's configuration, without unset values.
         out_dir: the run directory.
         dev_metric: the metric of dev that selects the best epoch; None without a dev split.
+        max_eval_rows: the maximum number of rows per forward pass in evaluations; by default there is none.
+        options: further arguments of `TrainingArguments`.
     """
     assert config.epochs is not None
     assert config.learning_rate is not None
@@ -92,7 +96,7 @@ def build_encoder_arguments(config: EncoderConfig, out_dir: Path, *, dev_metric:
         out_dir,
         num_train_epochs=config.epochs,
         per_device_train_batch_size=batch_size,  # for the Trainer's logs; LengthGroupedTrainer builds the batches
-        per_device_eval_batch_size=4 * batch_size,
+        per_device_eval_batch_size=min(4 * batch_size, max_eval_rows or 4 * batch_size),
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         learning_rate=config.learning_rate,
         lr_scheduler_type=config.lr_scheduler_type,
@@ -103,6 +107,7 @@ def build_encoder_arguments(config: EncoderConfig, out_dir: Path, *, dev_metric:
         save_total_limit=2,
         dataloader_pin_memory=torch.cuda.is_available(),
         **selection,
+        **options,
     )
 
 

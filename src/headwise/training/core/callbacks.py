@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 _EXTRA_CALLBACKS: ContextVar[tuple[TrainerCallback, ...]] = ContextVar("_EXTRA_CALLBACKS", default=())
 
 #: Values that the Trainer logs with the metrics of dev and that are not shown.
-HIDDEN_METRICS = {"runtime", "samples_per_second", "steps_per_second"}
+HIDDEN_METRICS = {"runtime", "samples_per_second", "steps_per_second", "model_preparation_time"}
 
 
 @contextmanager

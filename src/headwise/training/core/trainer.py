@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from headwise.training.core.batches import EpochDataLoader, LengthGroupedSampler
+from headwise.training.core.batches import EpochDataLoader, LengthGroupedSampler, build_sampler
 from headwise.training.core.failures import CheckedTrainer
 
 
@@ -20,13 +20,21 @@ class LengthGroupedTrainer(CheckedTrainer):
 
     Args:
         batch_size: examples per batch, over all processes.
+        batch_tokens: maximum tokens per batch, with padding, over all processes; by default there is none.
         row_numbers: the training examples' row numbers in the user's file, for messages; by default counted from 0.
         others: see `transformers.Trainer`.
     """
 
-    def __init__(self, *args: Any, batch_size: int, row_numbers: Sequence[int] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        batch_size: int,
+        batch_tokens: int | None = None,
+        row_numbers: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.batch_size, self.row_numbers = batch_size, row_numbers
+        self.batch_size, self.batch_tokens, self.row_numbers = batch_size, batch_tokens, row_numbers
         self.model_accepts_loss_kwargs = False  # compute_loss weights the means, for every type of loss
 
     def row_lengths(self) -> Any:
@@ -41,9 +49,10 @@ class LengthGroupedTrainer(CheckedTrainer):
         return batch
 
     def build_sampler(self) -> LengthGroupedSampler:
-        return LengthGroupedSampler(
+        return build_sampler(
             self.row_lengths(),
             self.batch_size,
+            self.batch_tokens,
             seed=self.args.seed,
             process=self.args.process_index,
             num_processes=self.args.world_size,
@@ -72,8 +81,11 @@ class LengthGroupedTrainer(CheckedTrainer):
         return rows if self.row_numbers is None else [int(self.row_numbers[row]) for row in rows]
 
     def largest_batch(self, max_size: int) -> tuple[int, dict[str, Any]]:
-        by_length = np.argsort(self.row_lengths(), kind="stable")[::-1]
-        rows = by_length[: min(max_size, -(-self.batch_size // self.args.world_size))].tolist()
+        lengths = np.asarray(self.row_lengths())
+        by_length, batch_size = np.argsort(lengths, kind="stable")[::-1], self.batch_size
+        if self.batch_tokens is not None:
+            batch_size = min(batch_size, self.batch_tokens // int(lengths.max()))
+        rows = by_length[: min(max_size, -(-batch_size // self.args.world_size))].tolist()
         return len(rows), self.get_batch(rows)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from headwise.errors import UserError
+from headwise.scheme_names import PositionExtension
 from headwise.training.core.config import EncoderConfig, absolute_if_exists, option_name
 from headwise.training.text.long_text import LongText
 
@@ -45,6 +46,9 @@ class TextConfig(EncoderConfig):
         "layers": 1,
         "word_dim": 1,
         "max_length": 1,
+        "attention_window": 1,
+        "global_tokens": 0,
+        "batch_tokens": 1,
         "segment_length": 1,
         "lora_r": 1,
         "lora_alpha": 1,
@@ -142,8 +146,22 @@ class TextConfig(EncoderConfig):
     """Maximum tokens per text, see --long-text for longer ones; by default 256, or fewer if the model reads fewer."""
     long_text: LongText = "truncate"
     """Texts longer than --max-length: truncate keeps their start, head-tail their first quarter and their end, windows
-    reads all of them in overlapping windows and averages the scores."""
+    reads all of them in overlapping windows and averages the scores. extend gives a Hugging Face model positions for
+    --max-length tokens, if it has fewer, and truncates."""
+    extend_positions: PositionExtension | None = None
+    """How --long-text extend computes new positions: tile repeats the table (default), interpolate stretches it,
+    repeat-last repeats its last row. For rotary positions: interpolate (default) or yarn."""
 
+    attention_window: int | None = None
+    """Limit the attention of a Hugging Face encoder to this number of tokens before and after each token, and to
+    --global-tokens, so that its cost is proportional to the length; by default there is no limit."""
+    global_tokens: int = 1
+    """Number of first tokens that attend to all tokens, and that all tokens attend to, with --attention-window."""
+    batch_tokens: int | None = None
+    """Maximum tokens of a batch, with padding, for texts of very different lengths: batches of long texts then have
+    fewer rows than --batch-size."""
+    gradient_checkpointing: bool = False
+    """Compute the activations of each layer again in the backward pass, which takes less memory and more time."""
     pack: bool = False
     """Concatenate the texts of a batch instead of padding them, so that the layers compute no padding. Losses and
     predictions are the same."""
@@ -168,6 +186,12 @@ class TextConfig(EncoderConfig):
                 raise UserError(f"{option_name(name)} must be at least 0 and below 1, got {getattr(self, name)}")
         if self.scheme_learning_rate is not None and self.retrofit is None:
             raise UserError("--scheme-learning-rate requires --retrofit")
+        if self.long_text == "extend" and self.max_length is None:
+            raise UserError("--long-text extend requires --max-length: the number of tokens that the model shall read")
+        if self.extend_positions is not None and self.long_text != "extend":
+            raise UserError("--extend-positions requires --long-text extend")
+        if self.pack and self.attention_window is not None:
+            raise UserError("--pack cannot be combined with --attention-window")
         if self.pack and self.guides:
             raise UserError("--pack cannot be combined with --guides, which read the attention of padded batches")
         if self.tune and self.learning_rate is not None:

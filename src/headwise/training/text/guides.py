@@ -130,8 +130,8 @@ def check_parser(encoder: TextEncoder) -> dict[str, Any]:
         ValueError: texts are encoded in parts, to which parses cannot be aligned.
         ImportError: spaCy or its model is not installed.
     """
-    if encoder.long_text != "truncate" or encoder.label_type == "tokens":
-        raise ValueError("dependency applies to texts that are encoded as a whole (--long-text truncate)")
+    if encoder.long_text not in ("truncate", "extend") or encoder.label_type == "tokens":
+        raise ValueError("dependency applies to texts that are encoded as a whole (--long-text truncate or extend)")
     load_parser()
     return {}
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from transformers import AutoTokenizer
 
@@ -16,6 +17,7 @@ from headwise.tasks.columns import Columns, choose_columns
 from headwise.tasks.formats import Batch
 from headwise.tasks.task import LabelType
 from headwise.training.core import run_dir
+from headwise.training.core.batches import compute_boundaries
 from headwise.training.core.distributed import state
 from headwise.training.core.environment import autocast
 from headwise.training.core.pretrained import check_finite, load_pretrained, loading_errors, running_errors
@@ -26,6 +28,9 @@ from headwise.training.text.long_text import WINDOW_ROW, pool_windows
 from headwise.training.text.model import get_model_class
 from headwise.training.text.packing import enable_packing
 from headwise.training.text.predictions import fill_word_scores
+
+#: The maximum number of tokens per forward pass, with padding, if the run has no `--batch-tokens`.
+BATCH_TOKENS = 2**15
 
 #: Of values in metrics.json.
 DAMAGED = "not written by headwise, or damaged"
@@ -84,7 +89,8 @@ class TextModel:
 
         Args:
             rows: the columns `text` and `pair`, or `words`.
-            batch_size: the number of rows per forward pass.
+            batch_size: the maximum number of rows per forward pass. Their tokens are limited by `--batch-tokens` of the
+                run.
 
         Returns:
             An array of shape (classes,) per row; for tagging of shape (words, classes).
@@ -98,10 +104,13 @@ class TextModel:
     def _scores(self, rows: Mapping[str, Sequence[Any]], batch_size: int) -> list[Any]:
         encoded = self.encoder.encode(rows)
         num_rows = len(encoded["input_ids"])
+        if not num_rows:
+            return []
         order = sorted(range(num_rows), key=lambda row: encoded["length"][row])  # rows of similar length together
         scores: dict[int, Any] = {}
-        for start in range(0, len(order), batch_size):
-            indices = order[start : start + batch_size]
+        lengths = np.array([encoded["length"][row] for row in order])
+        batch_tokens = self.config.batch_tokens or BATCH_TOKENS
+        for indices in np.split(order, compute_boundaries(lengths, batch_tokens, max_rows=batch_size)):
             batch = self.encoder.collate([{name: x[i] for name, x in encoded.items()} for i in indices])
             batch.pop("labels", None)
             with torch.inference_mode(), autocast(self.config, self.model.device.type):

@@ -2,7 +2,7 @@
 
 `truncate` keeps the first tokens, `head-tail` the first quarter and the end, and `windows` divides a text into
 overlapping windows. Each window is a training example with the label of its text; for evaluation and prediction, the
-scores of a text are the mean over its windows.
+scores of a text are the mean over its windows. `extend` truncates too, after the model has got more positions.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 
 from headwise.errors import UserError
 
-LongText = Literal["truncate", "head-tail", "windows"]
+LongText = Literal["truncate", "head-tail", "windows", "extend"]
 
 #: The share of the tokens that head-tail takes from the start of a text.
 HEAD_SHARE = 0.25
@@ -29,7 +29,7 @@ def check_long_text(mode: LongText, *, label_type: str, pair: str | None, hierar
     Raises:
         UserError: it does not.
     """
-    if mode == "truncate":
+    if mode in ("truncate", "extend"):
         return
     reason = None
     if label_type == "tokens":

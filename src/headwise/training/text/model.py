@@ -20,12 +20,12 @@ from headwise.models.configuration import SCHEMES
 from headwise.models.encoder import scale_positions
 from headwise.tasks import Examples, Task
 from headwise.training.core.config import option_name, parse_scheme_options
+from headwise.training.core.extension import check_length, extend_model
 from headwise.training.core.pretrained import (
     is_available,
     is_scheme,
     load_pretrained,
     load_weights,
-    max_input_length,
     unavailable_error,
 )
 from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig
@@ -61,6 +61,12 @@ def build_from_scratch(config: TextConfig, task: Task, examples: Examples) -> Bu
         raise UserError(f"--retrofit is for pretrained models; --model {config.model} already has a scheme")
     if config.classifier is not None:
         raise UserError(f"--classifier is for Hugging Face models, not for --model {config.model}; see --pooling")
+    if config.long_text == "extend":
+        raise UserError(
+            "--long-text extend is for pretrained models; models that are trained from scratch read any --max-length"
+        )
+    if config.attention_window is not None:
+        raise UserError("--attention-window is for Hugging Face encoders")
     max_length = config.max_length or task.from_scratch.max_length
     counts = count_words(iterate_texts(examples.splits["train"]))
     tokenizer = build_tokenizer(counts, framed=config.pooling == "cls", max_tokens=max_length)
@@ -133,13 +139,18 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
         raise unavailable_error(config.model, error, available=available) from None
     if getattr(model_config, "headwise", None) is not None:
         raise UserError(f"--model {config.model}: already retrofitted; name the original model")
-    limit = max_input_length(model, tokenizer)
-    if config.max_length is not None and config.max_length > limit:
-        raise UserError(f"--max-length {config.max_length}: this model accepts at most {limit} tokens")
+    extension_notes = []
+    if config.long_text == "extend":
+        assert config.max_length is not None
+        extension_notes = [
+            extend_model(model, tokenizer, config.max_length, config.extend_positions, option="--long-text extend")
+        ]
+    limit = check_length(config.max_length, model, tokenizer, option="--long-text extend")
     max_length = config.max_length or min(task.fine_tuning.max_length, limit)
     new = set(info["missing_keys"]) | {name for name, *_ in info["mismatched_keys"]}
     initialize_by_name(model, config.seed, new & dict(model.named_parameters()).keys())
     notes = [f"{len(new)} newly initialized parameter tensors: {', '.join(sorted(new))}"] if new else []
+    notes += extension_notes
     if config.retrofit is not None:
         try:
             integrations.retrofit(model, SCHEMES[config.retrofit])
@@ -148,6 +159,14 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
         count = sum(p.numel() for p in integrations.scheme_parameters(model))
         effect = "neutral" if integrations.is_neutral(SCHEMES[config.retrofit]) else "not neutral"
         notes.append(f"retrofitted with {config.retrofit}: {count:,} parameters, {effect} at the start")
+    if config.attention_window is not None:
+        try:
+            integrations.set_window(model, config.attention_window, global_tokens=config.global_tokens)
+        except ValueError as error:
+            raise UserError(f"--attention-window {config.attention_window}: {error}") from None
+        notes.append(
+            f"attention window: {config.attention_window} tokens before and after, {config.global_tokens} global"
+        )
     if config.lora:
         model, note = add_lora(model, config, new)
         notes.append(note)

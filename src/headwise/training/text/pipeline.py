@@ -17,7 +17,7 @@ from headwise.tasks import Examples, Task, summarize
 from headwise.tasks.metrics.labels import column_array
 from headwise.tasks.summary import describe_labels
 from headwise.training.core.arguments import build_encoder_arguments, get_batch_size
-from headwise.training.core.batches import identity_collate
+from headwise.training.core.batches import build_sampler, identity_collate
 from headwise.training.core.card import Card
 from headwise.training.core.data_check import length_notes
 from headwise.training.core.defaults import MIN_PATIENCE, Settings, choose_settings, describe_choice, fill_unset
@@ -129,7 +129,14 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
             class_weights = balanced_weights(splits["train"], task.label_type, len(data.examples.labels))
         return TextTrainer(
             model=bundle.model,
-            args=build_encoder_arguments(config, out_dir, dev_metric=get_dev_metric(config, data) if has_dev else None),
+            args=build_encoder_arguments(
+                config,
+                out_dir,
+                dev_metric=get_dev_metric(config, data) if has_dev else None,
+                max_eval_rows=max_eval_rows(config, bundle.encoded),
+                gradient_checkpointing=config.gradient_checkpointing,
+                gradient_checkpointing_kwargs={"use_reentrant": False},
+            ),
             train_dataset=bundle.encoder.to_dataset(bundle.encoded["train"]),
             eval_dataset=bundle.encoder.to_dataset(bundle.encoded["dev"]) if has_dev else None,
             data_collator=identity_collate,
@@ -137,6 +144,7 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
             preprocess_logits_for_metrics=keep_logits,
             callbacks=[EarlyStoppingCallback(config.early_stopping_patience or MIN_PATIENCE)] if has_dev else [],
             batch_size=get_batch_size(config),
+            batch_tokens=config.batch_tokens,
             row_numbers=row_numbers,
             guides=bundle.guides,
             class_weights=class_weights,
@@ -149,9 +157,9 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         if "dev" not in data.examples.splits:
             raise UserError("--tune requires a dev split: --dev FILE")
         config, metric = self.config, get_dev_metric(self.config, data)
-        steps_per_epoch = -(
-            -len(bundle.encoded["train"]) // (get_batch_size(config) * config.gradient_accumulation_steps)
-        )
+        lengths = column_array(bundle.encoded["train"], "length")
+        num_batches = len(build_sampler(lengths, get_batch_size(config), config.batch_tokens, seed=config.seed))
+        steps_per_epoch = -(-num_batches // config.gradient_accumulation_steps)
         assert config.epochs is not None
         epochs = min(config.epochs, TRIAL_STEPS / steps_per_epoch)
 
@@ -244,6 +252,14 @@ def check_finite(scores: Any, split: str) -> None:
         raise UserError(
             f"the model's scores on {split} are not finite; try a lower --learning-rate or --precision float32"
         )
+
+
+def max_eval_rows(config: TextConfig, encoded: dict[str, Dataset]) -> int | None:
+    """Return how many rows an evaluation computes together at most, so that `--batch-tokens` holds for the longest."""
+    if config.batch_tokens is None:
+        return None
+    longest = max(int(column_array(rows, "length").max()) for rows in encoded.values())
+    return max(1, config.batch_tokens // longest)
 
 
 def keep_logits(outputs: Any, labels: Any) -> Any:

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, Sampler
 
 from headwise.errors import UserError
 from headwise.tasks.splitting import shuffled_indices
+from headwise.training.core.batches import compute_boundaries
 from headwise.training.translation.tokens import TokenizedPairs
 
 #: Batches are padded to a multiple of this length, so that kernels are chosen for fewer shapes.
@@ -77,23 +78,6 @@ class TokenBatchSampler(Sampler[Any]):
         batches = np.split(by_length, self.boundaries)
         for index in range(len(self)) if self.ordered else shuffled_indices(len(self), (self.seed, self.epoch, 1)):
             yield batches[index][self.process_index :: self.num_processes]
-
-
-def compute_boundaries(lengths: NDArray[Any], batch_size: int, num_processes: int) -> list[int]:
-    """Return where one batch ends and the next begins, given the pairs' lengths in ascending order.
-
-    The boundaries depend on the lengths alone, so they are the same in every epoch. If the last batch has fewer pairs
-    than there are processes, it is merged with the one before.
-    """
-    ends, start = [], 0
-    while start < len(lengths):
-        window = lengths[start : start + max(1, batch_size // int(lengths[start]))]
-        fits = np.arange(1, len(window) + 1) * window <= batch_size
-        start += max(1, int(fits.sum()))
-        ends.append(start)
-    if len(ends) > 1 and len(lengths) - ends[-2] < num_processes:
-        del ends[-2]
-    return ends[:-1]
 
 
 class TranslationDataset(Dataset[Any]):

@@ -1,0 +1,1 @@
+"""Continued pre-training of encoders on unlabelled texts: `headwise adapt`."""

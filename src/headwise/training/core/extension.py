@@ -1,0 +1,71 @@
+"""Pretrained models that read longer inputs than before, and the check of `--max-length`."""
+
+from typing import Any
+
+from headwise.errors import UserError
+from headwise.integrations import unwrap_model
+from headwise.integrations.extension import choose_extension, extend_positions, max_positions
+from headwise.scheme_names import PositionExtension
+from headwise.training.core.pretrained import max_input_length
+
+#: What the log says about each way.
+DESCRIPTIONS: dict[PositionExtension, str] = {
+    "tile": "tiled",
+    "interpolate": "interpolated",
+    "repeat-last": "last row repeated",
+    "yarn": "scaled by YaRN",
+}
+
+
+def extend_model(
+    model: Any, tokenizer: Any, max_length: int, positions: PositionExtension | None, *, option: str
+) -> str:
+    """Make a model and its tokenizer accept inputs of `max_length` tokens, if they do not yet.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        max_length: the number of tokens.
+        positions: how new positions are computed; by default as suits the model.
+        option: the option that asked for it, for messages.
+
+    Returns:
+        A note for the log.
+
+    Raises:
+        UserError: the positions of the model cannot be extended, or not in this way.
+    """
+    limit = max_input_length(model, tokenizer)
+    if max_length <= limit:
+        return f"positions: {limit}, not extended"
+    inner = unwrap_model(model)
+    try:
+        positions = choose_extension(inner, positions)
+        previous = max_positions(inner)
+        extend_positions(model, max(previous, max_length), positions=positions, tokenizer=tokenizer)
+    except ValueError as error:
+        raise UserError(f"{option}: {error}") from None
+    if previous >= max_length:
+        return f"positions: {previous}, not extended; the tokenizer accepted {limit}"
+    return f"positions: {previous} -> {max_length}, {DESCRIPTIONS[positions]}"
+
+
+def check_length(max_length: int | None, model: Any, tokenizer: Any, *, option: str) -> int:
+    """Return the number of tokens that a model accepts, after a check of `--max-length`.
+
+    Args:
+        max_length: the value of `--max-length`.
+        model: the model.
+        tokenizer: its tokenizer.
+        option: the option that gives the model more positions, for the message.
+
+    Raises:
+        UserError: `--max-length` is larger.
+    """
+    limit = max_input_length(model, tokenizer)
+    if max_length is not None and max_length > limit:
+        raise UserError(
+            f"--max-length {max_length}: this model accepts at most {limit} tokens; add {option} to give it "
+            "more positions"
+        )
+    return limit

@@ -1,0 +1,198 @@
+"""`--long-text extend`: fine-tuning on inputs that are longer than those of the pretrained model."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
+
+from headwise.training.text.inference import TextModel
+from tests.training.conftest import BAD, GOOD, OTHERS, Headwise, write
+
+LENGTH = 100
+FAST = ("--epochs", 1, "--learning-rate", 0.001, "--batch-size", 16)
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts of 90 words, more than the 64 tokens of the model."""
+    generator, lines = random.Random(1), []
+    for i in range(60):
+        words = generator.choices(OTHERS, k=90)
+        words[-generator.randint(1, 10)] = generator.choice(GOOD if i % 2 else BAD)
+        lines.append((" ".join(words), "positive" if i % 2 else "negative"))
+    return write(tmp_path_factory.mktemp("documents") / "documents.csv", ("text", "label"), lines)
+
+
+def train(headwise: Headwise, data: Path, model: object, out: Path, *options: object) -> tuple[int, str]:
+    code, _, stderr = headwise("train", "--data", data, "--model", model, "--out", out, *FAST, *options)
+    return code, stderr
+
+
+def test_an_extended_run_reads_long_texts_everywhere(
+    documents: Path, bert: Path, tmp_path: Path, headwise: Headwise
+) -> None:
+    run = tmp_path / "run"
+    code, stderr = train(headwise, documents, bert, run, "--max-length", LENGTH, "--long-text", "extend")
+    assert code == 0, stderr
+    assert "  positions: 64 -> 100, tiled\n" in stderr
+    assert "truncated" not in stderr
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert "positions: 64 -> 100, tiled" in metrics["notes"]
+
+    assert AutoModelForSequenceClassification.from_pretrained(run).config.max_position_embeddings == LENGTH
+    assert AutoTokenizer.from_pretrained(run).model_max_length == LENGTH
+    start = " ".join(OTHERS[i % len(OTHERS)] for i in range(89))
+    good, bad = TextModel.load(run, "cpu").scores({"text": [f"{start} great", f"{start} awful"]})
+    assert abs(good - bad).max() > 0, "the model does not read the last word"
+
+    accuracy = metrics["metrics"]["test"]["accuracy"]
+    code, stdout, _ = headwise("evaluate", run)
+    assert code == 0
+    assert f"accuracy {accuracy:.4f}" in stdout
+    assert headwise("predict", run, documents, "--out", tmp_path / "labelled.csv")[0] == 0
+    code, _, stderr = headwise("inspect", run, "--text", f"{start} great", "--out", tmp_path / "page.html")
+    assert code == 0, stderr
+    assert "great" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        (("--extend-positions", "interpolate"), "positions: 64 -> 100, interpolated"),
+        (("--extend-positions", "repeat-last", "--retrofit", "rpr"), "positions: 64 -> 100, last row repeated"),
+        (("--pack",), "positions: 64 -> 100, tiled"),
+        (
+            ("--attention-window", "16", "--retrofit", "distance-aware"),
+            "attention window: 16 tokens before and after, 1 global",
+        ),
+    ],
+)
+def test_other_ways_and_options(
+    documents: Path, bert: Path, tmp_path: Path, headwise: Headwise, options: tuple[str, ...], note: str
+) -> None:
+    run = tmp_path / "run"
+    code, stderr = train(headwise, documents, bert, run, "--max-length", LENGTH, "--long-text", "extend", *options)
+    assert code == 0, stderr
+    assert note in stderr
+    accuracy = json.loads((run / "metrics.json").read_text())["metrics"]["test"]["accuracy"]
+    code, stdout, stderr = headwise("evaluate", run)
+    assert code == 0, stderr
+    assert f"accuracy {accuracy:.4f}" in stdout
+    window = getattr(AutoModelForSequenceClassification.from_pretrained(run).config, "headwise_window", None)
+    assert (window is not None) == ("--attention-window" in options)
+
+
+def test_the_length_must_be_asked_for(documents: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    code, stderr = train(headwise, documents, bert, tmp_path / "run", "--max-length", LENGTH)
+    assert code == 2
+    assert stderr.splitlines()[-1] == (
+        "headwise: error: --max-length 100: this model accepts at most 64 tokens; add --long-text extend to give it "
+        "more positions"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--long-text", "extend"), "--long-text extend requires --max-length"),
+        (("--attention-window", 16, "--pack"), "--pack cannot be combined with --attention-window"),
+        (("--extend-positions", "tile", "--max-length", 100), "--extend-positions requires --long-text extend"),
+        (
+            ("--long-text", "extend", "--max-length", 100, "--extend-positions", "yarn"),
+            "--long-text extend: BertForSequenceClassification has a table of position embeddings; positions must be",
+        ),
+    ],
+)
+def test_options_that_do_not_fit(
+    documents: Path, bert: Path, tmp_path: Path, headwise: Headwise, options: tuple[object, ...], message: str
+) -> None:
+    code, stderr = train(headwise, documents, bert, tmp_path / "run", *options)
+    assert code == 2
+    assert message in stderr.splitlines()[-1]
+
+
+def test_models_trained_from_scratch_have_no_limit(documents: Path, tmp_path: Path, headwise: Headwise) -> None:
+    code, stderr = train(headwise, documents, "plain", tmp_path / "run", "--long-text", "extend", "--max-length", 100)
+    assert code == 2
+    assert "--long-text extend is for pretrained models" in stderr
+
+
+def test_strategies_are_compared(documents: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    methods = (
+        f"truncate=--model {bert} --max-length 64",
+        f"head-tail=--model {bert} --max-length 64 --long-text head-tail",
+        f"extend=--model {bert} --max-length {LENGTH} --long-text extend",
+    )
+    study = tmp_path / "study"
+    options = ("--data", documents, "--seeds", 2, "--baseline", "truncate", "--out", study, *FAST)
+    code, stdout, stderr = headwise("compare", *options, "--methods", *methods)
+    assert code == 0, stderr
+    assert "extend" in stdout
+    notes = json.loads(next(study.glob("runs/*/extend/seed-0/metrics.json")).read_text())["notes"]
+    assert "positions: 64 -> 100, tiled" in notes
+
+
+def read_losses(run: Path) -> list[float]:
+    history = json.loads((run / "metrics.json").read_text())["history"]
+    return [log["loss"] for log in history if "loss" in log]
+
+
+def test_batches_by_tokens(reviews: Path, documents: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    """Of the long and short rows, only the batches of the long ones get smaller."""
+    rows = [tuple(line.rsplit(",", 1)) for path in (reviews, documents) for line in path.read_text().splitlines()[1:]]
+    data = write(tmp_path / "mixed.csv", ("text", "label"), rows)
+    extend = ("--max-length", LENGTH, "--long-text", "extend")
+    code, stderr = train(headwise, data, bert, tmp_path / "run", *extend, "--batch-tokens", 400)
+    assert code == 0, stderr
+    steps = json.loads((tmp_path / "run" / "metrics.json").read_text())["steps"]
+    num_long, num_short = 48, 128
+    assert steps > (num_long + num_short) / 16
+    assert steps <= num_long / 4 + num_short / 16 + 3
+
+    trained, shapes = TextModel.load(tmp_path / "run", "cpu"), []
+    trained.model.register_forward_pre_hook(
+        lambda model, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    texts = [text for text, _ in rows][::5]
+    scores = trained.scores({"text": texts})
+    assert max(rows * length for rows, length in shapes) <= 400
+    alone = [trained.scores({"text": [text]})[0] for text in texts[-3:]]
+    np.testing.assert_allclose(scores[-3:], alone, atol=1e-5)
+
+    code, stderr = train(headwise, data, bert, tmp_path / "small", *extend, "--batch-tokens", 80)
+    assert code == 2
+    assert "--batch-tokens 80 is too small for 1 text(s) of" in stderr.splitlines()[-1]
+
+
+def test_gradient_checkpointing_gives_the_same_losses(
+    documents: Path, bert: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    enable = BertForSequenceClassification.gradient_checkpointing_enable
+
+    def record(model: Any, *args: Any, **kwargs: Any) -> None:
+        calls.append((args, kwargs))
+        enable(model, *args, **kwargs)
+
+    monkeypatch.setattr(BertForSequenceClassification, "gradient_checkpointing_enable", record)
+    options = ("--max-length", LENGTH, "--long-text", "extend", "--pack")
+    for name, more in (("usual", ()), ("checkpointed", ("--gradient-checkpointing",))):
+        code, stderr = train(headwise, documents, bert, tmp_path / name, *options, *more)
+        assert code == 0, stderr
+        assert bool(calls) == (name == "checkpointed")
+    assert read_losses(tmp_path / "usual") == pytest.approx(read_losses(tmp_path / "checkpointed"), abs=1e-5)
+
+
+def test_ways_of_extension_are_swept(documents: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    options = ("--data", documents, "--model", bert, "--long-text", "extend", "--max-length", LENGTH, *FAST)
+    over = ("--over", "extend_positions", "tile", "interpolate", "--over", "max_length", 80, 100)
+    code, stdout, stderr = headwise("sweep", *options, *over, "--out", tmp_path / "sweep")
+    assert code == 0, stderr
+    assert "interpolate" in stdout
+    lines = (tmp_path / "sweep" / "sweep.csv").read_text().splitlines()
+    assert len(lines) >= 5
