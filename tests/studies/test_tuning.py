@@ -11,6 +11,7 @@ import pytest
 
 from headwise.cli import main
 from headwise.errors import UserError
+from headwise.studies import tuning
 from headwise.studies.reproduction import reproduce
 from headwise.studies.reproduction.planning import ReproduceOptions
 from headwise.studies.study import Study
@@ -30,10 +31,8 @@ def model(tmp_path: Path) -> str:
     return str(directory)
 
 
-@pytest.fixture
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Configurations of the runs, which take no time and whose metrics are those of `ACCURACIES`."""
-    configs: list[Any] = []
+def train_function(tmp_path: Path, configs: list[Any]) -> Callable[[Any, Path, bool], dict[str, Any]]:
+    """Return a function that trains a run in no time, records its configuration and has the metrics of `ACCURACIES`."""
 
     def train(config: Any, run_dir: Path, resume: bool) -> dict[str, Any]:
         configs.append(config)
@@ -47,7 +46,14 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (run_dir / "metrics.json").write_text(json.dumps(metrics))
         return metrics
 
-    monkeypatch.setattr(Study, "run", lambda self, _: work(self, train))
+    return train
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The configurations of runs that take no time."""
+    configs: list[Any] = []
+    monkeypatch.setattr(Study, "run", lambda self, _: work(self, train_function(tmp_path, configs)))
     return configs
 
 
@@ -60,21 +66,36 @@ def test_weights_are_chosen_on_dev_and_tested_with_other_seeds(
     model: str, tmp_path: Path, trained: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments(model, tmp_path, "--seeds", "3")) == 0
-    guided = [config for config in trained if config.guides]
-    assert [config.guides for config in guided[:4]] == [(f"mdg={x}",) for x in ("0.1", "0.01", "0.001", "0.0001")]
-    assert [(config.guides, config.seed) for config in guided[4:]] == [(("mdg=0.01",), seed) for seed in range(3)]
-    assert len({config.seed for config in guided[:4]} - {0, 1, 2}) == 1
+    trials, final = ([x for x in trained if (x.seed >= 3) == is_trial] for is_trial in (True, False))
+    guided = [config.guides for config in trials if config.guides]
+    assert sorted(guided) == sorted(2 * [(f"mdg={x}",) for x in ("0.1", "0.01", "0.001", "0.0001")])
+    assert len({config.learning_rate for config in trials if config.guides}) == 8
+    assert len({config.learning_rate for config in trials if not config.guides}) == 8, "the baseline has as many trials"
+    assert [(config.guides, config.seed) for config in final if config.guides] == [
+        (("mdg=0.01",), seed) for seed in range(3)
+    ]
     output = " ".join(capsys.readouterr().out.split())
     assert "+10.00" in output, "60 percent on test, not 90"
-    assert "│ MDG │ mdg=0.01 │ 80.00 │ 4 of 4 │" in output
-    with (tmp_path / "study" / "candidates.csv").open() as file:
+    assert "│ MDG │ mdg=0.01" in output
+    assert output.count("│ 8 of 8 │") == 2
+    with (tmp_path / "study" / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [(row["method"], row["values"], float(row["dev_value"])) for row in rows] == [
-        ("MDG", "mdg=0.1", 60.0),
-        ("MDG", "mdg=0.01", 80.0),
-        ("MDG", "mdg=0.001", 70.0),
-        ("MDG", "mdg=0.0001", 60.0),
-    ]
+    assert [row["method"] for row in rows] == 8 * ["unguided"] + 8 * ["MDG"]
+    dev_values = {row["settings"].split()[0]: float(row["dev_value"]) for row in rows if row["method"] == "MDG"}
+    assert dev_values == {"mdg=0.1": 60.0, "mdg=0.01": 80.0, "mdg=0.001": 70.0, "mdg=0.0001": 60.0}
+    page = (tmp_path / "study" / "report.html").read_text()
+    assert "settings chosen on dev" in page
+
+
+def test_given_values_are_tried_equally_often(model: str, tmp_path: Path, trained: list[Any]) -> None:
+    """With --over, the unguided model has fewer combinations of values, and gets more seeds for each."""
+    assert main(arguments(model, tmp_path, "--seeds", "1", "--over", "learning_rate", "1e-4", "1e-5")) == 0
+    trials = [config for config in trained if config.seed >= 1000]
+    assert [sum(bool(x.guides) == is_guided for x in trials) for is_guided in (True, False)] == [8, 8]
+    assert {(x.learning_rate, x.guides, x.seed) for x in trials if not x.guides} == {
+        (rate, (), seed) for rate in (1e-4, 1e-5) for seed in range(1000, 1004)
+    }
+    assert {x.seed for x in trials if x.guides} == {1000}
 
 
 def test_resuming_adds_seeds_but_no_candidates(model: str, tmp_path: Path, trained: list[Any]) -> None:
@@ -92,10 +113,31 @@ def test_studies_interrupted_between_the_phases_continue(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
-        context.setattr(reproduce, "enqueue_chosen", stop)
+        context.setattr(tuning, "enqueue_chosen", stop)
         assert main(arguments(model, tmp_path, "--seeds", "2")) == 130
     assert main(["reproduce", "--resume", "--out", str(tmp_path / "study")]) == 0
-    assert [config.guides for config in trained[-2:]] == [("mdg=0.01",), ("mdg=0.01",)]
+    assert [config.guides for config in trained[-4:]] == [(), ("mdg=0.01",)] * 2
+
+
+def test_settings_are_chosen_after_all_trials(
+    model: str, tmp_path: Path, trained: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study that is interrupted during the trials chooses from all of them when it is resumed."""
+    train = train_function(tmp_path, trained)
+
+    def interrupt(config: Any, run_dir: Path, resume: bool) -> dict[str, Any]:
+        if len(trained) == 10:  # two trials of MDG have ended
+            raise KeyboardInterrupt
+        return train(config, run_dir, resume)
+
+    with monkeypatch.context() as context:
+        context.setattr(Study, "run", lambda self, _: work(self, interrupt))
+        assert main(arguments(model, tmp_path, "--seeds", "2")) == 130
+    assert main(["reproduce", "--resume", "--seeds", "3", "--out", str(tmp_path / "study")]) == 0
+    trials, final = ([x for x in trained if (x.seed >= 1000) == is_trial] for is_trial in (True, False))
+    assert len(trials) == 16
+    assert trained.index(final[0]) > max(map(trained.index, trials))
+    assert [config.seed for config in final if config.guides] == [0, 1, 2], "seeds that were added before the choice"
 
 
 def test_candidates_are_not_methods_of_the_study(

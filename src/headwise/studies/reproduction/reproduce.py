@@ -19,14 +19,10 @@ from headwise.studies.reproduction.planning import ReproduceOptions, describe_pl
 from headwise.studies.reproduction.registry import get_study
 from headwise.studies.reproduction.significance import build_best_tables
 from headwise.studies.study import Study, higher_is_better
-from headwise.studies.tuning import build_choice_tables, candidates_csv, enqueue_chosen, get_tuned_methods, select_final
+from headwise.studies.tuning import build_choice_tables, enqueue_chosen, run_trials, select_final, write_trials
 from headwise.studies.worker_pool import Resources
-from headwise.training.core.run_dir import atomic_write
 
 logger = logging.getLogger(__name__)
-
-#: The file with the dev metrics of all candidates.
-CANDIDATES = "candidates.csv"
 
 
 def create_reproduction(
@@ -102,9 +98,7 @@ def run_reproduction(study: Study, resources: Resources) -> bool:
     Raises:
         KeyboardInterrupt: the study was stopped; it can be resumed.
     """
-    if get_tuned_methods(study):
-        study.run(resources)
-        enqueue_chosen(study)
+    run_trials(study, resources)
     return run_and_report(study, resources, lambda: report_reproduction(study), command="reproduce")
 
 
@@ -126,8 +120,7 @@ def report_reproduction(study: Study) -> None:
         *spec.notes,
     ]
     figures = draw_figures(name, spec, analysis, results)
-    if get_tuned_methods(study):
-        atomic_write(study.study_dir.path / CANDIDATES, candidates_csv(study))
+    write_trials(study)
     write_report(
         analysis,
         study.study_dir.path,
