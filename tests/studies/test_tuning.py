@@ -16,7 +16,7 @@ from headwise.studies.reproduction import reproduce
 from headwise.studies.reproduction.planning import ReproduceOptions
 from headwise.studies.study import Study
 from headwise.studies.tuning import choose_candidates, select_final
-from tests.studies.fakes import work
+from tests.studies.fakes import work, write_run
 from tests.studies.simulated import classification_run
 
 #: The dev and test accuracy of a run, by the weight of its guide. The best weight on dev is the worst one on test.
@@ -164,3 +164,110 @@ def test_a_dev_split_is_required(model: str, tmp_path: Path, trained: list[Any])
         path.write_text(json.dumps({**metrics, "metrics": {"test": metrics["metrics"]["test"]}}))
     with pytest.raises(UserError, match="chosen on dev, and the data has no dev split"):
         choose_candidates(study)
+
+
+def accuracy_of(config: Any) -> tuple[float, float]:
+    """Return dev and test accuracy: on dev best at a learning rate of 4e-3, on test at 1e-3."""
+    rate = config.learning_rate or 1e-3
+    bonus = 0.1 if config.model == "rpr" else 0.0
+    dev, test = (0.6 + bonus - 0.05 * abs(np.log(rate / best)) for best in (4e-3, 1e-3))
+    return float(dev), float(test)
+
+
+@pytest.fixture
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Configurations of the runs of a comparison, whose metrics are those of `accuracy_of`."""
+    configs: list[Any] = []
+
+    def train(config: Any, run_dir: Path, resume: bool) -> dict[str, Any]:
+        configs.append(config)
+        dev, test = accuracy_of(config)
+        splits = {"dev": {"accuracy": dev}, "test": {"accuracy": test + 0.001 * config.seed * (config.model == "rpr")}}
+        metrics = {**write_run(run_dir, config, {}), "metrics": splits}
+        (run_dir / "metrics.json").write_text(json.dumps(metrics))
+        return metrics
+
+    monkeypatch.setattr(Study, "run", lambda self, _: work(self, train))
+    (tmp_path / "reviews.csv").write_text("text,label\ngood,1\nbad,0\n")
+    return configs
+
+
+def compare_arguments(tmp_path: Path, *more: str) -> list[str]:
+    data = ["--data", str(tmp_path / "reviews.csv"), "--methods", "rpr", "plain", "--seeds", "3"]
+    return ["compare", *data, "--out", str(tmp_path / "study"), *more]
+
+
+def test_compare_tunes_all_methods_and_the_control(
+    tmp_path: Path, compared: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(compare_arguments(tmp_path, "--tune", "6")) == 0
+    trials, final = ([x for x in compared if (x.seed >= 1000) == is_trial] for is_trial in (True, False))
+    assert {model: sum(x.model == model for x in trials) for model in ("none", "plain", "rpr")} == {
+        "none": 6,
+        "plain": 6,
+        "rpr": 6,
+    }
+    assert {x.seed for x in final} == {0, 1, 2}
+    rates = {x.learning_rate for x in trials if x.learning_rate}
+    best = min(rates, key=lambda rate: abs(np.log(rate / 4e-3)))
+    assert {x.learning_rate for x in final} == {best}, "chosen on dev, although another one is better on test"
+    for model in ("rpr", "plain"):
+        settings = {(x.scheme_learning_rate, x.scheme_options, x.position_scale) for x in final if x.model == model}
+        assert len(settings) == 1
+        assert settings <= {(x.scheme_learning_rate, x.scheme_options, x.position_scale) for x in trials}
+    output = " ".join(capsys.readouterr().out.split())
+    assert output.count("6 of 6") == 3
+    assert f"learning_rate={best:g}" in output
+    assert "not tuned" not in output
+    for name in ("report.html", "table.md"):
+        text = (tmp_path / "study" / name).read_text()
+        assert "settings chosen on dev" in text
+        assert "all trials" in text
+    with (tmp_path / "study" / "trials.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 18
+    table = (tmp_path / "study" / "table.csv").read_text()
+    assert "learning_rate" not in table, "trials are not methods of the study"
+
+
+def test_compare_without_tuning_says_so(
+    tmp_path: Path, compared: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(compare_arguments(tmp_path)) == 0
+    assert "The methods were not tuned" in " ".join(capsys.readouterr().out.split())
+    assert "The methods were not tuned" in (tmp_path / "study" / "report.html").read_text()
+    assert not (tmp_path / "study" / "trials.csv").exists()
+
+
+def test_tuned_comparisons_are_resumed(tmp_path: Path, compared: list[Any]) -> None:
+    assert main(compare_arguments(tmp_path, "--tune", "2")) == 0
+    before = len(compared)
+    assert main(["compare", "--resume", "--seeds", "4", "--out", str(tmp_path / "study")]) == 0
+    assert [x.seed for x in compared[before:]] == [3, 3, 3]
+    assert main(["compare", "--resume", "--out", str(tmp_path / "study")]) == 0
+    assert len(compared) == before + 3
+    assert main(["compare", "--resume", "--seeds", "3", "--out", str(tmp_path / "study")]) == 2
+
+
+def test_a_choice_is_final(tmp_path: Path, compared: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """The report states the settings that were used, even if a trial that was repeated later is better."""
+    assert main(compare_arguments(tmp_path, "--tune", "2")) == 0
+    used = {x.model: x.learning_rate for x in compared if x.seed == 0}
+    for path in (tmp_path / "study" / "runs").rglob("seed-1000/metrics.json"):
+        metrics = json.loads(path.read_text())
+        metrics["metrics"]["dev"]["accuracy"] = 1 - metrics["metrics"]["dev"]["accuracy"]
+        path.write_text(json.dumps(metrics))
+    choices = choose_candidates(Study.open(tmp_path / "study"))
+    assert {x.tuned.method: f"learning_rate={used[x.tuned.method]:g}" in x.values for x in choices} == {
+        "none": used["none"] is not None,
+        "plain": used["plain"] is not None,
+        "rpr": used["rpr"] is not None,
+    }
+
+
+@pytest.mark.parametrize(("trials", "message"), [("1", "--tune must be at least 2, got 1"), ("x", "--tune: invalid")])
+def test_invalid_numbers_of_trials(
+    trials: str, message: str, tmp_path: Path, compared: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(compare_arguments(tmp_path, "--tune", trials)) == 2
+    assert message in capsys.readouterr().err
+    assert compared == []

@@ -62,11 +62,11 @@ def create_comparison(
     for added in (name for name in names if name not in requested):
         treated = [method for method, control in controls.items() if control == added]
         logger.info("added the control %s for %s", added, ", ".join(treated))
-    if len(all_methods) < 2:
-        raise UserError(f"--methods {' '.join(requested)}: expected at least two methods to compare")
     first_seed = base_configs[0].seed
     runs = plan_runs(base_configs, all_methods, range(first_seed, first_seed + seeds))
     check_methods(runs)
+    if len(all_methods) < 2:
+        raise UserError(f"--methods {' '.join(requested)}: expected at least two methods to compare")
     tuning: dict[str, Any] = {}
     if trials is not None:
         runs, tuned = plan_tuning(base_configs, all_methods, trials)
@@ -148,10 +148,20 @@ def run_comparison(study: Study, resources: Resources) -> bool:
     Raises:
         KeyboardInterrupt: the study was stopped; it can be resumed.
     """
-    from headwise.studies.tuning import run_trials
-
-    run_trials(study, resources)
+    run_first_phase(study, resources)
     return run_and_report(study, resources, lambda: report_comparison(study), command="compare")
+
+
+def run_first_phase(study: Study, resources: Resources) -> None:
+    """Log the power of a study, run its trials if it has any, and log the power again."""
+    from headwise.studies.power import log_expected_power, log_measured_power  # takes seconds to import
+    from headwise.studies.tuning import enqueue_chosen, get_tuned_methods
+
+    log_expected_power(study)
+    if get_tuned_methods(study):
+        study.run(resources)
+        enqueue_chosen(study)
+        log_measured_power(study)
 
 
 def run_and_report(study: Study, resources: Resources, report: Callable[[], None], *, command: str) -> bool:
@@ -184,7 +194,7 @@ def report_comparison(study: Study) -> None:
 
     analysis = analyze_comparison(study)
     choices = build_choice_tables(study)
-    notes = [] if choices else [NOT_TUNED]
+    notes = [*study.metadata.get("power", ()), *(() if choices else [NOT_TUNED])]
     extra_tables = [*choices, *build_trial_tables(study)]
     write_trials(study)
     write_report(analysis, study.study_dir.path, introduction=notes, extra_tables=extra_tables)
@@ -192,8 +202,8 @@ def report_comparison(study: Study) -> None:
     print_analysis(analysis, console)
     for table in choices:
         console.print(to_rich(table))
-    for line in notes:
-        console.print(line, markup=False)
+    if not choices:
+        console.print(NOT_TUNED, markup=False)
 
 
 def analyze_comparison(study: Study) -> "Analysis":

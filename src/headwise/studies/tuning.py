@@ -22,7 +22,6 @@ from headwise.studies.plan import Result, Run, plan_more_seeds, plan_runs
 from headwise.studies.study import Study
 from headwise.studies.tables import TextTable
 from headwise.studies.trial_design import SEPARATOR
-from headwise.studies.worker_pool import Resources
 from headwise.training.core.config import RunConfig
 from headwise.training.core.run_dir import atomic_write
 
@@ -109,13 +108,6 @@ def plan_trials(base: RunConfig, method: Method, trials: Sequence[Method], task:
         for run in plan_runs([base], [trial], range(seed, seed + counts[name]))
     ]
     return TunedMethod(task, method.name, tuple(candidates), len(trials)), runs
-
-
-def run_trials(study: Study, resources: Resources) -> None:
-    """Run the trials of a study, if it has any, and add the runs of the chosen settings."""
-    if get_tuned_methods(study):
-        study.run(resources)
-        enqueue_chosen(study)
 
 
 def get_tuned_methods(study: Study) -> list[TunedMethod]:
