@@ -229,6 +229,14 @@ def test_compare_tunes_all_methods_and_the_control(
     assert "learning_rate" not in table, "trials are not methods of the study"
 
 
+def test_the_value_of_a_trial_is_that_of_dev(tmp_path: Path, compared: list[Any]) -> None:
+    """While the trials run, no metric of test is shown."""
+    assert main(compare_arguments(tmp_path, "--tune", "2")) == 0
+    for status in Study.open(tmp_path / "study").trials.statuses():
+        dev, test = accuracy_of(status.run.config)
+        assert status.value == pytest.approx(dev if status.run.seed >= 1000 else test, abs=0.01)
+
+
 def test_compare_without_tuning_says_so(
     tmp_path: Path, compared: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

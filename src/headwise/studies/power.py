@@ -39,7 +39,7 @@ ROW_STDS = {
         (100 * math.sqrt(DISAGREEMENT), f"the methods disagree on {DISAGREEMENT:.0%} of the rows"),
     ),
     "ranking": (20.0, "the MRR of a query differs by 0.2"),
-    "clicks": (10.0, "the AUC of an impression differs by 0.1"),
+    "clicks": (20.0, "the AUC of an impression differs by 0.2"),
     "translation": (16.0, "a test set of 1,000 sentences determines differences up to 0.5 BLEU"),
 }
 
