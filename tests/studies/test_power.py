@@ -111,6 +111,7 @@ def test_the_sentence_states_difference_test_set_and_assumption() -> None:
     assert "a difference of 1.7 points can be seen" in few
     assert "The permutation test needs at least 6 seeds." in few
     assert describe_power(test_set, 1.0, 1, 1, "") == "One seed allows no statistical statement."
+    assert describe_power(test_set, 20.0, 2, 5, "").endswith("no difference can be seen.")
     bleu = EvaluationSet(1000, Metric("bleu", True, "test"), "translation")
     assert "1,000 sentences" in describe_power(bleu, 1.0, 10, 1, "")
     assert "BLEU can be seen" in describe_power(bleu, 1.0, 10, 1, "")

@@ -254,6 +254,7 @@ def test_tuned_comparisons_are_resumed(tmp_path: Path, compared: list[Any]) -> N
     assert main(["compare", "--resume", "--out", str(tmp_path / "study")]) == 0
     assert len(compared) == before + 3
     assert main(["compare", "--resume", "--seeds", "3", "--out", str(tmp_path / "study")]) == 2
+    assert main(["compare", "--resume", "--seeds", "1001", "--out", str(tmp_path / "study")]) == 2, "those of trials"
 
 
 def test_a_choice_is_final(tmp_path: Path, compared: list[Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ def create_comparison(
         raise UserError(f"--methods {' '.join(requested)}: expected at least two methods to compare")
     tuning: dict[str, Any] = {}
     if trials is not None:
-        runs, tuned = plan_tuning(base_configs, all_methods, trials)
+        runs, tuned = plan_tuning(base_configs, all_methods, trials, seeds)
         tuning = {"tuning": tuned, "first_seed": first_seed, "seeds": seeds, "keep_models_of_seed": first_seed}
         logger.info(
             "%d trials, %d for each method, whose dev metrics select the settings of %d runs with %d other seeds",
@@ -94,15 +94,17 @@ def create_comparison(
 
 
 def plan_tuning(
-    base_configs: Sequence[RunConfig], methods: Sequence[Method], trials: int
+    base_configs: Sequence[RunConfig], methods: Sequence[Method], trials: int, seeds: int
 ) -> tuple[list[Run], list[dict[str, Any]]]:
     """Return the runs of the trials of all methods on all tasks, and the tuned methods as the database stores them.
 
     Raises:
-        UserError: the number of trials is below 2.
+        UserError: the number of trials is below 2, or that of seeds too large.
     """
     from headwise.studies.trial_design import build_trials  # takes a second to import
-    from headwise.studies.tuning import plan_trials
+    from headwise.studies.tuning import check_seeds, plan_trials
+
+    check_seeds(seeds)
 
     if trials < 2:
         raise UserError(f"--tune must be at least 2, got {trials}")

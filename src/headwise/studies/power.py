@@ -102,6 +102,10 @@ def describe_power(test_set: EvaluationSet, std: float, seeds: int, num_comparis
     if difference is None:
         return "One seed allows no statistical statement."
     correction = f" after correction for {num_comparisons} comparisons" if num_comparisons > 1 else ""
+    if metric.unit == "points" and difference >= 100:
+        return (
+            f"With {seeds} seeds and {test_set.num_rows:,} {row_name(test_set.label_type)}, no difference can be seen."
+        )
     size = f"{difference:.{1 if metric.digits == 2 else metric.digits}f} {metric.unit}"
     text = (
         f"With {seeds} seeds and this test set ({test_set.num_rows:,} {row_name(test_set.label_type)}), a difference "

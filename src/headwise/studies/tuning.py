@@ -141,6 +141,7 @@ def enqueue_chosen(study: Study, seeds: int | None = None) -> None:
     first, num_seeds = int(study.metadata["first_seed"]), int(study.metadata["seeds"])
     if seeds is not None and seeds < num_seeds:
         raise UserError(f"--seeds {seeds}: the study in {study.study_dir.path} already has {num_seeds} seeds")
+    check_seeds(num_seeds if seeds is None else seeds)
     if seeds is not None:
         study.trials.set_metadata("seeds", seeds)  # also for methods whose trials have not ended
     existing = {(run.task, run.method) for run in final_runs}
@@ -152,6 +153,16 @@ def enqueue_chosen(study: Study, seeds: int | None = None) -> None:
             chosen = next(run for run in runs if (run.task, run.method) == (tuned.task, choice.results[0].method))
             final_runs.append(Run(tuned.task, tuned.method, first, replace(chosen.config, seed=first)))
     study.trials.enqueue([*final_runs, *plan_more_seeds(final_runs, range(first, first + (seeds or num_seeds)))])
+
+
+def check_seeds(seeds: int) -> None:
+    """Check that the seeds of a study are not those of its trials.
+
+    Raises:
+        UserError: there are too many seeds.
+    """
+    if seeds > TUNING_SEED_OFFSET:
+        raise UserError(f"--seeds must be at most {TUNING_SEED_OFFSET} in a tuned study, got {seeds}")
 
 
 def choose_candidates(study: Study) -> list[Choice]:
