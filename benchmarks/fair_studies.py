@@ -88,6 +88,7 @@ class Study:
 def main() -> None:
     args = parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # interrupts the study
     if not args.summary:
         run_studies(args)
     print(write_summary(args.out))
@@ -219,12 +220,20 @@ def run_study(study: Study, directory: Path, jobs: int, seconds: float) -> int:
         try:
             return process.wait(timeout=None if seconds == float("inf") else max(1.0, seconds))
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-        try:
-            return process.wait(timeout=GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
+            return interrupt(process)
+        except BaseException:  # this process is stopped
+            interrupt(process)
+            raise
+
+
+def interrupt(process: "subprocess.Popen[bytes]") -> int:
+    """Interrupt a study, which can be continued afterwards. Return its exit code."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.wait(timeout=GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 #: Nothing is downloaded, and many processes share the cores.

@@ -70,7 +70,8 @@ def create_comparison(
     tuning: dict[str, Any] = {}
     if trials is not None:
         runs, tuned = plan_tuning(base_configs, all_methods, trials, seeds)
-        tuning = {"tuning": tuned, "first_seed": first_seed, "seeds": seeds, "keep_models_of_seed": first_seed}
+        kept_seed = None if keep_models else first_seed
+        tuning = {"tuning": tuned, "first_seed": first_seed, "seeds": seeds, "keep_models_of_seed": kept_seed}
         logger.info(
             "%d trials, %d for each method, whose dev metrics select the settings of %d runs with %d other seeds",
             len(runs),
@@ -89,7 +90,7 @@ def create_comparison(
         baseline=baseline or controls.get(requested[0], requested[0]),
         controls={} if baseline else controls,
         margin=margin,
-        **tuning | ({"keep_models_of_seed": None} if keep_models and tuning else {}),
+        **tuning,
     )
 
 
