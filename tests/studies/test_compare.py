@@ -13,6 +13,7 @@ import torch
 from transformers import TrainerCallback
 
 import headwise as package
+from headwise.cli import main
 from headwise.studies import compare
 from headwise.studies.methods import Method, parse_method
 from headwise.studies.study import Study
@@ -20,6 +21,7 @@ from headwise.studies.worker import train_run
 from headwise.studies.worker_pool import Resources
 from headwise.training import TextConfig, train
 from headwise.training.core.callbacks import extra_callbacks
+from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.registry import load_config
 from tests.short_form import choose_size
 from tests.studies.fakes import work
@@ -257,3 +259,21 @@ def test_stopped_study_names_the_command_to_resume(
     assert f"headwise compare --resume --out {out}" in errors
     code, output, _ = headwise("studies", tmp_path)
     assert "20 waiting" in output
+
+
+def test_simulated_log_in_which_distance_matters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["world peace", "sports cup", "bank stock", "tech chip"]
+    titles = write(tmp_path / "news.csv", ("title", "label"), [(f"{words[i % 4]} {i}", str(i % 4)) for i in range(40)])
+    options = ["--clicks", "distance", "--impressions", "100", "--users", "10", "--history", "8", "--candidates", "5"]
+    assert main(["simulate", "mind", "--titles", str(titles), *options, "--out", str(tmp_path / "log")]) == 0
+    config = RecommendationConfig(
+        task="mind", data=(str(tmp_path / "log"),), heads=2, head_dim=4, word_dim=8, epochs=1, batch_size=32
+    )
+    methods = [parse_method("plain"), parse_method("distance-aware")]
+    study = compare.create_comparison([config], methods, 2, tmp_path / "study")
+    work(study, train_run)
+    compare.report_comparison(study)
+    output = " ".join(capsys.readouterr().out.split())
+    assert not study.unfinished()
+    assert "distance-aware" in output
+    assert "auc" in output

@@ -122,7 +122,7 @@ def test_layers_that_the_model_lacks_are_skipped(tmp_path: Path, study_log: list
     (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": 6}))
     model = ReproduceOptions({}, (), {}, models=[str(tmp_path)])
     plan = plan_reproduction("guiding-figure3", get_study("guiding-figure3"), model, 1)
-    assert len(plan.tuned) == 3 * 6
+    assert len(plan.tuned) == 1 + 3 * 6
     assert "skipped MDG at layer 7: the model has 6 layers" in study_log
 
 

@@ -49,9 +49,9 @@ def test_guide_weights_keep_the_layers_of_the_study() -> None:
 
 def test_one_weight_is_given_and_the_other_one_is_tuned() -> None:
     planned = plan(*TABLE3, "--methods", "AG", "--guides", "mdg=auto")
-    assert [tuned.method for tuned in planned.tuned] == ["AG"]
-    assert planned.tuned[0].candidates == tuple(f"AG: pdg={x}" for x in ("0.1", "0.01", "0.001", "0.0001"))
-    assert values(planned, "guides")["AG: pdg=0.01"] == ("mdg=auto", "pdg=0.01")
+    assert [(tuned.method, tuned.num_trials) for tuned in planned.tuned] == [("unguided", 8), ("AG", 8)]
+    guides = [guides for method, guides in values(planned, "guides").items() if method.startswith("AG: ")]
+    assert sorted(guides) == sorted(2 * [("mdg=auto", f"pdg={x}") for x in ("0.1", "0.01", "0.001", "0.0001")])
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,28 @@ def test_options_that_no_method_takes_are_errors(args: tuple[str, ...], message:
 
 def test_guided_methods_have_the_loss_of_the_paper_and_its_grid() -> None:
     planned = plan(*TABLE3)
-    assert values(planned, "guide_reduction").pop("unguided") == "mean", "without guides, the option has no effect"
-    assert {run.config.guide_reduction for run in planned.runs if run.method != "unguided"} == {"paper"}  # type: ignore[attr-defined]
-    assert [len(tuned.candidates) for tuned in planned.tuned] == [4, 4, 16]
-    assert values(planned, "guides")["AG: mdg=0.1 pdg=0.0001"] == ("mdg=0.1", "pdg=0.0001")
-    seeds = {run.seed for run in planned.runs if run.method == "unguided"}
-    assert seeds.isdisjoint({run.seed for run in planned.runs if ": " in run.method}), "the study's seeds are fresh"
+    reductions = {(bool(run.config.guides), run.config.guide_reduction) for run in planned.runs}  # type: ignore[attr-defined]
+    assert reductions == {(True, "paper"), (False, "mean")}, "without guides, the option has no effect"
+    weights = ("0.1", "0.01", "0.001", "0.0001")
+    guides = [guides for method, guides in values(planned, "guides").items() if method.startswith("AG: ")]
+    assert sorted(guides) == sorted((f"mdg={x}", f"pdg={y}") for x in weights for y in weights)
+    assert {run.seed for run in planned.runs}.isdisjoint({planned.first_seed}), "the study's seeds are fresh"
+
+
+def test_every_method_has_the_same_number_of_trials() -> None:
+    planned = plan(*TABLE3)
+    assert {tuned.method: tuned.num_trials for tuned in planned.tuned} == dict.fromkeys(
+        ("unguided", "MDG", "PDG", "AG"), 16
+    )
+    for name in ("unguided", "MDG", "PDG", "AG"):
+        runs = [run for run in planned.runs if run.method.startswith(f"{name}: ")]
+        assert len(runs) == 16
+        assert len({run.config.learning_rate for run in runs}) == 16, "all methods are tried with the same rates"
+    assert {tuned.num_trials for tuned in plan("da-table4", "--task", "sst2=data").tuned} == {8}
+    assert {tuned.num_trials for tuned in plan("da-table4", "--task", "sst2=data", "--tune", "5").tuned} == {5}
+    assert plan("da-figure4", "--task", "ag-news=data").tuned == [], "the paper tuned nothing"
+    with pytest.raises(UserError, match="--tune must be at least 2, got 1"):
+        plan("da-table4", "--task", "sst2=data", "--tune", "1")
 
 
 @pytest.mark.parametrize("reduction", ["mean", "released"])
@@ -146,8 +162,18 @@ def test_optimizer_settings_of_the_user_take_precedence_also_if_they_are_the_def
 
 def test_over_tunes_every_method_with_the_same_number_of_candidates() -> None:
     planned = plan("da-table4", "--task", "sst2=data", "--methods", "rpr", "--over", "learning_rate", "1e-3", "1e-4")
-    assert {tuned.method: len(tuned.candidates) for tuned in planned.tuned} == {"none": 2, "rpr": 2}
+    assert {tuned.method: tuned.num_trials for tuned in planned.tuned} == {"none": 2, "rpr": 2}
     assert {run.config.learning_rate for run in planned.runs} == {1e-3, 1e-4}
+    assert {run.config.scheme_learning_rate for run in planned.runs} == {None}, "nothing else is tuned"
+
+
+def test_over_gives_methods_with_fewer_combinations_more_seeds() -> None:
+    rates = ("--over", "learning_rate", "1e-3", "3e-4", "1e-4")
+    planned = plan("da-table4", "--task", "sst2=data", "--methods", "plain", *rates)
+    runs = {name: [x for x in planned.runs if x.method.startswith(f"{name}: ")] for name in ("none", "plain")}
+    assert {name: len(x) for name, x in runs.items()} == {"none": 12, "plain": 12}
+    assert {run.seed for run in runs["plain"]} == {1000}
+    assert sorted({run.seed for run in runs["none"]}) == [1000, 1001, 1002, 1003]
 
 
 @pytest.mark.parametrize("sizes", [(), ("small",)])

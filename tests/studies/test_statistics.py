@@ -208,9 +208,9 @@ def test_equivalence_is_claimed_in_at_most_5_percent_of_studies_with_a_differenc
     assert is_close(float((statistics.equivalence_test(studies, 1.0) < statistics.ALPHA).mean()), statistics.ALPHA)
 
 
-@pytest.mark.parametrize("seeds", [6, 10, 40])
+@pytest.mark.parametrize("seeds", [3, 6, 10, 40])
 def test_detectable_difference_has_the_power(seeds: int) -> None:
     difference = statistics.min_detectable_difference(2.0, seeds, num_comparisons=1)
     assert difference is not None
     assert statistics.t_test_power(difference / 2.0, seeds) == pytest.approx(statistics.POWER, abs=1e-6)
-    assert statistics.min_detectable_difference(2.0, 4) is None
+    assert statistics.min_detectable_difference(2.0, 1) is None

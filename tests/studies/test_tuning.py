@@ -11,11 +11,12 @@ import pytest
 
 from headwise.cli import main
 from headwise.errors import UserError
+from headwise.studies import tuning
 from headwise.studies.reproduction import reproduce
 from headwise.studies.reproduction.planning import ReproduceOptions
 from headwise.studies.study import Study
 from headwise.studies.tuning import choose_candidates, select_final
-from tests.studies.fakes import work
+from tests.studies.fakes import work, write_run
 from tests.studies.simulated import classification_run
 
 #: The dev and test accuracy of a run, by the weight of its guide. The best weight on dev is the worst one on test.
@@ -30,10 +31,8 @@ def model(tmp_path: Path) -> str:
     return str(directory)
 
 
-@pytest.fixture
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Configurations of the runs, which take no time and whose metrics are those of `ACCURACIES`."""
-    configs: list[Any] = []
+def train_function(tmp_path: Path, configs: list[Any]) -> Callable[[Any, Path, bool], dict[str, Any]]:
+    """Return a function that trains a run in no time, records its configuration and has the metrics of `ACCURACIES`."""
 
     def train(config: Any, run_dir: Path, resume: bool) -> dict[str, Any]:
         configs.append(config)
@@ -47,7 +46,14 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (run_dir / "metrics.json").write_text(json.dumps(metrics))
         return metrics
 
-    monkeypatch.setattr(Study, "run", lambda self, _: work(self, train))
+    return train
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The configurations of runs that take no time."""
+    configs: list[Any] = []
+    monkeypatch.setattr(Study, "run", lambda self, _: work(self, train_function(tmp_path, configs)))
     return configs
 
 
@@ -60,21 +66,36 @@ def test_weights_are_chosen_on_dev_and_tested_with_other_seeds(
     model: str, tmp_path: Path, trained: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments(model, tmp_path, "--seeds", "3")) == 0
-    guided = [config for config in trained if config.guides]
-    assert [config.guides for config in guided[:4]] == [(f"mdg={x}",) for x in ("0.1", "0.01", "0.001", "0.0001")]
-    assert [(config.guides, config.seed) for config in guided[4:]] == [(("mdg=0.01",), seed) for seed in range(3)]
-    assert len({config.seed for config in guided[:4]} - {0, 1, 2}) == 1
+    trials, final = ([x for x in trained if (x.seed >= 3) == is_trial] for is_trial in (True, False))
+    guided = [config.guides for config in trials if config.guides]
+    assert sorted(guided) == sorted(2 * [(f"mdg={x}",) for x in ("0.1", "0.01", "0.001", "0.0001")])
+    assert len({config.learning_rate for config in trials if config.guides}) == 8
+    assert len({config.learning_rate for config in trials if not config.guides}) == 8, "the baseline has as many trials"
+    assert [(config.guides, config.seed) for config in final if config.guides] == [
+        (("mdg=0.01",), seed) for seed in range(3)
+    ]
     output = " ".join(capsys.readouterr().out.split())
     assert "+10.00" in output, "60 percent on test, not 90"
-    assert "│ MDG │ mdg=0.01 │ 80.00 │ 4 of 4 │" in output
-    with (tmp_path / "study" / "candidates.csv").open() as file:
+    assert "│ MDG │ mdg=0.01" in output
+    assert output.count("│ 8 of 8 │") == 2
+    with (tmp_path / "study" / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [(row["method"], row["values"], float(row["dev_value"])) for row in rows] == [
-        ("MDG", "mdg=0.1", 60.0),
-        ("MDG", "mdg=0.01", 80.0),
-        ("MDG", "mdg=0.001", 70.0),
-        ("MDG", "mdg=0.0001", 60.0),
-    ]
+    assert [row["method"] for row in rows] == 8 * ["unguided"] + 8 * ["MDG"]
+    dev_values = {row["settings"].split()[0]: float(row["dev_value"]) for row in rows if row["method"] == "MDG"}
+    assert dev_values == {"mdg=0.1": 60.0, "mdg=0.01": 80.0, "mdg=0.001": 70.0, "mdg=0.0001": 60.0}
+    page = (tmp_path / "study" / "report.html").read_text()
+    assert "settings chosen on dev" in page
+
+
+def test_given_values_are_tried_equally_often(model: str, tmp_path: Path, trained: list[Any]) -> None:
+    """With --over, the unguided model has fewer combinations of values, and gets more seeds for each."""
+    assert main(arguments(model, tmp_path, "--seeds", "1", "--over", "learning_rate", "1e-4", "1e-5")) == 0
+    trials = [config for config in trained if config.seed >= 1000]
+    assert [sum(bool(x.guides) == is_guided for x in trials) for is_guided in (True, False)] == [8, 8]
+    assert {(x.learning_rate, x.guides, x.seed) for x in trials if not x.guides} == {
+        (rate, (), seed) for rate in (1e-4, 1e-5) for seed in range(1000, 1004)
+    }
+    assert {x.seed for x in trials if x.guides} == {1000}
 
 
 def test_resuming_adds_seeds_but_no_candidates(model: str, tmp_path: Path, trained: list[Any]) -> None:
@@ -92,10 +113,31 @@ def test_studies_interrupted_between_the_phases_continue(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
-        context.setattr(reproduce, "enqueue_chosen", stop)
+        context.setattr(tuning, "enqueue_chosen", stop)
         assert main(arguments(model, tmp_path, "--seeds", "2")) == 130
     assert main(["reproduce", "--resume", "--out", str(tmp_path / "study")]) == 0
-    assert [config.guides for config in trained[-2:]] == [("mdg=0.01",), ("mdg=0.01",)]
+    assert [config.guides for config in trained[-4:]] == [(), ("mdg=0.01",)] * 2
+
+
+def test_settings_are_chosen_after_all_trials(
+    model: str, tmp_path: Path, trained: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study that is interrupted during the trials chooses from all of them when it is resumed."""
+    train = train_function(tmp_path, trained)
+
+    def interrupt(config: Any, run_dir: Path, resume: bool) -> dict[str, Any]:
+        if len(trained) == 10:  # two trials of MDG have ended
+            raise KeyboardInterrupt
+        return train(config, run_dir, resume)
+
+    with monkeypatch.context() as context:
+        context.setattr(Study, "run", lambda self, _: work(self, interrupt))
+        assert main(arguments(model, tmp_path, "--seeds", "2")) == 130
+    assert main(["reproduce", "--resume", "--seeds", "3", "--out", str(tmp_path / "study")]) == 0
+    trials, final = ([x for x in trained if (x.seed >= 1000) == is_trial] for is_trial in (True, False))
+    assert len(trials) == 16
+    assert trained.index(final[0]) > max(map(trained.index, trials))
+    assert [config.seed for config in final if config.guides] == [0, 1, 2], "seeds that were added before the choice"
 
 
 def test_candidates_are_not_methods_of_the_study(
@@ -122,3 +164,119 @@ def test_a_dev_split_is_required(model: str, tmp_path: Path, trained: list[Any])
         path.write_text(json.dumps({**metrics, "metrics": {"test": metrics["metrics"]["test"]}}))
     with pytest.raises(UserError, match="chosen on dev, and the data has no dev split"):
         choose_candidates(study)
+
+
+def accuracy_of(config: Any) -> tuple[float, float]:
+    """Return dev and test accuracy: on dev best at a learning rate of 4e-3, on test at 1e-3."""
+    rate = config.learning_rate or 1e-3
+    bonus = 0.1 if config.model == "rpr" else 0.0
+    dev, test = (0.6 + bonus - 0.05 * abs(np.log(rate / best)) for best in (4e-3, 1e-3))
+    return float(dev), float(test)
+
+
+@pytest.fixture
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Configurations of the runs of a comparison, whose metrics are those of `accuracy_of`."""
+    configs: list[Any] = []
+
+    def train(config: Any, run_dir: Path, resume: bool) -> dict[str, Any]:
+        configs.append(config)
+        dev, test = accuracy_of(config)
+        splits = {"dev": {"accuracy": dev}, "test": {"accuracy": test + 0.001 * config.seed * (config.model == "rpr")}}
+        metrics = {**write_run(run_dir, config, {}), "metrics": splits}
+        (run_dir / "metrics.json").write_text(json.dumps(metrics))
+        return metrics
+
+    monkeypatch.setattr(Study, "run", lambda self, _: work(self, train))
+    (tmp_path / "reviews.csv").write_text("text,label\ngood,1\nbad,0\n")
+    return configs
+
+
+def compare_arguments(tmp_path: Path, *more: str) -> list[str]:
+    data = ["--data", str(tmp_path / "reviews.csv"), "--methods", "rpr", "plain", "--seeds", "3"]
+    return ["compare", *data, "--out", str(tmp_path / "study"), *more]
+
+
+def test_compare_tunes_all_methods_and_the_control(
+    tmp_path: Path, compared: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(compare_arguments(tmp_path, "--tune", "6")) == 0
+    trials, final = ([x for x in compared if (x.seed >= 1000) == is_trial] for is_trial in (True, False))
+    assert {model: sum(x.model == model for x in trials) for model in ("none", "plain", "rpr")} == {
+        "none": 6,
+        "plain": 6,
+        "rpr": 6,
+    }
+    assert {x.seed for x in final} == {0, 1, 2}
+    rates = {x.learning_rate for x in trials if x.learning_rate}
+    best = min(rates, key=lambda rate: abs(np.log(rate / 4e-3)))
+    assert {x.learning_rate for x in final} == {best}, "chosen on dev, although another one is better on test"
+    for model in ("rpr", "plain"):
+        settings = {(x.scheme_learning_rate, x.scheme_options, x.position_scale) for x in final if x.model == model}
+        assert len(settings) == 1
+        assert settings <= {(x.scheme_learning_rate, x.scheme_options, x.position_scale) for x in trials}
+    output = " ".join(capsys.readouterr().out.split())
+    assert output.count("6 of 6") == 3
+    assert f"learning_rate={best:g}" in output
+    assert "not tuned" not in output
+    for name in ("report.html", "table.md"):
+        text = (tmp_path / "study" / name).read_text()
+        assert "settings chosen on dev" in text
+        assert "all trials" in text
+    with (tmp_path / "study" / "trials.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 18
+    table = (tmp_path / "study" / "table.csv").read_text()
+    assert "learning_rate" not in table, "trials are not methods of the study"
+
+
+def test_the_value_of_a_trial_is_that_of_dev(tmp_path: Path, compared: list[Any]) -> None:
+    """While the trials run, no metric of test is shown."""
+    assert main(compare_arguments(tmp_path, "--tune", "2")) == 0
+    for status in Study.open(tmp_path / "study").trials.statuses():
+        dev, test = accuracy_of(status.run.config)
+        assert status.value == pytest.approx(dev if status.run.seed >= 1000 else test, abs=0.01)
+
+
+def test_compare_without_tuning_says_so(
+    tmp_path: Path, compared: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(compare_arguments(tmp_path)) == 0
+    assert "The methods were not tuned" in " ".join(capsys.readouterr().out.split())
+    assert "The methods were not tuned" in (tmp_path / "study" / "report.html").read_text()
+    assert not (tmp_path / "study" / "trials.csv").exists()
+
+
+def test_tuned_comparisons_are_resumed(tmp_path: Path, compared: list[Any]) -> None:
+    assert main(compare_arguments(tmp_path, "--tune", "2")) == 0
+    before = len(compared)
+    assert main(["compare", "--resume", "--seeds", "4", "--out", str(tmp_path / "study")]) == 0
+    assert [x.seed for x in compared[before:]] == [3, 3, 3]
+    assert main(["compare", "--resume", "--out", str(tmp_path / "study")]) == 0
+    assert len(compared) == before + 3
+    assert main(["compare", "--resume", "--seeds", "3", "--out", str(tmp_path / "study")]) == 2
+    assert main(["compare", "--resume", "--seeds", "1001", "--out", str(tmp_path / "study")]) == 2, "those of trials"
+
+
+def test_a_choice_is_final(tmp_path: Path, compared: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """The report states the settings that were used, even if a trial that was repeated later is better."""
+    assert main(compare_arguments(tmp_path, "--tune", "2")) == 0
+    used = {x.model: x.learning_rate for x in compared if x.seed == 0}
+    for path in (tmp_path / "study" / "runs").rglob("seed-1000/metrics.json"):
+        metrics = json.loads(path.read_text())
+        metrics["metrics"]["dev"]["accuracy"] = 1 - metrics["metrics"]["dev"]["accuracy"]
+        path.write_text(json.dumps(metrics))
+    choices = choose_candidates(Study.open(tmp_path / "study"))
+    assert {x.tuned.method: f"learning_rate={used[x.tuned.method]:g}" in x.values for x in choices} == {
+        "none": used["none"] is not None,
+        "plain": used["plain"] is not None,
+        "rpr": used["rpr"] is not None,
+    }
+
+
+@pytest.mark.parametrize(("trials", "message"), [("1", "--tune must be at least 2, got 1"), ("x", "--tune: invalid")])
+def test_invalid_numbers_of_trials(
+    trials: str, message: str, tmp_path: Path, compared: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(compare_arguments(tmp_path, "--tune", trials)) == 2
+    assert message in capsys.readouterr().err
+    assert compared == []

@@ -58,13 +58,30 @@ def test_schedule_of_guides(reviews: Path, bert: Path, tmp_path: Path, monkeypat
     assert set(schedules) == {"warm-up"}
 
 
-@pytest.mark.parametrize("option", [("--guide-reduction", "paper"), ("--guide-schedule", "linear")])
+@pytest.mark.parametrize(
+    "option", [("--guide-reduction", "paper"), ("--guide-schedule", "linear"), ("--guide-share", "0.1")]
+)
 def test_options_of_guides_require_guides(
     option: tuple[str, str], reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise
 ) -> None:
     code, _, error = headwise("train", "--data", reviews, "--model", bert, *option, "--out", tmp_path / "run")
     assert code == 2
     assert f"{option[0]} requires --guides" in error
+
+
+def test_share_of_automatic_weights(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    """The automatic weight of the first step is proportional to the share."""
+    weights = {}
+    for share in (0.02, 0.2):
+        config = TextConfig(
+            data=(str(reviews),), model=str(bert), guides=("mdg",), guide_share=share, epochs=0.125, batch_size=16
+        )
+        history = train(config, tmp_path / str(share)).metrics["history"]
+        weights[share] = next(log["guide/MapDiscrimination/weight"] for log in history if "loss" in log)
+    assert weights[0.2] == pytest.approx(10 * weights[0.02], rel=1e-3)
+    args = ("--data", reviews, "--model", bert, "--guides", "mdg=0.1", "--guide-share", 0.1, "--out", tmp_path / "run")
+    code, _, error = headwise("train", *args)
+    assert (code, "--guide-share requires a guide with an automatic weight" in error) == (2, True)
 
 
 @pytest.mark.parametrize("norm", [0.0, 1.0, 0.5])

@@ -61,7 +61,10 @@ def test_options(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) 
         (("--data", reviews, "--rows", 0.001, *out), "--rows: this fraction of 128 training rows is 0; at least 2"),
         (("--data", reviews, "--epochs", "inf", *out), "--epochs must be above 0"),
         (("--data", reviews, "--hierarchy", 5, 0, *out), "--hierarchy must be at least 1"),
-        (("--data", reviews, "--scheme-learning-rate", 1, *out), "--scheme-learning-rate requires --retrofit"),
+        (
+            ("--data", reviews, "--model", "plain", "--scheme-learning-rate", 1, *out),
+            "requires a scheme with trainable",
+        ),
         (("--task", "sst2", "--text", "body", "--data", reviews, *out), "--text is for your own data"),
         (("--resume", *out), "run.yaml is missing"),
     ):

@@ -4,6 +4,7 @@ and initial values. The result is a table with confidence intervals and tests. T
 examples:
   headwise compare --data reviews.csv --methods plain rpr distance-aware --vectors glove.6B.300d.txt --out study
   headwise compare --data reviews.csv --methods bert-base-uncased+mdg+pdg --seeds 10 --out study
+  headwise compare --data reviews.csv --methods bert-base-uncased+retrofit:rpr --tune 8 --seeds 10 --out study
   headwise compare --task sst2=data/sst2 --task ag-news=data/ag_news --methods plain tener --jobs 8 --out study
   headwise compare --data reviews.csv --methods wide="--model rpr --heads 32" narrow="--model rpr" --out study
   headwise compare --data reviews.csv --methods plain rpr --cluster auto --storage-path s3://bucket/studies --out study
@@ -18,7 +19,14 @@ from typing import TYPE_CHECKING
 
 from headwise.cli.arguments import Parser
 from headwise.cli.run_options import add_run_options, run_values
-from headwise.cli.study_options import add_study_options, base_config, require_out, resources, resume_hint, resume_study
+from headwise.cli.study_options import (
+    add_study_options,
+    add_tune_option,
+    base_config,
+    require_out,
+    resources,
+    resume_hint,
+)
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
 
@@ -29,7 +37,7 @@ DEFAULT_SEEDS = 10
 
 
 def add_arguments(parser: Parser) -> None:
-    add_run_options(parser, add_own_arguments)
+    add_run_options(parser, add_own_arguments, exclude=["tune"])
 
 
 def add_own_arguments(parser: Parser) -> None:
@@ -49,6 +57,7 @@ def add_own_arguments(parser: Parser) -> None:
         '--guides …" with any training options. Their controls are added',
     )
     parser.add_argument("--baseline", metavar="METHOD", help="method to compare the others with (default: the control)")
+    add_tune_option(parser, "default: not tuned")
     parser.add_argument(
         "--margin",
         type=float,
@@ -67,7 +76,9 @@ def run(arguments: Namespace) -> int:
 
     out, machine = require_out(arguments), resources(arguments)
     if arguments.resume:
-        study = resume_study(arguments, out, kinds=["compare"])
+        study = compare.resume_comparison(
+            out, storage=arguments.storage, storage_path=arguments.storage_path, seeds=arguments.seeds
+        )
     else:
         configs = base_configs(arguments)
         study = compare.create_comparison(
@@ -80,6 +91,7 @@ def run(arguments: Namespace) -> int:
             storage_path=arguments.storage_path,
             keep_models=arguments.keep_models,
             margin=arguments.margin,
+            trials=arguments.trials,
         )
     with resume_hint("compare", out):
         return 0 if compare.run_comparison(study, machine) else 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from headwise.cli.arguments import Parser
 from headwise.cli.run_options import add_run_options, option_names, run_values
-from headwise.cli.study_options import add_study_options, require_out, resources, resume_hint
+from headwise.cli.study_options import add_study_options, add_tune_option, require_out, resources, resume_hint
 from headwise.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: Parser) -> None:
-    add_run_options(parser, add_own_arguments, exclude=["model"])
+    add_run_options(parser, add_own_arguments, exclude=["model", "tune"])
 
 
 def add_own_arguments(parser: Parser) -> None:
@@ -55,14 +55,15 @@ def add_own_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--baseline", metavar="METHOD", help="method to compare all others with (default: the study's controls)"
     )
+    add_tune_option(parser, "default: tuned where the paper tuned, with the number of values in its largest grid")
     parser.add_argument(
         "--over",
         action="append",
         nargs="+",
         default=[],
         metavar=("OPTION", "VALUE"),
-        help="a training option and values; every method, the baseline included, uses the one that is best on dev; can "
-        "be repeated",
+        help="a training option and the values to try, instead of those of --tune; every method, baseline included, "
+        "uses the one that is best on dev; can be repeated",
     )
     parser.add_argument(
         "--keep-models", action="store_true", help="keep the models of all seeds, not only of the first"
@@ -113,7 +114,7 @@ def direct_data(arguments: Namespace) -> dict[str, str | None]:
     from headwise.studies.reproduction.registry import DIRECT_OUTPUTS
 
     given = [name for name in vars(arguments) if name in option_names() and name != "data"]
-    if given or arguments.methods or arguments.models or arguments.over or arguments.baseline:
+    if given or arguments.methods or arguments.models or arguments.over or arguments.trials or arguments.baseline:
         raise UserError(f"{arguments.name} needs no training; its options are --task NAME=PATH, --data and --out")
     tasks = parse_tasks(arguments)
     if "data" in arguments:
@@ -150,4 +151,5 @@ def reproduce_options(arguments: Namespace) -> "ReproduceOptions":
         models=tuple(arguments.models),
         baseline=arguments.baseline,
         over=tuple(map(tuple, arguments.over)),
+        trials=arguments.trials,
     )

@@ -3,6 +3,7 @@
 examples:
   headwise simulate mind --titles ag_news/test.csv --out log
   headwise simulate mind --titles news.jsonl --text headline --label topic --drift 1 --interest 0 --out log
+  headwise simulate mind --titles ag_news/test.csv --clicks distance --out log
   headwise simulate mind --titles news.csv --impressions 1000000 --users 100000 --out large
 """
 

@@ -14,6 +14,7 @@ from headwise.cli.run_options import config_class_of, run_values
 from headwise.cluster import add_cluster_option
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
+from headwise.training.core.defaults import DEFAULT_TRIALS
 
 if TYPE_CHECKING:
     from headwise.studies.study import Study
@@ -60,6 +61,26 @@ def add_study_options(parser: ArgumentParser) -> None:
     )
     add_safe_csv_option(parser)
     add_trust_option(parser)
+
+
+def add_tune_option(parser: ArgumentParser, default: str) -> None:
+    """Add the number of dev trials of each method.
+
+    Args:
+        parser: the parser.
+        default: what happens without the option, for the help text.
+    """
+    parser.add_argument(
+        "--tune",
+        nargs="?",
+        type=int,
+        const=DEFAULT_TRIALS,
+        metavar="N",
+        dest="trials",
+        help="tune every method, baseline and controls included, with the same number of dev trials: the learning rate "
+        "and, where a method has them, learning rate and initial values of the scheme, scale of positions, strength of "
+        f"guides; then test with other seeds (N is {DEFAULT_TRIALS} if not given; {default})",
+    )
 
 
 def require_out(arguments: Namespace) -> Path:

@@ -15,7 +15,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from headwise import _compat
 from headwise.guidance.guided import Guided, guiding
 from headwise.guides import Guide
-from headwise.integrations import eval_mode, scheme_parameters
+from headwise.integrations import add_scheme_group, all_scheme_parameters, eval_mode, scheme_parameters
 from headwise.small_files import read_json
 
 #: The file of a checkpoint with the state of the guides.
@@ -30,9 +30,9 @@ class GuidedTrainer(Trainer):
 
     Args:
         guides: the guides to add; without guides, the class behaves like `Trainer`.
-        scheme_learning_rate: the learning rate of the parameters that `headwise.retrofit` added; by default 100 times
-            that of the model, because these parameters are not pretrained. It is not applied to an optimizer passed in
-            `optimizers`.
+        scheme_learning_rate: the learning rate of the parameters of position schemes: those that `headwise.retrofit`
+            added, by default 100 times that of the model, because they are not pretrained; or those of headwise's own
+            models, by default that of the model. It is not applied to an optimizer passed in `optimizers`.
         example: see `headwise.guiding`.
         others: the arguments of `transformers.Trainer`.
 
@@ -154,18 +154,14 @@ class GuidedTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """Create the Trainer's optimizer, with a separate group for the parameters that `headwise.retrofit` added."""
+        """Create the Trainer's optimizer, with a separate group for the parameters of position schemes."""
         optimizer = super().create_optimizer(*args, **kwargs)
-        scheme_ids = {id(parameter) for parameter in scheme_parameters(cast(nn.Module, self.model))}
-        has_group = any(group.get("headwise") for group in optimizer.param_groups)
-        if scheme_ids and self._creates_optimizer and not has_group:
-            parameters = [p for group in optimizer.param_groups for p in group["params"] if id(p) in scheme_ids]
-            for group in optimizer.param_groups:
-                group["params"] = [p for p in group["params"] if id(p) not in scheme_ids]
-            rate = self.scheme_learning_rate
-            if rate is None:
-                rate = SCHEME_LEARNING_RATE_FACTOR * self.args.learning_rate
-            optimizer.add_param_group({"params": parameters, "lr": rate, "weight_decay": 0.0, "headwise": True})
+        model, rate = cast(nn.Module, self.model), self.scheme_learning_rate
+        if self._creates_optimizer and (parameters := scheme_parameters(model)):  # those that `retrofit` added
+            default_rate = SCHEME_LEARNING_RATE_FACTOR * self.args.learning_rate
+            add_scheme_group(optimizer, parameters, default_rate if rate is None else rate)
+        elif self._creates_optimizer and rate is not None:
+            add_scheme_group(optimizer, all_scheme_parameters(model), rate)
         return optimizer
 
     def _set_signature_columns_if_needed(self) -> None:

@@ -13,7 +13,12 @@ from headwise.integrations.output_attentions import recording_output_attentions
 from headwise.integrations.recording import LayerRecord, Recorder, RecordField, recording
 from headwise.integrations.retrofit import is_neutral, remove_scheme, retrofit
 from headwise.integrations.saving import from_pretrained, load_adapter, save_adapter
-from headwise.integrations.scheme_layers import scheme_modules, scheme_parameters
+from headwise.integrations.scheme_layers import (
+    add_scheme_group,
+    all_scheme_parameters,
+    scheme_modules,
+    scheme_parameters,
+)
 from headwise.integrations.windows import set_window
 
 __all__ = [
@@ -24,6 +29,8 @@ __all__ = [
     "RecordField",
     "Recorder",
     "UnsupportedAttentionError",
+    "add_scheme_group",
+    "all_scheme_parameters",
     "eval_mode",
     "extend_positions",
     "from_pretrained",

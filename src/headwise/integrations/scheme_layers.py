@@ -5,7 +5,7 @@ is headwise's, so that `set_attn_implementation` of the model does not drop the 
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
@@ -68,3 +68,20 @@ def scheme_modules(model: nn.Module) -> Iterator[Scheme]:
 def scheme_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that `retrofit` added, for a separate optimizer group."""
     return [parameter for scheme in scheme_modules(model) for parameter in scheme.parameters()]
+
+
+def all_scheme_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable parameters of all schemes of a model: its own ones and those that `retrofit` added."""
+    schemes = [module for module in model.modules() if isinstance(module, Scheme)]
+    return [parameter for scheme in schemes for parameter in scheme.parameters() if parameter.requires_grad]
+
+
+def add_scheme_group(optimizer: Any, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:
+    """Move the parameters of schemes to a group of the optimizer with its own learning rate, without weight decay."""
+    scheme_ids = {id(parameter) for parameter in parameters}
+    if not scheme_ids or any(group.get("headwise") for group in optimizer.param_groups):
+        return
+    moved = [p for group in optimizer.param_groups for p in group["params"] if id(p) in scheme_ids]
+    for group in optimizer.param_groups:
+        group["params"] = [p for p in group["params"] if id(p) not in scheme_ids]
+    optimizer.add_param_group({"params": moved, "lr": learning_rate, "weight_decay": 0.0, "headwise": True})

@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from headwise.errors import UserError
+
+#: Options of users with interests.
+INTEREST_OPTIONS = ("interest", "drift", "bursts", "burst_length")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,12 @@ class SimulationConfig:
     """The maximum number of clicks in a history."""
     past: int = 20
     """The number of impressions per user that are simulated before the log starts, to fill the histories."""
+    clicks: Literal["interests", "recency", "distance"] = "interests"
+    """What clicks depend on. interests: the interests of a user, with the options --interest to --burst-length.
+    recency and distance: the order of the history, in which each topic is equally frequent. The user prefers the topic
+    of the latest clicks (recency), or the topic whose clicks are next to each other, wherever they are (distance)."""
+    preference: float = 2.0
+    """With --clicks recency or distance, how much the topic is preferred, in log-odds."""
     interest: float = 1.5
     """The standard deviation of long-term interests in topics, in log-odds."""
     drift: float = 0.3
@@ -51,11 +61,15 @@ class SimulationConfig:
             "past": 0,
             "seed": 0,
             "burst_length": 1,
-            **dict.fromkeys(("interest", "drift", "bursts", "quality", "position"), 0),
+            **dict.fromkeys(("preference", "interest", "drift", "bursts", "quality", "position"), 0),
         }
         for name, minimum in minimums.items():
             value = getattr(self, name)
             if not minimum <= value < float("inf"):
                 raise UserError(f"--{name.replace('_', '-')} must be at least {minimum}, got {value}")
+        unused = ("preference",) if self.clicks == "interests" else (*INTEREST_OPTIONS, "past")
+        for name in unused:
+            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise UserError(f"--{name.replace('_', '-')} does not apply to --clicks {self.clicks}")
         if self.bursts > 1:
             raise UserError(f"--bursts must be between 0 and 1, got {self.bursts}")

@@ -11,6 +11,7 @@ import numpy as np
 from headwise import __version__
 from headwise.errors import UserError
 from headwise.simulation.config import SimulationConfig
+from headwise.simulation.ordered_histories import OrderedHistories
 from headwise.simulation.titles import read_titles
 from headwise.simulation.user_model import Impressions, UserModel
 from headwise.simulation.writer import LogWriter, staging_dir
@@ -37,13 +38,14 @@ def simulate(config: SimulationConfig, out: Path) -> dict[str, Any]:
     news = read_titles(config.titles, text=config.text, label=config.label)
     if len(news) < config.candidates:
         raise UserError(f"{config.titles}: {len(news)} titles are too few for {config.candidates} candidates")
+    user_model = (UserModel if config.clicks == "interests" else OrderedHistories)(news.topic_ids, config)
     num_held_out = config.impressions // 10
     sizes = {"train": config.impressions - 2 * num_held_out, "dev": num_held_out, "test": num_held_out}
     oracle, popularity = ({split: ClickMetrics() for split in sizes} for _ in range(2))
     click_counts = np.zeros(len(news), dtype=np.int64)
     with staging_dir(out) as directory:
         with LogWriter(directory, news, sizes) as writer:
-            for split, impressions in assign_splits(UserModel(news.topic_ids, config).simulate(), sizes):
+            for split, impressions in assign_splits(user_model.simulate(), sizes):
                 writer.write(split, impressions)
                 oracle[split].add(impressions.probability, impressions.clicked, impressions.offsets)
                 if split == "train":

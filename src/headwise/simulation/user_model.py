@@ -89,16 +89,21 @@ class UserModel:
 
     def simulate(self) -> Iterator[Impressions]:
         """Generate impressions with at least one click, without end. Memory does not grow with their number."""
-        all_users = np.arange(self.config.users)
-        for _ in range(self.config.past):
-            for start in range(0, len(all_users), BATCH_USERS):
-                self.draw_impressions(all_users[start : start + BATCH_USERS])
+        self.fill_histories()
+        num_users = self.config.users
         while True:
-            users = self.rng.choice(len(all_users), min(BATCH_USERS, len(all_users)), replace=False)
+            users = self.rng.choice(num_users, min(BATCH_USERS, num_users), replace=False)
             impressions = self.draw_impressions(users)
             has_click = sum_per_impression(impressions.clicked, impressions.offsets) > 0
             if has_click.any():
                 yield impressions.take(has_click)
+
+    def fill_histories(self) -> None:
+        """Draw the impressions before the log starts."""
+        all_users = np.arange(self.config.users)
+        for _ in range(self.config.past):
+            for start in range(0, len(all_users), BATCH_USERS):
+                self.draw_impressions(all_users[start : start + BATCH_USERS])
 
     def draw_impressions(self, users: Any) -> Impressions:
         """Draw one impression of each of these users, who must be distinct."""

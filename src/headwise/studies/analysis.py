@@ -245,10 +245,8 @@ def compare_methods(
     """
     metric = Metric.from_metrics(results[0].metrics)
     names = list(dict.fromkeys([baseline, *(result.method for result in results)]))
-    controls = {name: control for name, control in controls.items() if name in names and control in names}
     methods = {name: collect_runs(name, results, metric) for name in names}
-    not_compared = set(controls.values()) - controls.keys() | {baseline}
-    baseline_of = {name: controls.get(name, baseline) for name in names if name not in not_compared}
+    baseline_of = map_baselines(names, baseline, controls)
     differences_of = {name: paired_differences(methods[name], methods[other]) for name, other in baseline_of.items()}
     paired = [name for name, differences in differences_of.items() if differences]
     seed_estimates = [statistics.seed_interval(list(differences_of[name].values())) for name in paired]
@@ -292,6 +290,23 @@ def compare_methods(
         unpaired_methods=tuple(name for name, differences in differences_of.items() if not differences),
         dataset=next(iter(methods[baseline].results.values()), results[0]).metrics.get("dataset", ""),
     )
+
+
+def map_baselines(names: Sequence[str], baseline: str, controls: Mapping[str, str]) -> dict[str, str]:
+    """Return the method that each method is compared with. Controls and the baseline are not compared.
+
+    Args:
+        names: the methods of a task.
+        baseline: the baseline.
+        controls: the control of each method that has one.
+
+    Example:
+        >>> map_baselines(["none", "plain", "rpr", "bert"], "none", {"plain": "none", "rpr": "none"})
+        {'plain': 'none', 'rpr': 'none', 'bert': 'none'}
+    """
+    controls = {name: control for name, control in controls.items() if name in names and control in names}
+    not_compared = set(controls.values()) - controls.keys() | {baseline}
+    return {name: controls.get(name, baseline) for name in names if name not in not_compared}
 
 
 def collect_runs(name: str, results: Sequence[Result], metric: Metric) -> MethodRuns:

@@ -74,6 +74,14 @@ def read_predictions(result: Result, split: str) -> pa.Table:
     return table.filter(pc.equal(table["split"], split))
 
 
+def count_rows(result: Result, split: str) -> int:
+    """Return the number of rows of a split, or of queries for rankings; 0 if the run has no predictions."""
+    if not (result.run_dir / PREDICTIONS).is_file():
+        return 0
+    table = read_predictions(result, split)
+    return len(pc.unique(table["query"])) if "query" in table.column_names else table.num_rows
+
+
 def label_statistics(result: Result, table: pa.Table) -> tuple[Any, Any]:
     """Return ids and metric statistics of rows, or of queries for rankings."""
     label_type = result.metrics["label_type"]

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import UserError
 from headwise.studies.method_checks import check_methods
 from headwise.studies.methods import Method, add_controls
-from headwise.studies.plan import plan_runs
+from headwise.studies.plan import Run, build_config, plan_runs, task_name
 from headwise.studies.study import Study, higher_is_better
 from headwise.studies.trials import TrialStatus
 from headwise.studies.worker_pool import Resources
@@ -33,6 +33,7 @@ def create_comparison(
     storage_path: str | None = None,
     keep_models: bool = False,
     margin: float | None = None,
+    trials: int | None = None,
 ) -> Study:
     """Create a comparison and enqueue its runs.
 
@@ -46,6 +47,7 @@ def create_comparison(
         storage_path: the path or URL to which runs are copied; by default all machines share the directory.
         keep_models: keep all trained models; otherwise only those of the first seed.
         margin: the largest difference that counts as none, in the unit of the metric; by default one point.
+        trials: the number of dev trials of each method, controls included; by default methods are not tuned.
 
     Raises:
         UserError: a method is unknown, appears twice or does not fit a task; or the directory is not empty.
@@ -65,6 +67,18 @@ def create_comparison(
     check_methods(runs)
     if len(all_methods) < 2:
         raise UserError(f"--methods {' '.join(requested)}: expected at least two methods to compare")
+    tuning: dict[str, Any] = {}
+    if trials is not None:
+        runs, tuned = plan_tuning(base_configs, all_methods, trials, seeds)
+        kept_seed = None if keep_models else first_seed
+        tuning = {"tuning": tuned, "first_seed": first_seed, "seeds": seeds, "keep_models_of_seed": kept_seed}
+        logger.info(
+            "%d trials, %d for each method, whose dev metrics select the settings of %d runs with %d other seeds",
+            len(runs),
+            trials,
+            len(tuned) * seeds,
+            seeds,
+        )
     return Study.create(
         out_dir,
         "compare",
@@ -76,7 +90,59 @@ def create_comparison(
         baseline=baseline or controls.get(requested[0], requested[0]),
         controls={} if baseline else controls,
         margin=margin,
+        **tuning,
     )
+
+
+def plan_tuning(
+    base_configs: Sequence[RunConfig], methods: Sequence[Method], trials: int, seeds: int
+) -> tuple[list[Run], list[dict[str, Any]]]:
+    """Return the runs of the trials of all methods on all tasks, and the tuned methods as the database stores them.
+
+    Raises:
+        UserError: the number of trials is below 2, or that of seeds too large.
+    """
+    from headwise.studies.trial_design import build_trials  # takes a second to import
+    from headwise.studies.tuning import check_seeds, plan_trials
+
+    check_seeds(seeds)
+
+    if trials < 2:
+        raise UserError(f"--tune must be at least 2, got {trials}")
+    runs: list[Run] = []
+    tuned = []
+    for base in base_configs:
+        for method in methods:
+            config = build_config(base, method, base.seed)
+            planned = plan_trials(base, method, build_trials(config, method, trials), task_name(base))
+            tuned.append(planned[0].to_dict())
+            runs += planned[1]
+    return runs, tuned
+
+
+def resume_comparison(
+    out_dir: Path, *, storage: str | None = None, storage_path: str | None = None, seeds: int | None = None
+) -> Study:
+    """Open a comparison to finish or retry its runs, or to add seeds.
+
+    Args:
+        out_dir: the study's directory.
+        storage: the database's URL, if it needs a password or has changed.
+        storage_path: the path or URL to which runs are copied; it cannot change.
+        seeds: the total number of seeds, to add seeds.
+
+    Raises:
+        UserError: the directory holds no comparison, or the study has more seeds.
+    """
+    from headwise.studies.tuning import enqueue_chosen, get_tuned_methods
+
+    is_tuned = bool(get_tuned_methods(Study.open(out_dir, storage)))
+    study = Study.resume(
+        out_dir, storage=storage, storage_path=storage_path, seeds=None if is_tuned else seeds, kinds=["compare"]
+    )
+    if is_tuned:
+        enqueue_chosen(study, seeds)
+    return study
 
 
 def run_comparison(study: Study, resources: Resources) -> bool:
@@ -85,7 +151,20 @@ def run_comparison(study: Study, resources: Resources) -> bool:
     Raises:
         KeyboardInterrupt: the study was stopped; it can be resumed.
     """
+    run_first_phase(study, resources)
     return run_and_report(study, resources, lambda: report_comparison(study), command="compare")
+
+
+def run_first_phase(study: Study, resources: Resources) -> None:
+    """Log the power of a study, run its trials if it has any, and log the power again."""
+    from headwise.studies.power import log_expected_power, log_measured_power  # takes seconds to import
+    from headwise.studies.tuning import enqueue_chosen, get_tuned_methods
+
+    log_expected_power(study)
+    if get_tuned_methods(study):
+        study.run(resources)
+        enqueue_chosen(study)
+        log_measured_power(study)
 
 
 def run_and_report(study: Study, resources: Resources, report: Callable[[], None], *, command: str) -> bool:
@@ -112,11 +191,22 @@ def run_and_report(study: Study, resources: Resources, report: Callable[[], None
 
 def report_comparison(study: Study) -> None:
     """Analyze the finished runs, write the report and print the results."""
-    from headwise.studies.report import print_analysis, write_report  # takes seconds to import
+    from headwise.studies.report import print_analysis, stdout_console, write_report  # takes seconds to import
+    from headwise.studies.tables import to_rich
+    from headwise.studies.tuning import NOT_TUNED, build_choice_tables, build_trial_tables, write_trials
 
     analysis = analyze_comparison(study)
-    write_report(analysis, study.study_dir.path)
-    print_analysis(analysis)
+    choices = build_choice_tables(study)
+    notes = [*study.metadata.get("power", ()), *(() if choices else [NOT_TUNED])]
+    extra_tables = [*choices, *build_trial_tables(study)]
+    write_trials(study)
+    write_report(analysis, study.study_dir.path, introduction=notes, extra_tables=extra_tables)
+    console = stdout_console()
+    print_analysis(analysis, console)
+    for table in choices:
+        console.print(to_rich(table))
+    if not choices:
+        console.print(NOT_TUNED, markup=False)
 
 
 def analyze_comparison(study: Study) -> "Analysis":
@@ -126,11 +216,13 @@ def analyze_comparison(study: Study) -> "Analysis":
         UserError: no run has finished, or the database or the files of a run are damaged.
     """
     from headwise.studies.analysis import analyze
+    from headwise.studies.tuning import select_final
 
     metadata = study.metadata
     if not isinstance(metadata.get("baseline"), str) or not isinstance(metadata.get("controls"), dict):
         raise UserError(f"{study.study_dir.path}: the database has no baseline and controls; it is damaged")
-    return analyze(study.results(), metadata["baseline"], metadata["controls"], metadata.get("margin"))
+    results = select_final(study, study.results())
+    return analyze(results, metadata["baseline"], metadata["controls"], metadata.get("margin"))
 
 
 def log_unfinished(unfinished: Sequence[TrialStatus], command: str, out_dir: Path) -> None:

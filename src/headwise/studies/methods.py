@@ -24,7 +24,7 @@ SCHEME_OPTIONS = (
 )
 
 #: Options of guides and retrofits, which have no effect without them.
-TREATMENT_OPTIONS = ("scheme_learning_rate", "guide_reduction", "guide_schedule")
+TREATMENT_OPTIONS = ("scheme_learning_rate", "guide_reduction", "guide_schedule", "guide_share")
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,8 @@ def build_control(method: Method, shared: Mapping[str, Any]) -> Method | None:
         return Method(model_label(str(options["model"])) if is_short_form else "unchanged", overrides)
     scheme_option = "scheme" if "scheme" in options else "model"
     if options.get(scheme_option) in SCHEMES and options.get(scheme_option) != "none":
-        overrides = {name: value for name, value in overrides.items() if name not in SCHEME_OPTIONS}
+        unused = (*SCHEME_OPTIONS, *TREATMENT_OPTIONS)
+        overrides = {name: value for name, value in overrides.items() if name not in unused}
         return Method("none", overrides | {scheme_option: "none"})
     return None
 

@@ -13,7 +13,7 @@ from headwise.small_files import parse_yaml
 from headwise.studies.methods import SCHEME_OPTIONS, SCHEMES, Method, use_scheme_option
 from headwise.training.core.config import RunConfig
 from headwise.training.registry import get_task_type
-from headwise.training.text.config import FROM_SCRATCH_ONLY, GUIDE_OPTIONS, TextConfig
+from headwise.training.text.config import FROM_SCRATCH_ONLY, GUIDE_OPTIONS, TextConfig, is_automatic
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,13 @@ def reset_unused_options(base: RunConfig, overrides: Mapping[str, Any]) -> dict[
         unused += SCHEME_OPTIONS
     if isinstance(base, TextConfig):
         unused += () if options["model"] in SCHEMES else FROM_SCRATCH_ONLY
-        unused += () if options["retrofit"] else ("scheme_learning_rate",)
         unused += () if options["guides"] else GUIDE_OPTIONS
-    return {name: base.default_value(name) for name in unused if name in options and name not in overrides}
+        unused += () if any(map(is_automatic, options["guides"])) else ("guide_share",)
+    defaults = {name: base.default_value(name) for name in unused if name in options and name not in overrides}
+    without_rate = replace(base, **{**defaults, **overrides, "scheme_learning_rate": None})
+    if "scheme_learning_rate" not in overrides and not without_rate.has_scheme_parameters:
+        defaults["scheme_learning_rate"] = None
+    return defaults
 
 
 def task_name(config: RunConfig) -> str:

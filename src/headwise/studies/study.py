@@ -91,6 +91,21 @@ class Study:
         return cls(study_dir, study_dir.open_trials(url), url)
 
     @classmethod
+    def open(cls, out_dir: Path, storage: str | None = None) -> "Study":
+        """Open a study to read it.
+
+        Args:
+            out_dir: the study's directory.
+            storage: the database's URL, if it needs a password or has changed.
+
+        Raises:
+            UserError: the directory holds no study, or its database cannot be opened.
+        """
+        study_dir = StudyDir.read(out_dir)
+        url = study_dir.database_url(storage)
+        return cls(study_dir, study_dir.open_trials(url), url)
+
+    @classmethod
     def resume(
         cls,
         out_dir: Path,

@@ -136,6 +136,10 @@ class Trials:
         """The values stored with the study."""
         return self.storage.get_study_user_attrs(self.id)
 
+    def set_metadata(self, name: str, value: Any) -> None:
+        """Store a value with the study."""
+        self.outages.run(partial(self.study.set_user_attr, name, value))
+
     @property
     @waits_for_database
     @refuses_damage

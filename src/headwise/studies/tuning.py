@@ -1,50 +1,60 @@
-"""Tuning on dev: candidates of a method are trained with a seed of their own, and the best one is used in the study.
+"""Tuning on dev: trials of a method are trained with a seed of their own, and the best settings are used in the study.
 
-A study with tuned methods runs in two phases. The first one trains the candidates, and the methods that are not tuned.
-`enqueue_chosen` then adds the runs of the tuned methods, with the values that were best on dev and with other seeds.
+A study with tuned methods runs in two phases. The first one trains the trials, and the methods that are not tuned.
+`enqueue_chosen` then adds the runs of the tuned methods, with the settings that were best on dev and with other seeds.
 """
 
 import csv
 import io
 import logging
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
+from statistics import fmean
 from typing import Any
 
 from headwise.csv_cells import quote_formula
 from headwise.errors import UserError
 from headwise.studies.analysis import Metric
 from headwise.studies.methods import Method
-from headwise.studies.plan import Result, Run, build_config, plan_more_seeds, plan_runs
-from headwise.studies.search_space import Dimension, build_candidate
+from headwise.studies.plan import Result, Run, plan_more_seeds, plan_runs
 from headwise.studies.study import Study
 from headwise.studies.tables import TextTable
+from headwise.studies.trial_design import SEPARATOR
 from headwise.training.core.config import RunConfig
+from headwise.training.core.run_dir import atomic_write
 
 logger = logging.getLogger(__name__)
 
-#: The seed of candidates is the study's first seed plus this number, so that it is not one of the study's seeds.
+#: The file with the dev metrics of all trials.
+TRIALS_FILE = "trials.csv"
+
+#: The first seed of trials is the study's first seed plus this number, so that it is not one of the study's seeds.
 TUNING_SEED_OFFSET = 1000
 
-#: The separator of a method's name and the values of a candidate.
-SEPARATOR = ": "
+#: What a study says if its methods were not tuned.
+NOT_TUNED = (
+    "The methods were not tuned: all have the default settings or those of the command line, which can suit one method "
+    "better than another. --tune gives every method the same number of dev trials."
+)
 
 
 @dataclass(frozen=True)
 class TunedMethod:
-    """A method whose values are chosen on dev, on one task.
+    """A method whose settings are chosen on dev, on one task.
 
     Args:
         task: the task's name in the study.
         method: the method's name.
-        candidates: the names under which the candidates are run.
+        candidates: the names under which trials are run, one for each combination of settings.
+        num_trials: the number of trials. If it is larger than that of the candidates, some have several seeds.
     """
 
     task: str
     method: str
     candidates: tuple[str, ...]
+    num_trials: int
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values that the study's database stores."""
@@ -53,7 +63,11 @@ class TunedMethod:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TunedMethod":
         """Return the method that a study's database stores."""
-        return cls(values["task"], values["method"], tuple(values["candidates"]))
+        return cls(values["task"], values["method"], tuple(values["candidates"]), values["num_trials"])
+
+    def settings(self, candidate: str) -> str:
+        """Return the settings of a candidate, such as `learning_rate=0.001`."""
+        return candidate.removeprefix(f"{self.method}{SEPARATOR}")
 
 
 @dataclass(frozen=True)
@@ -62,49 +76,38 @@ class Choice:
 
     Args:
         tuned: the method.
-        result: the run of the best candidate.
-        num_finished: the number of candidates that finished.
+        results: the trials of the best candidate.
+        num_finished: the number of trials of all candidates that finished.
     """
 
     tuned: TunedMethod
-    result: Result
+    results: tuple[Result, ...]
     num_finished: int
 
     @property
     def values(self) -> str:
-        """The chosen values, such as `mdg=0.01 pdg=0.1`."""
-        return self.result.method.removeprefix(f"{self.tuned.method}{SEPARATOR}")
+        """The chosen settings, such as `mdg=0.01 pdg=0.1`."""
+        return self.tuned.settings(self.results[0].method)
 
     @property
     def dev_value(self) -> float:
-        return dev_metric(self.result).value(self.result)
+        return dev_mean(self.results)
 
 
-def build_candidates(base: RunConfig, method: Method, search_space: Sequence[Dimension]) -> list[Method]:
-    """Return the candidates of a method: all combinations of the values of a search space.
+def plan_trials(base: RunConfig, method: Method, trials: Sequence[Method], task: str) -> tuple[TunedMethod, list[Run]]:
+    """Return a tuned method and the runs of its trials, under the task's name in the study.
 
-    Args:
-        base: the configuration that the methods of the task share.
-        method: the method. Weights of guides in the search space replace those of its guides.
-        search_space: the dimensions; if there are none, the method is its only candidate.
+    A trial that is in the list several times is run with several seeds.
     """
-    config = build_config(base, method, base.seed)
-    names = [dimension.name for dimension in search_space]
-    candidates = []
-    for values in product(*(dimension.values for dimension in search_space)):
-        candidate = build_candidate(search_space, dict(zip(names, values, strict=True)), config)
-        name = SEPARATOR.join(filter(None, [method.name, candidate.name]))
-        candidates.append(Method(name, {**method.overrides, **candidate.overrides}))
-    return candidates
-
-
-def plan_candidates(
-    base: RunConfig, method: Method, candidates: Sequence[Method], task: str
-) -> tuple[TunedMethod, list[Run]]:
-    """Return a tuned method and the runs of its candidates, under the task's name in the study."""
-    runs = plan_runs([base], candidates, [base.seed + TUNING_SEED_OFFSET])
-    tuned = TunedMethod(task, method.name, tuple(candidate.name for candidate in candidates))
-    return tuned, [replace(run, task=task) for run in runs]
+    counts = Counter(trial.name for trial in trials)
+    candidates = {trial.name: trial for trial in trials}
+    seed = base.seed + TUNING_SEED_OFFSET
+    runs = [
+        replace(run, task=task)
+        for name, trial in candidates.items()
+        for run in plan_runs([base], [trial], range(seed, seed + counts[name]))
+    ]
+    return TunedMethod(task, method.name, tuple(candidates), len(trials)), runs
 
 
 def get_tuned_methods(study: Study) -> list[TunedMethod]:
@@ -119,9 +122,10 @@ def select_final(study: Study, runs: Sequence[Any]) -> list[Any]:
 
 
 def enqueue_chosen(study: Study, seeds: int | None = None) -> None:
-    """Add the runs of tuned methods whose candidates have finished, and the seeds that are missing for all methods.
+    """Add the runs of tuned methods whose trials have ended, and the seeds that are missing for all methods.
 
-    A choice is final: it does not change if further candidates finish later.
+    Settings are chosen once all trials of a method have ended. A choice is final: it does not change if failed trials
+    are repeated later.
 
     Args:
         study: the study.
@@ -130,38 +134,70 @@ def enqueue_chosen(study: Study, seeds: int | None = None) -> None:
     Raises:
         UserError: the data has no dev split, or the study has more seeds.
     """
-    runs = [status.run for status in study.trials.statuses()]
+    statuses = study.trials.statuses()
+    runs = [status.run for status in statuses]
+    waiting = {(x.run.task, x.run.method) for x in statuses if x.state in ("waiting", "running")}
     final_runs = select_final(study, runs)
     first, num_seeds = int(study.metadata["first_seed"]), int(study.metadata["seeds"])
-    num_seeds = max([num_seeds, *(run.seed - first + 1 for run in final_runs)])
     if seeds is not None and seeds < num_seeds:
         raise UserError(f"--seeds {seeds}: the study in {study.study_dir.path} already has {num_seeds} seeds")
+    check_seeds(num_seeds if seeds is None else seeds)
+    if seeds is not None:
+        study.trials.set_metadata("seeds", seeds)  # also for methods whose trials have not ended
     existing = {(run.task, run.method) for run in final_runs}
     for choice in choose_candidates(study):
         tuned = choice.tuned
-        if (tuned.task, tuned.method) not in existing:
+        has_ended = not any((tuned.task, name) in waiting for name in tuned.candidates)
+        if has_ended and (tuned.task, tuned.method) not in existing:
             logger.info("%s, %s: chosen on dev: %s", tuned.task, tuned.method, choice.values)
-            chosen = next(run for run in runs if (run.task, run.method) == (tuned.task, choice.result.method))
+            chosen = next(run for run in runs if (run.task, run.method) == (tuned.task, choice.results[0].method))
             final_runs.append(Run(tuned.task, tuned.method, first, replace(chosen.config, seed=first)))
     study.trials.enqueue([*final_runs, *plan_more_seeds(final_runs, range(first, first + (seeds or num_seeds)))])
 
 
+def check_seeds(seeds: int) -> None:
+    """Check that the seeds of a study are not those of its trials.
+
+    Raises:
+        UserError: there are too many seeds.
+    """
+    if seeds > TUNING_SEED_OFFSET:
+        raise UserError(f"--seeds must be at most {TUNING_SEED_OFFSET} in a tuned study, got {seeds}")
+
+
 def choose_candidates(study: Study) -> list[Choice]:
-    """Return, for each tuned method with finished candidates, the best one on dev; of several, the first.
+    """Return the candidate with the best mean on dev, for each tuned method with finished trials.
+
+    If the runs of a method have been added, it is the candidate whose settings they have.
 
     Raises:
         UserError: the data has no dev split.
     """
-    results = {(result.task, result.method): result for result in study.results()}
+    results = group_results(study)
+    configs = {(run.task, run.method): replace(run.config, seed=0) for run in (x.run for x in study.trials.statuses())}
     choices = []
     for tuned in get_tuned_methods(study):
         finished = [results[tuned.task, name] for name in tuned.candidates if (tuned.task, name) in results]
         if finished:
-            metric = dev_metric(finished[0])
-            sign = 1 if metric.higher_is_better else -1
-            best = max(finished, key=lambda result: sign * metric.value(result))
-            choices.append(Choice(tuned, best, len(finished)))
+            sign = 1 if dev_metric(finished[0][0]).higher_is_better else -1
+            used = configs.get((tuned.task, tuned.method))  # a choice is final
+            possible = [x for x in finished if used in (None, configs[tuned.task, x[0].method])]
+            best = max(possible or finished, key=lambda trials: sign * dev_mean(trials))
+            choices.append(Choice(tuned, tuple(best), sum(map(len, finished))))
     return choices
+
+
+def group_results(study: Study) -> dict[tuple[str, str], list[Result]]:
+    """Return the finished runs by task and method."""
+    results: dict[tuple[str, str], list[Result]] = {}
+    for result in study.results():
+        results.setdefault((result.task, result.method), []).append(result)
+    return results
+
+
+def dev_mean(results: Sequence[Result]) -> float:
+    """Return the mean over seeds of the primary metric on dev."""
+    return fmean(dev_metric(result).value(result) for result in results)
 
 
 def dev_metric(result: Result) -> Metric:
@@ -176,40 +212,56 @@ def dev_metric(result: Result) -> Metric:
 
 
 def build_choice_tables(study: Study) -> list[TextTable]:
-    """Return a table of the chosen values for each task."""
+    """Return a table of the chosen settings for each task."""
     choices = choose_candidates(study)
     tables = []
     for task in dict.fromkeys(choice.tuned.task for choice in choices):
+        task_choices = [choice for choice in choices if choice.tuned.task == task]
+        metric = dev_metric(task_choices[0].results[0])
         rows = [
             (
                 choice.tuned.method,
                 choice.values,
-                f"{choice.dev_value:.{dev_metric(choice.result).digits}f}",
-                f"{choice.num_finished} of {len(choice.tuned.candidates)}",
+                f"{choice.dev_value:.{metric.digits}f}",
+                f"{choice.num_finished} of {choice.tuned.num_trials}",
             )
-            for choice in choices
-            if choice.tuned.task == task
+            for choice in task_choices
         ]
-        metric = dev_metric(next(choice.result for choice in choices if choice.tuned.task == task))
-        header = ("method", "chosen", f"dev {metric.name}", "candidates")
+        header = ("method", "chosen", f"dev {metric.name}", "trials")
         tables.append(
-            TextTable(f"{task}: values chosen on dev, with a seed that the study does not use", header, tuple(rows))
+            TextTable(f"{task}: settings chosen on dev, with seeds that the study does not use", header, tuple(rows))
         )
     return tables
 
 
-def candidates_csv(study: Study) -> str:
-    """Return the dev metrics of all candidates as CSV."""
-    results = {(result.task, result.method): result for result in study.results()}
+def build_trial_tables(study: Study) -> list[TextTable]:
+    """Return a table of all trials for each task."""
+    rows_by_task: dict[str, list[tuple[str, ...]]] = {}
+    for tuned, name, trials in list_trials(study):
+        cells = ("", "") if not trials else (f"{dev_mean(trials):.{dev_metric(trials[0]).digits}f}", str(len(trials)))
+        rows_by_task.setdefault(tuned.task, []).append((tuned.method, tuned.settings(name), *cells))
+    header = ("method", "settings", "dev metric", "seeds")
+    return [TextTable(f"{task}: all trials", header, tuple(rows)) for task, rows in rows_by_task.items()]
+
+
+def list_trials(study: Study) -> list[tuple[TunedMethod, str, list[Result]]]:
+    """Return, for each candidate of each tuned method, the method, its name and its finished trials."""
+    results = group_results(study)
+    return [(x, name, results.get((x.task, name), [])) for x in get_tuned_methods(study) for name in x.candidates]
+
+
+def write_trials(study: Study) -> None:
+    """Write the dev metrics of all trials to `trials.csv`, if the study has any."""
+    if get_tuned_methods(study):
+        atomic_write(study.study_dir.path / TRIALS_FILE, trials_csv(study))
+
+
+def trials_csv(study: Study) -> str:
+    """Return the dev metrics of all trials as CSV, as means over seeds."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["task", "method", "values", "dev_metric", "dev_value"])
-    for tuned in get_tuned_methods(study):
-        for name in tuned.candidates:
-            result = results.get((tuned.task, name))
-            metric = None if result is None else dev_metric(result)
-            value = math.nan if result is None or metric is None else metric.value(result)
-            values = name.removeprefix(f"{tuned.method}{SEPARATOR}")
-            cells = (tuned.task, tuned.method, values, "" if metric is None else metric.name)
-            rows.writerow([*map(quote_formula, cells), value])
+    rows.writerow(["task", "method", "settings", "dev_metric", "dev_value", "seeds"])
+    for tuned, name, trials in list_trials(study):
+        cells = (tuned.task, tuned.method, tuned.settings(name), dev_metric(trials[0]).name if trials else "")
+        rows.writerow([*map(quote_formula, cells), dev_mean(trials) if trials else math.nan, len(trials)])
     return text.getvalue()

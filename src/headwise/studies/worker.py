@@ -91,7 +91,7 @@ def execute(
                     with trials.pruning(claimed) if trials is not None else nullcontext():
                         metrics = train(run.config, run_dir, resume)
                 delete_checkpoints(run_dir, keep_model=keep_model)
-                value = primary_value(metrics, metadata.get("objective_split", "test"))
+                value = primary_value(metrics, objective_split(run, metadata))
                 if math.isnan(value):
                     raise UserError("the metric is NaN: training diverged")
                 peak_mib, gpu_mib = gpu_memory(metrics)
@@ -166,6 +166,12 @@ def is_dir_of(run: Run, run_dir: Path) -> bool:
         return False
     unset: dict[str, Any] = {field.name: None for field in fields(saved) if getattr(run.config, field.name) is None}
     return replace(saved, **unset) == run.config
+
+
+def objective_split(run: Run, metadata: dict[str, Any]) -> str:
+    """Return the split whose metric is the value of a run: dev for trials and sweeps, otherwise test."""
+    is_trial = any(run.task == x["task"] and run.method in x["candidates"] for x in metadata.get("tuning", ()))
+    return "dev" if is_trial else str(metadata.get("objective_split", "test"))
 
 
 def primary_value(metrics: dict[str, Any], split: str) -> float:

@@ -1,6 +1,7 @@
 """Plans of reproductions: which runs a table or figure needs, with the paper's settings and those of the user."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -10,13 +11,14 @@ from headwise import tasks
 from headwise.errors import UserError
 from headwise.small_files import read_json
 from headwise.studies.methods import Method, model_label, unused_name
-from headwise.studies.plan import Run, plan_runs
+from headwise.studies.plan import Run, build_config, plan_runs
 from headwise.studies.reproduction import Overrides, StudySpec
 from headwise.studies.search_space import Dimension, parse_values
-from headwise.studies.tuning import TunedMethod, build_candidates, plan_candidates
+from headwise.studies.trial_design import build_trials
+from headwise.studies.tuning import TunedMethod, plan_trials
 from headwise.tasks.mind import MIND
 from headwise.training.core.config import EncoderConfig, RunConfig, option_name
-from headwise.training.core.defaults import MIN_PATIENCE, Settings, fill_unset
+from headwise.training.core.defaults import DEFAULT_TRIALS, MIN_PATIENCE, Settings, fill_unset
 from headwise.training.core.pretrained import is_scheme
 from headwise.training.registry import get_task_type
 from headwise.training.text.config import GUIDE_OPTIONS
@@ -44,6 +46,7 @@ class ReproduceOptions:
         models: models, instead of those of the paper.
         baseline: the method that all others are compared with; by default the study's baseline and controls.
         over: options that are tuned on dev for every method, each with its values.
+        trials: the number of dev trials of each method; by default that of the study's largest grid.
     """
 
     data_by_task: Mapping[str, str | None]
@@ -52,6 +55,7 @@ class ReproduceOptions:
     models: Sequence[str] = ()
     baseline: str | None = None
     over: Sequence[Sequence[str]] = ()
+    trials: int | None = None
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,8 @@ class ReproductionPlan:
     """The runs of a reproduction.
 
     Args:
-        runs: the runs of the first phase: candidates of tuned methods, and all runs of the others.
-        tuned: the methods whose values are chosen on dev.
+        runs: the runs of the first phase: trials of tuned methods, or all runs if the study tunes nothing.
+        tuned: the methods whose settings are chosen on dev.
         spec: the study, with the user's models and weights of guides.
         baseline: the method that others are compared with.
         controls: the methods that are compared with another method than the baseline.
@@ -102,16 +106,15 @@ def plan_reproduction(name: str, spec: StudySpec, options: ReproduceOptions, see
         task_methods = [method for method in methods if is_applicable(method, base)]
         if all(method.name == baseline for method in task_methods) and len(methods) > 1:
             continue
-        untuned = []
-        for method in task_methods:
-            candidates = build_candidates(base, method, build_search_space(spec, method, base, options))
-            if len(candidates) > 1:
-                tuned_method, candidate_runs = plan_candidates(base, method, candidates, task)
-                tuned.append(tuned_method)
-                runs += candidate_runs
-            else:
-                untuned += [Method(method.name, candidate.overrides) for candidate in candidates]
-        planned = plan_runs([base], untuned, range(base.seed, base.seed + seeds))
+        grids = {method.name: build_grid(spec, method, base, options) for method in task_methods}
+        num_trials = count_trials(list(grids.values()), options)
+        for method in task_methods if num_trials else ():
+            config = use_paper_settings(build_config(base, method, base.seed))
+            trials = build_trials(config, method, num_trials, grids[method.name], grid_only=bool(options.over))
+            tuned_method, trial_runs = plan_trials(base, method, trials, task)
+            tuned.append(tuned_method)
+            runs += trial_runs
+        planned = plan_runs([base], () if num_trials else task_methods, range(base.seed, base.seed + seeds))
         runs += [replace(run, task=task) for run in planned]
     if not runs:
         raise UserError(f"{name}: no runs are left")
@@ -225,8 +228,25 @@ def why_unavailable(guides: Sequence[str]) -> str:
     return ""
 
 
-def build_search_space(spec: StudySpec, method: Method, base: RunConfig, options: ReproduceOptions) -> list[Dimension]:
-    """Return what is chosen on dev for a method: weights of its guides, the study's grid, and the options of the user.
+def count_trials(grids: Sequence[Sequence[Dimension]], options: ReproduceOptions) -> int:
+    """Return the number of trials, which is the same for all methods of a task; 0 if the study tunes nothing.
+
+    It is the number of combinations in the largest grid and at least `DEFAULT_TRIALS`, unless the user sets it or
+    gives the values to try.
+
+    Raises:
+        UserError: the number of the user is below 2.
+    """
+    if options.trials is not None:
+        if options.trials < 2:
+            raise UserError(f"--tune must be at least 2, got {options.trials}")
+        return options.trials
+    largest = max((math.prod(len(x.values) for x in grid) for grid in grids if grid), default=0)
+    return largest if options.over or not largest else max(largest, DEFAULT_TRIALS)
+
+
+def build_grid(spec: StudySpec, method: Method, base: RunConfig, options: ReproduceOptions) -> list[Dimension]:
+    """Return the values to try for a method: weights of its guides, the study's grid, and the options of the user.
 
     Options that the user gave a value are not tuned.
 
@@ -307,10 +327,10 @@ def is_applicable(method: Method, base: RunConfig) -> bool:
 
 def describe_plan(plan: ReproductionPlan) -> str:
     """Return the number of runs, for the log."""
-    num_candidates = sum(len(tuned.candidates) for tuned in plan.tuned)
-    if not num_candidates:
+    num_trials = sum(tuned.num_trials for tuned in plan.tuned)
+    if not num_trials:
         return f"{plan.num_runs} runs with {plan.seeds} seeds"
     return (
-        f"{plan.num_runs} runs: {num_candidates} candidates whose dev metrics select the values of {len(plan.tuned)} "
-        f"methods, and {plan.num_runs - num_candidates} runs with {plan.seeds} seeds"
+        f"{plan.num_runs} runs: {num_trials} trials, {plan.tuned[0].num_trials} for each method, whose dev metrics "
+        f"select the settings, and {plan.num_runs - num_trials} runs with {plan.seeds} seeds"
     )

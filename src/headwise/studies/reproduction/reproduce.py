@@ -7,7 +7,7 @@ from pathlib import Path
 from headwise.inspection.output_dir import write_figures
 from headwise.studies import tables
 from headwise.studies.analysis import Analysis, analyze
-from headwise.studies.compare import run_and_report
+from headwise.studies.compare import run_and_report, run_first_phase
 from headwise.studies.method_checks import check_methods
 from headwise.studies.papers import load_published_tables
 from headwise.studies.plan import Result, check_data
@@ -19,14 +19,17 @@ from headwise.studies.reproduction.planning import ReproduceOptions, describe_pl
 from headwise.studies.reproduction.registry import get_study
 from headwise.studies.reproduction.significance import build_best_tables
 from headwise.studies.study import Study, higher_is_better
-from headwise.studies.tuning import build_choice_tables, candidates_csv, enqueue_chosen, get_tuned_methods, select_final
+from headwise.studies.tuning import (
+    NOT_TUNED,
+    build_choice_tables,
+    enqueue_chosen,
+    get_tuned_methods,
+    select_final,
+    write_trials,
+)
 from headwise.studies.worker_pool import Resources
-from headwise.training.core.run_dir import atomic_write
 
 logger = logging.getLogger(__name__)
-
-#: The file with the dev metrics of all candidates.
-CANDIDATES = "candidates.csv"
 
 
 def create_reproduction(
@@ -102,9 +105,7 @@ def run_reproduction(study: Study, resources: Resources) -> bool:
     Raises:
         KeyboardInterrupt: the study was stopped; it can be resumed.
     """
-    if get_tuned_methods(study):
-        study.run(resources)
-        enqueue_chosen(study)
+    run_first_phase(study, resources)
     return run_and_report(study, resources, lambda: report_reproduction(study), command="reproduce")
 
 
@@ -124,10 +125,11 @@ def report_reproduction(study: Study) -> None:
         f"{name}: {spec.question}",
         f"{published.citation}, {published.location}. Its conclusion: {published.conclusion}.",
         *spec.notes,
+        *study.metadata.get("power", ()),
+        *(() if get_tuned_methods(study) else [NOT_TUNED]),
     ]
     figures = draw_figures(name, spec, analysis, results)
-    if get_tuned_methods(study):
-        atomic_write(study.study_dir.path / CANDIDATES, candidates_csv(study))
+    write_trials(study)
     write_report(
         analysis,
         study.study_dir.path,

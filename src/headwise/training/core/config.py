@@ -10,6 +10,7 @@ import yaml
 
 from headwise import small_files
 from headwise.errors import UserError
+from headwise.scheme_names import is_trainable_scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class RunConfig:
     #: The smallest value allowed, for options that are counts.
     MIN_VALUES: ClassVar[dict[str, int]] = {"batch_size": 1, "early_stopping_patience": 1}
     #: Options that must be positive and finite.
-    POSITIVE: ClassVar[tuple[str, ...]] = ("epochs", "learning_rate")
+    POSITIVE: ClassVar[tuple[str, ...]] = ("epochs", "learning_rate", "scheme_learning_rate")
     #: Options that must be at least 0 and finite.
     NOT_NEGATIVE: ClassVar[tuple[str, ...]] = ()
 
@@ -37,6 +38,9 @@ class RunConfig:
     """Number of training epochs; the default depends on the task."""
     learning_rate: float | None = None
     """Initial learning rate of AdamW, decayed linearly to 0; the default depends on the task."""
+    scheme_learning_rate: float | None = None
+    """Learning rate of the parameters of the position scheme (w and v of distance-aware, tables, biases), with the same
+    schedule; by default that of the model."""
     batch_size: int | None = None
     """Examples per optimizer step, over all processes; the default depends on the task."""
     early_stopping_patience: int | None = None
@@ -66,6 +70,15 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise UserError(f"{option_name(name)} must be at least 0, got {value}")
+        if self.scheme_learning_rate is not None and not self.has_scheme_parameters:
+            raise UserError(
+                "--scheme-learning-rate requires a scheme with trainable parameters, such as distance-aware or rpr"
+            )
+
+    @property
+    def has_scheme_parameters(self) -> bool:
+        """Whether the model has a position scheme with trainable parameters."""
+        return is_trainable_scheme(self.model, getattr(self, "scheme_options", ()))
 
     @classmethod
     def default_value(cls, name: str) -> Any:

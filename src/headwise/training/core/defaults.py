@@ -14,6 +14,9 @@ from headwise.training.core.config import EncoderConfig
 PATIENCE_STEPS = 500
 MIN_PATIENCE = 3
 
+#: The number of dev trials of each method of a tuned study.
+DEFAULT_TRIALS = 8
+
 ConfigT = TypeVar("ConfigT", bound=EncoderConfig)
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, get_args
 
 from headwise.errors import UserError
-from headwise.scheme_names import ModelSchemeName
+from headwise.scheme_names import ModelSchemeName, is_trainable_scheme
 from headwise.training.core.config import EncoderConfig
 
 
@@ -76,6 +76,12 @@ class RecommendationConfig(EncoderConfig):
         if len(self.data) != 1:
             problem = "is required" if not self.data else f"takes one directory, got {len(self.data)}"
             raise UserError(f"--data {problem}: a click log in MIND's layout, with train, dev and test")
+
+    @property
+    def has_scheme_parameters(self) -> bool:
+        is_pretrained = self.model not in get_args(ModelSchemeName)
+        news_scheme = self.news_scheme or ("distance-aware" if is_pretrained else None)
+        return super().has_scheme_parameters or is_trainable_scheme(news_scheme, self.scheme_options)
 
     def resolve_paths(self) -> Self:
         return replace(super().resolve_paths(), vectors=None if self.vectors is None else self.vectors.absolute())

@@ -109,6 +109,7 @@ class RecommendationPipeline(Pipeline[RecommendationConfig, RecommendationData, 
             if dev is not None
             else [],
             batch_size=get_batch_size(config),
+            scheme_learning_rate=config.scheme_learning_rate,
             row_numbers=impressions.rows,
             history_lengths=np.minimum(impressions.history_lengths, config.history),
             compute_dev_metrics=partial(self.compute_metrics, bundle, dev) if dev is not None else None,

@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from headwise.training.core.batches import EpochDataLoader
+from headwise.training.core.scheme_rate import SchemeRateTrainer
 from headwise.training.core.trainer import LengthGroupedTrainer
 from headwise.training.recommendation.batches import EpochBatchSampler, unwrap_batch
 
@@ -16,7 +17,7 @@ WORKER_OPTIONS: dict[str, Any] = (
 )
 
 
-class RecommendationTrainer(LengthGroupedTrainer):
+class RecommendationTrainer(LengthGroupedTrainer, SchemeRateTrainer):
     """Trains on batches of impressions with histories of similar length; dev is evaluated by ranking.
 
     Args:

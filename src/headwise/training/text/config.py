@@ -26,7 +26,8 @@ FROM_SCRATCH_ONLY = (
 )
 
 #: Options that have no effect without guides.
-GUIDE_OPTIONS = ("guide_reduction", "guide_schedule")
+GUIDE_OPTIONS = ("guide_reduction", "guide_schedule", "guide_share")
+
 
 #: Metrics that can select the best epoch.
 MetricName = Literal[
@@ -53,7 +54,7 @@ class TextConfig(EncoderConfig):
         "lora_r": 1,
         "lora_alpha": 1,
     }
-    POSITIVE: ClassVar[tuple[str, ...]] = (*EncoderConfig.POSITIVE, "scheme_learning_rate", "position_scale")
+    POSITIVE: ClassVar[tuple[str, ...]] = (*EncoderConfig.POSITIVE, "position_scale", "guide_share")
 
     data: tuple[str, ...] = ()
     """CSV, TSV, JSONL, Parquet or Excel: one file (split 80/10/10), several files, a directory with train, dev and test
@@ -104,6 +105,9 @@ class TextConfig(EncoderConfig):
     guide_schedule: Literal["constant", "linear", "warm-up"] = "constant"
     """How the weights of guides change during training: linear decreases them to 0, warm-up increases them from 0 over
     the first tenth."""
+    guide_share: float | None = None
+    """How strong guides with automatic weights are: the norm of their gradient at the queries, divided by that of the
+    task; several guides divide it equally; by default 0.02."""
     vectors: Path | None = None
     """Pre-trained word vectors (from scratch): GloVe or word2vec text format, optionally gzipped, or .npz."""
     scheme_options: tuple[str, ...] = ()
@@ -141,7 +145,8 @@ class TextConfig(EncoderConfig):
     metric_for_best_model: MetricName | None = None
     """The metric of dev that selects the best epoch; by default the primary metric of the label type."""
     scheme_learning_rate: float | None = None
-    """Learning rate of the parameters that --retrofit adds; default: 100 times --learning-rate."""
+    """Learning rate of the parameters of the position scheme (w and v of distance-aware, tables, biases), with the same
+    schedule; by default that of the model, and with --retrofit 100 times --learning-rate."""
     max_length: int | None = None
     """Maximum tokens per text, see --long-text for longer ones; by default 256, or fewer if the model reads fewer."""
     long_text: LongText = "truncate"
@@ -184,8 +189,6 @@ class TextConfig(EncoderConfig):
         for name in ("dropout", "label_smoothing_factor"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{option_name(name)} must be at least 0 and below 1, got {getattr(self, name)}")
-        if self.scheme_learning_rate is not None and self.retrofit is None:
-            raise UserError("--scheme-learning-rate requires --retrofit")
         if self.long_text == "extend" and self.max_length is None:
             raise UserError("--long-text extend requires --max-length: the number of tokens that the model shall read")
         if self.extend_positions is not None and self.long_text != "extend":
@@ -224,6 +227,10 @@ class TextConfig(EncoderConfig):
                 "(listed by headwise tasks)"
             )
 
+    @property
+    def has_scheme_parameters(self) -> bool:
+        return self.retrofit not in (None, "alibi") or super().has_scheme_parameters
+
     def resolve_paths(self) -> Self:
         return replace(
             super().resolve_paths(),
@@ -235,3 +242,12 @@ class TextConfig(EncoderConfig):
             relevance=tuple(map(absolute_if_exists, self.relevance)),
             vectors=None if self.vectors is None else self.vectors.absolute(),
         )
+
+
+def is_automatic(guide: str) -> bool:
+    """Return whether a value of `--guides` has an automatic weight.
+
+    >>> is_automatic("mdg@6"), is_automatic("mdg=auto"), is_automatic("mdg=0.01")
+    (True, True, False)
+    """
+    return guide.partition("=")[2] in ("", "auto")

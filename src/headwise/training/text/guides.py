@@ -21,7 +21,7 @@ from headwise.integrations.fusion import fuse_to_record, fusion_report
 from headwise.tasks import Examples
 from headwise.training.core.config import option_name
 from headwise.training.core.pretrained import is_scheme
-from headwise.training.text.config import GUIDE_OPTIONS, TextConfig
+from headwise.training.text.config import GUIDE_OPTIONS, TextConfig, is_automatic
 from headwise.training.text.encoding import MIN_PROGRESS_ROWS, TextEncoder, no_progress_bars
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,8 @@ def build_guides(config: TextConfig, model: Any, encoder: TextEncoder, examples:
     for name in GUIDE_OPTIONS:
         if not config.guides and getattr(config, name) != config.default_value(name):
             raise UserError(f"{option_name(name)} requires --guides")
+    if config.guide_share is not None and not any(is_automatic(text) for text in config.guides):
+        raise UserError("--guide-share requires a guide with an automatic weight, such as --guides mdg")
     run_guides = [
         build_guide(config, text, model.config.num_hidden_layers, encoder, examples) for text in config.guides
     ]
@@ -77,12 +79,14 @@ def build_guide(config: TextConfig, text: str, num_layers: int, encoder: TextEnc
     """
     option = parse_guide(text, num_layers)
     guide_class, build_arguments = GUIDES[option.name]
+    share: dict[str, Any] = {} if config.guide_share is None else {"share": config.guide_share}
     reduction: dict[str, Any] = {"reduction": config.guide_reduction} if option.name in HEAD_GUIDES else {}
     try:
         return guide_class(
             option.weight,
             layers=option.layers,
             schedule=config.guide_schedule,
+            **share,
             **reduction,
             **build_arguments(encoder, examples),
         )

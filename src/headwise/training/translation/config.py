@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 from headwise.errors import UserError
-from headwise.scheme_names import ModelSchemeName
+from headwise.scheme_names import ModelSchemeName, is_trainable_scheme
 from headwise.training.core.config import RunConfig, absolute_if_exists
 
 
@@ -122,6 +122,10 @@ class TranslationConfig(RunConfig):
             for name in ("k", "tables", "relative"):
                 if getattr(self, name) != self.default_value(name):
                     raise UserError(f"--{name} applies to --scheme rpr, not to {self.scheme}")
+
+    @property
+    def has_scheme_parameters(self) -> bool:
+        return is_trainable_scheme(self.scheme) or is_trainable_scheme(self.decoder_scheme)
 
     def resolve_paths(self) -> Self:
         return replace(self, data=tuple(map(absolute_if_exists, self.data)))

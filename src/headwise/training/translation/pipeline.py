@@ -105,6 +105,7 @@ class TranslationPipeline(Pipeline[TranslationConfig, TranslationData, Translati
             row_numbers=data.pairs.splits["train"]["row"],
             batch_size=get_batch_size(self.config),
             label_smoothing=self.config.smoothing,
+            scheme_learning_rate=self.config.scheme_learning_rate,
             compute_dev_metrics=partial(self.compute_dev_metrics, data, bundle) if selects_by_bleu else None,
             callbacks=[EarlyStoppingCallback(self.config.early_stopping_patience or 5)],
         )

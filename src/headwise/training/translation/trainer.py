@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from headwise.small_files import read_json
 from headwise.training.core.batches import EpochDataLoader, identity_collate
 from headwise.training.core.failures import CheckedTrainer
+from headwise.training.core.scheme_rate import SchemeRateTrainer
 from headwise.training.translation.batches import (
     IGNORE_INDEX,
     TokenBatchSampler,
@@ -22,7 +23,7 @@ from headwise.training.translation.batches import (
 from headwise.training.translation.tokens import TokenizedPairs
 
 
-class TranslationTrainer(CheckedTrainer):
+class TranslationTrainer(CheckedTrainer, SchemeRateTrainer):
     """Trains on batches bounded by tokens; the dev loss is the mean over tokens, without label smoothing.
 
     Processes share each batch. Each share is weighted by its number of tokens, so that the gradient is that of the

@@ -1,0 +1,209 @@
+"""Trials of a tuned method: which settings are tried on dev. Every method of a study gets the same number of trials.
+
+All methods are tried with the same learning rates. The other settings of a method (learning rate and initial values of
+its scheme, scale of positions, strength of guides) vary at the same time, in a Latin hypercube: each setting has as
+many values as there are trials, and each value is tried once. The first trial has the default settings.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from scipy.stats import qmc
+
+from headwise.studies.methods import SCHEMES, Method
+from headwise.studies.search_space import Dimension, build_candidate, format_assignment
+from headwise.training.core.config import RunConfig
+from headwise.training.core.defaults import choose_settings
+from headwise.training.text.config import TextConfig, is_automatic
+
+#: Learning rates are tried from the default divided by this factor to the default times it.
+LEARNING_RATE_RANGE = 8.0
+
+#: The separator of a method's name and the settings of a trial.
+SEPARATOR = ": "
+
+#: The name of the trial with default settings.
+DEFAULTS = "default settings"
+
+#: Of a Latin hypercube, the best of this number of random ones is used.
+NUM_DESIGNS = 200
+
+
+@dataclass(frozen=True)
+class Range:
+    """A setting that is tuned over a range, on a logarithmic scale.
+
+    Args:
+        name: the name of a training option or, for initial values, of an option of the scheme.
+        low: the lowest value. That of scheme_learning_rate is a multiple of the learning rate.
+        high: the highest value.
+        default: the value that the default corresponds to.
+    """
+
+    name: str
+    low: float
+    high: float
+    default: float
+
+    def values(self, count: int) -> list[float | None]:
+        """Return values from low to high. The one that is closest to the default is None."""
+        values = [float(f"{x:.3g}") for x in np.geomspace(self.low, self.high, count)]
+        closest = min(range(count), key=lambda i: abs(math.log(values[i] / self.default)))
+        return [None if i == closest else value for i, value in enumerate(values)]
+
+
+#: The initial values of schemes that are tuned: the standard deviation of w, of vectors or of biases.
+INITIAL_VALUES = {
+    "distance-aware": Range("w_std", 0.01, 1.0, 0.1),
+    "rpr": Range("std", 0.01, 1.0, 0.25),
+    "t5-bias": Range("std", 0.002, 0.2, 0.02),
+    "disentangled": Range("std", 0.002, 0.2, 0.02),
+}
+
+
+def list_ranges(config: RunConfig) -> list[Range]:
+    """Return what is tuned for a method: the settings that it has and that the user did not set.
+
+    The learning rate is always tuned, around the value of the user if there is one.
+
+    Args:
+        config: the configuration of the method.
+    """
+    rate = default_learning_rate(config)
+    ranges = [Range("learning_rate", rate / LEARNING_RATE_RANGE, rate * LEARNING_RATE_RANGE, rate)]
+    if config.has_scheme_parameters and config.scheme_learning_rate is None:
+        is_retrofit = getattr(config, "retrofit", None) is not None
+        ranges.append(Range("scheme_learning_rate", 1.0, 300.0, 100.0 if is_retrofit else 1.0))
+    scheme_options = getattr(config, "scheme_options", None)
+    initial = INITIAL_VALUES.get(config.model)
+    if initial is not None and scheme_options is not None:
+        given = [option.partition("=")[0].replace("-", "_") for option in scheme_options]
+        ranges += [] if initial.name in given else [initial]
+    has_sinusoids = config.model == "plain" and getattr(config, "positions", None) in (None, "sinusoidal")
+    if has_sinusoids and getattr(config, "position_scale", 1.0) is None:
+        ranges.append(Range("position_scale", 0.05, 1.0, 0.25))
+    if isinstance(config, TextConfig) and config.guide_share is None and any(map(is_automatic, config.guides)):
+        ranges.append(Range("guide_share", 0.0002, 0.1, 0.02))
+    return ranges
+
+
+def default_learning_rate(config: RunConfig) -> float:
+    """Return the learning rate of the user, or the default, which for texts is that of a few thousand rows."""
+    if config.learning_rate is not None:
+        return config.learning_rate
+    if isinstance(config, TextConfig):
+        rate = choose_settings(4000, from_scratch=config.model in SCHEMES).learning_rate
+        if config.lora:
+            from headwise.training.text.lora import LEARNING_RATE_FACTOR  # imports transformers
+
+            rate *= LEARNING_RATE_FACTOR
+        return rate
+    if config.task == "translation":
+        return translation_learning_rate(config)
+    from headwise.tasks.mind import MIND
+
+    return (MIND.from_scratch if config.model in SCHEMES else MIND.fine_tuning).learning_rate
+
+
+def translation_learning_rate(config: Any) -> float:
+    """Return the peak learning rate of a translator: 1/√(width · warm-up steps)."""
+    from headwise.models.translator_configuration import PRESETS
+    from headwise.training.translation.pipeline import DEFAULTS as TRAINING_DEFAULTS
+
+    sizes = {name: getattr(config, name) or PRESETS[config.model][name] for name in ("heads", "head_dim")}
+    warmup = config.warmup or TRAINING_DEFAULTS[config.model].warmup
+    return float((sizes["heads"] * sizes["head_dim"] * warmup) ** -0.5)
+
+
+def build_trials(
+    config: RunConfig, method: Method, num_trials: int, grid: Sequence[Dimension] = (), *, grid_only: bool = False
+) -> list[Method]:
+    """Return the trials of a method. If the method has fewer settings, some trials are the same, for other seeds.
+
+    Args:
+        config: the configuration of the method.
+        method: the method.
+        num_trials: the number of trials.
+        grid: dimensions with given values; all combinations are tried if there are enough trials.
+        grid_only: tune nothing but the grid.
+    """
+    names = {dimension.name for dimension in grid}
+    ranges = [] if grid_only else [x for x in list_ranges(config) if x.name not in names]
+    if any(dimension.is_guide_weight for dimension in grid):
+        ranges = [x for x in ranges if x.name != "guide_share" or has_other_guides(config, names)]
+    combinations = [
+        dict(zip([x.name for x in grid], values, strict=True)) for values in product(*(x.values for x in grid))
+    ]
+    columns: list[list[Any]] = [x.values(num_trials) for x in ranges]
+    defaults: list[int | None] = [column.index(None) for column in columns]
+    if grid:
+        columns, defaults = [*columns, repeat_evenly(combinations, num_trials)], [*defaults, None]
+    trials = []
+    for row in build_design(num_trials, defaults):
+        values = [column[i] for column, i in zip(columns, row, strict=True)]
+        combination = values.pop() if grid else {}
+        settings = {x.name: value for x, value in zip(ranges, values, strict=True) if value is not None}
+        trials.append(build_trial(config, method, grid, combination, settings))
+    return trials
+
+
+def has_other_guides(config: Any, names: set[str]) -> bool:
+    """Return whether a method has guides with automatic weights that are not in a grid."""
+    return any(is_automatic(guide) and guide not in names for guide in config.guides)
+
+
+def repeat_evenly(items: Sequence[Any], count: int) -> list[Any]:
+    """Return a list of this length in which all items are about equally frequent, or that omits items evenly.
+
+    >>> repeat_evenly("ab", 5), repeat_evenly("abcdefg", 3)
+    (['a', 'b', 'a', 'b', 'a'], ['a', 'd', 'g'])
+    """
+    if count >= len(items):
+        return [items[i % len(items)] for i in range(count)]
+    return [items[round(i * (len(items) - 1) / max(1, count - 1))] for i in range(count)]
+
+
+def build_design(num_trials: int, defaults: Sequence[int | None]) -> Any:
+    """Return a Latin hypercube (trials, settings) of indices of values. It is always the same.
+
+    Args:
+        num_trials: the number of trials, and of values of each setting.
+        defaults: the index of each setting's default, which the first trial has; None for a setting without one.
+    """
+    rng = np.random.default_rng(0)
+    others = [[i for i in range(num_trials) if i != default] for default in defaults]
+    firsts = [[] if default is None else [default] for default in defaults]
+    if len(defaults) == 1:  # in the order of the values
+        return np.array([[i] for i in firsts[0] + others[0]])
+    designs = [
+        np.stack([[*first, *rng.permutation(rest)] for first, rest in zip(firsts, others, strict=True)], axis=1)
+        for _ in range(NUM_DESIGNS)
+    ]
+    return min(designs, key=lambda design: qmc.discrepancy((design + 0.5) / num_trials))
+
+
+def build_trial(
+    config: RunConfig,
+    method: Method,
+    grid: Sequence[Dimension],
+    combination: Mapping[str, Any],
+    settings: Mapping[str, float],
+) -> Method:
+    """Return a trial: the method with a combination of the grid and further settings."""
+    overrides: dict[str, Any] = {**method.overrides, **build_candidate(grid, combination, config).overrides}
+    named: dict[str, Any] = dict(combination)
+    rate = settings.get("learning_rate", overrides.get("learning_rate") or default_learning_rate(config))
+    for name, value in settings.items():
+        if name in vars(config):
+            named[name] = float(f"{value * rate:.3g}") if name == "scheme_learning_rate" else value
+            overrides[name] = named[name]
+        else:  # an initial value
+            named[name] = value
+            scheme_options = overrides.get("scheme_options", getattr(config, "scheme_options", ()))
+            overrides["scheme_options"] = (*scheme_options, f"{name}={value:g}")
+    text = " ".join(format_assignment(name, value) for name, value in named.items())
+    return Method(f"{method.name}{SEPARATOR}{text or DEFAULTS}", overrides)

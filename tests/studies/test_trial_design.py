@@ -1,0 +1,123 @@
+"""Trials of tuned methods: which settings are tried, and that every method gets as many trials."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headwise.studies.methods import Method, parse_method
+from headwise.studies.plan import build_config
+from headwise.studies.search_space import Dimension
+from headwise.studies.trial_design import DEFAULTS, build_design, build_trials, default_learning_rate
+from headwise.training import TextConfig
+from headwise.training.core.config import RunConfig
+from headwise.training.recommendation.config import RecommendationConfig
+from headwise.training.translation.config import TranslationConfig
+
+TEXTS = TextConfig(data=("reviews.csv",))
+CLICKS = RecommendationConfig(task="mind", data=("log",))
+PAIRS = TranslationConfig(data=("pairs",), source="en", target="de", model="small")
+
+
+def trials(base: RunConfig, method: Method | str, count: int = 8, **options: Any) -> list[Method]:
+    method = parse_method(method) if isinstance(method, str) else method
+    return build_trials(build_config(base, method, 0), method, count, **options)
+
+
+def tuned(base: RunConfig, method: Method | str) -> set[str]:
+    """Return the options in which the trials of a method differ."""
+    given = parse_method(method).overrides if isinstance(method, str) else method.overrides
+    return {name for trial in trials(base, method) for name, x in trial.overrides.items() if x != given.get(name)}
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "options"),
+    [
+        (TEXTS, "none", {"learning_rate"}),
+        (TEXTS, "plain", {"learning_rate", "position_scale"}),
+        (TEXTS, "tener", {"learning_rate", "scheme_learning_rate"}),
+        (TEXTS, "rpr", {"learning_rate", "scheme_learning_rate", "scheme_options"}),
+        (TEXTS, "distance-aware", {"learning_rate", "scheme_learning_rate", "scheme_options"}),
+        (TEXTS, "bert", {"learning_rate"}),
+        (TEXTS, "bert+mdg+pdg", {"learning_rate", "guide_share"}),
+        (TEXTS, "bert+mdg=0.1", {"learning_rate"}),
+        (TEXTS, "bert+retrofit:rpr", {"learning_rate", "scheme_learning_rate"}),
+        (TEXTS, Method("fixed", {"model": "rpr", "scheme_learning_rate": 0.1}), {"learning_rate", "scheme_options"}),
+        (CLICKS, "distance-aware", {"learning_rate", "scheme_learning_rate", "scheme_options"}),
+        (CLICKS, "none", {"learning_rate"}),
+        (PAIRS, Method("rpr", {"scheme": "rpr"}), {"learning_rate", "scheme_learning_rate"}),
+        (PAIRS, Method("plain", {"scheme": "plain"}), {"learning_rate"}),
+    ],
+)
+def test_what_is_tuned(base: RunConfig, method: Method | str, options: set[str]) -> None:
+    assert tuned(base, method) == options
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_all_methods_have_the_same_number_of_trials_and_learning_rates(count: int) -> None:
+    methods = ("none", "plain", "rpr", "distance-aware")
+    by_method = {name: trials(TEXTS, name, count) for name in methods}
+    for name, method_trials in by_method.items():
+        assert len({trial.name for trial in method_trials}) == count, "no trial is repeated"
+        assert method_trials[0].name == f"{name}: {DEFAULTS}"
+        assert method_trials[0].overrides == {"model": name}
+        for trial in method_trials:
+            build_config(TEXTS, trial, 0)  # valid options
+    rates = {name: sorted(str(x.overrides.get("learning_rate")) for x in by_method[name]) for name in methods}
+    assert all(rates[name] == rates["none"] for name in methods)
+
+
+def test_settings_vary_independently_of_each_other() -> None:
+    """In a Latin hypercube, each value is tried once, and two settings are hardly correlated."""
+    for num_trials, num_settings in ((8, 2), (8, 3), (16, 3)):
+        design = build_design(num_trials, [3] * num_settings)
+        assert (np.sort(design, axis=0) == np.arange(num_trials)[:, None]).all()
+        assert (design[0] == 3).all(), "the first trial has the defaults"
+        correlations = np.corrcoef(design.T)[np.triu_indices(num_settings, 1)]
+        assert np.abs(correlations).max() < 0.5
+
+
+def test_learning_rate_of_the_user_is_the_center() -> None:
+    base = TextConfig(data=("reviews.csv",), learning_rate=1e-2)
+    rates = [trial.overrides.get("learning_rate", 1e-2) for trial in trials(base, "none", 9)]
+    assert min(rates) == pytest.approx(1e-2 / 8, rel=1e-2)
+    assert max(rates) == pytest.approx(8e-2, rel=1e-2)
+    assert np.exp(np.mean(np.log(rates))) == pytest.approx(1e-2, rel=1e-2)
+
+
+def test_scheme_learning_rates_are_multiples_of_the_learning_rate() -> None:
+    for method in ("bert+retrofit:distance-aware", "distance-aware"):
+        ratios = [
+            x.overrides["scheme_learning_rate"] / x.overrides["learning_rate"]
+            for x in trials(TEXTS, method)
+            if {"scheme_learning_rate", "learning_rate"} <= x.overrides.keys()
+        ]
+        assert 1 <= min(ratios) < 10 < max(ratios) <= 310
+
+
+def test_initial_values_keep_other_options_of_the_scheme() -> None:
+    method = Method("sigmoid", {"model": "distance-aware", "scheme_options": ("mapping=sigmoid",)})
+    assert all(trial.overrides["scheme_options"][0] == "mapping=sigmoid" for trial in trials(TEXTS, method))
+    given = Method("given", {"model": "distance-aware", "scheme_options": ("w_std=0.3",)})
+    assert {trial.overrides["scheme_options"] for trial in trials(TEXTS, given)} == {("w_std=0.3",)}
+
+
+def test_grids_are_tried_completely() -> None:
+    grid = [Dimension("mdg", (0.1, 0.01), True), Dimension("pdg", (0.1, 0.01), True)]
+    guided = trials(TEXTS, "bert+mdg+pdg", grid=grid)
+    assert sorted(trial.overrides["guides"] for trial in guided) == sorted(
+        2 * [(f"mdg={x}", f"pdg={y}") for x in ("0.1", "0.01") for y in ("0.1", "0.01")]
+    )
+    assert not any("guide_share" in trial.overrides for trial in guided), "there are no automatic weights"
+    assert len({trial.overrides.get("learning_rate") for trial in guided}) == 8
+    only = trials(TEXTS, "bert+mdg+pdg", grid=grid, grid_only=True)
+    assert len(only) == 8
+    assert len({trial.name for trial in only}) == 4
+
+
+def test_default_learning_rates() -> None:
+    assert default_learning_rate(TextConfig(data=("x",), model="bert")) == 5e-5
+    assert default_learning_rate(TextConfig(data=("x",), model="bert", lora=True)) == pytest.approx(5e-4)
+    assert default_learning_rate(TEXTS) == 1e-3
+    assert default_learning_rate(CLICKS) == 1e-3
+    assert default_learning_rate(PAIRS) == pytest.approx((256 * 400) ** -0.5)
