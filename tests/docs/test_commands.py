@@ -111,7 +111,7 @@ def known_options() -> set[str]:
     options = {"--help", "--version"}
     tasks = [["--task", task] for task in ("mind", "translation")]
     training = [[name, *task] for name in ("train", "compare", "sweep") for task in ([], *tasks)]
-    others = [[name] for name in ("evaluate", "predict", "inspect", "tasks", "reproduce", "studies")]
+    others = [[name] for name in ("adapt", "evaluate", "predict", "inspect", "tasks", "reproduce", "studies")]
     nested = [["bench", "attention"], ["bench", "guiding"], ["simulate", "mind"]]
     for args in [*training, *others, *nested]:
         output = io.StringIO()
