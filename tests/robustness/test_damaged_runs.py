@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerFast
 
 from headwise.errors import UserError
+from headwise.studies.study import is_valid_metrics
 from headwise.training import TextConfig, train
 from headwise.training.core.checkpointing import report_broken_checkpoint
+from headwise.training.core.pretrained import load_pretrained
 from headwise.training.core.run_dir import read_metrics, write_manifest
 from tests.training.conftest import Headwise, rows, write
 
@@ -48,6 +51,12 @@ def check_one_line(result: tuple[int, str, str], *words: str) -> None:
         assert word in error
 
 
+def increase_token_ids(directory: Path) -> None:
+    tokenizer = json.loads((directory / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] = {word: 1000 + number for word, number in tokenizer["model"]["vocab"].items()}
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -74,6 +83,40 @@ def test_metrics_that_are_no_object(run: Path) -> None:
         read_metrics(run)
 
 
+def test_training_with_a_tokenizer_of_another_model(
+    bert: Path, reviews: Path, tmp_path: Path, headwise: Headwise
+) -> None:
+    model = Path(shutil.copytree(bert, tmp_path / "model"))
+    increase_token_ids(model)
+    result = headwise("train", "--data", reviews, "--model", model, "--epochs", "1", "--out", tmp_path / "run")
+    check_one_line(result, "its tokenizer does not fit its weights")
+
+
+def test_a_tokenizer_that_panics(bert: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    directory = shutil.copytree(bert, tmp_path / "model")
+    model: dict[str, Any] = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
+    model["continuing_subword_prefix"] = "########"  # longer than the second part of the merge
+    (directory / "tokenizer.json").write_text(json.dumps({"added_tokens": [], "model": model}))
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load_pretrained(PreTrainedTokenizerFast, directory)
+    assert "panicked" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"baselines": {"test": 3}},
+        {"baselines": {"test": {"tf-idf": {"accuracy": []}}}},
+        {"standard_error": {"test": "a"}},
+    ],
+    ids=str,
+)
+def test_damaged_baselines_are_no_valid_metrics(values: dict[str, Any], run: Path) -> None:
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert is_valid_metrics(metrics)
+    assert not is_valid_metrics(metrics | values)
+
+
 def test_nan_weights(run: Path, reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
     weights = load_file(run / "model.safetensors")
     save_file({name: torch.full_like(x, torch.nan) for name, x in weights.items()}, run / "model.safetensors")
@@ -84,10 +127,7 @@ def test_nan_weights(run: Path, reviews: Path, tmp_path: Path, headwise: Headwis
 
 def test_a_tokenizer_of_another_model(run: Path, reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
     """Its token ids are larger than the model's vocabulary."""
-    path = run / "tokenizer.json"
-    tokenizer = json.loads(path.read_text())
-    tokenizer["model"]["vocab"] = {word: 1000 + number for word, number in tokenizer["model"]["vocab"].items()}
-    path.write_text(json.dumps(tokenizer))
+    increase_token_ids(run)
     check_one_line(headwise("predict", run, reviews, "--out", tmp_path / "out.csv"), str(run))
     check_one_line(headwise("inspect", run, "--text", "a film", "--out", tmp_path / "page.html"), str(run))
 
@@ -174,3 +214,14 @@ def test_invalid_arguments_of_the_operating_system_are_damaged_checkpoints() -> 
         raise OSError(errno.EINVAL, "Invalid argument")
     with pytest.raises(OSError, match="No space left"), report_broken_checkpoint(trainer, "checkpoint-3"):
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_numbers_that_are_no_steps_are_damaged_checkpoints() -> None:
+    trainer = SimpleNamespace(state=SimpleNamespace(global_step=0))
+
+    def resume() -> None:
+        trainer.state.global_step = 10**400  # from trainer_state.json
+        trainer.state.global_step *= 1.0
+
+    with pytest.raises(UserError, match="cannot be resumed"), report_broken_checkpoint(trainer, "checkpoint-3"):
+        resume()

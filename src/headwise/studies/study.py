@@ -193,7 +193,9 @@ def is_valid_metrics(metrics: Any) -> bool:
     try:
         values = [split[metrics["primary_metric"]] for split in metrics["metrics"].values()]
         names = [metrics["task"], metrics["label_type"], *metrics.get("labels", ())]
-        numbers = [*values, metrics["train_seconds"]]
+        baselines = [scores for split in metrics.get("baselines", {}).values() for scores in split.values()]
+        numbers = [*values, metrics["train_seconds"], *metrics.get("standard_error", {}).values()]
+        numbers += [x for scores in baselines for x in scores.values() if x is not None]
         is_complete = bool(values) and all(isinstance(name, str) for name in names)
         return is_complete and all(type(x) in (int, float) and math.isfinite(x) for x in numbers)
     except (AttributeError, KeyError, TypeError):

@@ -12,16 +12,12 @@ from headwise.integrations.fusion.family import Family
 from headwise.integrations.fusion.texts import text_example
 
 
-class FusedFastSpeech2ConformerAttention(FastSpeech2ConformerAttention):  # type: ignore[misc]
+class FusedFastSpeech2ConformerAttention(FastSpeech2ConformerAttention):
     """Self-attention of the encoder of phonemes and of the decoder of frames."""
 
     def forward(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        pos_emb: Tensor | None = None,
-        output_attentions: bool | None = False,
-    ) -> tuple[Tensor, Tensor | None]:
+        self, hidden_states: Tensor, attention_mask: Any = None, pos_emb: Any = None, output_attentions: Any = False
+    ) -> Any:
         q, k, v = (
             split_heads(projection(hidden_states), self.head_dim)
             for projection in (self.linear_q, self.linear_k, self.linear_v)

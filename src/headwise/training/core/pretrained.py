@@ -6,7 +6,7 @@ Model directories may contain Python code. It is never run unless the user asks 
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from transformers.utils.hub import cached_file
 
 from headwise.errors import UserError
 from headwise.models.configuration import SCHEMES
-from headwise.native_errors import native_errors
+from headwise.native_errors import held_stderr, native_errors
 from headwise.tasks.hub import is_hub_reachable
 from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.core.model_dir import check_model_dir, check_size
@@ -65,7 +65,8 @@ def load_pretrained(loader: Any, path: Path | str, *, complete: bool = False, **
     if complete:
         options["output_loading_info"] = True
     try:
-        with native_errors(path, "cannot be loaded"):
+        is_tokenizer = "Tokenizer" in getattr(loader, "__name__", "")  # Rust prints a stack trace before it panics
+        with native_errors(path, "cannot be loaded"), held_stderr() if is_tokenizer else nullcontext():
             if Path(path).is_dir():
                 check_before_loading(loader, Path(path), options.get("config"), trusted=trusted)
             loaded = load(path, trust_remote_code=trusted, **options)

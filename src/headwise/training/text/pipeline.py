@@ -1,13 +1,15 @@
 """The text pipeline."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, set_seed
 
@@ -112,6 +114,8 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
 
     def tokenize(self, data: TextData, bundle: TextBundle, scratch_dir: Path) -> None:
         bundle.encoded = tokenize_splits(bundle.encoder, data.examples, scratch_dir)
+        if not is_scheme(self.config.model):
+            check_token_ids(bundle.encoded, bundle.model, self.config.model)
         if any(isinstance(guide, Dependency) for guide in bundle.guides):
             rows, path = data.examples.splits["train"], scratch_dir / f"arcs-{state().process_index}.arrow"
             bundle.encoded["train"] = add_arcs(bundle.encoded["train"], rows, bundle.encoder, path)
@@ -205,6 +209,21 @@ def tokenize_splits(encoder: TextEncoder, examples: Examples, directory: Path) -
         split: encoder.encode_dataset(rows, directory / f"{split}.arrow", overwrite=state().is_main_process)
         for split, rows in examples.splits.items()
     }
+
+
+def check_token_ids(encoded: Mapping[str, Dataset], model: Any, name: str) -> None:
+    """Raise a UserError if a text has a token without an embedding: the tokenizer is that of another model."""
+    num_embeddings = model.get_input_embeddings().num_embeddings
+    for split, rows in encoded.items():
+        ids = rows.data.column("input_ids")
+        while pa.types.is_nested(ids.type):
+            ids = pc.list_flatten(ids)
+        largest = pc.max(ids).as_py()
+        if largest is not None and largest >= num_embeddings:
+            raise UserError(
+                f"--model {name}: its tokenizer does not fit its weights: a text of the split {split} has the token id "
+                f"{largest:,}, and there are embeddings of {num_embeddings:,} tokens"
+            )
 
 
 def get_dev_metric(config: TextConfig, data: TextData) -> str:
