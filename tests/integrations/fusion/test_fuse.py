@@ -165,7 +165,8 @@ def test_streaming_with_a_cache(chunk: int) -> None:
     _, batch = case.batch(model.config, 30, False)
 
     def stream() -> list[torch.Tensor]:
-        states, outputs = {}, []
+        states: dict[str, Any] = {}
+        outputs = []
         for features in batch["input_features"].split(chunk, dim=1):
             with torch.no_grad():
                 output = model(input_features=features, use_cache=True, **states)

@@ -12,15 +12,15 @@ from headwise.integrations.fusion.family import Family
 from headwise.integrations.fusion.texts import text_example
 
 
-class FusedFastSpeech2ConformerAttention(FastSpeech2ConformerAttention):  # type: ignore[misc]
+class FusedFastSpeech2ConformerAttention(FastSpeech2ConformerAttention):
     """Self-attention of the encoder of phonemes and of the decoder of frames."""
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         pos_emb: Tensor | None = None,
-        output_attentions: bool | None = False,
+        output_attentions: Any = False,
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = (
             split_heads(projection(hidden_states), self.head_dim)
