@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, DebertaV2Config, DebertaV2Model
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, RemBertConfig, RemBertModel
 
 from headwise.inspection import draw_sorted
 from headwise.models import build_tokenizer
+from tests.integrations.fusion.cases import CASES, build_model
 from tests.training.conftest import Headwise, write
 
 TEXT = "a good film with a dull plot"
@@ -117,6 +118,18 @@ def test_force_replaces_output(plain: Path, headwise: Headwise, tmp_path: Path) 
         assert headwise(*arguments, "--force")[0] == 0
 
 
+@pytest.mark.parametrize(("name", "family"), [("deberta-v3", "DeBERTa-v2"), ("xlnet", "XLNet")])
+def test_models_outside_the_attention_interface_are_fused(
+    name: str, family: str, headwise: Headwise, tmp_path: Path
+) -> None:
+    build_model(CASES[name]).float().save_pretrained(tmp_path / "model")
+    build_tokenizer(["a good film"], framed=True, max_tokens=60).save_pretrained(tmp_path / "model")
+    page = tmp_path / "page.html"
+    code, _, err = headwise("inspect", tmp_path / "model", "--text", "a good film", "film", "--out", page)
+    assert (code, err.strip()) == (0, f"model: attention layers fused for inspection: {family}")
+    assert page_data(page)["texts"][0]["tokens"] == ["[CLS]", "a", "good", "film", "[SEP]"]
+
+
 def test_user_errors_are_one_line(plain: Path, run: Path, headwise: Headwise, tmp_path: Path) -> None:
     other = tmp_path / "other"
     tokenizer = build_tokenizer(["a good film"])
@@ -128,10 +141,10 @@ def test_user_errors_are_one_line(plain: Path, run: Path, headwise: Headwise, tm
     }
     BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **config)).save_pretrained(other)
     tokenizer.save_pretrained(other)
-    deberta = tmp_path / "deberta"
-    long = DebertaV2Config(vocab_size=len(tokenizer), max_position_embeddings=2048, **config)
-    DebertaV2Model(long).save_pretrained(deberta)
-    build_tokenizer(["a good film"], max_tokens=5000).save_pretrained(deberta)
+    rembert = tmp_path / "rembert"
+    long = RemBertConfig(vocab_size=len(tokenizer), max_position_embeddings=2048, **config)
+    RemBertModel(long).save_pretrained(rembert)
+    build_tokenizer(["a good film"], max_tokens=5000).save_pretrained(rembert)
     broken = tmp_path / "broken"
     shutil.copytree(other, broken)
     config_path = broken / "config.json"
@@ -151,7 +164,7 @@ def test_user_errors_are_one_line(plain: Path, run: Path, headwise: Headwise, tm
         ([plain, plain, *text, *page], "a model is named twice"),
         ([*(f"m{number}" for number in range(5)), *text, *page], "got 5"),
         ([plain, other, *text, *page], "(4 and 2)"),
-        ([deberta, "--text", "film " * 1100, *page], "1024 tokens"),
+        ([rembert, "--text", "film " * 1100, *page], "1024 tokens"),
         ([broken, *text, *page], "broken: neither a headwise run nor a Hugging Face model that can be loaded"),
         ([tmp_path / "nowhere", *text, *page], "nowhere: no such directory; expected a headwise run or a Hugging"),
         ([run, *text, "--pair", "dull plot", *page], "distance"),

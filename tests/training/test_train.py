@@ -12,8 +12,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 import headwise as hw
 import headwise.models
+from headwise.models import build_tokenizer
 from headwise.training import TextConfig, train
-from tests.training.conftest import Headwise, rows, write
+from tests.integrations.fusion.cases import CASES, build_model
+from tests.training.conftest import BAD, GOOD, OTHERS, Headwise, rows, write
 
 SMALL = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 16)
 
@@ -89,6 +91,19 @@ def test_guided_and_retrofitted_hugging_face_model(bert: Path, reviews: Path, tm
     for row, score in zip(scores["row"].to_pylist()[:3], scores["scores"].to_pylist()[:3], strict=True):
         logits = model.eval()(**tokenizer(texts[row][0], return_tensors="pt")).logits
         torch.testing.assert_close(logits[0].double(), torch.tensor(score).double(), atol=1e-4, rtol=1e-4)
+
+
+def test_models_outside_the_attention_interface_are_fused_for_guides(
+    reviews: Path, tmp_path: Path, headwise: Headwise
+) -> None:
+    model = tmp_path / "mpnet"
+    build_model(CASES["mpnet"]).float().save_pretrained(model)
+    build_tokenizer([GOOD[0], BAD[0], *OTHERS], framed=True, max_tokens=30).save_pretrained(model)
+    options = ("--guides", "mdg", "pdg", "--epochs", 1, "--max-length", 12)
+    code, _, err = headwise("train", "--data", reviews, "--model", model, *options, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert "attention layers fused for guidance: MPNet" in err
+    assert "attention layers fused for guidance: MPNet" in read_metrics(tmp_path / "run")["notes"]
 
 
 def test_early_stopping_keeps_the_best_epoch(reviews: Path, tmp_path: Path) -> None:

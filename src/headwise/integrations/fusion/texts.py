@@ -22,5 +22,5 @@ def text_example(model: PreTrainedModel) -> dict[str, Any]:
     mask[0, -(length // 4) :] = 0
     batch = {"input_ids": ids.masked_fill(mask == 0, padding_id), "attention_mask": mask}
     if model.config.is_encoder_decoder:
-        batch |= {f"decoder_{name}": x[:, : length // 2] for name, x in batch.items()}
+        batch |= {f"decoder_{name}": x[:, length // 2 :] for name, x in batch.items()}  # with padding, too
     return batch
