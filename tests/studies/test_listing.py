@@ -117,6 +117,19 @@ def test_hostile_values_in_a_database_are_one_line(column: str, value: str, tmp_
         assert "the database is damaged" in err or "study: " in err
 
 
+@pytest.mark.parametrize(("column", "value"), [("method", "5"), ("task", "null"), ("seed", '"0"')])
+def test_runs_of_other_types_are_a_damaged_database(
+    column: str, value: str, tmp_path: Path, headwise: Headwise
+) -> None:
+    create_study(tmp_path / "study", seeds=1)
+    with sqlite3.connect(tmp_path / "study" / "study.db") as database:
+        database.execute("UPDATE trial_user_attributes SET value_json = ? WHERE key = ?", (value, column))
+    database.close()
+    code, _, err = headwise("studies", tmp_path / "study")
+    assert (code, err.count("\n")) == (2, 1), err
+    assert "the database is damaged" in err
+
+
 def test_unknown_direction_of_a_study_is_one_line(tmp_path: Path, headwise: Headwise) -> None:
     create_study(tmp_path / "study", seeds=1)
     with sqlite3.connect(tmp_path / "study" / "study.db") as database:

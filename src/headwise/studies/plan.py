@@ -52,7 +52,10 @@ class Run:
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> "Run":
         """Return the run with these database attributes."""
-        return cls(attributes["task"], attributes["method"], attributes["seed"], parse_config(attributes["config"]))
+        task, method, seed = attributes["task"], attributes["method"], attributes["seed"]
+        if not (isinstance(task, str) and isinstance(method, str) and type(seed) is int):
+            raise TypeError("a task, a method or a seed of a run has another type")
+        return cls(task, method, seed, parse_config(attributes["config"]))
 
 
 @dataclass(frozen=True)
