@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -202,6 +203,21 @@ def test_logs_of_a_checkpoint_that_are_no_numbers(history: Any, run: Path, tmp_p
     edit_json(checkpoint / "trainer_state.json", log_history=history)
     write_manifest(checkpoint)
     check_one_line(headwise("train", "--resume", "--quiet", "--out", unfinished), str(checkpoint), "cannot be resumed")
+
+
+def test_infinite_gradients_in_a_log_are_null_in_metrics(run: Path, tmp_path: Path, headwise: Headwise) -> None:
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    for name in ("run.yaml", "checkpoints"):
+        shutil.move(run / name, unfinished / name)
+    (checkpoint,) = (unfinished / "checkpoints").glob("checkpoint-*")
+    history = json.loads((checkpoint / "trainer_state.json").read_text())["log_history"]
+    history[0]["grad_norm"] = math.inf
+    edit_json(checkpoint / "trainer_state.json", log_history=history)
+    write_manifest(checkpoint)
+    assert headwise("train", "--resume", "--quiet", "--out", unfinished)[0] == 0
+    metrics = json.loads((unfinished / "metrics.json").read_text(), parse_constant=pytest.fail)
+    assert metrics["history"][0]["grad_norm"] is None
 
 
 def test_invalid_arguments_of_the_operating_system_are_damaged_checkpoints() -> None:

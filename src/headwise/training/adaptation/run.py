@@ -34,7 +34,7 @@ from headwise.training.core.environment import (
     reset_peak_memory,
 )
 from headwise.training.core.extension import check_length, extend_model
-from headwise.training.core.metrics import count_parameters, is_loss_or_metric
+from headwise.training.core.metrics import count_parameters, get_history
 from headwise.training.core.pretrained import (
     is_available,
     load_pretrained,
@@ -141,7 +141,7 @@ def run(config: AdaptConfig, out: Path, *, resume: bool) -> RunResult:
             "peak_memory": get_peak_memory(),
             "device": describe_device(),
             "versions": get_versions(),
-            "history": [log for log in trainer.state.log_history if is_loss_or_metric(log)],
+            "history": get_history(trainer),
         }
         weights = gather_weights(trainer) or model.state_dict()
         if is_main_process:

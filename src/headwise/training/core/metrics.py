@@ -1,5 +1,6 @@
 """The contents of `metrics.json`, with the same keys for all pipelines."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,7 +83,7 @@ def build_metrics(
         "peak_memory": get_peak_memory(),
         "device": describe_device(),
         "versions": get_versions(),
-        "history": [log for log in trainer.state.log_history if is_loss_or_metric(log)],
+        "history": get_history(trainer),
         **evaluation.extras,
     }
 
@@ -122,6 +123,18 @@ def build_evaluation(
 
 def count_parameters(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def get_history(trainer: Any) -> list[dict[str, float | None]]:
+    """Return the training losses and the evaluations on dev.
+
+    Values that JSON does not have, such as an infinite norm of gradients in float16, are None.
+    """
+    return [
+        {name: value if math.isfinite(value) else None for name, value in log.items()}
+        for log in trainer.state.log_history
+        if is_loss_or_metric(log)
+    ]
 
 
 def is_loss_or_metric(log: dict[str, Any]) -> bool:
