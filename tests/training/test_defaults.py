@@ -70,27 +70,30 @@ def test_chosen_settings_are_printed_and_written(reviews: Path, tmp_path: Path, 
 
 
 def test_reproductions_keep_the_settings_of_the_papers(tmp_path: Path) -> None:
-    def settings(study: str, **overrides: float) -> set[tuple[float | None, ...]]:
+    """Dev trials vary learning rates around that of the paper; everything else is as in the paper."""
+
+    def settings(study: str, **overrides: float) -> tuple[set[float | None], set[tuple[float | None, ...]]]:
         tasks = {task: str(tmp_path) for task in get_study(study).tasks}
         plan = plan_reproduction(study, get_study(study), ReproduceOptions(tasks, (), overrides), seeds=1)
-        configs = [run.config for run in plan.runs]
-        return {
-            (
-                config.learning_rate,
-                config.batch_size,
-                config.epochs,
-                config.warmup_steps,
-                config.early_stopping_patience,
-            )
+        configs = [run.config for run in plan.runs if isinstance(run.config, EncoderConfig)]
+        others = {
+            (config.batch_size, config.epochs, config.warmup_steps, config.early_stopping_patience)
             for config in configs
-            if isinstance(config, EncoderConfig)
         }
+        return {config.learning_rate for config in configs}, others
 
-    assert settings("da-table3") == {(1e-3, 64, 10, 0.0, 3)}
-    assert settings("da-table5") == {(1e-3, 64, 5, 0.0, 3)}
-    assert settings("guiding-table2") == {(1e-5, 64, 5, 0.0, 3), (1e-5, 64, 20, 0.0, 3)}
-    assert settings("guiding-table4") >= {(1e-5, 64, 1, 0.0, 3)}
-    assert settings("da-table3", learning_rate=5e-4) == {(5e-4, 64, 10, 0.0, 3)}
+    rates, others = settings("da-table3")
+    assert 1e-3 in rates
+    assert len(rates) > 1
+    assert others == {(64, 10, 0.0, 3)}
+    assert settings("da-table5")[1] == {(64, 5, 0.0, 3)}
+    rates, others = settings("guiding-table2")
+    assert 1e-5 in rates
+    assert others == {(64, 5, 0.0, 3), (64, 20, 0.0, 3)}
+    assert (64, 1, 0.0, 3) in settings("guiding-table4")[1]
+    rates, _ = settings("da-table3", learning_rate=5e-4)
+    assert 5e-4 in rates
+    assert 1e-3 not in rates
 
 
 def test_studies_store_unset_options_as_unset() -> None:
