@@ -1,6 +1,7 @@
 """Settings that follow the number of rows, and values of the user, which always win."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -72,7 +73,7 @@ def test_chosen_settings_are_printed_and_written(reviews: Path, tmp_path: Path, 
 def test_reproductions_keep_the_settings_of_the_papers(tmp_path: Path) -> None:
     """Dev trials vary learning rates around that of the paper; everything else is as in the paper."""
 
-    def settings(study: str, **overrides: float) -> tuple[set[float | None], set[tuple[float | None, ...]]]:
+    def settings(study: str, **overrides: float) -> tuple[set[float | None], set[Any]]:
         tasks = {task: str(tmp_path) for task in get_study(study).tasks}
         plan = plan_reproduction(study, get_study(study), ReproduceOptions(tasks, (), overrides), seeds=1)
         configs = [run.config for run in plan.runs if isinstance(run.config, EncoderConfig)]
