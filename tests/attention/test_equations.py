@@ -51,7 +51,7 @@ def allowed_pairs(options: dict[str, Any], heads: int) -> Tensor:
     return allowed if options.get("mask") is None else allowed & options["mask"]
 
 
-@pytest.mark.short_form("pairs")
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", VARIANTS)

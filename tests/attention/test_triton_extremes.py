@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from headwise import DistanceAware, attend
+from tests.short_form import choose_size
 
 pytest.importorskip("triton")
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 WIDTH = 32
+LENGTH = 150 if GPU else choose_size(short=80, long=150)
 ISSUE = [(-1.0, -20.0), (0.3, 10.0)]  # heads whose gradients were wrong
 SWEEP = list(product((1e-6, -1e-6, 0.02, -0.1, 0.29, -1.0, 10.0, -10.0), (-30.0, -6.0, 2.0, 9.0, 30.0)))
 
@@ -44,10 +46,12 @@ def formula(scheme: DistanceAware, inputs: list[Tensor], causal: bool) -> tuple[
 @pytest.mark.parametrize(
     ("heads", "n", "received", "causal"),
     [
-        pytest.param(ISSUE, 150, False, False, id="issue"),
-        pytest.param(ISSUE, 150, True, True, id="issue-received-causal"),
+        pytest.param(ISSUE, LENGTH, False, False, id="issue"),
+        pytest.param(ISSUE, LENGTH, True, True, id="issue-received-causal"),
         pytest.param(ISSUE, 30, True, False, id="issue-single-tile"),
-        pytest.param(SWEEP if GPU else SWEEP[::3], 400 if GPU else 70, False, False, id="sweep"),
+        pytest.param(
+            SWEEP if GPU else SWEEP[:: choose_size(short=7, long=3)], 400 if GPU else 70, False, False, id="sweep"
+        ),
     ],
 )
 def test_extreme_heads(

@@ -12,10 +12,12 @@ from torch import Tensor
 from headwise import EncoderLayer, MultiheadAttention, Plain, Scheme, attend
 from headwise.attention.blockwise import block
 from tests.attention.cases import SCHEMES, make_scheme
+from tests.short_form import keep_short
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 HEADS, WIDTH, TILE = 2, 32, 32  # TILE is that of the kernels in float32
+MASKED_SCHEMES = [name for name in SCHEMES if name not in ("transformer-xl", "disentangled")]
 
 
 def backends() -> list[Any]:
@@ -34,28 +36,28 @@ def run(scheme: Scheme, inputs: list[Tensor], **options: Any) -> list[Tensor]:
     return [output, received, *grads]
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", keep_short(SCHEMES, "distance-aware", "transformer-xl"))
 def test_keys_outside_the_window_are_never_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last 40 queries of 200 tokens see at most 8 keys before the first of them."""
+    """The last 48 queries of 192 tokens see at most 8 keys before the first of them."""
     monkeypatch.setattr(block, "MIN_BLOCK_ROWS", 8)
     monkeypatch.setattr(block, "BLOCK_PAIRS", 2**10)
     scheme = make_scheme(name, HEADS, WIDTH, dtype=torch.float32).to(DEVICE)
-    q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (40, 200, 200))
-    first_visited = (200 - 40 - 8) // TILE * TILE
+    q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (48, 192, 192))
+    first_visited = (192 - 48 - 8) // TILE * TILE
     expected = run(scheme, [q, k, v], window=(8, 2), backend="reference")
     k[:, :, :first_visited] = v[:, :, :first_visited] = torch.nan
     for backend in backends():
         results = run(scheme, [q, k, v], window=(8, 2), backend=backend)
-        torch.testing.assert_close(results, expected, atol=2e-4, rtol=2e-3)
+        torch.testing.assert_close(results, expected, atol=4e-4, rtol=2e-3)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", keep_short(SCHEMES, "plain", "t5-bias"))
 def test_queries_outside_the_window_are_never_read(name: str) -> None:
     """Queries beyond the window of the last of 64 keys have no key and get zeros."""
     scheme = make_scheme(name, HEADS, WIDTH, dtype=torch.float32).to(DEVICE)
-    q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (200, 64, 64))
+    q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (208, 64, 64))
     num_visited = -(-(64 + 8) // TILE) * TILE
-    options: dict[str, Any] = {"window": (8, 0), "offset": 0}
+    options: dict[str, Any] = {"window": (8, 2), "offset": 0}
     expected = run(scheme, [q, k, v], backend="reference", **options)
     q[:, :, num_visited:] = torch.nan
     if name == "rpr":  # the products of all queries with the clipped table are computed before the kernels
@@ -66,7 +68,7 @@ def test_queries_outside_the_window_are_never_read(name: str) -> None:
     torch.testing.assert_close(results[3:5], expected[3:5], atol=2e-4, rtol=2e-3)
 
 
-@pytest.mark.parametrize("name", [name for name in SCHEMES if name not in ("transformer-xl", "disentangled")])
+@pytest.mark.parametrize("name", keep_short(MASKED_SCHEMES, "distance-aware"))
 def test_masked_tiles_are_never_read(name: str) -> None:
     scheme = make_scheme(name, HEADS, WIDTH, dtype=torch.float32).to(DEVICE)
     n = 4 * TILE

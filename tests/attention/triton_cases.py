@@ -10,11 +10,14 @@ from torch import Tensor
 
 from headwise import Alibi, Disentangled, DistanceAware, Plain, RelativePositions, Scheme, T5Bias, Tener, TransformerXL
 from tests.attention.oracle import deberta_row, sinusoid, t5_bucket
+from tests.short_form import choose_size
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 DTYPES = [torch.float32, torch.float16, torch.bfloat16] if GPU else [torch.float32, torch.float16]
-LENGTHS = (1000, 777) if GPU else (40, 70)  # N and M: several tiles, the last one incomplete
+LENGTHS = (
+    (1000, 777) if GPU else choose_size(short=(40, 50), long=(40, 70))
+)  # N and M: several tiles, the last incomplete
 HEADS, WIDTH = 2, 32
 
 torch.manual_seed(0)

@@ -44,6 +44,7 @@ def test_naive_formulas_equal_the_operator_in_float64(scheme: BenchSchemeName, r
     assert gradient_error < 1e-11
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("causal", [False, True], ids=["both-ways", "causal"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_flex_formulas_equal_the_operator(

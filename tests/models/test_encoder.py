@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from headwise.errors import UserError
 from headwise.models import HeadwiseConfig, HeadwiseModel
 from tests.models.tiny_models import SCHEMES, config, texts
-from tests.short_form import keep_short
 
 
 def encoder(scheme: str, **options: object) -> HeadwiseModel:
@@ -114,7 +113,8 @@ def test_checkpointing_gives_the_same_gradients(scheme: str) -> None:
         torch.testing.assert_close(one.grad, other.grad, msg=name)
 
 
-@pytest.mark.parametrize("scheme", keep_short(["plain", "distance-aware"], "distance-aware"))
+@pytest.mark.long  # tests/attention compiles layers in the short form
+@pytest.mark.parametrize("scheme", ["plain", "distance-aware"])
 def test_compiled_in_one_graph(scheme: str) -> None:
     model = encoder(scheme)
     ids, mask = texts(5, 3)

@@ -214,22 +214,28 @@ def attend(
     """
     key = None
     if not torch.compiler.is_compiling() and not (
-        query_padding is not None
-        or window is not None
-        or mask is not None
-        or position_bias is not None
-        or softcap is not None
-        or sinks is not None
-        or cu_seqlens is not None
+        cu_seqlens is not None
         or cu_seqlens_k is not None
         or return_received
         or return_weight_norms
         or return_lse
         or return_weights
     ):
-        key = cached_calls.call_key(q, k, v, scheme, key_padding, causal, offset, dropout, scale, backend)
-        if key is not None and (cached := cached_calls.attend_cached(key, q, k, v, scheme, key_padding)) is not None:
-            return cached
+        others = None
+        if (
+            window is not None
+            or softcap is not None
+            or mask is not None
+            or position_bias is not None
+            or sinks is not None
+            or query_padding is not None
+        ):
+            others = (window, softcap, mask, position_bias, sinks, query_padding)
+        key = cached_calls.call_key(q, k, v, scheme, key_padding, causal, offset, dropout, scale, backend, others)
+        if key is not None:
+            output = cached_calls.attend_cached(key, q, k, v, scheme, key_padding, others)
+            if output is not None:
+                return output
     q, k, v = check_tensors(q, k, v)
     if cu_seqlens is not None or cu_seqlens_k is not None:
         check_packed(
@@ -290,9 +296,11 @@ def attend(
         if isinstance(requested, _ExplainOnly):
             return choose_backend(inputs, requested.backend)
         choice = choose_backend(inputs, backend)
-        result = _run(inputs, choice.backend)
         if key is not None and choice.backend == "triton":
-            cached_calls.remember(key, inputs, scheme)
+            output = cached_calls.attend_first(key, inputs, scheme)
+            if output is not None:
+                return output
+        result = _run(inputs, choice.backend)
     has_extras = return_received or return_weight_norms or return_lse or return_weights
     return result if has_extras else result.output
 

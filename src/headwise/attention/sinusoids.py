@@ -15,6 +15,11 @@ def sinusoids(positions: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
     return torch.cat([angles.sin().to(dtype), angles.cos().to(dtype)], dim=-1)
 
 
+def sinusoids_of_range(start: int, stop: int, step: int, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the sinusoids of a range of positions."""
+    return sinusoids(torch.arange(start, stop, step, device=device), dim, dtype)
+
+
 def rotate(x: Tensor, embeddings: Tensor, *, inverse: bool = False) -> Tensor:
     """Return rot_i(x), defined by rot_i(x)·r_j = x·r_{i−j}, or x·r_{j−i} if inverse.
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
@@ -56,6 +57,7 @@ def gradients_and_weights(model: Any) -> dict[str, Tensor]:
     return gradients | {name: p.detach() for name, p in model.named_parameters()}
 
 
+@pytest.mark.long  # tests/robustness trains with two processes in the short form
 def test_two_processes_train_fused_models_as_one_trains_the_originals() -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # imported once for both processes

@@ -14,7 +14,6 @@ from torch import Tensor
 import headwise as hw
 from headwise.integrations.fusion import families
 from tests.integrations.fusion.cases import CASES, Case, build_model, use_eager_attention
-from tests.short_form import keep_short
 
 TOLERANCE: dict[str, Any] = {"atol": 1e-8, "rtol": 1e-8}
 
@@ -120,7 +119,8 @@ def test_gradient_checkpointing(case: Case) -> None:
     check_same(run(model, case), expected)
 
 
-@pytest.mark.parametrize("name", keep_short(CASES, "deberta-v3"))
+@pytest.mark.long  # tests/attention compiles layers in the short form
+@pytest.mark.parametrize("name", CASES)
 def test_torch_compile(name: str) -> None:
     case = CASES[name]
     if case.why_not_compiled:

@@ -14,8 +14,9 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import embedding, linear
 
+from headwise.attention.position_constants import position_constant
 from headwise.attention.schemes.scheme import Scheme, check_positive
 from headwise.attention.types import SchemeTerms, compute_dtype
 
@@ -97,8 +98,10 @@ class Disentangled(Scheme):
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
         table_start = 1 - q.shape[2] - offset  # smallest relative position j − i
-        differences = -torch.arange(table_start, max(table_start, k.shape[2] - offset), device=q.device)  # i − j
-        rows = self.rows(differences)
+        table_end = max(table_start, k.shape[2] - offset)
+        rows = position_constant(
+            disentangled_rows_of_range, table_start, table_end, self.max_distance, self.num_buckets, device=q.device
+        )
         dtype = q.dtype if q.is_cuda else compute_dtype(q.dtype)  # GPU kernels use the precision of their inputs
         return SchemeTerms(
             q=q,
@@ -115,8 +118,8 @@ class Disentangled(Scheme):
             return None
         bias = None if projection.bias is None else projection.bias.to(dtype)
         table = linear(self.embeddings.to(dtype), projection.weight.to(dtype), bias)
-        by_head: Tensor = table.unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1)
-        return by_head[:, rows]
+        by_head: Tensor = embedding(rows, table).unflatten(-1, (self.heads, self.head_dim))  # fast backward pass
+        return by_head.transpose(0, 1)
 
     def rows(self, differences: Tensor) -> Tensor:
         """Return the row of the embeddings for each difference i − j."""
@@ -128,6 +131,13 @@ class Disentangled(Scheme):
             f"heads={self.heads}, head_dim={self.head_dim}, max_distance={self.max_distance}, "
             f"num_buckets={self.num_buckets}, dim={self.dim}, terms={terms}"
         )
+
+
+def disentangled_rows_of_range(
+    start: int, stop: int, max_distance: int, num_buckets: int | None, device: torch.device
+) -> Tensor:
+    """Return the row of the embeddings for each relative position j − i of a range; see `Disentangled`."""
+    return disentangled_rows(-torch.arange(start, stop, device=device), max_distance, num_buckets)
 
 
 def disentangled_rows(differences: Tensor, max_distance: int, num_buckets: int | None) -> Tensor:

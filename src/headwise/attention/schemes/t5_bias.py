@@ -11,7 +11,9 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
+from headwise.attention.position_constants import position_constant
 from headwise.attention.schemes.scheme import Scheme, check_positive
 from headwise.attention.types import SchemeTerms
 
@@ -72,10 +74,10 @@ class T5Bias(Scheme):
         self.bias.normal_(0.0, self.std)
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
-        positions = torch.arange(-self.max_distance, self.max_distance + 1, device=q.device)
-        return SchemeTerms(
-            q=q, k=k, relative_bias=self.bias[:, self.buckets(positions)], table_start=-self.max_distance
+        buckets = position_constant(
+            t5_buckets_in_reach, self.num_buckets, self.max_distance, self.bidirectional, device=q.device
         )
+        return SchemeTerms(q=q, k=k, relative_bias=embedding(buckets, self.bias.T).T, table_start=-self.max_distance)
 
     def buckets(self, positions: Tensor) -> Tensor:
         """Return the bucket of each relative position j − i."""
@@ -86,6 +88,12 @@ class T5Bias(Scheme):
             f"heads={self.heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}, "
             f"bidirectional={self.bidirectional}"
         )
+
+
+def t5_buckets_in_reach(num_buckets: int, max_distance: int, bidirectional: bool, device: torch.device) -> Tensor:
+    """Return the buckets of the relative positions from −max_distance to max_distance; see `T5Bias`."""
+    positions = torch.arange(-max_distance, max_distance + 1, device=device)
+    return t5_buckets(positions, num_buckets, max_distance, bidirectional=bidirectional)
 
 
 def t5_buckets(positions: Tensor, num_buckets: int, max_distance: int, *, bidirectional: bool) -> Tensor:

@@ -15,8 +15,9 @@ It is one dot product of three times the width.
 import torch
 from torch import Tensor, nn
 
+from headwise.attention.position_constants import position_constant
 from headwise.attention.schemes.scheme import Scheme, check_positive
-from headwise.attention.sinusoids import rotate, sinusoids
+from headwise.attention.sinusoids import rotate, sinusoids_of_range
 from headwise.attention.types import SchemeTerms, compute_dtype
 
 
@@ -62,12 +63,11 @@ class Tener(Scheme):
         return 1.0
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
-        query_positions = torch.arange(offset, offset + q.shape[2], device=q.device)
-        key_positions = torch.arange(k.shape[2], device=q.device)
         float_dtype = compute_dtype(q.dtype)
         dtype = q.dtype if q.is_cuda else float_dtype  # GPU kernels use the precision of their inputs
         query_embeddings, key_embeddings = (
-            sinusoids(positions, self.head_dim, float_dtype) for positions in (query_positions, key_positions)
+            position_constant(sinusoids_of_range, start, stop, 1, self.head_dim, float_dtype, device=q.device)
+            for start, stop in ((offset, offset + q.shape[2]), (0, k.shape[2]))
         )
         u, v = (bias.to(dtype)[:, None] for bias in (self.u, self.v))
         queries = [q + u, rotate(q + v, query_embeddings, inverse=self.released)]

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from headwise.attention.position_constants import position_constant
 from headwise.attention.schemes.scheme import Scheme, check_positive
-from headwise.attention.sinusoids import sinusoids
+from headwise.attention.sinusoids import sinusoids_of_range
 from headwise.attention.types import SchemeTerms, compute_dtype
 
 
@@ -57,9 +58,12 @@ class TransformerXL(Scheme):
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
         table_start = 1 - q.shape[2] - offset  # smallest relative position j − i
-        differences = -torch.arange(table_start, max(table_start, k.shape[2] - offset), device=q.device)  # i − j
         dtype = q.dtype if q.is_cuda else compute_dtype(q.dtype)  # GPU kernels use the precision of their inputs
-        table = linear(sinusoids(differences, self.dim, dtype), self.projection.weight.to(dtype))
+        table_end = max(table_start, k.shape[2] - offset)
+        embeddings = position_constant(  # of the differences i − j
+            sinusoids_of_range, -table_start, -table_end, -1, self.dim, dtype, device=q.device
+        )
+        table = linear(embeddings, self.projection.weight.to(dtype))
         return SchemeTerms(
             q=q,
             k=k,

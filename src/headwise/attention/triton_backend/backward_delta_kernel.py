@@ -9,6 +9,7 @@ import triton.language as tl
 from headwise.attention.triton_backend.clipped_table import (
     load_edge_scores,
     lookup_pairs,
+    row_stride,
 )
 from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.tiles import (
@@ -44,11 +45,11 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
 def delta_of_output(
     o_ptr, stride_o_n, do, offset_sums_ptr, d_offset_sums_ptr, bh, offs_n, offs_d, n, max_offset, OPT: tl.constexpr
 ):
-    """Compute Σ_d dO O, plus the same sum over a query's sums of weights by offset."""
+    """Compute Σ_d dO O, plus the same sum over a query's sums of weights by offset if O does not contain it."""
     o = load_block(o_ptr, stride_o_n, offs_n, offs_d, n, OPT.value_width, OPT.block_d)
     delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
-    if OPT.offset_sums:
-        num_offsets = 2 * max_offset + 1
+    if OPT.offset_sums and not OPT.sums_in_output:
+        num_offsets = row_stride(max_offset)
         for start in range(0, num_offsets, 16):
             offs_r = start + tl.arange(0, 16)[None, :]
             index = (bh * n + offs_n[:, None]) * num_offsets + offs_r
@@ -159,7 +160,6 @@ def bwd_received_kernel(
     delta += delta_of_lse_and_norms(d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr, bh, offs_n, n, OPT)
     lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
     k_ptr += b * stride_k_b + (h // GROUP) * stride_k_h
-    relative_scores_ptr += bh * n * (2 * max_offset + 1)
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
@@ -188,7 +188,7 @@ def bwd_received_kernel(
                 d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                 if OPT.relative_scores and REGION == DIAGONAL:
-                    x += lookup_pairs(relative_scores_ptr, i, j, n, q_offset, max_offset)
+                    x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
                 if OPT.relative_shift:
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x

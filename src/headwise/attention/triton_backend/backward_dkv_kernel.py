@@ -87,7 +87,6 @@ def bwd_dkv_kernel(
         h = g * GROUP + head_in_group
         bh = b * H + h
         head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
-        row_offset = bh * n * (2 * max_offset + 1)  # of this head's rows in [B, H, N, R]
         mods = MaskAndBias(
             key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
             bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
@@ -158,7 +157,7 @@ def bwd_dkv_kernel(
                             delta -= d_edge_sum
                     x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
                     if OPT.relative_scores and REGION == DIAGONAL:
-                        x += lookup_pairs(relative_scores_ptr + row_offset, i, j, n, offsets, max_offset)
+                        x += lookup_pairs(relative_scores_ptr, bh, i, j, n, offsets, max_offset)
                     if OPT.relative_shift:
                         x += shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT) + u_dot_k[:, None]
                     if OPT.query_table:
@@ -171,7 +170,7 @@ def bwd_dkv_kernel(
                     p = tl.exp2(s - lse[None, :])
                     dp = tl.dot(v, tl.trans(do), input_precision=OPT.precision)
                     if OPT.offset_sums and REGION == DIAGONAL:
-                        dp += lookup_pairs(d_offset_sums_ptr + row_offset, i, j, n, offsets, max_offset)
+                        dp += lookup_pairs(d_offset_sums_ptr, bh, i, j, n, offsets, max_offset)
                     dropped_p = p
                     if OPT.dropout:
                         if OPT.offset_sums and REGION != DIAGONAL:

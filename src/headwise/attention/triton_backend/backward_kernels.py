@@ -17,6 +17,7 @@ from headwise.attention.triton_backend.clipped_table import (
     load_edge_scores,
     lookup_pairs,
     relative_bias_partials,
+    row_stride,
     store_by_offset,
     store_clipped_diagonal_sums,
     store_clipped_sums,
@@ -117,9 +118,7 @@ def bwd_dq_kernel(
         twice_d_norms = load_twice_d_norms(d_weight_norms_ptr, bh, offs_n, n)
     k_ptr += b * stride_k_b + (h // GROUP) * stride_k_h
     v_ptr += b * stride_v_b + (h // GROUP) * stride_v_h
-    row_offset = bh * n * (2 * max_offset + 1)  # of this head's rows in [B, H, N, R]
-    relative_scores, d_offset_sums = relative_scores_ptr + row_offset, d_offset_sums_ptr + row_offset
-    d_relative_scores = d_relative_scores_ptr + row_offset
+    d_relative_scores = d_relative_scores_ptr + bh * n * row_stride(max_offset)
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
@@ -183,7 +182,7 @@ def bwd_dq_kernel(
                     d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                 if OPT.relative_scores and REGION == DIAGONAL:
-                    x += lookup_pairs(relative_scores, i, j, n, q_offset, max_offset)
+                    x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
                 if OPT.relative_shift:
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
@@ -197,7 +196,7 @@ def bwd_dq_kernel(
                 p = tl.exp2(s - region_lse[:, None])
                 dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
                 if OPT.offset_sums and REGION == DIAGONAL:
-                    dp += lookup_pairs(d_offset_sums, i, j, n, q_offset, max_offset)
+                    dp += lookup_pairs(d_offset_sums_ptr, bh, i, j, n, q_offset, max_offset)
                 if OPT.dropout:
                     if OPT.offset_sums and REGION != DIAGONAL:
                         dp += d_edge_sum[:, None]
@@ -307,7 +306,6 @@ def bwd_dbias_kernel(
             do = load_block(do_bh, stride_do_n, offs_n, offs_d, n, OPT.value_width, BLOCK_D)  # [BLOCK_N, BLOCK_D]
             lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
             delta = tl.load(delta_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
-            row_offset = bh * n * (2 * max_offset + 1)
             mods = MaskAndBias(
                 key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
                 bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
@@ -318,9 +316,9 @@ def bwd_dbias_kernel(
             x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
             dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
             if OPT.relative_scores:
-                x += lookup_pairs(relative_scores_ptr + row_offset, i, j, n, q_offset, max_offset)
+                x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
             if OPT.offset_sums:
-                dp += lookup_pairs(d_offset_sums_ptr + row_offset, i, j, n, q_offset, max_offset)
+                dp += lookup_pairs(d_offset_sums_ptr, bh, i, j, n, q_offset, max_offset)
             _, f = distance_factors(i, j, q_offset, 0, head, DIAGONAL, OPT)
             s, _ = compute_scores(x, f, i, j, n, m, q_offset, mods, DIAGONAL, OPT)
             p = tl.exp2(s - lse[:, None])

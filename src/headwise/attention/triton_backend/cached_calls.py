@@ -1,172 +1,90 @@
 """Cached calls: a repeated call of `attend` goes from its arguments straight to the kernels.
 
-For short sequences, checking the arguments, evaluating the scheme and planning the launches takes longer than the
-kernels. All of these depend only on layouts and options. The first call with some layouts and options takes the usual
-way; if the Triton backend computed it, its launches are kept, and later calls with the same key use them.
+For short sequences, checking the arguments and planning the launches takes longer than the kernels. Both depend only on
+layouts and options. The first call with some layouts and options takes the usual way to the Triton backend, and keeps
+its options and launches. Later calls with the same key use them:
 
-Cached calls cover `Plain` and `DistanceAware` with the learnable sigmoid, with or without `key_padding`, `causal` and
-`dropout`, on plain tensors in eager mode. Everything else takes the usual way.
+- The key of the arguments of `attend` gives a `CallForm`, whose existence says that these arguments are valid.
+- The scheme gives the tensors that kernels get. Parameters that are such tensors are read directly; other schemes are
+  evaluated. The layouts of these tensors, with a few numbers, are the key of a `CachedCall`.
+
+Cached calls cover plain tensors in eager mode. Packed sequences, decoding with one query and results other than the
+output take the usual way.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from headwise import _compat
-from headwise.attention.operators import is_plain_eager, run_backward_operator
-from headwise.attention.schemes import DistanceAware, Plain, Scheme
-from headwise.attention.triton_backend.launch import Launch, on_device
-from headwise.attention.triton_backend.operator import operators
-from headwise.attention.triton_backend.passes import backward_launches, forward_launches
-from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TENSOR_PARAMS, Plan, get_plan
-from headwise.attention.types import AttentionInputs
-
-#: Tensors of the launches, in the order in which cached calls hold them.
-FORWARD_TENSORS = (
-    "q_ptr", "k_ptr", "v_ptr", "w_ptr", "sharpness_ptr", "key_padding_ptr", "seed_ptr",
-    "o_ptr", "lse_ptr", "prefix_sums_ptr",
-)  # fmt: skip
-BACKWARD_TENSORS = (
-    *FORWARD_TENSORS, "do_ptr", "delta_ptr", "dq_ptr", "dk_ptr", "dv_ptr", "d_distance_partials_ptr",
-)  # fmt: skip
+from headwise.attention.checks import disable_autocast
+from headwise.attention.operators import is_plain_eager
+from headwise.attention.schemes import Alibi, DistanceAware, Plain, RelativePositions, Scheme
+from headwise.attention.triton_backend.cached_dense import DenseCall, is_one_chunk
+from headwise.attention.triton_backend.cached_passes import BoundCall, CachedAttention, CachedCall, PlannedCall
+from headwise.attention.triton_backend.cached_tables import TableCall
+from headwise.attention.triton_backend.operator import scalar_arguments
+from headwise.attention.triton_backend.scheme_inputs import SchemeInputs, scheme_inputs
+from headwise.attention.types import AttentionInputs, SchemeTerms
 
 MAX_CACHED_CALLS = 1000
 
 PLAIN_TYPES = (Tensor, Parameter)
 
-BoundLaunch = Callable[[Sequence[Tensor | None], int], None]
+#: Tensors that a `BoundCall` does not take.
+NEEDS_PLAN = frozenset(("bias", "sinks", "mask", "dense_table"))
 
 
-class CachedCall:
-    """The launches of all calls with one key.
+class DirectParameters(NamedTuple):
+    """Parameters of a scheme that kernels get."""
 
-    Args:
-        plan: the plan of these calls.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.has_distance = plan.has_distance
-        launches = plan.launches(forward_launches)
-        names = ("value_block_sums", "prefix_sums", "fwd") if plan.sum_far_keys else ("fwd",)
-        self.forward_launches = [bind(launches[name], FORWARD_TENSORS) for name in names]
-        self.layouts = plan.output_layouts
-        self.input_strides = (plan.q.stride(), plan.k.stride(), plan.v.stride())
-        self.delta_shape = None if plan.single_tile_backward else plan.query_shape
-        self.partials_shape = (2, *plan.query_shape[:2], plan.query_blocks) if self.has_distance else None
-        self._backward_launches: dict[tuple[int, ...], list[BoundLaunch]] = {}
-
-    def forward(self, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
-        """Compute the output and lse."""
-        q = inputs[0]
-        assert q is not None
-        output = q.new_empty_strided(*self.layouts["o"])
-        lse = q.new_empty(self.plan.query_shape, dtype=torch.float32)
-        prefix_sums = lse.new_zeros(self.plan.key_sums_shape) if self.plan.sum_far_keys else None
-        run(self.forward_launches, (*inputs, output, lse, prefix_sums))
-        return output, lse
-
-    def backward(
-        self, inputs: tuple[Tensor | None, ...], output: Tensor, lse: Tensor, d_output: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        """Compute the gradients of q, k, v, w and v of the scheme."""
-        q = inputs[0]
-        assert q is not None
-        launches = self._backward_launches.get(d_output.stride())
-        if launches is None:
-            launches = self._backward_launches[d_output.stride()] = self._bind_backward(d_output)
-        delta = None if self.delta_shape is None else torch.empty_like(lse)
-        partials = None if self.partials_shape is None else lse.new_empty(self.partials_shape)
-        dq, dk, dv = (q.new_empty_strided(*self.layouts[name]) for name in ("dq", "dk", "dv"))
-        prefix_sums = lse.new_zeros(self.plan.query_sums_shape) if self.plan.sum_far_keys else None
-        run(launches, (*inputs, output, lse, prefix_sums, d_output, delta, dq, dk, dv, partials))
-        dw, d_sharpness = (None, None) if partials is None else partials.sum((1, 3)).unbind()
-        return dq, dk, dv, dw, d_sharpness
-
-    def _bind_backward(self, d_output: Tensor) -> list[BoundLaunch]:
-        needs = frozenset(DIFFERENTIABLE[: 5 if self.has_distance else 3])
-        launches = self.plan.launches(backward_launches, d_output, None, False, False, needs)
-        names = ["dkv"] if self.plan.single_tile_backward else ["dq", "dkv"]
-        if self.plan.sum_far_keys:
-            names.insert(1, "prefix_sums")
-        return [bind(launches[name], BACKWARD_TENSORS) for name in names]
+    options: Any  # of the scheme, on which launches depend
+    tensors: tuple[Tensor, ...]  # in the order of `SchemeInputs`
 
 
-class CachedAttention(torch.autograd.Function):
-    """Attention by a cached call, its first argument."""
-
-    @staticmethod
-    def forward(ctx: Any, call: CachedCall, *inputs: Tensor | None) -> Tensor:
-        output, lse = call.forward(inputs)
-        ctx.call = call
-        ctx.save_for_backward(*inputs, output, lse)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, output, lse = ctx.saved_tensors
-        call: CachedCall = ctx.call
-        needs_grad = ctx.needs_input_grad[1:6]
-        is_unchanged = tuple(x.stride() for x in inputs[:3]) == call.input_strides  # hooks on saved tensors may copy
-        needs_all = all(needs_grad) if call.has_distance else all(needs_grad[:3])
-        if needs_all and is_unchanged and d_output.stride(-1) == 1 and not torch.is_grad_enabled():
-            grads = call.backward(tuple(inputs), output, lse, d_output)
-        else:
-            grads = compute_gradients(call.plan, inputs, output, lse, d_output, needs_grad)
-        return None, *grads, None, None
+def distance_parameters(scheme: DistanceAware) -> DirectParameters | None:
+    """Return w and v of the learnable sigmoid; None for other mappings, which the kernels do not have."""
+    w, v = scheme._parameters.get("w"), scheme._parameters.get("v")
+    if w is None or v is None or scheme.adjust != "early-multiply":
+        return None
+    return DirectParameters(scheme.rectify, (as_float32(w), as_float32(v)))
 
 
-def compute_gradients(
-    plan: Plan,
-    inputs: Sequence[Tensor | None],
-    output: Tensor,
-    lse: Tensor,
-    d_output: Tensor,
-    needs_grad: Sequence[bool],
-) -> tuple[Tensor | None, ...]:
-    """Compute the gradients of q, k, v, w and v of the scheme the usual way, by the backend's operator."""
-    scalars = (plan.scale, 0.0, plan.q_offset, plan.causal, -1, -1, plan.rectify, 0, False, plan.dropout, False, False)
-    needs = [*needs_grad, *[False] * (len(DIFFERENTIABLE) - len(needs_grad))]
-    empty = lse.new_empty(0)
-    arguments = (*operator_tensors(inputs), *scalars, needs, output, lse, empty, empty)
-    d_outputs = (d_output, torch.zeros_like(lse), empty, empty, empty)
-    grads = run_backward_operator(operators.backward, *arguments, *d_outputs)[: len(needs_grad)]
-    return tuple(grad if grad.numel() else None for grad in grads)
+def table_parameters(scheme: RelativePositions) -> DirectParameters:
+    """Return the key table and the value table of relative positions, those that there are."""
+    tables = [scheme._parameters.get(name) for name in ("key_table", "value_table")]
+    return DirectParameters(tables[0] is None, tuple([table for table in tables if table is not None]))
 
 
-def bind(launch: Launch, names: tuple[str, ...]) -> BoundLaunch:
-    """Return a function that launches a kernel with tensors in the order of `names`, on a stream."""
-    slots = [(index, names.index(name)) for index, name in launch.tensor_params if name in names]
-    values = [0 if value is None else value for value in launch.values]
-
-    def bound(tensors: Sequence[Tensor | None], stream: int) -> None:
-        if launch.compiled is None:  # the first launch, or Triton's interpreter
-            launch(dict(zip(names, tensors, strict=True)))
-            return
-        arguments = values.copy()
-        for index, slot in slots:
-            x = tensors[slot]
-            if x is not None:
-                arguments[index] = x.data_ptr()
-        launch.compiled(*arguments, stream=stream)
-
-    return bound
+def slope_parameters(scheme: Alibi) -> DirectParameters | None:
+    """Return the slopes of ALiBi."""
+    slopes = scheme._parameters.get("slopes")
+    return None if slopes is None else DirectParameters(None, (as_float32(slopes),))
 
 
-def run(launches: Sequence[BoundLaunch], tensors: Sequence[Tensor | None]) -> None:
-    """Run launches on the current stream of the device of the first tensor."""
-    q = tensors[0]
-    assert q is not None
-    with on_device(q):
-        stream = _compat.current_stream(q.get_device()) if q.is_cuda else 0
-        for launch in launches:
-            launch(tensors, stream)
+#: Functions that return the parameters of schemes that the kernels get, or None if a scheme must be evaluated.
+#: They read `_parameters`, because access by name takes several times as long.
+DIRECT_PARAMETERS: dict[type[Scheme], Callable[[Any], DirectParameters | None]] = {
+    Plain: lambda _: DirectParameters(None, ()),
+    DistanceAware: distance_parameters,
+    RelativePositions: table_parameters,
+    Alibi: slope_parameters,
+}
 
 
-_calls: dict[Any, CachedCall] = {}
+class CallForm:
+    """The resolved options of all calls with one key, and their cached calls by the layouts of the scheme's tensors."""
+
+    def __init__(self, inputs: AttentionInputs) -> None:
+        self.offset = inputs.offset
+        self.dtype = inputs.out_dtype
+        self.calls: dict[Any, CachedCall] = {}
+
+
+_forms: dict[Any, CallForm] = {}
 
 
 def call_key(
@@ -180,93 +98,207 @@ def call_key(
     dropout: float,
     scale: float | None,
     backend: object,
+    others: tuple[Any, ...] | None,
 ) -> Any:
-    """Return everything that the launches of a call depend on, or None if such calls are not cached.
+    """Return everything about the arguments of `attend` that a call depends on, or None if such calls are not cached.
 
-    The arguments are those of `attend`, before they are checked.
+    Args:
+        others: window, softcap, mask, position_bias, sinks and query_padding; None if all are None.
     """
     if not (backend == "triton" or (backend == "auto" and type(q) in PLAIN_TYPES and q.is_cuda)):
         return None
-    if type(scheme) is DistanceAware:
-        if scheme.v is None or scheme.adjust != "early-multiply" or type(scheme.w) is not Parameter:
-            return None
-        scheme_key: Any = (scheme.rectify, scheme.heads, scheme.w.dtype, scheme.w.device)
-    elif type(scheme) is Plain:
-        scheme_key = None
-    else:
+    if not (type(q) in PLAIN_TYPES and type(k) in PLAIN_TYPES and type(v) in PLAIN_TYPES):
         return None
-    tensors = (q, k, v) if key_padding is None else (q, k, v, key_padding)
-    if not all(type(x) in PLAIN_TYPES for x in tensors) or not is_plain_eager(q) or _compat.is_forward_ad_active():
+    if not is_plain_eager(q) or _compat.is_forward_ad_active() or not isinstance(scheme, Scheme):
         return None
-    if _compat.has_hooks(scheme):
+    if _compat.has_hooks(scheme) or q.dim() != 4 or q.shape[2] == 1:
         return None
     device, dtype = q.device, q.dtype
-    if torch.is_autocast_enabled(device.type) and dtype != torch.get_autocast_dtype(device.type):
+    has_autocast = torch.is_autocast_enabled(device.type)
+    if has_autocast and dtype != torch.get_autocast_dtype(device.type):
         return None
     padding_key: Any = None
     if key_padding is not None:
-        if key_padding.dtype != torch.bool or key_padding.dim() != 2 or not key_padding.is_contiguous():
+        if type(key_padding) not in PLAIN_TYPES or key_padding.dtype != torch.bool or not key_padding.is_contiguous():
             return None
-        padding_key = (key_padding.shape, key_padding.device)
+        padding_key = (key_padding.shape, key_padding.device, key_padding.data_ptr() % 16)
+    if others is not None:
+        others = others_key(*others)
+        if others is None:
+            return None
+    head_dim = q.shape[3]
     return (
-        scheme_key, dtype, k.dtype, v.dtype, device, k.device, v.device,
+        type(scheme), scheme.heads, scheme.head_dim, scheme.scale(head_dim) if scale is None else scale,
+        dtype, k.dtype, v.dtype, device, k.device, v.device,
         q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
-        (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16, padding_key, causal, offset, dropout, scale, backend,
-        torch.get_float32_matmul_precision(),
+        (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16, padding_key, causal, offset, dropout, backend,
+        torch.get_float32_matmul_precision(), others,
     )  # fmt: skip
 
 
+def others_key(window: Any, softcap: Any, *tensors: Any) -> tuple[Any, ...] | None:
+    """Return the part of the key for arguments that most calls do not have, or None if such calls are not cached."""
+    if not (window is None or (type(window) is tuple and len(window) == 2)):
+        return None
+    if not all(x is None or type(x) in PLAIN_TYPES for x in tensors):
+        return None
+    query_padding = tensors[3]
+    if query_padding is not None and not query_padding.is_contiguous():
+        return None
+    layouts = (None if x is None else (x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % 16) for x in tensors)
+    return window, softcap, *layouts
+
+
 def attend_cached(
-    key: Any, q: Tensor, k: Tensor, v: Tensor, scheme: Scheme, key_padding: Tensor | None
+    key: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scheme: Scheme,
+    key_padding: Tensor | None,
+    others: tuple[Any, ...] | None,
 ) -> Tensor | None:
-    """Compute attention by the cached call of this key; None if there is none."""
-    call = _calls.get(key)
+    """Compute attention by a cached call; None if there is none.
+
+    Args:
+        key: the key of these arguments.
+        q: queries.
+        k: keys.
+        v: values.
+        scheme: the scheme.
+        key_padding: the mask of real keys.
+        others: as in `call_key`.
+    """
+    form = _forms.get(key)
+    if form is None:
+        return None
+    get_parameters = DIRECT_PARAMETERS.get(type(scheme))
+    parameters = None if get_parameters is None else get_parameters(scheme)
+    if parameters is not None:
+        call = form.calls.get(parameters_key(parameters))
+        if call is None:
+            return None
+        return run_call(call, (q, k, v, *parameters.tensors, *other_tensors(key_padding, others)))
+    with disable_autocast(q.device.type):
+        terms = scheme(q, k, offset=form.offset)
+        tensors, max_offset = scheme_inputs(terms, v, form.dtype, form.offset)
+        call = form.calls.get(tensors_key(terms, tensors, max_offset))
+        if call is None:
+            return None
+        return run_call(call, (*present(tensors), *other_tensors(key_padding, others)))
+
+
+def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | None:
+    """Compute attention by a new cached call; None if the Triton backend must compute it the usual way.
+
+    Args:
+        key: the key of the arguments.
+        inputs: the checked arguments, which the Triton backend supports.
+        scheme: the scheme.
+    """
+    terms = inputs.terms
+    if not (inputs.v.numel() and terms.q.numel() and terms.k.numel()):
+        return None
+    get_parameters = DIRECT_PARAMETERS.get(type(scheme))
+    parameters = None if get_parameters is None else get_parameters(scheme)
+    tensors, max_offset = scheme_inputs(terms, inputs.v, inputs.out_dtype, inputs.offset)
+    names = [name for name, x in zip(SchemeInputs._fields, tensors, strict=True) if x is not None]
+    others = {
+        "bias": inputs.bias,
+        "sinks": None if inputs.sinks is None else inputs.sinks.float(),
+        "mask": inputs.mask,
+        "key_padding": inputs.key_padding,
+        "query_padding": inputs.query_padding,
+    }
+    all_names = (*names, *(name for name, x in others.items() if x is not None))
+    call_tensors = (*present(tensors), *(x for x in others.values() if x is not None))
+    layouts = tensors_key(terms, tensors, max_offset) if parameters is None else parameters_key(parameters)
+    call = None
+    if layouts is not None:
+        call = build_call(terms, all_names, scalar_arguments(inputs, max_offset), call_tensors)
     if call is None:
         return None
-    seed = torch.randint(2**31 - 1, (), device=q.device) if call.plan.dropout > 0 else None
-    inputs = (q, k, v, *distance_parameters(scheme), key_padding, seed)
-    output: Tensor
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs[:5]):
-        output = CachedAttention.apply(call, *inputs)
-    else:
-        output, _ = call.forward(inputs)
+    output = run_call(call, call_tensors)
+    if num_calls() >= MAX_CACHED_CALLS:
+        _forms.clear()
+    form = _forms.get(key)
+    if form is None:
+        form = _forms[key] = CallForm(inputs)
+    form.calls[layouts] = call
     return output
 
 
-def remember(key: Any, inputs: AttentionInputs, scheme: Scheme) -> None:
-    """Keep the launches of a call that the Triton backend has computed. Decoding, whose lengths grow, is not kept."""
-    terms, v = inputs.terms, inputs.v
-    if not (v.numel() and terms.q.numel()) or terms.q.shape[2] == 1:
-        return
-    seed = torch.empty((), dtype=torch.int64, device=v.device) if inputs.dropout > 0 else None
-    tensors = (terms.q, terms.k, v, *distance_parameters(scheme), inputs.key_padding, seed)
-    plan = get_plan(*operator_tensors(tensors), inputs.scale, 0.0, inputs.offset, inputs.causal, -1, -1,
-                    terms.rectify, 0, False, inputs.dropout, False, False)  # fmt: skip
-    if plan.non_contiguous:
-        return
-    if len(_calls) >= MAX_CACHED_CALLS:
-        _calls.clear()
-    _calls[key] = CachedCall(plan)
+def build_call(
+    terms: SchemeTerms, names: tuple[str, ...], scalars: tuple[Any, ...], tensors: tuple[Tensor, ...]
+) -> CachedCall | None:
+    """Return a new cached call, or None if there is none for such terms and layouts; see `CachedCall`."""
+    tables = [table for table in (terms.key_table, terms.value_table) if table is not None]
+    has_contiguous_rows = all(x.stride(-1) == 1 for x in tensors[:3])  # of q, k and v
+    if "key_table" in names or "value_table" in names:
+        can_bind = has_contiguous_rows and terms.biases is None and all(x.is_contiguous() for x in tables)
+        return TableCall(names, scalars, tensors) if can_bind and NEEDS_PLAN.isdisjoint(names) else None
+    if NEEDS_PLAN.isdisjoint(names) and has_contiguous_rows:
+        return BoundCall(names, scalars, tensors)
+    call = PlannedCall(names, scalars, tensors)
+    can_bind = "dense_table" in names and NEEDS_PLAN.isdisjoint(set(names) - {"dense_table"})
+    return DenseCall(names, scalars, tensors) if can_bind and is_one_chunk(call.plan) else call
 
 
-def distance_parameters(scheme: Scheme) -> tuple[Tensor | None, Tensor | None]:
-    """Return w and v of the learnable sigmoid, or neither."""
-    if isinstance(scheme, DistanceAware) and scheme.v is not None:
-        return scheme.w.float(), scheme.v.float()
-    return None, None
+def run_call(call: CachedCall, inputs: tuple[Tensor, ...]) -> Tensor:
+    """Compute attention by a cached call, differentiably if an input needs a gradient."""
+    if call.has_dropout:
+        inputs = (*inputs, torch.randint(2**31 - 1, (), device=inputs[0].device))
+    if torch.is_grad_enabled():
+        for x in inputs:
+            if x.requires_grad:
+                output: Tensor = CachedAttention.apply(call, *inputs)
+                return output
+    return call.forward(inputs)[0]
 
 
-def operator_tensors(inputs: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """Return the tensor arguments of the operators, given those of a cached call."""
-    present = dict(zip(FORWARD_TENSORS, inputs, strict=False))
-    return tuple(present.get(name) for name in TENSOR_PARAMS)
+def present(tensors: Iterable[Tensor | None]) -> list[Tensor]:
+    """Return the tensors that are not None."""
+    return [x for x in tensors if x is not None]
+
+
+def other_tensors(key_padding: Tensor | None, others: tuple[Any, ...] | None) -> list[Tensor]:
+    """Return the tensors of a call besides those of the scheme, in the order of `attend_first`."""
+    if others is None:
+        return [] if key_padding is None else [key_padding]
+    _, _, mask, bias, sinks, query_padding = others
+    mask, bias = (x if x is None or x.dim() == 4 else x[(None,) * (4 - x.dim())] for x in (mask, bias))
+    return present((bias, None if sinks is None else sinks.float(), mask, key_padding, query_padding))
+
+
+def parameters_key(parameters: DirectParameters) -> Any:
+    """Return everything about the parameters of a scheme that launches depend on; None if these are not cached."""
+    key, address = [parameters.options], 0
+    for x in parameters.tensors:
+        if type(x) not in PLAIN_TYPES:  # such as a distributed tensor
+            return None
+        key += (x.dtype, x.shape, x.stride(), x.get_device())
+        address |= x.data_ptr()
+    return *key, address % 16
+
+
+def tensors_key(terms: SchemeTerms, tensors: SchemeInputs, max_offset: int) -> Any:
+    """Return everything about the tensors of a scheme that launches depend on; None if these are not cached."""
+    if not all(x is None or type(x) in PLAIN_TYPES for x in tensors):
+        return None
+    layouts = [None if x is None else (x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % 16) for x in tensors]
+    return terms.rectify, max_offset, terms.biases is not None, *layouts
+
+
+def as_float32(x: Tensor) -> Tensor:
+    """Return a tensor in float32; `float()` takes time even if nothing is to be done."""
+    return x if x.dtype == torch.float32 else x.float()
 
 
 def num_calls() -> int:
     """Return how many calls are cached."""
-    return len(_calls)
+    return sum(len(form.calls) for form in _forms.values())
 
 
 def clear_calls() -> None:
     """Forget all cached calls."""
-    _calls.clear()
+    _forms.clear()

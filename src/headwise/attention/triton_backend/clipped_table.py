@@ -2,7 +2,9 @@
 
 Row r + max_offset of a table belongs to relative position r = j − i − q_offset, clipped to [−max_offset, max_offset].
 Scores of queries with the keys' table, and sums of weights for the values' table, have one column per row of the table:
-[B, H, N, R] with R = 2 · max_offset + 1. The legend is in `tiles.py`.
+[B, H, N, R] with R = 2 · max_offset + 1. Their rows are padded with zeros to a multiple of 8 (`row_stride`), so that
+they are aligned. The first and last column, which all far keys share, also lie in [B, H, 2, N]. The legend is in
+`tiles.py`.
 """
 
 import triton
@@ -12,10 +14,17 @@ from headwise.attention.triton_backend.tiles import FAR_AFTER, LOG2E
 
 
 @triton.jit
-def lookup_pairs(ptr, i, j, n, q_offset, max_offset):
-    """Load the element of [N, R] that belongs to the relative position of each pair."""
-    index = i * (2 * max_offset + 1) + tl.minimum(tl.maximum(j - i - q_offset, -max_offset), max_offset) + max_offset
-    return tl.load(ptr + index, mask=i < n, other=0.0).to(tl.float32)
+def row_stride(max_offset):
+    """Return the length of a row of [B, H, N, R] with its padding."""
+    return (2 * max_offset + 8) // 8 * 8
+
+
+@triton.jit
+def lookup_pairs(ptr, bh, i, j, n, q_offset, max_offset):
+    """Load the element of [B, H, N, R] that belongs to the relative position of each pair."""
+    column = tl.minimum(tl.maximum(j - i - q_offset, -max_offset), max_offset) + max_offset
+    ptrs = ptr + bh * n * row_stride(max_offset) + (i * row_stride(max_offset) + column)
+    return tl.load(ptrs, mask=i < n, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -40,7 +49,7 @@ def load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION: tl.cons
 def store_by_offset(ptr, x, i, j, n, m, q_offset, max_offset):
     """Store a tile in [N, R] by relative position; return the rows' sums of clipped pairs, before and after."""
     r = j - i - q_offset
-    ptrs = ptr + i * (2 * max_offset + 1) + r + max_offset
+    ptrs = ptr + i * row_stride(max_offset) + r + max_offset
     tl.store(ptrs, x.to(ptr.dtype.element_ty), mask=(r > -max_offset) & (r < max_offset) & (i < n) & (j < m))
     before = tl.sum(tl.where(r <= -max_offset, x, 0.0), axis=1)
     return before, tl.sum(tl.where((r >= max_offset) & (r > -max_offset), x, 0.0), axis=1)
@@ -49,7 +58,7 @@ def store_by_offset(ptr, x, i, j, n, m, q_offset, max_offset):
 @triton.jit
 def store_clipped_sums(ptr, sum_before, sum_after, offs_n, n, max_offset):
     """Store the first and last column of [N, R], which are one column if R is 1."""
-    ptrs = ptr + offs_n * (2 * max_offset + 1)
+    ptrs = ptr + offs_n * row_stride(max_offset)
     if max_offset == 0:
         tl.store(ptrs, (sum_before + sum_after).to(ptr.dtype.element_ty), mask=offs_n < n)
     else:

@@ -10,6 +10,7 @@ import triton.language as tl
 from headwise.attention.triton_backend.clipped_table import (
     load_edge_scores,
     lookup_pairs,
+    row_stride,
     store_by_offset,
     store_clipped_sums,
 )
@@ -76,7 +77,6 @@ def fwd_kernel(
     q = load_block(q_ptr + b * stride_q_b + h * stride_q_h, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)
     k_ptr += b * stride_k_b + (h // GROUP) * stride_k_h
     v_ptr += b * stride_v_b + (h // GROUP) * stride_v_h
-    relative_scores_ptr += bh * n * (2 * max_offset + 1)
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
@@ -141,7 +141,7 @@ def fwd_kernel(
                 k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                 if OPT.relative_scores and REGION == DIAGONAL:
-                    x += lookup_pairs(relative_scores_ptr, i, j, n, q_offset, max_offset)
+                    x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
                 if OPT.relative_shift:
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
@@ -194,7 +194,7 @@ def fwd_kernel(
     if OPT.offset_sums:  # unclipped positions: one pair per query each, whose weight needs the final lse
         sum_before *= inv_sum
         sum_after *= inv_sum
-        offset_sums = offset_sums_ptr + bh * n * (2 * max_offset + 1)
+        offset_sums = offset_sums_ptr + bh * n * row_stride(max_offset)
         lo, hi = key_block_range(block_start, n, m, q_offset, head, mods, DIAGONAL, OPT)
         for index in range(lo, hi):
             step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
@@ -203,7 +203,7 @@ def fwd_kernel(
             k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)
             x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
             if OPT.relative_scores:
-                x += lookup_pairs(relative_scores_ptr, i, j, n, q_offset, max_offset)
+                x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
             s, _ = compute_scores(x, head.far_factor, i, j, n, m, q_offset, mods, DIAGONAL, OPT)
             p = tl.exp2(s - lse[:, None])
             if OPT.dropout:
@@ -277,7 +277,6 @@ def fwd_received_kernel(
     k_bh = k_ptr + b * stride_k_b + (h // GROUP) * stride_k_h
     k = load_block(k_bh, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
     q_ptr += b * stride_q_b + h * stride_q_h
-    relative_scores_ptr += bh * n * (2 * max_offset + 1)
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
@@ -303,7 +302,7 @@ def fwd_received_kernel(
                 lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
                 x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
                 if OPT.relative_scores and REGION == DIAGONAL:
-                    x += lookup_pairs(relative_scores_ptr, i, j, n, offsets, max_offset)
+                    x += lookup_pairs(relative_scores_ptr, bh, i, j, n, offsets, max_offset)
                 if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:
                     lse -= load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
                 if OPT.relative_shift:

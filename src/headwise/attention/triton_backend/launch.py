@@ -43,6 +43,7 @@ class Options:
     sum_far_keys: bool  # far keys that score 0 enter as one prefix sum
     relative_scores: bool  # scores with a clipped table are added
     offset_sums: bool  # weights are summed by relative position, for a clipped table of values
+    sums_in_output: bool  # and the output contains their products with it
     relative_bias: bool  # biases by clipped relative position are added
     clipped_table: bool  # any of the three
     relative_shift: bool  # scores with a dense table are added
@@ -101,7 +102,8 @@ class Launch:
             present = {name: x for name, x in tensors.items() if x is not None}
             kwargs = {name: present.get(name, tensors["q_ptr"]) for _, name in self.tensor_params}
             options = {"num_warps": self.tile.num_warps, "num_stages": self.tile.num_stages}
-            if self.arguments["OPT"].fast and self.arguments["OPT"].relative_shift:
+            options_of_kernel = self.arguments["OPT"]
+            if getattr(options_of_kernel, "relative_shift", False) and options_of_kernel.fast:
                 _compat.allow_shared_memory(self.kernel.warmup(**self.arguments, **kwargs, **options, grid=self.grid))
             compiled = self.kernel[self.grid](**self.arguments, **kwargs, **options)
             self.compiled = _compat.direct_launcher(compiled, self.grid, tensors["q_ptr"].device)
@@ -134,6 +136,7 @@ def kernels() -> Any:
             backward_kernels,
             forward_kernels,
             multi_layer_received_kernels,
+            table_product_kernels,
             transformer_xl_kernels,
         )
     except ImportError:
@@ -145,5 +148,6 @@ def kernels() -> Any:
         backward_dkv_kernel,
         transformer_xl_kernels,
         multi_layer_received_kernels,
+        table_product_kernels,
     )
     return {name: x for module in modules for name, x in vars(module).items() if name.endswith("_kernel")}

@@ -38,9 +38,14 @@ def to_meta(x: Tensor) -> Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
 
-def edge_columns(x: Tensor) -> Tensor:
-    """Return the first and last column of [B, H, N, R], as [B, H, 2, N]."""
-    return torch.stack((x[..., 0], x[..., -1]), dim=2)
+def padded_rows(max_offset: int) -> int:
+    """Return the number of rows of a clipped table, rounded up, which is the length of rows of [B, H, N, R]."""
+    return (2 * max_offset + 8) // 8 * 8
+
+
+def edge_columns(x: Tensor, max_offset: int) -> Tensor:
+    """Return the first and last column of [B, H, N, R] without their padding, as [B, H, 2, N]."""
+    return torch.stack((x[..., 0], x[..., 2 * max_offset]), dim=2)
 
 
 def tensor_strides(name: str, axes: str, x: Tensor | None) -> dict[str, Any]:

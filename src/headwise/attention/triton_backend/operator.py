@@ -4,28 +4,30 @@ Legend: B batch, H query heads, N queries, M keys, E width of queries and keys, 
 """
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headwise import _compat
-from headwise.attention.diagonals import clip_to_rows
 from headwise.attention.masking import natural_lse
 from headwise.attention.operators import Operators
-from headwise.attention.triton_backend import transformer_xl
 from headwise.attention.triton_backend.launch import kernels
+from headwise.attention.triton_backend.layouts import padded_rows
 from headwise.attention.triton_backend.passes import backward, fake_backward, forward
 from headwise.attention.triton_backend.plan import Plan
+from headwise.attention.triton_backend.scheme_inputs import SchemeInputs, scheme_inputs
 from headwise.attention.triton_backend.sequence_bounds import (
     align_sequences,
     needs_alignment,
     select_tokens,
     sequence_bounds,
 )
-from headwise.attention.types import AttentionInputs, AttentionOutput, SchemeTerms
+from headwise.attention.types import AttentionInputs, AttentionOutput
 
 #: Schema of the operators' arguments. w and sharpness [H] are w and v of the learnable sigmoid; w alone are slopes of
-#: ALiBi. relative_scores [B, H, N, R] are the queries' products with a clipped table, bias_uv [2, H, E]
+#: ALiBi. relative_scores [B, H, N, R] are the queries' products with a padded clipped table, bias_uv [2, H, E]
 #: Transformer-XL's biases, dense_table [H, R, E] its padded table, query_table [H, R, E] one that is multiplied with
 #: keys, in the order of i − j, relative_bias [H, R] biases by clipped relative position, seq_starts and seq_ends [N]
 #: the bounds of each token's sequence in a packed batch (see `sequence_bounds`).
@@ -112,49 +114,21 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         aligned_inputs, query_index, key_index = align_sequences(inputs)
         return select_tokens(attend(aligned_inputs), query_index, key_index)
     terms, dtype = inputs.terms, inputs.out_dtype
-    is_dense = terms.query_table is not None or (terms.key_table is not None and terms.is_full_table)
-    q = (terms.q if is_dense else terms.content_q).to(dtype)
-    k, v = terms.k.to(dtype), inputs.v.to(dtype)
-    relative_scores = bias_uv = dense_table = query_table = None
-    if is_dense:
-        dense_table, query_table = _dense_tables(inputs)
-        bias_uv = q.new_zeros(2, *q.shape[1::2], dtype=torch.float32) if terms.biases is None else terms.biases
-    elif terms.key_table is not None:
-        relative_scores = terms.relative_q.to(dtype) @ terms.key_table.to(dtype).mT
-    if query_table is not None and k.shape[1] != q.shape[1]:  # each query head adds to the gradient of its keys
-        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
-    relative_bias, max_offset = _relative_bias(inputs)
-    output, lse, received, offset_sums, weight_norms = operators(
-        q,
-        k,
-        v,
-        *_distance_parameters(terms),
-        relative_scores,
-        None if bias_uv is None else bias_uv.float(),
-        dense_table,
-        query_table,
-        relative_bias,
+    tensors, max_offset = scheme_inputs(terms, inputs.v, dtype, inputs.offset)
+    seed = torch.randint(2**31 - 1, (), device=inputs.v.device) if inputs.dropout > 0 else None
+    relative_q = terms.q if terms.biases is None else terms.relative_q
+    output, lse, received, weight_norms = run_operators(
+        tensors,
+        relative_q.to(dtype),
         inputs.bias,
         None if inputs.sinks is None else inputs.sinks.float(),
         inputs.mask,
         inputs.key_padding,
         inputs.query_padding,
         *sequence_bounds(inputs),
-        torch.randint(2**31 - 1, (), device=inputs.v.device) if inputs.dropout > 0 else None,
-        inputs.scale,
-        inputs.softcap or 0.0,
-        inputs.offset,
-        inputs.causal,
-        *((-1, -1) if inputs.window is None else inputs.window),
-        terms.rectify,
-        max_offset,
-        terms.value_table is not None,
-        inputs.dropout,
-        inputs.want_received,
-        inputs.want_weight_norms,
+        seed,
+        *scalar_arguments(inputs, max_offset),
     )
-    if terms.value_table is not None:
-        output = output + offset_sums @ terms.value_table.to(dtype)
     return AttentionOutput(
         output,
         received=received if inputs.want_received else None,
@@ -163,53 +137,55 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
     )
 
 
-def _dense_tables(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
-    """Return the key table and the query table with a row for every relative position, padded, [H, N + M − 1, E].
+def scalar_arguments(inputs: AttentionInputs, max_offset: int) -> tuple[Any, ...]:
+    """Return the arguments of the operators that are not tensors; see `ARGUMENTS`."""
+    return (
+        inputs.scale,
+        inputs.softcap or 0.0,
+        inputs.offset,
+        inputs.causal,
+        *((-1, -1) if inputs.window is None else inputs.window),
+        inputs.terms.rectify,
+        max_offset,
+        inputs.terms.value_table is not None,
+        inputs.dropout,
+        inputs.want_received,
+        inputs.want_weight_norms,
+    )
 
-    The rows of the query table are in the order of i − j, so that it is the key table of the transposed problem.
+
+def run_operators(tensors: SchemeInputs, relative_q: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Run the operators and the products with clipped tables, differentiably.
+
+    Args:
+        tensors: the tensors of a scheme's terms.
+        relative_q: the queries to multiply with a clipped key table.
+        arguments: the operators' arguments from the bias on.
+
+    Returns:
+        Output, lse in base 2, received and weight norms.
     """
-    terms = inputs.terms
-    _, heads, n, m = inputs.shape
-    start = 1 - n - inputs.offset  # the smallest relative position
-
-    def get_rows(table: Tensor) -> Tensor:
-        if terms.is_full_table and n + m:
-            table = table[:, start - terms.table_start :][:, : n + m - 1]
-        elif not terms.is_full_table:
-            positions = torch.arange(start, start + max(n + m - 1, 0), device=table.device)
-            table = table[:, clip_to_rows(positions, terms.table_start, table.shape[1])]
-        return table.to(inputs.out_dtype).expand(heads, -1, -1)
-
-    query_rows = None if terms.query_table is None else get_rows(terms.query_table)
-    if terms.key_table is not None:
-        key_rows = get_rows(terms.key_table)
-    else:
-        assert query_rows is not None
-        key_rows = torch.zeros_like(query_rows)
-    query_table = None if query_rows is None else transformer_xl.pad_table(query_rows.flip(1))
-    return transformer_xl.pad_table(key_rows), query_table
+    relative_scores, dtype = None, relative_q.dtype
+    if tensors.key_table is not None:
+        relative_scores = relative_q @ pad_clipped_table(tensors.key_table.to(dtype)).mT
+    output, lse, received, offset_sums, weight_norms = operators(
+        *tensors[:5],
+        relative_scores,
+        tensors.bias_uv,
+        tensors.dense_table,
+        tensors.query_table,
+        tensors.relative_bias,
+        *arguments,
+    )
+    if tensors.value_table is not None:
+        output = output + offset_sums @ pad_clipped_table(tensors.value_table.to(dtype))
+    return output, lse, received, weight_norms
 
 
-def _relative_bias(inputs: AttentionInputs) -> tuple[Tensor | None, int]:
-    """Return the relative bias, [H, R], with as many relative positions before as after, and the largest of them."""
-    terms = inputs.terms
-    bias, start = terms.relative_bias, terms.table_start
-    if bias is None:
-        return None, 0 if terms.is_full_table else -start
-    max_offset = max(-start, start + bias.shape[1] - 1, 0)
-    if 2 * start + bias.shape[1] != 1:
-        positions = torch.arange(-max_offset, max_offset + 1, device=bias.device)
-        bias = bias[:, clip_to_rows(positions, start, bias.shape[1])]
-    return bias.float().expand(inputs.shape[1], -1), max_offset
-
-
-def _distance_parameters(terms: SchemeTerms) -> tuple[Tensor | None, Tensor | None]:
-    """Return w and v of the learnable sigmoid, or the slopes and None, or neither."""
-    if terms.slopes is not None:
-        return terms.slopes.float(), None
-    if terms.sigmoid is not None:
-        return terms.sigmoid[0].float(), terms.sigmoid[1].float()
-    return None, None
+def pad_clipped_table(table: Tensor) -> Tensor:
+    """Add zeros after the rows of a clipped table, so that its products are aligned."""
+    num_rows = table.shape[1]
+    return pad(table, (0, 0, 0, padded_rows(num_rows // 2) - num_rows))
 
 
 operators = Operators(

@@ -68,7 +68,11 @@ def visited_tiles(mask: Tensor, n: int, m: int, tile: Tile, *, per_key: bool) ->
 
 def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
     """Compute output, lse, received, sums of weights by relative position, and weight norms."""
-    plan = get_plan(*arguments)
+    return run_forward(get_plan(*arguments), arguments)
+
+
+def run_forward(plan: Plan, arguments: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
+    """Run the forward pass of a plan."""
     arguments = plan.contiguous_args(arguments)
     q: Tensor = arguments[0]
     output, lse, received, offset_sums, weight_norms = outputs = plan.outputs(q)
@@ -114,8 +118,25 @@ def forward_launches(plan: Plan) -> dict[str, Launch]:
 def backward(*arguments: Any) -> Sequence[Tensor | None]:
     """Compute the gradients that are needed, in the order of the differentiable arguments."""
     inputs, needs, others = _split_arguments(arguments)
-    output, lse, offset_sums, weight_norms, d_output, d_lse, d_received, d_offset_sums, d_weight_norms = others
     plan = get_plan(*inputs)  # not the forward pass's: hooks on saved tensors may have changed the layouts
+    return run_backward(plan, inputs, needs, *others)
+
+
+def run_backward(
+    plan: Plan,
+    inputs: tuple[Any, ...],
+    needs: frozenset[str],
+    output: Tensor,
+    lse: Tensor,
+    offset_sums: Any,
+    weight_norms: Any,
+    d_output: Tensor,
+    d_lse: Tensor | None,
+    d_received: Any,
+    d_offset_sums: Any,
+    d_weight_norms: Any,
+) -> list[Tensor | None]:
+    """Run the backward pass of a plan. Gradients of outputs that the plan does not have are not read."""
     inputs = plan.contiguous_args(inputs)
     q: Tensor = inputs[0]
     grads = plan.gradients(q, needs)
@@ -156,7 +177,7 @@ def backward(*arguments: Any) -> Sequence[Tensor | None]:
         do_ptr=d_output,
         d_received_ptr=d_received.contiguous() if plan.want_received else None,
         d_offset_sums_ptr=d_offset_sums.contiguous() if plan.want_offset_sums else None,
-        d_edge_sums_ptr=edge_columns(d_offset_sums) if plan.want_offset_sums else None,
+        d_edge_sums_ptr=edge_columns(d_offset_sums, plan.max_offset) if plan.want_offset_sums else None,
         delta_ptr=delta,
         d_distance_partials_ptr=d_distance_partials,
         d_relative_bias_partials_ptr=d_relative_bias_partials,
@@ -226,10 +247,17 @@ def _reduced(plan: Plan, needs: frozenset[str]) -> dict[str, Tensor]:
 
 
 def backward_launches(
-    plan: Plan, d_output: Tensor, d_bias: Tensor | None, is_shared_bias: bool, has_d_lse: bool, needs: frozenset[str]
+    plan: Plan,
+    d_output: Tensor,
+    d_bias: Tensor | None,
+    is_shared_bias: bool,
+    has_d_lse: bool,
+    needs: frozenset[str],
+    sums_in_output: bool = False,
 ) -> dict[str, Launch]:
     store_d_scores = "after-softcap" if d_bias is not None and not is_shared_bias else ""
-    common: dict[str, Any] = {"has_d_lse": has_d_lse, "needs": needs, **tensor_strides("do", "bhn", d_output)}
+    flags: dict[str, Any] = {"has_d_lse": has_d_lse, "needs": needs, "sums_in_output": sums_in_output}
+    common: dict[str, Any] = {**flags, **tensor_strides("do", "bhn", d_output)}
     d_scores_strides = tensor_strides("d_scores", "bhn", d_bias if store_d_scores else None)
     launches = {
         "received": plan.launch("bwd_received_kernel", "received", plan.heads, **common),

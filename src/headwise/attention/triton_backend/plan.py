@@ -24,6 +24,7 @@ from headwise.attention.triton_backend.layouts import (
     layout_key,
     layout_like,
     named_strides,
+    padded_rows,
     tensor_strides,
     to_meta,
 )
@@ -102,7 +103,7 @@ class Plan:
             q.new_empty_strided(*self.output_layouts["o"]),
             q.new_empty(self.query_shape, dtype=torch.float32),
             q.new_empty((self.batch, self.heads, self.m), dtype=torch.float32) if self.want_received else None,
-            q.new_zeros((*self.query_shape, 2 * self.max_offset + 1)) if self.want_offset_sums else None,
+            q.new_zeros((*self.query_shape, padded_rows(self.max_offset))) if self.want_offset_sums else None,
             q.new_empty(self.query_shape, dtype=torch.float32) if self.want_weight_norms else None,
         )
 
@@ -136,7 +137,7 @@ class Plan:
         tensors = dict(zip(TENSOR_PARAMS, arguments, strict=False), **others)
         if (relative_scores := tensors["relative_scores_ptr"]) is not None:
             tensors["relative_scores_ptr"] = relative_scores = relative_scores.contiguous()
-            tensors["edge_scores_ptr"] = edge_columns(relative_scores)
+            tensors["edge_scores_ptr"] = edge_columns(relative_scores, self.max_offset)
         for name in ("dense_table_ptr", "query_table_ptr"):
             if (table := tensors[name]) is not None:
                 tensors[name] = table[:, TABLE_PADDING:]
@@ -172,6 +173,7 @@ class Plan:
         has_d_lse: bool = False,
         store_d_scores: str = "",
         needs: frozenset[str] = frozenset(),
+        sums_in_output: bool = False,
         **arguments: Any,
     ) -> Launch:
         """Build the launch of a kernel.
@@ -190,6 +192,7 @@ class Plan:
             has_d_lse: whether lse has a gradient.
             store_d_scores: which gradient of each pair's score is stored; see `Options`.
             needs: the differentiable arguments whose gradients are needed.
+            sums_in_output: whether the output contains the products of offset sums and the value table.
             arguments: further arguments of the kernel.
         """
         tile = self.tile(tile_name)
@@ -223,7 +226,9 @@ class Plan:
             "max_offset": self.max_offset,
             "scale": self.scale,
             "dropout": self.dropout,
-            "OPT": self.options(tile, has_d_lse=has_d_lse, store_d_scores=store_d_scores, needs=needs),
+            "OPT": self.options(
+                tile, has_d_lse=has_d_lse, store_d_scores=store_d_scores, needs=needs, sums_in_output=sums_in_output
+            ),
             **arguments,
         }
         query_blocks = num_blocks(num_queries or self.n, tile.block_n)
@@ -313,6 +318,9 @@ class Plan:
             is_single_tile=self.fits(Tile(64, 64)),
             has_dense_table=self.dense_table is not None,
             has_position_terms=self.has_distance or self.has_clipped_table,
+            has_relative_bias=self.relative_bias is not None,
+            has_clipped_table=self.has_clipped_table,
+            is_short=self.is_short,
             has_dropout=self.seed is not None,
             want_received=self.want_received,
         )
@@ -362,6 +370,7 @@ class Plan:
         has_d_lse: bool = False,
         store_d_scores: str = "",
         needs: frozenset[str] = frozenset(),
+        sums_in_output: bool = False,
     ) -> Options:
         single_tile = self.fits(tile)
         one_region = (self.has_distance and self.is_short) or self.has_key_lengths
@@ -392,6 +401,7 @@ class Plan:
             sum_far_keys=self.sum_far_keys,
             relative_scores=self.relative_scores is not None,
             offset_sums=self.want_offset_sums,
+            sums_in_output=sums_in_output,
             relative_bias=self.relative_bias is not None,
             clipped_table=self.has_clipped_table,
             relative_shift=self.dense_table is not None,

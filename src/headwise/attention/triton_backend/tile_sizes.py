@@ -11,6 +11,9 @@ def fastest_tile(
     is_single_tile: bool,
     has_dense_table: bool,
     has_position_terms: bool,
+    has_relative_bias: bool,
+    has_clipped_table: bool,
+    is_short: bool,
     has_dropout: bool,
     want_received: bool,
 ) -> Tile:
@@ -23,6 +26,9 @@ def fastest_tile(
         is_single_tile: whether a tile of 64 × 64 pairs holds all queries and keys.
         has_dense_table: whether there is a dense table of relative positions.
         has_position_terms: whether there are distance coefficients or clipped tables.
+        has_relative_bias: whether there is a relative bias, whose gradient needs square tiles.
+        has_clipped_table: whether there is a clipped table of keys, values or biases.
+        is_short: whether there are at most `MAX_SHORT_LENGTH` queries and keys.
         has_dropout: whether weights are dropped.
         want_received: whether received attention is requested.
     """
@@ -41,6 +47,11 @@ def fastest_tile(
             "received": Tile(64, 64, 4, 2),
         }[name]
     is_plain = not has_position_terms
+    if is_short and has_position_terms and not is_wide and not has_relative_bias:
+        if name == "dkv":
+            return Tile(64, 64, 4, 2)
+        if has_clipped_table and name in ("fwd", "dq"):  # with 64 keys, registers are spilled
+            return Tile(64, 32, 4, 3)
     return {
         "fwd": Tile(128, 64, 8, 3) if is_plain and not has_dropout else Tile(64, 64, 4, 3),
         "dkv": Tile(64, 64, 4, 2 if is_wide or has_dropout else 3),

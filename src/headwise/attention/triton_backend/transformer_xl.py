@@ -15,13 +15,14 @@ multiplied with keys, is the table of the transposed problem: bwd_dkv_kernel sto
 Legend: B batch, H heads, N queries, M keys, E width of queries and keys, R = N + M − 1 rows of the table.
 """
 
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.attention.triton_backend.launch import Launch, kernels
+from headwise.attention.triton_backend.launch import Launch, Options, Tile, kernels
 from headwise.attention.triton_backend.layouts import named_strides, tensor_strides
 from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
 
@@ -30,6 +31,19 @@ from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
 MAX_CHUNK_PAIRS = 2**27
 #: The rows of dz are a multiple of this long: whole tiles, aligned for matrix products.
 DZ_WIDTH_MULTIPLE = 128
+
+
+#: Options that the kernels of this file read. The others are neutral, so that fewer variants are compiled.
+TABLE_OPTIONS = ("width", "block_e", "block_n", "block_m", "window", "precision")
+NEUTRAL_OPTIONS: dict[str, Any] = {
+    **{field.name: False for field in fields(Options) if field.name not in TABLE_OPTIONS},
+    "store_d_scores": "",
+}
+
+
+def table_options(plan: Plan, tile: Tile) -> Options:
+    """Return the compile-time options of kernels that multiply with dense tables."""
+    return replace(plan.options(tile), **NEUTRAL_OPTIONS)
 
 
 def pad_table(table: Tensor) -> Tensor:
@@ -42,7 +56,7 @@ def add_bias_products(plan: Plan, tensors: dict[str, Tensor | None]) -> None:
     bias_uv: Any = tensors["bias_uv_ptr"]
     u_dot_k = bias_uv.new_empty(plan.batch, plan.heads, plan.m)
     v_dot_table = bias_uv.new_zeros(plan.heads, plan.table_rows + 2 * TABLE_PADDING)[:, TABLE_PADDING:]
-    run = plan.launches(_bias_launches)
+    run = plan.launches(bias_launches)
     run["u_dot_k"]({**tensors, "x_ptr": tensors["k_ptr"], "bias_uv_ptr": bias_uv[0], "products_ptr": u_dot_k})
     run["v_dot_table"](
         {**tensors, "x_ptr": tensors["dense_table_ptr"], "bias_uv_ptr": bias_uv[1], "products_ptr": v_dot_table}
@@ -50,9 +64,9 @@ def add_bias_products(plan: Plan, tensors: dict[str, Tensor | None]) -> None:
     tensors.update(u_dot_k_ptr=u_dot_k, v_dot_table_ptr=v_dot_table)
 
 
-def _bias_launches(plan: Plan) -> dict[str, Launch]:
+def bias_launches(plan: Plan) -> dict[str, Launch]:
     tile, m, rows = plan.tile("dense_table"), plan.m, plan.table_rows
-    common: dict[str, Any] = {"H": plan.heads, "OPT": plan.options(tile)}
+    common: dict[str, Any] = {"H": plan.heads, "OPT": table_options(plan, tile)}
     key_arguments = {
         **tensor_strides("x", "bhn", plan.k),
         **named_strides("products", "bh", (plan.heads * m, m)),
@@ -85,7 +99,7 @@ def compute_gradients(
         The gradients of u and v, [2, H, E].
     """
     batch, heads, n, m = plan.batch, plan.heads, plan.n, plan.m
-    max_chunk_size = max(min(MAX_CHUNK_PAIRS // (batch * heads * m), m) // 64 * 64, 64)
+    max_size = max_chunk_size(plan, m)
     table: Tensor = tensors["dense_table_ptr"]
     table_shape = (heads, plan.table_rows + 2 * TABLE_PADDING, plan.width)
     d_table_fp32 = table.new_zeros(table_shape if d_table is not None else (1, 1, 1), dtype=torch.float32)
@@ -98,14 +112,10 @@ def compute_gradients(
         "d_bias_v_partials_ptr": partials[1],
     }
     dz = table.new_empty(0, 0, 0, 0)
-    for chunk_start in range(0, n, max_chunk_size):
-        chunk_size = min(max_chunk_size, n - chunk_start)
+    for chunk_start in range(0, n, max_size):
+        chunk_size = min(max_size, n - chunk_start)
         if dz.shape[2] != chunk_size:
-            # Zero the elements without a pair. Later chunks have pairs with the same keys, or more.
-            width = -(-(chunk_size + m) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
-            dz = table.new_empty(heads, batch, chunk_size, width)
-            for part in [dz] if plan.causal else [dz[..., :chunk_size], dz[..., m:]]:
-                part.zero_()
+            dz = new_dz(plan, table, chunk_size, m, has_all_pairs=not plan.causal)
             tensors["relative_q_ptr"] = relative_q = table.new_empty(batch, heads, chunk_size, plan.width)
         window = (plan.window_left, plan.window_right) if plan.has_window else None
         columns = visited_columns(window, chunk_start + plan.q_offset, chunk_size, dz.shape[3])
@@ -116,7 +126,7 @@ def compute_gradients(
         d_scores = view_by_pair(dz, m)
         tensors |= {"dz_ptr": dz, "d_scores_ptr": d_scores}
         run = plan.launches(
-            _chunk_launches, dz, d_table_fp32, relative_q, tensors["do_ptr"], chunk_start, columns, has_d_lse,
+            chunk_launches, dz, d_table_fp32, relative_q, tensors["do_ptr"], chunk_start, columns, has_d_lse,
             d_table is not None,
         )  # fmt: skip
         if d_bias is not None:  # added to the scores after the cap
@@ -140,7 +150,7 @@ def compute_key_gradients(
     and values, and of the query table if it is given.
     """
     batch, heads, n, m = plan.batch, plan.heads, plan.n, plan.m
-    max_chunk_size = max(min(MAX_CHUNK_PAIRS // (batch * heads * n), n) // 64 * 64, 64)
+    max_size = max_chunk_size(plan, n)
     k: Tensor = tensors["k_ptr"]
     table_shape = (heads, plan.table_rows + 2 * TABLE_PADDING, plan.width)
     d_table_fp32 = k.new_zeros(table_shape if d_table is not None else (1, 1, 1), dtype=torch.float32)
@@ -157,19 +167,44 @@ def compute_key_gradients(
         for d_keys in (tensors["dk_ptr"], tensors["dv_ptr"]):
             if d_keys is not None:
                 d_keys.zero_()
-    for chunk_start in range(first, end, max_chunk_size):
-        chunk_size = min(max_chunk_size, end - chunk_start)
-        width = -(-(chunk_size + n) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
-        dz = k.new_zeros(heads, batch, chunk_size, width)
+    for chunk_start in range(first, end, max_size):
+        chunk_size = min(max_size, end - chunk_start)
+        has_all_pairs = not (plan.causal or plan.has_window or plan.seq_starts is not None)
+        dz = new_dz(plan, k, chunk_size, n, has_all_pairs=has_all_pairs)
         chunk_k = k[:, :, chunk_start : chunk_start + chunk_size]
         run = plan.launches(
-            _key_chunk_launches, dz, d_table_fp32, chunk_k, tensors["do_ptr"], chunk_start, has_d_lse, needs,
+            key_chunk_launches, dz, d_table_fp32, chunk_k, tensors["do_ptr"], chunk_start, has_d_lse, needs,
             d_table is not None,
         )  # fmt: skip
         run["dkv"]({**tensors, "d_scores_ptr": view_by_pair(dz, n)})
         run["dense_table"]({**table_tensors, "dz_ptr": dz, "relative_q_ptr": chunk_k})
     if d_table is not None:
         torch.mul(d_table_fp32, plan.scale, out=d_table)
+
+
+def max_chunk_size(plan: Plan, m: int) -> int:
+    """Return the number of queries in a chunk, given the number of keys."""
+    return int(max(min(MAX_CHUNK_PAIRS // (plan.batch * plan.heads * m), m) // 64 * 64, 64))
+
+
+def new_dz(plan: Plan, like: Tensor, chunk_size: int, m: int, *, has_all_pairs: bool) -> Tensor:
+    """Allocate dz of a chunk, [H, B, chunk, width], in which elements that the kernels do not store are 0.
+
+    Args:
+        plan: the plan.
+        like: a tensor with the dtype and device of dz.
+        chunk_size: number of queries.
+        m: number of keys.
+        has_all_pairs: whether the kernels store an element for each pair.
+    """
+    width = -(-(chunk_size + m) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
+    shape = (plan.heads, plan.batch, chunk_size, width)
+    if not has_all_pairs or 4 * chunk_size > m:  # zeros in a part of each row take longer than in all of memory
+        return like.new_zeros(shape)
+    dz = like.new_empty(shape)
+    dz[..., :chunk_size].zero_()
+    dz[..., m:].zero_()
+    return dz
 
 
 def visible_keys(plan: Plan) -> tuple[int, int]:
@@ -206,7 +241,7 @@ def view_by_pair(dz: Tensor, m: int) -> Tensor:
     return dz.as_strided((batch, heads, chunk_size, m), (stride_b, stride_h, width - 1, 1), chunk_size - 1)
 
 
-def _chunk_launches(
+def chunk_launches(
     plan: Plan,
     dz: Tensor,
     d_table: Tensor,
@@ -250,7 +285,7 @@ def _chunk_launches(
     return {"dq": dq_launch, "dq_after_softcap": dq_after_softcap_launch, "dense_table": launch}
 
 
-def _key_chunk_launches(
+def key_chunk_launches(
     plan: Plan,
     dz: Tensor,
     d_table: Tensor,
@@ -325,7 +360,7 @@ def _dense_table_launch(
         "n": n,
         "m": m,
         "scale": plan.scale,
-        "OPT": plan.options(tile),
+        "OPT": table_options(plan, tile),
     }
     table_blocks = width // tile.block_m if needs_table else 0
     grid = (batch * -(-chunk_size // tile.block_n) + table_blocks, heads, 1)

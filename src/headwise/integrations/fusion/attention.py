@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from headwise._compat import mark_constant
 from headwise.attention import Scheme
 from headwise.attention.types import SchemeTerms
-from headwise.integrations.hf_attention import are_weights_collected, get_attachments, prepare_call, run_call
+from headwise.integrations.hf_attention import (
+    are_weights_collected,
+    cross_attention_observer,
+    get_attachments,
+    prepare_call,
+    run_call,
+)
 from headwise.integrations.masks import trim_keys
 from headwise.integrations.model_utils import UnsupportedAttentionError
 
@@ -77,7 +83,7 @@ def fused_attention(
     if attention_mask is not None:
         k, v, position_bias = trim_keys(k, v, position_bias, attention_mask.shape[-1])
     if q.shape[2] != k.shape[2]:  # layers with a cache are neither recorded nor observed
-        recorder = observer = None
+        recorder, observer = None, cross_attention_observer(observer)
     elif recorder is not None and not recorder.is_recording:
         recorder = None
     call = prepare_call(
@@ -100,11 +106,6 @@ def boolean_mask(mask: Tensor | None) -> Tensor | None:
     if mask is None or mask.dtype == torch.bool:
         return mask
     return mask > torch.finfo(mask.dtype).min / 2
-
-
-def all_differences(n: int, m: int, device: torch.device) -> Tensor:
-    """Return the differences i − j of N queries and M keys, in the order of a table with `table_start` 1 − N."""
-    return torch.arange(n - 1, -m, -1, device=device)
 
 
 def dropout_probability(layer: nn.Module, dropout: float | nn.Dropout) -> float:

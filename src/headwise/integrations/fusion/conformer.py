@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.attention.position_constants import position_constant
 from headwise.attention.types import compute_dtype
 from headwise.integrations.fusion.attention import PositionTerms, dropout_probability, fused_attention, split_heads
 
@@ -31,6 +32,12 @@ def transformer_xl_terms(table: Tensor, u: Tensor, v: Tensor) -> PositionTerms:
         table_start=-(table.shape[1] // 2),
         is_full_table=True,
     )
+
+
+def clipped_rows(left: int, right: int, device: torch.device) -> Tensor:
+    """Return the embeddings' rows of relative positions, as many after a frame as before it, as the kernels need."""
+    reach = max(left, right)
+    return torch.arange(-reach, reach + 1, device=device).clamp(-left, right) + left
 
 
 class ConformerFusion:
@@ -66,8 +73,7 @@ class ConformerFusion:
             return transformer_xl_terms(self.linear_pos(embeddings), self.pos_bias_u, self.pos_bias_v)
         if self.position_embeddings_type == "relative_key":
             left, right = self.left_max_position_embeddings, self.right_max_position_embeddings
-            reach = max(left, right)  # the kernels need as many relative positions after a frame as before it
-            positions = torch.arange(-reach, reach + 1, device=self.distance_embedding.weight.device)
-            table = self.distance_embedding(positions.clamp(-left, right) + left)
-            return PositionTerms(key_table=table[None], table_start=-reach)
+            rows = position_constant(clipped_rows, left, right, device=self.distance_embedding.weight.device)
+            table = self.distance_embedding(rows)
+            return PositionTerms(key_table=table[None], table_start=-max(left, right))
         return None

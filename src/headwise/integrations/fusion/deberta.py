@@ -6,12 +6,13 @@ Padding tokens, whose queries the model lets attend to all keys alike, attend to
 from typing import Any
 
 from torch import Tensor
+from torch.nn.functional import embedding
 from transformers.models.deberta.modeling_deberta import DebertaEncoder, DisentangledSelfAttention
 
-from headwise.attention.schemes.disentangled import disentangled_rows
+from headwise.attention.position_constants import position_constant
+from headwise.attention.schemes.disentangled import disentangled_rows_of_range
 from headwise.integrations.fusion.attention import (
     PositionTerms,
-    all_differences,
     dropout_probability,
     float32_square_root,
     fused_attention,
@@ -62,10 +63,12 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):
     def position_terms(self, embeddings: Any, n: int) -> PositionTerms:
         """Return the tables of the content-to-position and position-to-content terms."""
         embeddings = self.pos_dropout(embeddings)
-        rows = disentangled_rows(all_differences(n, n, embeddings.device), self.max_relative_positions, None)
+        rows = position_constant(
+            disentangled_rows_of_range, 1 - n, n, self.max_relative_positions, None, device=embeddings.device
+        )
         projections = {"key_table": ("c2p", "pos_proj"), "query_table": ("p2c", "pos_q_proj")}
         tables = {
-            name: getattr(self, projection)(embeddings).unflatten(-1, (self.num_attention_heads, -1))[rows]
+            name: embedding(rows, getattr(self, projection)(embeddings)).unflatten(-1, (self.num_attention_heads, -1))
             for name, (term, projection) in projections.items()
             if term in self.pos_att_type
         }

@@ -7,12 +7,13 @@ neither. Padding tokens, whose queries the model lets attend to all keys alike, 
 from typing import Any
 
 from torch import Tensor
+from torch.nn.functional import embedding
 from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2Encoder, DisentangledSelfAttention
 
-from headwise.attention.schemes.disentangled import disentangled_rows
+from headwise.attention.position_constants import position_constant
+from headwise.attention.schemes.disentangled import disentangled_rows_of_range
 from headwise.integrations.fusion.attention import (
     PositionTerms,
-    all_differences,
     dropout_probability,
     float32_square_root,
     fused_attention,
@@ -58,13 +59,15 @@ class FusedDisentangledSelfAttention(DisentangledSelfAttention):
         """Return the tables of the content-to-position and position-to-content terms."""
         embeddings = self.pos_dropout(embeddings)[: 2 * self.pos_ebd_size]
         num_buckets = self.position_buckets if self.position_buckets > 0 else None
-        rows = disentangled_rows(all_differences(n, m, embeddings.device), self.max_relative_positions, num_buckets)
+        rows = position_constant(
+            disentangled_rows_of_range, 1 - n, m, self.max_relative_positions, num_buckets, device=embeddings.device
+        )
         projections = {
             "key_table": ("c2p", "key_proj" if self.share_att_key else "pos_key_proj"),
             "query_table": ("p2c", "query_proj" if self.share_att_key else "pos_query_proj"),
         }
         tables = {
-            name: getattr(self, projection)(embeddings).unflatten(-1, (self.num_attention_heads, -1))[rows]
+            name: embedding(rows, getattr(self, projection)(embeddings)).unflatten(-1, (self.num_attention_heads, -1))
             for name, (term, projection) in projections.items()
             if term in self.pos_att_type
         }

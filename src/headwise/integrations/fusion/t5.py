@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from headwise.attention.schemes.t5_bias import t5_buckets
+from headwise.attention.position_constants import position_constant
+from headwise.attention.schemes.t5_bias import t5_buckets_in_reach
 from headwise.integrations.fusion.attention import PositionTerms, dropout_probability, fused_attention, split_heads
 from headwise.integrations.fusion.family import Family
 
@@ -21,10 +22,12 @@ class T5Fusion:
 
     def relative_bias(self: Any, device: torch.device) -> Tensor:
         """Return the bias of each relative position up to the maximum distance, (H, 2 · maximum + 1)."""
-        max_distance = self.relative_attention_max_distance
-        positions = torch.arange(-max_distance, max_distance + 1, device=device)
-        buckets = t5_buckets(
-            positions, self.relative_attention_num_buckets, max_distance, bidirectional=not self.is_decoder
+        buckets = position_constant(
+            t5_buckets_in_reach,
+            self.relative_attention_num_buckets,
+            self.relative_attention_max_distance,
+            not self.is_decoder,
+            device=device,
         )
         bias: Tensor = self.relative_attention_bias(buckets)
         return bias.T
