@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from headwise.inspection import InspectedModel, Viewer, build_viewer, compute_head_statistics
+from headwise.inspection.encoder_decoder import PARTS
 from headwise.inspection.viewer import Example
 from tests.inspection.conftest import OpenPage
 from tests.inspection.random_viewers import make_viewer, random_passage
+from tests.inspection.test_encoder_decoder import TARGET
+from tests.inspection.test_encoder_decoder import build as build_encoder_decoder
 from tests.inspection.test_viewer import HTML_TEXT
 from tests.inspection.tiny_models import TEXT, build_bert
-from tests.short_form import choose_size
+from tests.short_form import keep_short
 
 TEXTS = [TEXT, "a fine film", HTML_TEXT]
 PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
@@ -38,6 +41,10 @@ def path(viewer: Viewer, tmp_path_factory: pytest.TempPathFactory) -> Path:
 IS_PAINTED = """() => ['first-contentful-paint', 'headwise:heads'].every(
     name => performance.getEntriesByName(name).length > 0
 )"""
+
+
+#: A fragment in which every value is out of range.
+INVALID = "#layer=99&head=-1&token=x&sort=nonsense&text=77&threshold=2"
 
 
 def get_state(page: Any) -> dict[str, Any]:
@@ -69,7 +76,7 @@ def test_hovering_over_a_cell_shows_its_weight_in_both_models(viewer: Viewer, pa
     page = open_page(path, "#layer=1&head=2")
     geometry = page.evaluate("document.querySelector('.heatmap').geometry")
     i, j = 4, 6
-    x, y = (geometry["margin"] + (group + 0.5) * geometry["cell"] for group in (j, i))
+    x, y = geometry["left"] + (j + 0.5) * geometry["cellWidth"], geometry["top"] + (i + 0.5) * geometry["cellHeight"]
     page.locator(".heatmap").first.hover(position={"x": x, "y": y})
     tokens = viewer.examples[0].passages[0].tokens
     readout = page.locator("#readout").inner_text()
@@ -92,7 +99,7 @@ def test_a_click_selects_a_head_and_updates_the_url(path: Path, open_page: OpenP
     assert reopened.locator("#grids .head.selected").count() == 2  # one for each model
 
 
-@pytest.mark.parametrize("fragment", ["#layer=99&head=-1&token=x&sort=nonsense&text=77&threshold=2", "#", "#%%%"])
+@pytest.mark.parametrize("fragment", keep_short((INVALID, "#", "#%%%"), INVALID))
 def test_invalid_urls_show_the_default_view(fragment: str, path: Path, open_page: OpenPage) -> None:
     assert open_page(path, fragment).locator("#head-title").inner_text() == "Layer 0, head 0"
 
@@ -140,7 +147,7 @@ def test_heads_are_sorted(viewer: Viewer, path: Path, open_page: OpenPage) -> No
     page = open_page(path)
     plain, distance_aware = viewer.examples[0].passages
     for name, values in (
-        ("distance", np.stack([layer.distance for layer in plain.layers])),
+        ("distance", np.stack([layer.distance for layer in plain.layers if layer.distance is not None])),
         ("entropy", np.stack([layer.entropy for layer in plain.layers])),
         ("w", np.stack([layer.w for layer in distance_aware.layers if layer.w is not None])),
     ):
@@ -165,11 +172,11 @@ def test_weights_below_the_threshold_are_hidden(viewer: Viewer, path: Path, open
     page = open_page(path, "#threshold=0.2")
     is_hidden = page.evaluate(
         """() => {
-            const canvas = document.querySelector('.heatmap'), {margin, cell, numGroups} = canvas.geometry;
+            const canvas = document.querySelector('.heatmap'), g = canvas.geometry;
             const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height), isHidden = [];
-            const center = (group) => Math.floor(margin + (group + .5) * cell);
-            for (let i = 0; i < numGroups; i++) for (let j = 0; j < numGroups; j++) {
-                const index = 4 * (center(i) * canvas.width + center(j));
+            for (let i = 0; i < g.numRows; i++) for (let j = 0; j < g.numColumns; j++) {
+                const [y, x] = [g.top + (i + .5) * g.cellHeight, g.left + (j + .5) * g.cellWidth].map(Math.floor);
+                const index = 4 * (y * canvas.width + x);
                 isHidden.push([...data.slice(index, index + 3)].join() === '253,253,252');
             }
             return isHidden;
@@ -184,7 +191,7 @@ def test_the_difference_of_two_models(viewer: Viewer, path: Path, open_page: Ope
     page = open_page(path, "#view=difference&layer=1&head=1&a=1&b=0")
     assert page.locator(".heatmap").count() == 3
     geometry = page.evaluate("document.querySelectorAll('.heatmap')[2].geometry")
-    page.locator(".heatmap").nth(2).hover(position={"x": geometry["margin"] + 3, "y": geometry["margin"] + 3})
+    page.locator(".heatmap").nth(2).hover(position={"x": geometry["left"] + 3, "y": geometry["top"] + 3})
     readout = page.locator("#readout").inner_text()
     a, b = (viewer.examples[0].passages[model].layers[1].dequantize(1)[0, 0] for model in (1, 0))
     assert float(readout.split("difference: ")[1].replace("−", "-")) == pytest.approx(a - b, abs=6e-4)
@@ -241,6 +248,7 @@ def test_themes_and_sizes(name: str, options: dict[str, Any], path: Path, open_p
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") != background
 
 
+@pytest.mark.long  # two models have the same code
 def test_four_models(open_page: OpenPage, artefacts: Path, tmp_path: Path) -> None:
     names = ("unguided", "MDG", "PDG", "both")
     viewer = build_viewer([build_bert(name, seed=seed) for seed, name in enumerate(names)], [TEXT])
@@ -251,8 +259,9 @@ def test_four_models(open_page: OpenPage, artefacts: Path, tmp_path: Path) -> No
     page.screenshot(path=artefacts / "four.png", full_page=True)
 
 
+@pytest.mark.long
 def test_4096_tokens_and_many_heads(open_page: OpenPage, artefacts: Path, tmp_path: Path) -> None:
-    layers, heads = choose_size(short=(8, 4), long=(12, 12))
+    layers, heads = 12, 12
     passage = random_passage(4096, layers=layers, heads=heads)
     file = tmp_path / "long.html"
     make_viewer(passage).write(file)
@@ -270,6 +279,79 @@ def test_4096_tokens_and_many_heads(open_page: OpenPage, artefacts: Path, tmp_pa
     weights = np.square(layer.top_weights[3, 4000] / 255.0) * layer.top_weight_max[3]
     np.testing.assert_allclose([weight for _, weight in entries], weights[weights > 0], rtol=1e-3)
     assert sorted(key for key, _ in entries) == sorted(layer.top_keys[3, 4000][weights > 0].tolist())
+
+
+def test_parts_of_a_long_map_are_shown_token_by_token(open_page: OpenPage, tmp_path: Path) -> None:
+    passage = random_passage(4096, layers=1, heads=2)
+    layer = passage.layers[0]
+    assert layer.top_keys is not None
+    make_viewer(passage).write(tmp_path / "long.html")
+    page = open_page(tmp_path / "long.html", "#layer=0&head=1&token=3000&key=700")
+    assert "Queries 2,984–3,031, keys 684–731" in page.locator(".views.long").inner_text()
+    row, key = next((query, key) for query in range(2984, 3032) for key in layer.top_keys[1, query] if 684 <= key < 732)
+    geometry = page.evaluate("document.querySelector('.zoom').geometry")
+    x = geometry["left"] + (key - 684 + 0.5) * geometry["cellWidth"]
+    y = geometry["top"] + (row - 2984 + 0.5) * geometry["cellHeight"]
+    page.locator(".zoom").hover(position={"x": float(x), "y": float(y)})
+    assert page.locator("#tooltip").inner_text().startswith(f"word{row % 997} ({row}) → word{key % 997} ({key})")
+    assert "not among" not in page.locator("#tooltip").inner_text()
+    geometry = page.evaluate("document.querySelector('.heatmap').geometry")
+    page.locator(".heatmap").first.click(position={"x": geometry["left"] + 1, "y": geometry["top"] + 1})
+    page.wait_for_function("() => document.querySelector('.views.long').innerText.includes('Queries 0–47, keys 0–47')")
+    assert page.locator("#passage-range").inner_text() == "tokens 1 to 1,024 of 4,096"
+    page.locator("#next-passage").click()
+    assert page.locator("#tokens span").first.inner_text() == "word27"
+    assert page.locator("#tokens span").count() == 1024
+
+
+def test_attention_by_distance(viewer: Viewer, path: Path, open_page: OpenPage) -> None:
+    page = open_page(path, "#layer=1&head=2")
+    titles = page.locator("#distance-chart rect title").all_text_contents()
+    plain, distance_aware = (passage.layers[1].distance_shares for passage in viewer.examples[0].passages)
+    assert plain is not None
+    assert distance_aware is not None
+    assert len(titles) == 2 * plain.shape[1] == 2 * 11
+    assert titles[0].startswith("9–16 tokens before: ")
+    for title, share in zip(titles, [*plain[2], *distance_aware[2]], strict=True):
+        assert float(title.rpartition(": ")[2].rstrip("%")) == pytest.approx(100 * share, abs=0.6)
+    assert page.locator("#all-distances rect").count() > 0
+    page.locator(".distance-map").first.click(position={"x": 100, "y": 4})
+    page.wait_for_function("() => document.getElementById('distances-title').textContent === 'Layer 0, head 0'")
+    assert get_state(page)["layer"] == 0
+
+
+def test_encoder_decoder_models(open_page: OpenPage, artefacts: Path, tmp_path: Path) -> None:
+    viewer = build_viewer([build_encoder_decoder("bart")], [TEXT, "a fine film"], targets=[TARGET, "dull actors"])
+    viewer.write(tmp_path / "bart.html")
+    page = open_page(tmp_path / "bart.html")
+    assert page.locator("#part option").all_text_contents() == list(PARTS.values())
+    assert page.locator("#text option").count() == 2
+    page.keyboard.press("p")
+    page.keyboard.press("p")
+    page.wait_for_function("() => document.getElementById('head-title').textContent.includes('cross-attention')")
+    assert get_state(page)["text"] == 2
+    assert not page.locator("#distances").is_visible(), "source and target have no common positions"
+    assert page.locator("#sort option").all_text_contents() == ["layer", "entropy"]
+    cross = viewer.examples[2].passages[0]
+    assert cross.key_tokens is not None
+    page.locator("#tokens span").nth(3).click()
+    page.wait_for_function("() => document.getElementById('readout').textContent.includes('attends to')")
+    weights = cross.layers[0].dequantize(0)[3]
+    best = int(weights.argmax())
+    assert (
+        f"{cross.tokens[3]} (3) attends to {cross.key_tokens[best]} {weights[best]:.3f}"
+        in page.locator("#readout").inner_text()
+    )
+    tinted = page.locator(f"#source-tokens [data-key='{best}']")
+    assert tinted.evaluate("span => span.style.background") == "rgb(8, 48, 107)"
+    assert page.locator("#predictions").inner_text().endswith(TARGET)
+    page.screenshot(path=artefacts / "cross-attention.png", full_page=True)
+    page.keyboard.press("]")
+    page.wait_for_function("() => document.getElementById('text-info').textContent.startsWith('4 target tokens')")
+    assert get_state(page)["text"] == 5, "the same part of the next text"
+    page.locator("#part").select_option("3")
+    page.wait_for_function("() => document.getElementById('head-title').textContent.includes('encoder')")
+    assert page.locator("#distances").is_visible()
 
 
 def test_the_page_works_in_a_notebook(viewer: Viewer, browser: Any, tmp_path: Path) -> None:

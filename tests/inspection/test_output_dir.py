@@ -14,10 +14,12 @@ from headwise.inspection.inspected_model import InspectedModel
 from headwise.inspection.output_dir import find_schemes, plot_learned_parameters, select_heads, write_inspection
 from headwise.inspection.passages import capture_passages
 from headwise.models import HeadwiseConfig, HeadwiseForRecommendation, RecommenderConfig
+from tests.blank_figures import BlankFigure
 from tests.inspection.tiny_models import TEXT, build_bert
+from tests.short_form import choose_size
 
 
-@pytest.mark.parametrize("num_models", [1, 3])
+@pytest.mark.parametrize("num_models", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_figures_of_statistics(num_models: int) -> None:
     rows = [(TEXT,), ("a fine film",)]
     statistics = [compute_head_statistics(build_bert(f"model {seed}", seed=seed), rows) for seed in range(num_models)]
@@ -28,7 +30,8 @@ def test_figures_of_statistics(num_models: int) -> None:
     np.testing.assert_allclose(distance, statistics[0].measures["distance"])
 
 
-def test_the_directory_is_complete(tmp_path: Path) -> None:
+def test_the_directory_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.inspection.style.Figure", choose_size(short=BlankFigure, long=Figure))
     models = [build_bert("plain"), build_bert("distance-aware", seed=1, is_distance_aware=True)]
     statistics = [compute_head_statistics(model, [(TEXT,), ("a fine film",)]) for model in models]
     viewer = build_viewer(models, ["a $fine$ film"], statistics=statistics)
@@ -36,8 +39,8 @@ def test_the_directory_is_complete(tmp_path: Path) -> None:
     names = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert names == {
         *("sigmoids", "coefficients", "sorted"),
-        *("maps", "average", "components"),
-        *("measures", "received", "similarity"),
+        *("maps", "average", "distances", "components"),
+        *("measures", "distance-shares", "received", "similarity"),
     }
     for name in names:
         assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -67,7 +67,7 @@ def test_a_table_has_a_header_and_rows() -> None:
     assert (tags.count("th"), tags.count("tr"), tags.count("td")) == (2, 3, 4)
 
 
-@pytest.mark.parametrize("width", [1100, 800])
+@pytest.mark.parametrize("width", [pytest.param(1100, marks=pytest.mark.long), 800])
 def test_a_wide_table_fits_the_page(browser: Any, width: int, tmp_path: Path) -> None:
     page = Page("Report")
     header = ["method", "accuracy, %", "difference", "p (Holm)", "p (permutation)", "CI over examples", "CI", "seeds"]

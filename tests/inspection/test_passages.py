@@ -1,12 +1,22 @@
 """Tests of encoded texts (passages, tokens, truncation) and of predictions."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from transformers import BertConfig, BertModel
 
+import headwise as hw
 from headwise.errors import UserError
+from headwise.inspection import build_viewer
 from headwise.inspection.inspected_model import InspectedModel
+from headwise.inspection.measures import distance_bin_names, num_distance_bins
 from headwise.inspection.passages import capture_passages, check_same_tokens
+from headwise.inspection.quantize import QuantizedLayer, quantize_layer
+from headwise.integrations import AttentionRows
 from tests.inspection.tiny_models import TEXT, build_bert, build_headwise
 
 
@@ -109,3 +119,43 @@ def test_passages_have_the_learned_w() -> None:
     for layer, w in zip(passage.layers, parameters, strict=True):
         assert layer.w is not None
         np.testing.assert_allclose(layer.w, w.detach())
+
+
+def test_a_text_of_4096_tokens_is_captured_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than 2^20 weights of a layer are held at once, of 2^25."""
+    sizes: list[int] = []
+
+    def quantize(rows: AttentionRows, lengths: list[int]) -> QuantizedLayer:
+        def weights(start: int, stop: int) -> Tensor:
+            block = rows.weights(start, stop)
+            sizes.append(block.numel())
+            return block
+
+        return quantize_layer(replace(rows, weights=weights), lengths)
+
+    monkeypatch.setattr("headwise.inspection.passages.quantize_layer", quantize)
+    torch.manual_seed(0)
+    tokenizer = build_bert().tokenizer
+    config: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
+    bert = BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **config)).eval()
+    hw.extend_positions(bert, 4096, positions="tile", tokenizer=tokenizer)
+    viewer = build_viewer([InspectedModel(name="long", model=bert, tokenizer=tokenizer)], ["film " * 5000])
+    (passage,) = viewer.examples[0].passages
+    assert len(passage.tokens) == 4096
+    assert passage.truncated
+    assert sum(sizes) == 2 * 4096**2
+    assert max(sizes) <= 2**20
+    shares = passage.layers[0].distance_shares
+    assert shares is not None
+    names = distance_bin_names(num_distance_bins(4096))
+    assert (names[0], names[-1], shares.shape) == ("before_2049-4096", "after_2049-4096", (2, len(names)))
+    np.testing.assert_allclose(shares.sum(axis=-1), 1.0, atol=1e-4)
+    metadata = viewer.metadata()["texts"][0]
+    assert metadata["group_sizes"] == [16, 16]
+    np.testing.assert_allclose(metadata["models"][0]["distance_shares"][0], shares, rtol=1e-4)
+    assert len(viewer.html()) < 2**20

@@ -9,7 +9,13 @@ from torch import Tensor
 
 import headwise as hw
 from headwise.inspection import quantize as module
-from headwise.inspection.measures import row_blocks
+from headwise.inspection.measures import (
+    distance_bin_names,
+    num_distance_bins,
+    row_blocks,
+    sum_by_distance,
+    uniform_shares,
+)
 from headwise.inspection.quantize import NUM_TOP_KEYS, quantize_layer
 from headwise.integrations import AttentionRows
 
@@ -41,7 +47,7 @@ def test_long_texts_have_groups_and_top_keys(length: int, max_groups: int, block
     with pytest.MonkeyPatch.context() as patch:
         blocks = [(start, min(start + block, length)) for start in range(0, length, block)]
         patch.setattr(module, "MAX_GROUPS", max_groups)
-        patch.setattr(module, "row_blocks", lambda *_: blocks)
+        patch.setattr(module, "row_blocks", lambda *_, **__: blocks)
         layer = quantize_layer(to_rows(maps, [length]), [length])
     size = -(-length // max_groups)
     num_groups = -(-length // size)
@@ -80,7 +86,12 @@ def test_distance_entropy_and_w_of_each_head() -> None:
     scheme = hw.DistanceAware(heads=2)
     layer = quantize_layer(to_rows(torch.cat([uniform, identity], dim=1), [4], scheme), [4])
     distances = [abs(i - j) for i in range(4) for j in range(4)]
+    assert layer.distance is not None
+    assert layer.distance_shares is not None
     np.testing.assert_allclose(layer.distance, [sum(distances) / 16, 0.0], atol=1e-6)
+    assert distance_bin_names(3) == ["before_3-4", "before_2", "before_1", "self", "after_1", "after_2", "after_3-4"]
+    np.testing.assert_allclose(layer.distance_shares[0], np.array([1, 2, 3, 4, 3, 2, 1]) / 16, atol=1e-6)
+    np.testing.assert_allclose(layer.distance_shares[1], [0, 0, 0, 1, 0, 0, 0])
     np.testing.assert_allclose(layer.entropy, [2.0, 0.0], atol=1e-6)
     assert layer.w is not None
     np.testing.assert_allclose(layer.w, scheme.w.detach())
@@ -88,5 +99,30 @@ def test_distance_entropy_and_w_of_each_head() -> None:
 
 def test_blocks_of_rows_are_limited() -> None:
     for start, stop in row_blocks(4096, 1, 12):
-        assert (stop - start) * 12 * 4096 <= 2**24
+        assert (stop - start) * 12 * 4096 <= 2**20
+    for start, stop in row_blocks(100, 1, 12, num_keys=4096):
+        assert (stop - start) * 12 * 4096 <= 2**20
     assert row_blocks(4096, 1, 12)[-1][1] == 4096
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_sums_by_distance_equal_a_loop(length: int, block: int) -> None:
+    torch.manual_seed(length)
+    maps, num_bins = random_maps(2, 3, length), num_distance_bins(length)
+    expected = np.zeros((3, 2 * num_bins + 1))
+    for i in range(length):
+        for j in range(length):
+            bins = 0 if i == j else (abs(i - j) - 1).bit_length() + 1
+            expected[:, num_bins + (bins if j > i else -bins)] += maps[:, :, i, j].sum(dim=0).numpy()
+    sums = sum(sum_by_distance(maps[:, :, start : start + block], start, num_bins) for start in range(0, length, block))
+    np.testing.assert_allclose(sums, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_uniform_shares_are_those_of_equal_weights(length: int, causal: bool) -> None:
+    weights = torch.ones(1, 1, length, length)
+    weights = weights.tril() if causal else weights
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    expected = sum_by_distance(weights, 0, num_distance_bins(length))[0] / length
+    np.testing.assert_allclose(uniform_shares(length, causal=causal), expected, atol=1e-6)

@@ -41,7 +41,7 @@ def test_reliability_shows_accuracy_by_confidence() -> None:
     assert np.asarray(diagonal.get_xydata()).tolist() == [[0, 0], [1, 1]]
     assert np.asarray(points.get_xydata()).tolist() == [[0.66, 0.4], [0.97, 0.8]]
     assert [bar.get_height() for bar in counts.patches] == [5, 15]  # type: ignore[attr-defined]
-    assert axes.get_title() == "expected calibration error 0.190"
+    assert axes.get_title() == "expected calibration error 0.1900"
 
 
 def test_names_in_other_scripts_give_no_warning(recwarn: pytest.WarningsRecorder) -> None:

@@ -27,8 +27,8 @@ def get_metadata(html: str) -> Any:
 
 
 def decode_chunk(html: str, name: str) -> bytes:
-    (content,) = re.findall(rf'id="{name}">([A-Za-z0-9+/=]*)</script>', html)
-    return zlib.decompress(base64.b64decode(content))
+    ((kind, content),) = re.findall(rf'type="application/(.*?)" id="{name}">([A-Za-z0-9+/=]*)</script>', html)
+    return zlib.decompress(base64.b64decode(content)) if kind == "zlib" else base64.b64decode(content)
 
 
 def test_the_page_contains_the_captured_maps() -> None:
@@ -41,6 +41,7 @@ def test_the_page_contains_the_captured_maps() -> None:
             for number, layer in enumerate(passage.layers):
                 cells = np.frombuffer(decode_chunk(html, f"cells-{text}-{model}-{number}"), np.uint8)
                 np.testing.assert_array_equal(cells.reshape(layer.cells.shape), layer.cells)
+                assert layer.distance is not None
                 for name, expected in (("cell_max", layer.cell_max), ("distance", layer.distance)):
                     np.testing.assert_allclose(metadata["models"][model][name][number], expected, rtol=1e-4)
 
@@ -50,7 +51,7 @@ def test_the_page_contains_the_top_keys_of_long_texts() -> None:
     html = make_viewer(passage).html()
     layer = passage.layers[0]
     assert layer.top_keys is not None
-    assert get_metadata(html)["texts"][0]["group_size"] == 3
+    assert get_metadata(html)["texts"][0]["group_sizes"] == [3, 3]
     keys = np.frombuffer(decode_chunk(html, "keys-0-0-0"), "<u2")
     np.testing.assert_array_equal(keys.reshape(layer.top_keys.shape), layer.top_keys)
 

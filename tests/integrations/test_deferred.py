@@ -15,6 +15,7 @@ from headwise.guides import ForwardRecord
 from headwise.integrations import LayerRecord, RecordField, deferred, recording, use_headwise_attention
 from headwise.integrations.recording import RECORDER
 from tests.integrations.tiny_models import KeepRecords, build_batch, build_model
+from tests.short_form import choose_size
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -64,7 +65,7 @@ def check_same_as_direct(
         torch.testing.assert_close(gradient, expected, atol=1e-5 * largest, rtol=1e-3)
 
 
-@pytest.mark.parametrize("max_bytes", [1, 2**28], ids=["one-by-one", "one-batch"])
+@pytest.mark.parametrize("max_bytes", [pytest.param(1, marks=pytest.mark.long), 2**28], ids=["one-by-one", "one-batch"])
 def test_batches_of_any_size(set_deferral: Any, max_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deferred, "MAX_BATCH_BYTES", max_bytes)
     model, inputs = model_and_inputs()
@@ -240,10 +241,11 @@ def test_dropout_is_that_of_the_unguided_model(set_deferral: Any) -> None:
 
 
 def test_trainer_logs_the_same_losses(set_deferral: Any, tmp_path: Path) -> None:
+    num_steps = choose_size(short=1, long=3)
     _, inputs = model_and_inputs()
     dataset = [{name: x[i].cpu() for name, x in inputs.items()} | {"labels": i} for i in range(3)]
     arguments = TrainingArguments(
-        str(tmp_path), max_steps=3, logging_steps=1, report_to=[], use_cpu=DEVICE == "cpu", save_strategy="no"
+        str(tmp_path), max_steps=num_steps, logging_steps=1, report_to=[], use_cpu=DEVICE == "cpu", save_strategy="no"
     )
 
     def train(is_deferred: bool) -> list[list[float]]:
@@ -259,7 +261,7 @@ def test_trainer_logs_the_same_losses(set_deferral: Any, tmp_path: Path) -> None
         return [[logs[name] for name in names] for logs in trainer.state.log_history if "loss" in logs]
 
     logs = train(True)
-    assert len(logs) == 3
+    assert len(logs) == num_steps
     torch.testing.assert_close(torch.tensor(logs), torch.tensor(train(False)), atol=1e-4, rtol=1e-3)
 
 

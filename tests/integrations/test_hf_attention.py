@@ -29,6 +29,7 @@ def eager_attentions(model: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
     return list(model(**inputs, output_attentions=True).attentions)
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("is_deferred", [False, True], ids=["direct", "deferred"])
 def test_outputs_received_attention_and_gradients_match_eager_attention(

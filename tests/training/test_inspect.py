@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, RemBertConfig, RemBertModel
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    MarianConfig,
+    MarianMTModel,
+    RemBertConfig,
+    RemBertModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from headwise.inspection import draw_sorted
 from headwise.models import build_tokenizer
@@ -130,6 +140,38 @@ def test_models_outside_the_attention_interface_are_fused(
     assert page_data(page)["texts"][0]["tokens"] == ["[CLS]", "a", "good", "film", "[SEP]"]
 
 
+@pytest.mark.parametrize("name", ["T5", "Marian"])
+def test_hugging_face_encoder_decoder_models(name: str, headwise: Headwise, tmp_path: Path) -> None:
+    tokenizer = build_tokenizer(["a good film with a dull plot"], framed=True, max_tokens=30)
+    sizes: dict[str, Any]
+    ids: dict[str, Any] = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+        "decoder_start_token_id": 0,
+    }
+    if name == "T5":
+        sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 2, "num_heads": 2}
+        model: Any = T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), **sizes, **ids))
+    else:
+        sizes = {"d_model": 8, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2}
+        sizes |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+        config = MarianConfig(vocab_size=len(tokenizer), max_position_embeddings=30, **sizes, **ids)
+        model = MarianMTModel(config)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    for target in ((), ("--target", "dull plot")):
+        page = tmp_path / f"page{len(target)}.html"
+        code, _, err = headwise("inspect", tmp_path / "model", "--text", "a good film", *target, "--out", page)
+        assert (code, err) == (0, "")
+        encoder, _, cross = page_data(page)["texts"]
+        assert encoder["tokens"] == cross["key_tokens"] == ["[CLS]", "a", "good", "film", "[SEP]"]
+        if target:
+            assert cross["tokens"] == ["[CLS]", "dull", "plot", "[SEP]"]
+        prediction = cross["models"][0]["prediction"]
+        assert prediction["is_given"] == bool(target)
+        assert len(cross["models"][0]["cell_max"]) == 2
+
+
 def test_user_errors_are_one_line(plain: Path, run: Path, headwise: Headwise, tmp_path: Path) -> None:
     other = tmp_path / "other"
     tokenizer = build_tokenizer(["a good film"])
@@ -169,6 +211,8 @@ def test_user_errors_are_one_line(plain: Path, run: Path, headwise: Headwise, tm
         ([tmp_path / "nowhere", *text, *page], "nowhere: no such directory; expected a headwise run or a Hugging"),
         ([run, *text, "--pair", "dull plot", *page], "distance"),
         ([plain, *text, "--pair", "a", "b", *page], "--pair"),
+        ([plain, *text, "--target", "dull plot", *page], "plain has no decoder; --target is for translators"),
+        ([plain, "--data", data, "--target", "dull plot", *page], "--target has 1 texts, --text has 0"),
         ([plain, *text, "--rows", "3", *page], "--rows and --columns require --data"),
         ([plain, "--data", data, *page], "--columns"),
         ([plain, "--data", data, "--columns", "three", *page], "no column 'three'"),

@@ -6,6 +6,7 @@ examples:
   headwise inspect runs/reviews --data corpus.parquet --processes 4 --out inspected --resume
   headwise inspect runs/seed-0 runs/seed-1 runs/seed-2 --out learned
   headwise inspect bert-base-uncased --text "The cat sat." "It slept." --out page.html
+  headwise inspect runs/en-de --text "A little girl." --target "Ein kleines Mädchen." --out alignments
 """
 
 from argparse import ArgumentParser, Namespace
@@ -40,6 +41,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pair", nargs="+", default=(), metavar="TEXT", help="second text for each text, for models of text pairs"
+    )
+    parser.add_argument(
+        "--target",
+        nargs="+",
+        default=(),
+        metavar="TEXT",
+        help="target for each text, which the decoder of a translator or another encoder-decoder model reads; by "
+        "default the text that the model generates",
     )
     parser.add_argument(
         "--data",
@@ -79,6 +88,7 @@ def run(arguments: Namespace) -> int:
         tuple(arguments.models),
         arguments.out,
         texts=list(pairs),
+        targets=tuple(arguments.target),
         data=arguments.data,
         columns=tuple(arguments.columns),
         rows=tuple(arguments.rows),

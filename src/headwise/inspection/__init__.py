@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from headwise.inspection.head_statistics import HeadStatistics, compute_head_statistics
     from headwise.inspection.inspected_model import InspectedModel
     from headwise.inspection.map_plots import draw_averages, draw_components, draw_maps
-    from headwise.inspection.statistics_plots import draw_measures, draw_received, draw_similarity
+    from headwise.inspection.statistics_plots import (
+        draw_distance_shares,
+        draw_measures,
+        draw_received,
+        draw_similarity,
+    )
     from headwise.inspection.viewer import Viewer, build_viewer
 
 #: The modules of the names that are imported on first use.
@@ -34,6 +39,7 @@ LAZY_IMPORTS = {
     "compute_head_statistics": "head_statistics",
     "draw_averages": "map_plots",
     "draw_components": "map_plots",
+    "draw_distance_shares": "statistics_plots",
     "draw_maps": "map_plots",
     "draw_measures": "statistics_plots",
     "draw_received": "statistics_plots",
@@ -56,6 +62,7 @@ __all__ = [
     "draw_confusion_matrix",
     "draw_curves",
     "draw_differences",
+    "draw_distance_shares",
     "draw_distances",
     "draw_maps",
     "draw_measures",

@@ -53,12 +53,12 @@ def capture_attention(model: nn.Module, inputs: Mapping[str, Tensor], observer: 
         >>> len(maps), maps[0].shape
         (3, torch.Size([1, 2, 3, 3]))
     """
-    headwise_layers = [module for module in model.modules() if isinstance(module, MultiheadAttention)]
+    encoder = get_encoder(model)
+    headwise_layers = find_headwise_layers(encoder)
     if headwise_layers:
-        with observing_layers(headwise_layers, observer), eval_mode(model):
-            return model(**inputs)
+        with observing_layers(headwise_layers, observer), eval_mode(encoder):
+            return encoder(**inputs)
     inner = unwrap_model(model)
-    encoder: Any = inner.get_encoder() if inner.config.is_encoder_decoder else inner
     num_calls = 0
 
     def count_calls(layer: nn.Module, rows: AttentionRows) -> None:
@@ -71,17 +71,38 @@ def capture_attention(model: nn.Module, inputs: Mapping[str, Tensor], observer: 
     return output if num_calls else _capture_output_attentions(inner, encoder, inputs, observer)
 
 
+def get_encoder(model: nn.Module) -> Any:
+    """Return the encoder of an encoder-decoder model; other models as they are."""
+    inner = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
+    return inner.get_encoder() if inner is not None and inner.config.is_encoder_decoder else model
+
+
+def find_headwise_layers(model: nn.Module) -> list[MultiheadAttention]:
+    """Return headwise's own attention layers in a model."""
+    return [module for module in model.modules() if isinstance(module, MultiheadAttention)]
+
+
 @contextmanager
-def observing_layers(layers: list[MultiheadAttention], observer: AttentionObserver) -> Iterator[None]:
-    """Attach an observer to headwise's own layers. Cross-attention is skipped."""
+def observing_layers(
+    layers: list[MultiheadAttention], observer: AttentionObserver, *, cross: bool = False
+) -> Iterator[None]:
+    """Attach an observer to headwise's own layers: to self-attention, or to cross-attention."""
 
     def hook(layer: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         arguments = inspect.signature(layer.forward).bind(*args, **kwargs).arguments
         query, key = arguments["query"], arguments["key"]
-        if query is key and query.dim() == 3:
-            padding = arguments.get("key_padding_mask")
-            real = torch.ones(query.shape[:2], dtype=torch.bool, device=query.device) if padding is None else ~padding
-            observer(layer, AttentionRows(layer.num_heads, real, layer.scheme, row_weights(layer, arguments)))
+        if query.dim() != 3 or (query is key) == cross:
+            return
+        all_queries = torch.ones(query.shape[:2], dtype=torch.bool, device=query.device)
+        padding = arguments.get("key_padding_mask")
+        weights = row_weights(layer, arguments)
+        if not cross:
+            real, real_keys = all_queries if padding is None else ~padding, None
+        else:  # projected keys are (B, heads, M, width)
+            num_keys = key.shape[2] if key.dim() == 4 else key.shape[1]
+            keys = torch.ones(key.shape[0], num_keys, dtype=torch.bool, device=key.device)
+            real, real_keys = all_queries, keys if padding is None else ~padding
+        observer(layer, AttentionRows(layer.num_heads, real, layer.scheme, weights, real_keys))
 
     with ExitStack() as stack:
         for layer in layers:

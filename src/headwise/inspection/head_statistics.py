@@ -2,7 +2,7 @@
 
 All measures are means over the tokens of all texts without padding; correlations of heads are means over texts.
 
-L layers, H heads per layer, B sequences, R rows (queries), N keys, P position bins.
+L layers, H heads per layer, B sequences, R rows (queries), N keys, P position bins, D distance bins.
 """
 
 import unicodedata
@@ -20,8 +20,15 @@ from torch import Tensor, nn
 from headwise.attention import DistanceAware, Scheme
 from headwise.errors import UserError
 from headwise.inspection.capture import capture_attention
-from headwise.inspection.inspected_model import EncodedBatch, InspectedModel, Texts, pad
-from headwise.inspection.measures import compute_distances, compute_entropies, row_blocks, to_numpy
+from headwise.inspection.inspected_model import MAX_TOKENS, EncodedBatch, InspectedModel, Texts, pad
+from headwise.inspection.measures import (
+    compute_distances,
+    compute_entropies,
+    num_distance_bins,
+    row_blocks,
+    sum_by_distance,
+    to_numpy,
+)
 from headwise.inspection.passages import PassageTracker
 from headwise.integrations import AttentionRows
 
@@ -39,6 +46,8 @@ MEASURES = {
 TOKEN_CLASSES = ("first", "separators", "punctuation")
 #: Number of bins of relative positions in a text, for received attention.
 NUM_POSITION_BINS = 20
+#: Number of distance bins on each side of a token, for the longest texts that are supported.
+MAX_DISTANCE_BINS = num_distance_bins(MAX_TOKENS)
 #: Largest number of weights per head and text that heads are compared by.
 MAX_COMPARED_WEIGHTS = 2**14
 #: Heads whose maps correlate more than this on average form a cluster.
@@ -57,6 +66,7 @@ class HeadStatistics:
         texts, tokens: the number of texts and tokens.
         empty: the number of rows without text, which are skipped.
         measures: arrays (L, H) by the names in `MEASURES`.
+        distance_shares: the shares of attention by distance, (L, H, D), in the bins of `distance_bin_names`.
         received: the received attention of tokens by their relative position in the text, (L, H, P); 1 on average.
         similarity: the correlations of the maps of all heads, (L · H, L · H); NaN for heads of different passages.
         clusters: the cluster of each head, (L · H,); cluster 0 is the largest.
@@ -68,6 +78,7 @@ class HeadStatistics:
     tokens: int
     empty: int
     measures: dict[str, NDArray[np.float64]]
+    distance_shares: NDArray[np.float64]
     received: NDArray[np.float64]
     similarity: NDArray[np.float64]
     clusters: NDArray[np.int64]
@@ -93,6 +104,7 @@ class _LayerSums:
         self.measures = {name: torch.zeros(heads, dtype=torch.float64) for name in MEASURES}
         self.received = torch.zeros(heads, NUM_POSITION_BINS, dtype=torch.float64)
         self.bin_sizes = torch.zeros(NUM_POSITION_BINS, dtype=torch.float64)
+        self.distance_shares = torch.zeros(heads, 2 * MAX_DISTANCE_BINS + 1, dtype=torch.float64)
         self.scheme = scheme
 
 
@@ -114,29 +126,32 @@ class HeadStatisticsAccumulator:
             {name: self._class_mask(passage.sequences, name) for name in TOKEN_CLASSES} for passage in batch.passages
         ]
         tracker, samples = PassageTracker(batch), [dict[nn.Module, Tensor]() for _ in batch.passages]
+        real = [torch.ones(0, 0, dtype=torch.bool) for _ in batch.passages]
 
         def add_layer(layer: nn.Module, attention: AttentionRows) -> None:
             index = tracker.find(layer, attention)
             sums = self.layers.setdefault(layer, _LayerSums(attention.heads, attention.scheme))
             samples[index][layer] = accumulate(sums, attention, class_masks[index])
+            real[index] = attention.real
 
         capture_attention(self.model.model, batch.inputs, add_layer)
-        for passage_samples, passage in zip(samples, batch.passages, strict=True):
-            self._add_correlations(passage_samples, [len(sequence) for sequence in passage.sequences])
+        for passage_samples, passage_real in zip(samples, real, strict=True):
+            self._add_correlations(passage_samples, passage_real)
         self.num_texts += len(rows)
         self.num_tokens += count_tokens(batch)
 
     def _class_mask(self, sequences: Sequence[Sequence[str]], token_class: str) -> Tensor:
         """Return 1 for tokens of a class and 0 for others, (B, N)."""
-        return pad([[self._classify(token) == token_class for token in sequence] for sequence in sequences])
+        rows = [[self._classify(token) == token_class for token in sequence] for sequence in sequences]
+        return pad(rows, left=self.model.pads_left)
 
     def _classify(self, token: str) -> str:
         if token not in self._token_classes:
             self._token_classes[token] = classify_token(token, self.model)
         return self._token_classes[token]
 
-    def _add_correlations(self, samples: dict[nn.Module, Tensor], lengths: Sequence[int]) -> None:
-        """Add the correlations of all heads that processed a passage."""
+    def _add_correlations(self, samples: dict[nn.Module, Tensor], real: Tensor) -> None:
+        """Add the correlations of all heads that processed a passage, whose real tokens are True, (B, N)."""
         heads = next(iter(self.layers.values())).received.shape[0]
         size = len(self.layers) * heads
         if self.correlation_sums is None or self.correlation_counts is None:
@@ -147,7 +162,6 @@ class HeadStatisticsAccumulator:
             return
         layers = list(self.layers)
         x = torch.cat(list(samples.values()), dim=1)  # (B, heads of these layers, R, N)
-        real = torch.arange(x.shape[-1], device=x.device) < torch.tensor(lengths, device=x.device)[:, None]
         queries = sample_queries(x.shape[-1]).to(x.device)
         mask = real[:, queries, None] & real[:, None, :]
         correlations, count = sum_correlations(x, mask)
@@ -175,6 +189,7 @@ class HeadStatisticsAccumulator:
             | {
                 "num_queries": np.array([sums.num_queries for sums in layers]),
                 "received": torch.stack([sums.received for sums in layers]).numpy(),
+                "distance_shares": torch.stack([sums.distance_shares for sums in layers]).numpy(),
                 "bin_sizes": torch.stack([sums.bin_sizes for sums in layers]).numpy(),
                 "correlation_sums": self.correlation_sums.numpy(),
                 "correlation_counts": self.correlation_counts.numpy(),
@@ -205,12 +220,20 @@ def from_sums(name: str, sums: Sums) -> HeadStatistics:
         tokens=int(sums["num_tokens"]),
         empty=int(sums.get("num_empty", 0)),
         measures={measure: sums[measure] / num_queries for measure in MEASURES},
+        distance_shares=drop_empty_bins(sums["distance_shares"]) / num_queries[:, :, None],
         received=sums["received"] / np.maximum(sums["bin_sizes"], 1)[:, None],
         similarity=similarity,
         clusters=cluster_heads(similarity),
         w=sums.get("w"),
         v=sums.get("v"),
     )
+
+
+def drop_empty_bins(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the shares by distance (L, H, D) without the bins of distances that are longer than all texts."""
+    by_distance = np.abs(shares).sum(axis=(0, 1))
+    used = np.flatnonzero(by_distance + by_distance[::-1])
+    return shares[:, :, used[0] : used[-1] + 1]
 
 
 def compute_head_statistics(model: InspectedModel, rows: Iterable[Texts]) -> HeadStatistics:
@@ -290,12 +313,13 @@ def accumulate(sums: _LayerSums, attention: AttentionRows, class_masks: dict[str
         }
         for name, x in measures.items():
             sums.measures[name] += x.sum(dim=(0, 2)).double().cpu()
+        sums.distance_shares += sum_by_distance(weights, start, MAX_DISTANCE_BINS).cpu()
         received += weights.sum(dim=2)
         in_block = (sampled_queries >= start) & (sampled_queries < stop)
         sample.append(weights[:, :, sampled_queries[in_block] - start])
     sums.num_queries += int(lengths.sum())
-    bins = torch.arange(length, device=real.device) * NUM_POSITION_BINS // lengths.clamp(min=1)[:, None]
-    bins = bins.clamp(max=NUM_POSITION_BINS - 1)
+    positions = real.long().cumsum(dim=1) - 1  # padding may be on the left
+    bins = (positions * NUM_POSITION_BINS // lengths.clamp(min=1)[:, None]).clamp(0, NUM_POSITION_BINS - 1)
     one_hot = torch.nn.functional.one_hot(bins, NUM_POSITION_BINS).float() * real[..., None]
     sums.received += torch.einsum("bhn,bnp->hp", received, one_hot).double().cpu()
     sums.bin_sizes += one_hot.sum(dim=(0, 1)).double().cpu()

@@ -58,11 +58,14 @@ class EncodedBatch:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A model's prediction for a text: labels with probabilities, a value (regression) or a label for each token."""
+    """A model's prediction for a text: labels with probabilities, a value (regression), a label for each token, or the
+    text that an encoder-decoder model generates. `is_given` states that the text was given and not generated."""
 
     labels: tuple[tuple[str, float], ...] = ()
     value: float | None = None
     token_labels: tuple[str, ...] = ()
+    text: str | None = None
+    is_given: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +80,10 @@ class InspectedModel:
             the tokenizer.
         labels: the names of the outputs; by default those of the model's configuration.
         reads: the number of texts of a row, 1 or 2; by default that of the model's configuration, or any number.
-        part_of: the whole model that `model` is a part of, such as a translator. Learned parameters are drawn for
+        temperature: divides the scores of one class per row before the softmax; that of a finished run was fit on dev.
+        part_of: the whole model that `model` is a part of, such as a recommender. Learned parameters are drawn for
             all of it.
+        generation: options of `generate`, for encoder-decoder models.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -96,7 +101,9 @@ class InspectedModel:
     max_length: int | None = None
     labels: Sequence[str] | None = None
     reads: int | None = None
+    temperature: float = 1.0
     part_of: nn.Module | None = None
+    generation: Mapping[str, Any] = field(default_factory=dict)
     _token_texts: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -106,6 +113,17 @@ class InspectedModel:
     @property
     def is_siamese(self) -> bool:
         return getattr(self.config, "pair", None) == "siamese"
+
+    @property
+    def pads_left(self) -> bool:
+        """Whether batches are padded on the left: the classifier of XLNet reads the last token."""
+        return getattr(self.config, "model_type", "") == "xlnet"
+
+    @property
+    def generates_text(self) -> bool:
+        """Whether the model is an encoder-decoder model that generates text, such as a translator."""
+        can_generate = getattr(self.model, "can_generate", lambda: False)
+        return bool(getattr(self.config, "is_encoder_decoder", False)) and bool(can_generate())
 
     @property
     def num_texts(self) -> int | None:
@@ -118,7 +136,7 @@ class InspectedModel:
         limits = [self.max_length]
         if self.max_length is None:
             limits = [self.tokenizer.model_max_length, getattr(self.config, "max_position_embeddings", None)]
-        return min(int(limit) for limit in [*limits, MAX_TOKENS] if limit)
+        return min(int(limit) for limit in [*limits, MAX_TOKENS] if limit and limit > 0)  # XLNet has −1
 
     @property
     def start_token(self) -> str | None:
@@ -166,11 +184,11 @@ class InspectedModel:
         if not all(ids):
             raise UserError("a text contains no tokens")
         inputs = {
-            "input_ids": pad(ids, self.tokenizer.pad_token_id or 0),
-            "attention_mask": pad([[1] * len(row) for row in ids]),
+            "input_ids": pad(ids, self.tokenizer.pad_token_id or 0, left=self.pads_left),
+            "attention_mask": pad([[1] * len(row) for row in ids], left=self.pads_left),
         }
         if "token_type_ids" in encoding and has_argument(self.model, "token_type_ids"):
-            inputs["token_type_ids"] = pad(encoding["token_type_ids"])
+            inputs["token_type_ids"] = pad(encoding["token_type_ids"], left=self.pads_left)
         tokens = tuple(tuple(map(self.token_text, row)) for row in ids)
         truncated = any(getattr(row, "overflowing", None) for row in encoding.encodings or ())
         return EncodedBatch(self._to_device(inputs), (Passage(title, tokens),), truncated)
@@ -219,15 +237,16 @@ class InspectedModel:
         if problem_type == "regression" or len(names) == 1:
             return Prediction(value=float(scores[0]))
         is_multi_label = problem_type == "multi_label_classification"
-        probabilities = scores.sigmoid() if is_multi_label else scores.softmax(dim=-1)
+        probabilities = scores.sigmoid() if is_multi_label else (scores / self.temperature).softmax(dim=-1)
         top = probabilities.argsort(descending=True)[:MAX_LABELS].tolist()
         return Prediction(labels=tuple((names[index], float(probabilities[index])) for index in top))
 
 
-def pad(rows: Sequence[Sequence[int]], padding_value: int = 0) -> Tensor:
-    """Return rows of different lengths as one tensor, padded on the right."""
+def pad(rows: Sequence[Sequence[int]], padding_value: int = 0, *, left: bool = False) -> Tensor:
+    """Return rows of different lengths as one tensor, padded on the right or on the left."""
     tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
-    return pad_sequence(tensors, batch_first=True, padding_value=padding_value)
+    side = "left" if left else "right"
+    return pad_sequence(tensors, batch_first=True, padding_value=padding_value, padding_side=side)
 
 
 def has_argument(model: Any, name: str) -> bool:

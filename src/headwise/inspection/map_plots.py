@@ -73,23 +73,30 @@ def draw_maps(
     return figure
 
 
-def draw_averages(models: Mapping[str, Maps], tokens: Sequence[str], *, max_tokens: int = 15) -> Figure:
+def draw_averages(
+    models: Mapping[str, Maps],
+    tokens: Sequence[str],
+    *,
+    key_tokens: Sequence[str] | None = None,
+    max_tokens: int = 15,
+) -> Figure:
     """Draw the mean map of all heads of each model, and its difference to that of the first model (figure 4).
 
     Args:
         models: the maps of all heads of all layers of each model. Others are compared to the first.
-        tokens: the tokens of the text.
+        tokens: the tokens of the queries, and of the keys unless `key_tokens` is given.
+        key_tokens: the tokens of the keys.
         max_tokens: the largest number of tokens shown; 15 in the paper.
 
     Example:
         >>> import numpy as np
         >>> figure = draw_averages({"plain": np.full((4, 2, 2), 0.5), "guided": np.full((4, 2, 2), 0.5)}, ["a", "b"])
     """
-    labels = list(tokens[:max_tokens])
-    means = {name: np.asarray(maps).mean(axis=0)[: len(labels), : len(labels)] for name, maps in models.items()}
+    labels, key_labels = list(tokens[:max_tokens]), list((key_tokens or tokens)[:max_tokens])
+    means = {name: np.asarray(maps).mean(axis=0)[: len(labels), : len(key_labels)] for name, maps in models.items()}
     reference_name, reference = next(iter(means.items()))
     differences = [mean - reference for mean in list(means.values())[1:]]
-    map_inches = max(2.2, 0.17 * len(labels))
+    map_inches = max(2.2, 0.17 * max(len(labels), len(key_labels)))
     num_rows = 1 + bool(differences)
     with style.plot_style(map_inches * len(means) + 1.8, (map_inches + 0.4) * num_rows + 0.9) as figure:
         panels = figure.subplots(num_rows, len(means), squeeze=False)
@@ -111,7 +118,7 @@ def draw_averages(models: Mapping[str, Maps], tokens: Sequence[str], *, max_toke
             for column, axes in used:
                 axes.set_axis_on()
                 set_token_labels(axes.yaxis, labels if column == used[0][0] else [])
-                set_token_labels(axes.xaxis, labels if row == num_rows - 1 or column == 0 else [], rotation=90)
+                set_token_labels(axes.xaxis, key_labels if row == num_rows - 1 or column == 0 else [], rotation=90)
     return figure
 
 

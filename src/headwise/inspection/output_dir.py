@@ -16,10 +16,11 @@ from headwise.inspection import style
 from headwise.inspection.head_statistics import MEASURES, HeadStatistics
 from headwise.inspection.inspected_model import InspectedModel
 from headwise.inspection.map_plots import draw_averages, draw_components, draw_maps
+from headwise.inspection.measures import distance_bin_names
 from headwise.inspection.passages import PassageAttention
 from headwise.inspection.quantize import group_size
 from headwise.inspection.scheme_plots import draw_coefficients, draw_sigmoids, draw_sorted, format_signed
-from headwise.inspection.statistics_plots import draw_measures, draw_received, draw_similarity
+from headwise.inspection.statistics_plots import draw_distance_shares, draw_measures, draw_received, draw_similarity
 from headwise.inspection.viewer import Example, Viewer
 
 PAGE, FIGURES = "page.html", "figures"
@@ -38,6 +39,7 @@ def write_inspection(viewer: Viewer, models: Sequence[InspectedModel], out_dir: 
     out_dir.mkdir(parents=True, exist_ok=True)
     viewer.write(out_dir / PAGE)  # first: it refuses NaN, which figures would draw as empty cells
     write_figures(plot_all(viewer, models), out_dir)
+    write_text_tables(viewer, out_dir)
     if viewer.statistics:
         write_tables(viewer.statistics, out_dir)
 
@@ -59,11 +61,17 @@ def plot_all(viewer: Viewer, models: Sequence[InspectedModel]) -> Iterator[tuple
         yield f"maps{suffix}", plot_selected_heads(viewer.names, example)
         passages = example.passages
         maps = {name: stack_maps(passage) for name, passage in zip(viewer.names, passages, strict=True)}
-        yield f"average{suffix}", draw_averages(maps, cell_labels(passages[0]))
+        keys = cell_labels(passages[0], keys=True)
+        yield f"average{suffix}", draw_averages(maps, cell_labels(passages[0]), key_tokens=keys)
+        shares = {name: stack_shares(passage) for name, passage in zip(viewer.names, passages, strict=True)}
+        if all(x is not None for x in shares.values()) and len(passages[0].tokens) > 1:
+            yield f"distances{suffix}", draw_distance_shares({name: x for name, x in shares.items() if x is not None})
         if sum(map(len, maps.values())) > 2 and len(passages[0].tokens) > 1:
             yield f"components{suffix}", draw_components(maps, len(passages[0].layers))
     if viewer.statistics:
         yield "measures", draw_measures(viewer.statistics)
+        distances = {statistics.name: statistics.distance_shares for statistics in viewer.statistics}
+        yield "distance-shares", draw_distance_shares(distances)
         yield "received", draw_received(viewer.statistics)
         yield "similarity", draw_similarity(viewer.statistics)
 
@@ -103,23 +111,31 @@ def stack_maps(passage: PassageAttention) -> NDArray[np.float32]:
     return np.stack([layer.dequantize(head) for layer in passage.layers for head in range(len(layer.cells))])
 
 
-def cell_labels(passage: PassageAttention) -> list[str]:
-    """Return the label of each cell: its token, or the first token of its group."""
-    size = group_size(len(passage.tokens))
-    return list(passage.tokens) if size == 1 else [f"{token} …" for token in passage.tokens[::size]]
+def stack_shares(passage: PassageAttention) -> NDArray[np.float32] | None:
+    """Return the shares of attention by distance, (L, H, D); None for cross-attention."""
+    shares = [layer.distance_shares for layer in passage.layers if layer.distance_shares is not None]
+    return np.stack(shares) if shares else None
+
+
+def cell_labels(passage: PassageAttention, *, keys: bool = False) -> list[str]:
+    """Return the label of each row of a map, or of each column: its token, or the first token of its group."""
+    tokens = passage.key_tokens or passage.tokens if keys else passage.tokens
+    size = group_size(len(tokens))
+    return list(tokens) if size == 1 else [f"{token} …" for token in tokens[::size]]
 
 
 def plot_selected_heads(names: Sequence[str], example: Example) -> Figure:
     """Plot the maps of some heads with their tokens, the same heads for each model (figure 8 of Wu et al. 2021)."""
     tokens = cell_labels(example.passages[0])[:MAX_FIGURE_TOKENS]
+    keys = cell_labels(example.passages[0], keys=True)[:MAX_FIGURE_TOKENS]
     distance_aware = (passage for passage in example.passages if passage.layers[0].w is not None)
     heads = select_heads(next(distance_aware, example.passages[0]))
     maps = [
-        np.stack([passage.layers[layer].dequantize(head)[: len(tokens), : len(tokens)] for layer, head in heads])
+        np.stack([passage.layers[layer].dequantize(head)[: len(tokens), : len(keys)] for layer, head in heads])
         for passage in example.passages
     ]
     titles = [[head_title(passage, layer, head) for layer, head in heads] for passage in example.passages]
-    return draw_maps(maps, tokens, list(names), heads=titles)
+    return draw_maps(maps, tokens, list(names), heads=titles, key_tokens=keys)
 
 
 def head_title(passage: PassageAttention, layer: int, head: int) -> str:
@@ -130,16 +146,70 @@ def head_title(passage: PassageAttention, layer: int, head: int) -> str:
 
 
 def select_heads(passage: PassageAttention) -> list[tuple[int, int]]:
-    """Return some heads (layer, head), evenly spaced by w, or by mean distance if there is no w."""
-    has_w = all(layer.w is not None for layer in passage.layers)
-    values = np.stack([layer.w if has_w and layer.w is not None else layer.distance for layer in passage.layers])
+    """Return some heads (layer, head), evenly spaced by w, else by mean distance, else (cross-attention) by entropy."""
+    candidates = ([getattr(layer, name) for layer in passage.layers] for name in ("w", "distance", "entropy"))
+    values = np.stack(next(x for x in candidates if all(value is not None for value in x)))
     order = np.argsort(values, axis=None)
     ranks = np.unique(np.linspace(0, len(order) - 1, min(MAX_FIGURE_HEADS, len(order))).round().astype(int))
     return [(int(index) // values.shape[1], int(index) % values.shape[1]) for index in order[ranks]]
 
 
+def write_text_tables(viewer: Viewer, out_dir: Path) -> None:
+    """Write `distances.csv`, the shares of attention by distance in each text, and `alignments.csv` of translators."""
+    distances: list[dict[str, Any]] = []
+    alignments: list[dict[str, Any]] = []
+    for example in viewer.examples:
+        for name, passage in zip(viewer.names, example.passages, strict=True):
+            source = {"text": example.row + 1, "part": passage.title, "model": name}
+            distances += [source | row for row in distance_rows(stack_shares(passage))]
+            alignments += [source | row for row in alignment_rows(passage)]
+    for file_name, rows in (("distances.csv", distances), ("alignments.csv", alignments)):
+        if rows:
+            write_csv(out_dir / file_name, rows)
+
+
+def distance_rows(shares: NDArray[np.floating[Any]] | None) -> Iterator[dict[str, Any]]:
+    """Yield the share of attention of each head and distance (L, H, D), one row for each."""
+    if shares is None:
+        return
+    names = distance_bin_names(shares.shape[2] // 2)
+    for layer, heads in enumerate(shares):
+        for head, values in enumerate(heads):
+            for name, value in zip(names, values, strict=True):
+                direction, _, tokens = name.partition("_")
+                yield {
+                    "layer": layer,
+                    "head": head,
+                    "direction": direction,
+                    "tokens": tokens or "0",
+                    "share": f"{value:.6g}",
+                }
+
+
+def alignment_rows(passage: PassageAttention) -> Iterator[dict[str, Any]]:
+    """Yield the source token that each target token attends to most: for all layers, and for each layer."""
+    alignment, keys = passage.alignment, passage.key_tokens
+    if alignment is None or keys is None:
+        return
+    layers = [("all", alignment.mean.argmax(axis=1), alignment.mean.max(axis=1))]
+    layers += [
+        (str(number), *layer) for number, layer in enumerate(zip(alignment.sources, alignment.weights, strict=True))
+    ]
+    for layer, sources, weights in layers:
+        for target, (source, weight) in enumerate(zip(sources, weights, strict=True)):
+            yield {
+                "layer": layer,
+                "target": target,
+                "target_token": passage.tokens[target],
+                "source": int(source),
+                "source_token": keys[source],
+                "weight": f"{weight:.6g}",
+            }
+
+
 def write_tables(models: Sequence[HeadStatistics], out_dir: Path) -> None:
-    """Write `heads.csv` and `received.csv`, a similarity matrix for each model, and all of it as `statistics.json`."""
+    """Write `heads.csv`, `distance-shares.csv` and `received.csv`, a similarity matrix for each model, and all of it
+    as `statistics.json`."""
     write_csv(out_dir / "heads.csv", [row for statistics in models for row in head_rows(statistics)])
     write_csv(
         out_dir / "received.csv",
@@ -151,6 +221,10 @@ def write_tables(models: Sequence[HeadStatistics], out_dir: Path) -> None:
             for head, values in enumerate(heads)
         ],
     )
+    shares = [
+        {"model": statistics.name} | row for statistics in models for row in distance_rows(statistics.distance_shares)
+    ]
+    write_csv(out_dir / "distance-shares.csv", shares)
     for number, statistics in enumerate(models, 1):
         num_heads = statistics.shape[1]
         names = [f"{index // num_heads}.{index % num_heads}" for index in range(len(statistics.clusters))]
@@ -187,6 +261,8 @@ def to_json(statistics: HeadStatistics) -> dict[str, Any]:
             name: {"description": MEASURES[name], "values": x.round(6).tolist()}
             for name, x in statistics.measures.items()
         },
+        "distance_bins": distance_bin_names(statistics.distance_shares.shape[2] // 2),
+        "distance_shares": statistics.distance_shares.round(6).tolist(),
         "received": statistics.received.round(6).tolist(),
         "similarity": [[None if np.isnan(x) else round(float(x), 6) for x in row] for row in statistics.similarity],
         "clusters": statistics.clusters.tolist(),

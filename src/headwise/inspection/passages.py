@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from headwise.errors import UserError
@@ -10,6 +12,23 @@ from headwise.inspection.capture import capture_attention
 from headwise.inspection.inspected_model import EncodedBatch, InspectedModel, Prediction, Texts
 from headwise.inspection.quantize import QuantizedLayer, quantize_layer
 from headwise.integrations import AttentionRows
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The alignment of target tokens with source tokens: cross-attention, averaged over heads.
+
+    L layers, T target tokens, N source tokens.
+
+    Args:
+        mean: the mean weights of all heads of all layers, (T, N).
+        sources: for each layer, the source token with the largest mean weight of each target token, (L, T).
+        weights: these weights, (L, T).
+    """
+
+    mean: NDArray[np.float32]
+    sources: NDArray[np.int64]
+    weights: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -22,6 +41,8 @@ class PassageAttention:
         layers: the quantized maps of each layer.
         prediction: the model's prediction; None if it has no classifier.
         truncated: True if the text was too long for the model.
+        key_tokens: the tokens that are attended to; None if they are the tokens of the passage.
+        alignment: the alignment of the tokens with the key tokens, for cross-attention.
     """
 
     title: str
@@ -29,6 +50,8 @@ class PassageAttention:
     layers: tuple[QuantizedLayer, ...]
     prediction: Prediction | None
     truncated: bool
+    key_tokens: tuple[str, ...] | None = None
+    alignment: Alignment | None = None
 
 
 def capture_passages(model: InspectedModel, texts: Texts) -> list[PassageAttention]:
@@ -101,8 +124,18 @@ def check_same_tokens(names: Sequence[str], passages: Sequence[Sequence[PassageA
     expected = [passage.tokens for passage in passages[0]]
     for name, other in zip(names[1:], passages[1:], strict=True):
         tokens = [passage.tokens for passage in other]
+        if tokens != expected and tokens[0] == expected[0] and is_generated(other) and is_generated(passages[0]):
+            raise UserError(
+                f"{names[0]} and {name} generate different texts: give the text that both shall decode (--target)"
+            )
         if tokens != expected:
             raise UserError(
                 f"{names[0]} and {name} split the text into different tokens ({sum(map(len, expected))} and "
                 f"{sum(map(len, tokens))}): models can only be compared with the same tokenizer and maximum length"
             )
+
+
+def is_generated(passages: Sequence[PassageAttention]) -> bool:
+    """Return whether the passages contain a text that the model generated."""
+    prediction = passages[0].prediction
+    return prediction is not None and prediction.text is not None and not prediction.is_given

@@ -84,7 +84,7 @@ def draw_reliability(bins: Sequence[Mapping[str, float]], error: float) -> Figur
         axes.set_ylabel("accuracy")
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1.02)
-        axes.set_title(f"expected calibration error {error:.3f}")
+        axes.set_title(f"expected calibration error {error:.4f}")
         axes.legend(loc="upper left", fontsize=8)
         counts.bar(low, [b["count"] for b in bins], widths, align="edge", color=style.PALETTE[7], edgecolor="white")
         counts.set_xlabel("confidence")

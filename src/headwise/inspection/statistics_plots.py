@@ -1,13 +1,17 @@
-"""Plots of head statistics over a dataset."""
+"""Plots of head statistics: over a dataset, and shares of attention by distance."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
 
 from headwise.inspection import style
 from headwise.inspection.head_statistics import MEASURES, HeadStatistics
+from headwise.inspection.measures import distance_bin_names
 
 #: The units of the measures that are not shares.
 UNITS = {"distance": "tokens", "entropy": "bits"}
@@ -94,4 +98,39 @@ def draw_similarity(models: Sequence[HeadStatistics]) -> Figure:
             axes.set_xlabel(f"{len(order)} heads, {len(sizes)} clusters")
             axes.set_title(statistics.name)
         figure.colorbar(image, ax=panels.tolist(), label="correlation of maps", aspect=30, shrink=0.9)
+    return figure
+
+
+def draw_distance_shares(models: Mapping[str, NDArray[np.floating[Any]]]) -> Figure:
+    """Draw the share of attention by distance: a row for each head, a column for each distance before and after it.
+
+    Args:
+        models: the shares of each model, (layers, heads, bins), as in `HeadStatistics.distance_shares`.
+
+    Example:
+        >>> import numpy as np
+        >>> figure = draw_distance_shares({"plain": np.full((2, 2, 7), 1 / 7)})
+    """
+    num_layers, num_heads, _ = next(iter(models.values())).shape
+    rows = num_layers * num_heads
+    num_columns = max(shares.shape[2] for shares in models.values())
+    width, height = 0.17 * num_columns + 0.6, min(9.0, max(1.2, 0.09 * rows))
+    with style.plot_style(width * len(models) + 1.4, height + 1.6) as figure:
+        panels = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
+        norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(shares.max()) for shares in models.values()))
+        for axes, (name, shares) in zip(panels, models.items(), strict=True):
+            image = axes.imshow(shares.reshape(rows, -1), cmap=style.MAP_COLORMAP, norm=norm, aspect="auto")
+            num_bins = shares.shape[2] // 2
+            names = [bin_name.partition("_")[2] or "self" for bin_name in distance_bin_names(num_bins)]
+            axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
+            axes.set_yticks([(layer + 0.5) * num_heads - 0.5 for layer in range(num_layers)], range(num_layers))
+            axes.set_yticks([layer * num_heads - 0.5 for layer in range(1, num_layers)], minor=True)
+            axes.grid(True, which="minor", axis="y", color="#888888", linewidth=0.5)
+            axes.tick_params(length=0, which="both")
+            axes.axvline(num_bins - 0.5, color="#888888", linewidth=0.5)
+            axes.axvline(num_bins + 0.5, color="#888888", linewidth=0.5)
+            axes.set_title(name)
+            axes.set_xlabel("tokens before the query    |    after it")
+        panels[0].set_ylabel("layer (a row for each head)")
+        figure.colorbar(image, ax=panels.tolist(), label="share of attention", aspect=30)
     return figure

@@ -19,16 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwise.errors import UserError
+from headwise.inspection.encoder_decoder import capture_text
 from headwise.inspection.head_statistics import MEASURES, HeadStatistics
 from headwise.inspection.inspected_model import InspectedModel, Prediction, Texts
+from headwise.inspection.measures import num_distance_bins, uniform_shares
 from headwise.inspection.page import load_asset
-from headwise.inspection.passages import PassageAttention, capture_passages, check_same_tokens
-from headwise.inspection.quantize import group_size
+from headwise.inspection.passages import PassageAttention, check_same_tokens
+from headwise.inspection.quantize import QuantizedLayer, group_size
 
 MAX_MODELS = 4
 #: Largest width and height of a thumbnail in cells.
 MAX_THUMBNAIL_SIZE = 32
-SCRIPTS = ("data", "state", "colors", "text", "grid", "heatmap", "arcs", "head", "statistics", "main")
+SCRIPTS = (
+    *("data", "state", "colors", "text", "grid", "heatmap", "zoom", "arcs", "alignment", "head", "distances"),
+    *("statistics", "main"),
+)
 
 
 @dataclass(frozen=True)
@@ -36,14 +41,16 @@ class Example:
     """One passage of a text, with the attention of each model.
 
     Args:
-        title: the title of the passage.
+        title: the title of the text.
         label: the true label of the text, if it is known.
-        passages: the attention of each model.
+        passages: the attention of each model. Their title is that of the passage.
+        row: the number of the text.
     """
 
     title: str
     label: str | None
     passages: tuple[PassageAttention, ...]
+    row: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,11 @@ class Viewer:
     statistics: tuple[HeadStatistics, ...] = ()
 
     def iter_html(self) -> Iterator[str]:
-        """Yield the page in parts. Thumbnails come before the script, so the browser can draw them first."""
+        """Yield the page in parts.
+
+        Thumbnails and the first layer of the first text come before the script. Those of the first text are not
+        compressed, because browsers decompress asynchronously: they draw them before they have read the rest.
+        """
         script = '"use strict";\n(() => {\n' + "\n".join(load_asset(f"{name}.js") for name in SCRIPTS) + "})();\n"
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
@@ -83,7 +94,9 @@ class Viewer:
         for text, example in enumerate(self.examples):
             for model, passage in enumerate(example.passages):
                 thumbnails = np.stack([make_thumbnails(layer.cells) for layer in passage.layers])
-                yield encode_chunk(f"thumbnails-{text}-{model}", thumbnails)
+                yield encode_chunk(f"thumbnails-{text}-{model}", thumbnails, compress=text > 0)
+        for model, passage in enumerate(self.examples[0].passages):
+            yield from encode_layer(f"0-{model}-0", passage.layers[0], compress=False)
         yield f"<script>{script}</script>\n"
         for model, statistics in enumerate(self.statistics):
             correlation = statistics.similarity
@@ -92,10 +105,8 @@ class Viewer:
         for text, example in enumerate(self.examples):
             for model, passage in enumerate(example.passages):
                 for number, layer in enumerate(passage.layers):
-                    yield encode_chunk(f"cells-{text}-{model}-{number}", layer.cells)
-                    if layer.top_keys is not None and layer.top_weights is not None:
-                        yield encode_chunk(f"keys-{text}-{model}-{number}", layer.top_keys.astype("<u2"))
-                        yield encode_chunk(f"weights-{text}-{model}-{number}", layer.top_weights)
+                    if text or number:
+                        yield from encode_layer(f"{text}-{model}-{number}", layer)
         yield "</body>\n</html>\n"
 
     def metadata(self) -> dict[str, Any]:
@@ -126,6 +137,7 @@ def build_viewer(
     models: Sequence[InspectedModel],
     texts: Sequence[str | Texts],
     *,
+    targets: Sequence[str] | None = None,
     titles: Sequence[str] | None = None,
     labels: Sequence[str | None] | None = None,
     statistics: Sequence[HeadStatistics] = (),
@@ -135,6 +147,8 @@ def build_viewer(
     Args:
         models: the models.
         texts: texts or pairs of texts.
+        targets: for encoder-decoder models, the text that the decoder reads for each text; by default the one that the
+            model generates.
         titles: the titles of the texts; by default their first words.
         labels: the true labels of the texts.
         statistics: the head statistics of each model over a dataset (`compute_head_statistics`), shown on the page.
@@ -159,14 +173,14 @@ def build_viewer(
     names = tuple(model.name for model in models)
     examples = []
     for number, row in enumerate(rows):
-        model_passages = [capture_passages(model, row) for model in models]
+        target = targets[number] if targets else None
+        model_passages = [capture_text(model, row, target) for model in models]
         check_same_tokens(names, model_passages)
         title = titles[number] if titles else truncate_label(" / ".join(row))
         for passages in zip(*model_passages, strict=True):
             if len({(len(passage.layers), len(passage.layers[0].cells)) for passage in passages}) > 1:
                 raise UserError(f"{', '.join(names)} have different numbers of layers or heads: show them separately")
-            suffix = f": {passages[0].title}" if passages[0].title else ""
-            examples.append(Example(title + suffix, labels[number] if labels else None, passages))
+            examples.append(Example(title, labels[number] if labels else None, passages, number))
     return Viewer(", ".join(names), names, tuple(examples), tuple(statistics))
 
 
@@ -194,13 +208,19 @@ def truncate_label(text: str, max_length: int = 60) -> str:
 
 def example_metadata(example: Example) -> dict[str, Any]:
     passage = example.passages[0]
+    keys = passage.key_tokens or passage.tokens
+    num_groups, num_key_groups = passage.layers[0].cells.shape[1:]
     return {
         "title": example.title,
+        "part": passage.title,
+        "row": example.row,
         "label": example.label,
         "tokens": passage.tokens,
-        "group_size": group_size(len(passage.tokens)),
-        "num_groups": passage.layers[0].cells.shape[1],
-        "thumbnail_size": make_thumbnails(passage.layers[0].cells[:1]).shape[1],
+        "key_tokens": passage.key_tokens,
+        "group_sizes": [group_size(len(passage.tokens)), group_size(len(keys))],
+        "num_groups": [num_groups, num_key_groups],
+        "thumbnail_size": make_thumbnails(passage.layers[0].cells[:1]).shape[1:],
+        "uniform_shares": None if passage.key_tokens is not None else uniform_metadata(passage),
         "truncated": any(passage.truncated for passage in example.passages),
         "models": [passage_metadata(passage) for passage in example.passages],
     }
@@ -214,15 +234,31 @@ def passage_metadata(passage: PassageAttention) -> dict[str, Any]:
         "top_weight_max": [
             None if layer.top_weight_max is None else round_values(layer.top_weight_max) for layer in layers
         ],
-        "distance": [round_values(layer.distance) for layer in layers],
+        "distance": optional_values([layer.distance for layer in layers]),
+        "distance_shares": optional_values([layer.distance_shares for layer in layers]),
         "entropy": [round_values(layer.entropy) for layer in layers],
-        "w": [round_values(layer.w) for layer in layers if layer.w is not None] or None,
+        "w": optional_values([layer.w for layer in layers]),
     }
+
+
+def optional_values(arrays: Sequence[NDArray[np.float32] | None]) -> list[Any] | None:
+    """Return the rounded values of each layer, or None if a layer has none."""
+    return None if any(x is None for x in arrays) else [round_values(x) for x in arrays if x is not None]
+
+
+def uniform_metadata(passage: PassageAttention) -> list[float]:
+    """Return the shares by distance of equal weights: on all tokens, or on all earlier tokens if heads are causal."""
+    shares = [layer.distance_shares for layer in passage.layers if layer.distance_shares is not None]
+    num_bins = num_distance_bins(len(passage.tokens))
+    is_causal = not any(x[:, num_bins + 1 :].any() for x in shares)
+    return list(round_values(uniform_shares(len(passage.tokens), causal=is_causal)))
 
 
 def prediction_metadata(prediction: Prediction | None) -> dict[str, Any] | None:
     if prediction is None:
         return None
+    if prediction.text is not None:
+        return {"text": prediction.text, "is_given": prediction.is_given}
     if prediction.value is not None:
         return {"value": prediction.value}
     if prediction.token_labels:
@@ -238,29 +274,40 @@ def statistics_metadata(statistics: HeadStatistics) -> dict[str, Any]:
         "empty": statistics.empty,
         "measures": {name: [round_values(row) for row in values] for name, values in statistics.measures.items()},
         "received": [[round_values(head) for head in layer] for layer in statistics.received],
+        "distance_shares": [round_values(layer) for layer in statistics.distance_shares],
         "clusters": statistics.clusters.tolist(),
     }
 
 
-def round_values(x: NDArray[np.floating[Any]]) -> list[float]:
+def round_values(x: NDArray[np.floating[Any]]) -> list[Any]:
     """Round to five significant digits."""
-    return [float(f"{value:.5g}") for value in x]
+    return [float(f"{value:.5g}") if np.ndim(value) == 0 else round_values(value) for value in x]
 
 
 def make_thumbnails(cells: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Reduce maps (H, n, n) to thumbnails by max pooling."""
-    size = cells.shape[1]
-    if size <= MAX_THUMBNAIL_SIZE:
-        return cells
-    edges = np.linspace(0, size, MAX_THUMBNAIL_SIZE + 1).astype(int)[:-1]
-    pooled: NDArray[np.uint8] = np.maximum.reduceat(np.maximum.reduceat(cells, edges, axis=1), edges, axis=2)
-    return pooled
+    """Reduce maps (H, n, m) to thumbnails by max pooling."""
+    for axis in (1, 2):
+        size = cells.shape[axis]
+        if size > MAX_THUMBNAIL_SIZE:
+            edges = np.linspace(0, size, MAX_THUMBNAIL_SIZE + 1).astype(int)[:-1]
+            cells = np.maximum.reduceat(cells, edges, axis=axis)
+    return cells
 
 
-def encode_chunk(name: str, data: NDArray[Any]) -> str:
-    """Return an element with an array's bytes, compressed and in base64. Browsers do not execute it."""
-    encoded = base64.b64encode(zlib.compress(np.ascontiguousarray(data).tobytes(), 6)).decode("ascii")
-    return f'<script type="application/octet-stream" id="{name}">{encoded}</script>\n'
+def encode_layer(name: str, layer: QuantizedLayer, *, compress: bool = True) -> Iterator[str]:
+    """Yield the chunks of a layer."""
+    yield encode_chunk(f"cells-{name}", layer.cells, compress=compress)
+    if layer.top_keys is not None and layer.top_weights is not None:
+        yield encode_chunk(f"keys-{name}", layer.top_keys.astype("<u2"), compress=compress)
+        yield encode_chunk(f"weights-{name}", layer.top_weights, compress=compress)
+
+
+def encode_chunk(name: str, data: NDArray[Any], *, compress: bool = True) -> str:
+    """Return an element with an array's bytes in base64, compressed or not. Browsers do not execute it."""
+    content = np.ascontiguousarray(data).tobytes()
+    encoded = base64.b64encode(zlib.compress(content, 6) if compress else content).decode("ascii")
+    kind = f"application/{'zlib' if compress else 'octet-stream'}"
+    return f'<script type="{kind}" id="{name}">{encoded}</script>\n'
 
 
 def to_script_json(value: Any) -> str:

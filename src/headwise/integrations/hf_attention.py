@@ -35,7 +35,13 @@ from headwise.integrations.masks import (
     trim_keys,
 )
 from headwise.integrations.model_utils import UnsupportedAttentionError, restoring_attn_implementation
-from headwise.integrations.observing import OBSERVER, AttentionObserver, AttentionRows, row_weights
+from headwise.integrations.observing import (
+    OBSERVER,
+    AttentionObserver,
+    AttentionRows,
+    CrossAttentionObserver,
+    row_weights,
+)
 from headwise.integrations.packed_attention import attend_packed, packed_lengths
 from headwise.integrations.recording import RECORDER, LayerRecord, Recorder, RecordField, attend_outputs
 from headwise.integrations.scheme_layers import get_scheme, model_attn_implementation
@@ -105,7 +111,7 @@ def headwise_attention_forward(
     if attention_mask is not None:
         key, value, position_bias = trim_keys(key, value, position_bias, attention_mask.shape[-1])
     if query.shape[2] != key.shape[2]:  # layers with a cache are neither recorded nor observed
-        recorder = observer = None
+        recorder, observer = None, cross_attention_observer(observer)
     elif recorder is not None and not recorder.is_recording:
         recorder = None
     window = find_window(module, query, key, attention_mask, is_causal, options.get("sliding_window"))
@@ -135,7 +141,7 @@ def headwise_attention_forward(
         if needs_attend or recorder is not None:
             return run_call(module, call, recorder, observer, scheme=scheme, needs_weights=needs_weights)
         assert observer is not None
-        observer(module, attention_rows(call, scheme))
+        observer(module, attention_rows(call, scheme, observer))
     sdpa_output: tuple[Tensor, None] = sdpa_attention_forward(
         module,
         query,
@@ -166,7 +172,7 @@ def run_call(
         The output (B, N, H, D), and the weights before dropout (B, H, N, M) if they are needed.
     """
     if observer is not None:
-        observer(module, attention_rows(call, scheme))
+        observer(module, attention_rows(call, scheme, observer))
     if recorder is not None:
         fields = recorder.required_fields | _WEIGHTS if needs_weights else recorder.required_fields
         record = record_layer(call, fields)
@@ -287,12 +293,21 @@ def prepare_call(
     return AttentionCall(query, key, value, attention_mask, is_causal, attend_options)
 
 
-def attention_rows(call: AttentionCall, scheme: Scheme | None) -> AttentionRows:
+def cross_attention_observer(observer: AttentionObserver | None) -> AttentionObserver | None:
+    """Return the observer if it observes cross-attention, otherwise None."""
+    return observer if isinstance(observer, CrossAttentionObserver) else None
+
+
+def attention_rows(call: AttentionCall, scheme: Scheme | None, observer: AttentionObserver) -> AttentionRows:
     """Return the `AttentionRows` of a layer, which compute its weights for an observer on request."""
-    real = call.padding
-    if real is None:
-        real = torch.ones(call.q.shape[0], call.q.shape[2], dtype=torch.bool, device=call.q.device)
-    return AttentionRows(call.q.shape[1], real, scheme, row_weights(call.q, call.k, call.v, real, call.options))
+    padding, real_keys = call.padding, None
+    if isinstance(observer, CrossAttentionObserver):
+        keys = torch.ones(call.k.shape[0], call.k.shape[2], dtype=torch.bool, device=call.k.device)
+        padding, real_keys = None, keys if padding is None else padding
+    if padding is None:
+        padding = torch.ones(call.q.shape[0], call.q.shape[2], dtype=torch.bool, device=call.q.device)
+    weights = row_weights(call.q, call.k, call.v, padding, call.options)
+    return AttentionRows(call.q.shape[1], padding, scheme, weights, real_keys)
 
 
 def record_layer(call: AttentionCall, required_fields: frozenset[RecordField]) -> LayerRecord:

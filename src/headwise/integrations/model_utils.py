@@ -62,6 +62,12 @@ def self_attention_modules(model: PreTrainedModel, part: str | None = None) -> l
     ]
 
 
+def cross_attention_modules(model: PreTrainedModel) -> list[nn.Module]:
+    """Return all modules of an encoder-decoder model that may compute cross-attention."""
+    decoder: nn.Module = model.get_decoder()
+    return [module for name, module in decoder.named_modules() if CROSS_ATTENTION_NAMES & set(name.split("."))]
+
+
 @contextmanager
 def restoring_attn_implementation(model: PreTrainedModel) -> Iterator[list[PreTrainedModel]]:
     """Yield the modules with a configuration, and restore the attention implementation of each on exit."""

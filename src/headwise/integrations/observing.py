@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from headwise.attention import Scheme, attend
 from headwise.integrations.masks import slice_rows
-from headwise.integrations.model_utils import self_attention_modules
+from headwise.integrations.model_utils import cross_attention_modules, self_attention_modules
 
 #: The attribute of a module that holds its observer.
 OBSERVER = "_headwise_observer"
@@ -25,26 +25,48 @@ class AttentionRows:
         real: True for tokens that are not padding, (B, N).
         scheme: the layer's position scheme; None if the model handles positions itself.
         weights: called with the first query and the one after the last, returns their weights before dropout, (B,
-            heads, queries, N). Rows of padding tokens are 0.
+            heads, queries, keys). Rows of padding tokens are 0.
+        real_keys: the keys of cross-attention that are not padding, (B, M); None for self-attention. All queries of
+            cross-attention count as real.
     """
 
     heads: int
     real: Tensor
     scheme: Scheme | None
     weights: Callable[[int, int], Tensor]
+    real_keys: Tensor | None = None
 
 
-#: Called with every self-attention layer when it runs. The weights can be computed until it returns.
+#: Called with every layer when it runs. The weights can be computed until it returns.
 AttentionObserver = Callable[[nn.Module, AttentionRows], None]
 
 
+@dataclass(frozen=True)
+class CrossAttentionObserver:
+    """An observer of layers that attend to another sequence."""
+
+    observer: AttentionObserver
+
+    def __call__(self, layer: nn.Module, rows: AttentionRows) -> None:
+        self.observer(layer, rows)
+
+
 @contextmanager
-def observing(model: PreTrainedModel, observer: AttentionObserver) -> Iterator[None]:
-    """Attach an observer to a model's self-attention layers, whose outputs do not change.
+def observing(model: PreTrainedModel, observer: AttentionObserver, part: str | None = None) -> Iterator[None]:
+    """Attach an observer to a model's attention layers, whose outputs do not change.
 
     Use it inside `use_headwise_attention`.
+
+    Args:
+        model: the model.
+        observer: called with each layer.
+        part: the part of an encoder-decoder model: the self-attention of the `encoder` (default) or the `decoder`, or
+            `cross` for its cross-attention.
     """
-    modules = self_attention_modules(model)
+    if part == "cross":
+        modules, observer = cross_attention_modules(model), CrossAttentionObserver(observer)
+    else:
+        modules = self_attention_modules(model, part)
     for module in modules:
         module.__dict__[OBSERVER] = observer
     try:

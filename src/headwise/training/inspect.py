@@ -10,10 +10,12 @@ from typing import Any
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
 from headwise.errors import UserError
 from headwise.inspection.head_statistics import add_sums, from_sums, sum_head_statistics
@@ -71,6 +73,7 @@ def inspect(
     out: Path,
     *,
     texts: Sequence[Texts] = (),
+    targets: Sequence[str] = (),
     data: Path | None = None,
     columns: Sequence[str] = (),
     rows: Sequence[str] = (),
@@ -89,6 +92,8 @@ def inspect(
         models: run directories, or directories or names of Hugging Face models; up to four with `texts` or `data`.
         out: the page (`….html`), or a directory for the page, figures and tables.
         texts: the texts to show.
+        targets: for translators and other encoder-decoder models, the text that the decoder reads for each text; by
+            default the one that the model generates.
         data: a file of texts. Statistics are computed over all rows, and some rows are shown.
         columns: the text column and the second text column of the file; detected by default.
         rows: the rows to show, counted from 1, such as `3` and `7-9`; by default the first four.
@@ -109,6 +114,8 @@ def inspect(
         raise UserError("--processes, --cluster, --resume and --part-rows require --data")
     if data is None and (rows or columns):
         raise UserError("--rows and --columns require --data")
+    if targets and len(targets) != len(texts):
+        raise UserError(f"--target has {len(targets)} texts, --text has {len(texts)}; give as many of each")
     if len(models) != len(set(models)):
         raise UserError(f"a model is named twice: {', '.join(models)}")
     names, row_numbers = short_names(models), parse_rows(rows)
@@ -117,13 +124,14 @@ def inspect(
         check_model_names(names)
     with lock_output(out, is_directory=out.suffix != ".html"), remote_code(trust_remote_code):
         if data is None:
-            return write_output(models, names, out, texts)
+            return write_output(models, names, out, texts, targets)
         options = JobOptions(processes=processes, cluster=cluster, resume=resume, force=force, part_rows=part_rows)
         corpus = Corpus(data, find_columns(data, columns), row_numbers)
         plan = corpus.describe(models, options)
         with open_job(out, plan, options) as job_dir:
             assert job_dir is not None
-            return write_output(models, names, out, (), partial(inspect_corpus, corpus, models, options, job_dir))
+            build = partial(inspect_corpus, corpus, models, options, job_dir)
+            return write_output(models, names, out, (), build=build)
 
 
 def write_output(
@@ -131,6 +139,7 @@ def write_output(
     names: Sequence[str],
     out: Path,
     texts: Sequence[Texts],
+    targets: Sequence[str] = (),
     build: Callable[[Sequence[InspectedModel]], Viewer] | None = None,
 ) -> InspectionResult:
     """Load the models and write the page, or the directory with the page, figures and tables.
@@ -140,13 +149,14 @@ def write_output(
         names: their names.
         out: the page or the directory.
         texts: the texts to show.
+        targets: the target of each text.
         build: builds the contents of the page if there are no texts.
     """
     if not texts and build is None:
         return plot_learned(models, names, out)
     inspected = [open_model(path, name) for path, name in zip(models, names, strict=True)]
     with loading_errors(", ".join(models), "cannot be run; the files are damaged or do not belong together"):
-        viewer = build_viewer(inspected, texts) if build is None else build(inspected)
+        viewer = build_viewer(inspected, texts, targets=targets) if build is None else build(inspected)
     if out.suffix == ".html":
         with run_dir.atomic_path(out) as path:
             viewer.write(path)
@@ -191,13 +201,15 @@ def load_model(path: str, name: str) -> InspectedModel:
 
 
 def get_auto_class(architecture: str) -> Any:
-    """Return the class that loads a model together with its classification head, if it has one."""
+    """Return the class that loads a model together with its classification or language-model head, if it has one."""
     if architecture.endswith(FIRST_TOKEN):
         return FirstToken
     if architecture.endswith("ForSequenceClassification"):
         return AutoModelForSequenceClassification
     if architecture.endswith("ForTokenClassification"):
         return AutoModelForTokenClassification
+    if architecture in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values():
+        return AutoModelForSeq2SeqLM
     return AutoModel
 
 

@@ -1,5 +1,6 @@
 """Evaluation of and translation with finished runs: files and streams in their order, and rejected inputs."""
 
+import csv
 import gzip
 import io
 import json
@@ -144,11 +145,48 @@ def test_options_of_other_task_types_are_rejected(run: RunResult, tmp_path: Path
         predict(run.run_dir, tmp_path / "nowhere.en", tmp_path / "out")
 
 
-def test_encoder_can_be_inspected(run: RunResult, headwise: Headwise, tmp_path: Path) -> None:
+def test_attention_of_the_encoder_and_the_decoder_is_inspected(
+    run: RunResult, headwise: Headwise, tmp_path: Path
+) -> None:
     page = tmp_path / "page.html"
-    code, _, err = headwise("inspect", run.run_dir, "--text", "two three", "--out", page)
+    code, _, err = headwise("inspect", run.run_dir, "--text", "two three", "six", "--out", page)
     assert (code, err) == (0, "")
-    (text,) = page_data(page)["texts"]
-    assert "".join(text["tokens"]).startswith("twothree")
-    (model,) = text["models"]
-    assert model["prediction"] is None
+    texts = page_data(page)["texts"]
+    assert [(text["row"], text["part"]) for text in texts] == [
+        (row, part)
+        for row in (0, 1)
+        for part in ("encoder self-attention", "decoder self-attention", "cross-attention")
+    ]
+    encoder, decoder, cross = texts[:3]
+    assert "".join(encoder["tokens"]).startswith("twothree")
+    assert cross["key_tokens"] == encoder["tokens"]
+    assert decoder["tokens"][1:] == cross["tokens"][:-1]
+    translation = TranslationModel.load(run.run_dir).translate(["two three"], ["line 1"])[0]
+    assert cross["models"][0]["prediction"] == {"text": translation, "is_given": False}
+    assert "".join(cross["tokens"]).startswith(translation.replace(" ", ""))
+
+
+def test_a_given_translation_is_aligned(run: RunResult, headwise: Headwise, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    source, target = "two three six", "zwei drei sechs"
+    code, _, err = headwise("inspect", run.run_dir, "--text", source, "--target", target, "--out", out)
+    assert (code, err) == (0, "")
+    assert page_data(out / "page.html")["texts"][2]["models"][0]["prediction"] == {"text": target, "is_given": True}
+    with (out / "alignments.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["layer"] == "all"]
+    assert "".join(row["target_token"] for row in rows).startswith(target.replace(" ", ""))
+    assert all(0 < float(row["weight"]) <= 1 for row in rows)
+    code, _, err = headwise("inspect", run.run_dir, "--text", source, "--target", target, "x", "--out", tmp_path / "a")
+    assert (code, "--target has 2 texts, --text has 1; give as many of each" in err) == (2, True)
+
+
+def test_statistics_of_a_file_are_those_of_the_encoder(run: RunResult, headwise: Headwise, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("text\ntwo three\nsix\n")
+    page = tmp_path / "page.html"
+    code, _, err = headwise("inspect", run.run_dir, "--data", tmp_path / "new.csv", "--out", page)
+    assert code == 0, err
+    contents = page_data(page)
+    assert [text["part"] for text in contents["texts"][:3]][2] == "cross-attention"
+    (statistics,) = contents["statistics"]
+    layers = len(contents["texts"][0]["models"][0]["cell_max"])
+    assert (statistics["texts"], len(statistics["measures"]["entropy"])) == (2, layers)

@@ -54,13 +54,17 @@ function resizeCanvas(canvas, width, height) {
   return context;
 }
 
-// Draw one pixel for each cell of a square map.
-function drawPixels(canvas, size, colorAt) {
-  canvas.width = canvas.height = size;
-  const context = canvas.getContext("2d"), image = context.createImageData(size, size);
-  for (let index = 0; index < size * size; index++) {
-    const [r, g, b] = colorAt(index);
-    image.data.set([r, g, b, 255], 4 * index);
+// Draw one pixel for each cell of a map.
+function drawPixels(canvas, width, height, colorAt) {
+  canvas.width = width;
+  canvas.height = height;
+  const context = canvas.getContext("2d"), image = context.createImageData(width, height), { data } = image;
+  for (let index = 0, position = 0; index < width * height; index++, position += 4) {
+    const color = colorAt(index);
+    data[position] = color[0];
+    data[position + 1] = color[1];
+    data[position + 2] = color[2];
+    data[position + 3] = 255;
   }
   context.putImageData(image, 0, 0);
   return canvas;

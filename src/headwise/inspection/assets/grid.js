@@ -27,22 +27,22 @@ async function drawGrids() {
   const order = isSorted ? `Sorted by ${SORT_KEYS[state.sort]}, lowest first. ` : "Rows are layers, columns are heads. ";
   byId("grid-info").textContent = order + (isDifference
     ? "Orange: more attention than in the second model; blue: less."
-    : "In each map, rows are queries and columns are keys. Each map has its own color scale.");
+    : `In each map, rows are ${isCross() ? "target tokens and columns are source tokens" : "queries and columns are keys"}. Each map has its own color scale.`);
   markSelectedHead();
   performance.mark("headwise:heads");
 }
 
 function createHeadButton(model, layer, head, size, isSorted) {
-  const offset = (layer * shape().numHeads + head) * size * size;
+  const [height, width] = size, offset = (layer * shape().numHeads + head) * width * height;
   const canvas = document.createElement("canvas");
   if (model === null) {
-    const [a, b] = [state.a, state.b].map((index) => thumbnails[index].subarray(offset, offset + size * size));
+    const [a, b] = [state.a, state.b].map((index) => thumbnails[index].subarray(offset, offset + width * height));
     const [aMax, bMax] = [state.a, state.b].map((index) => metadata.texts[state.text].models[index].cell_max[layer][head]);
     const limit = Math.max(aMax, bMax), colors = colorTable("diverging");
-    drawPixels(canvas, size, (i) => divergingColor(colors, (dequantize(a[i], aMax) - dequantize(b[i], bMax)) / limit));
+    drawPixels(canvas, width, height, (i) => divergingColor(colors, (dequantize(a[i], aMax) - dequantize(b[i], bMax)) / limit));
   } else {
     const colors = colorTable("sequential");
-    drawPixels(canvas, size, (i) => colors[thumbnails[model][offset + i]]);
+    drawPixels(canvas, width, height, (i) => colors[thumbnails[model][offset + i]]);
   }
   const value = isSorted ? sortValue([layer, head], model) ?? sortValue([layer, head]) : null;
   const label = `layer ${layer}, head ${head}${value === null ? "" : `, ${SORT_KEYS[state.sort]} ${formatNumber(value)}`}`;

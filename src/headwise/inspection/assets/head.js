@@ -9,28 +9,29 @@ async function drawHead() {
   const loaded = await Promise.all(models.map((model) => loadMap(text, model, layer, head)));
   if (request !== latestRequest) return; // another head was selected in the meantime
   maps = loaded;
-  const { tokens, models: textModels } = metadata.texts[text];
-  byId("head-title").textContent = `Layer ${layer}, head ${head}`;
+  const { tokens, part, models: textModels } = metadata.texts[text], keys = keyTokens(metadata.texts[text]);
+  byId("head-title").textContent = `Layer ${layer}, head ${head}${part ? `, ${part}` : ""}`;
   const cards = models.map((model, index) => createCard(createTitle(metadata.models[model].name, model), headSummary(textModels[model]), index));
   if (state.view === "difference") cards.push(createCard(createTitle("difference", null), "orange: larger in the first model; blue: smaller", null));
   byId("cards").className = cards.length === 1 ? "models single" : cards.length > 2 ? "models many" : "models";
   byId("cards").style.setProperty("--columns", cards.length);
   byId("cards").replaceChildren(...cards.map(({ node }) => node));
   const maxWeight = Math.max(...maps.map((map) => map.cellMax));
-  cards.forEach(({ canvas, colorbar, arcsPanel }, index) => {
+  cards.forEach(({ canvas, colorbar, arcsPanel, zoomPanel }, index) => {
     if (index < maps.length) {
       const map = maps[index], colors = colorTable("sequential"), scale = Math.sqrt(map.cellMax / maxWeight);
-      drawHeatmap(canvas, map, tokens, (i) => {
+      drawHeatmap(canvas, map, tokens, keys, (i) => {
         const byte = map.cells[i];
         return dequantize(byte, map.cellMax) < state.threshold ? colors[0] : colors[Math.round(byte * scale)];
       });
       colorbar.replaceChildren(createColorbar(maxWeight, "sequential"));
-      drawArcs(arcsPanel, map, tokens);
+      drawLinks(arcsPanel, map);
       if (state.token !== null) scrollToToken(arcsPanel, state.token);
+      if (zoomPanel) drawZoom(zoomPanel, map, tokens, keys);
     } else {
       const differences = subtractMaps(maps[0], maps[1]), colors = colorTable("diverging");
       const limit = differences.reduce((largest, x) => Math.max(largest, Math.abs(x)), 1e-9);
-      drawHeatmap(canvas, maps[0], tokens, (i) => divergingColor(colors, Math.abs(differences[i]) < state.threshold ? 0 : differences[i] / limit));
+      drawHeatmap(canvas, maps[0], tokens, keys, (i) => divergingColor(colors, Math.abs(differences[i]) < state.threshold ? 0 : differences[i] / limit));
       colorbar.replaceChildren(createColorbar(limit, "diverging"));
     }
   });
@@ -45,17 +46,18 @@ async function drawHead() {
 function createCard(title, summary, index) {
   const canvas = createElement("canvas", { class: "heatmap", role: "img", "aria-label": "attention map" });
   const colorbar = createElement("div"), map = createElement("div", {}, canvas, colorbar);
+  const zoomPanel = index !== null && maps[index].isGrouped ? createElement("div") : null;
   const arcsPanel = index === null ? null : createArcsPanel();
-  const views = createElement("div", { class: "views" }, map, ...(arcsPanel ? [arcsPanel] : []));
+  const views = createElement("div", { class: zoomPanel ? "views long" : "views" }, map, ...[zoomPanel, arcsPanel].filter(Boolean));
   const node = createElement("div", { class: "card" }, title, createElement("p", { class: "muted" }, summary), views);
   canvas.addEventListener("pointermove", (event) => showTooltip(event, cellAtPointer(canvas, event)));
   canvas.addEventListener("pointerleave", hideTooltip);
   canvas.addEventListener("click", (event) => {
     const cell = cellAtPointer(canvas, event);
-    if (cell) setState({ token: cell[0] * maps[0].groupSize });
+    if (cell) setState({ token: cell[0] * maps[0].querySize, key: maps[0].isGrouped ? cell[1] * maps[0].keySize : null });
   });
   if (arcsPanel) {
-    const draw = (token) => drawArcs(arcsPanel, maps[index], metadata.texts[state.text].tokens, token);
+    const draw = (token) => drawLinks(arcsPanel, maps[index], token);
     arcsPanel.addEventListener("pointermove", (event) => {
       const token = arcsPanel.tokenAtPointer(event);
       if (token !== null) { draw(token); describeToken(token); }
@@ -63,12 +65,20 @@ function createCard(title, summary, index) {
     arcsPanel.addEventListener("pointerleave", () => { draw(null); updateReadout(); });
     arcsPanel.addEventListener("click", (event) => setState({ token: arcsPanel.tokenAtPointer(event) }));
   }
-  return { node, canvas, colorbar, arcsPanel };
+  return { node, canvas, colorbar, arcsPanel, zoomPanel };
+}
+
+// Arcs between the tokens of a text, or lines from target tokens to source tokens.
+function drawLinks(panel, map, hoveredToken = null) {
+  const text = metadata.texts[state.text];
+  if (isCross()) drawAlignment(panel, map, text.tokens, text.key_tokens, hoveredToken);
+  else drawArcs(panel, map, text.tokens, hoveredToken);
 }
 
 function headSummary({ distance, entropy, w }) {
   const { layer, head } = state;
-  const parts = [`distance ${formatNumber(distance[layer][head])} tokens`, `entropy ${formatNumber(entropy[layer][head])} bits`];
+  const parts = [`entropy ${formatNumber(entropy[layer][head])} bits`];
+  if (distance) parts.unshift(`distance ${formatNumber(distance[layer][head])} tokens`);
   if (w) parts.push(`learned w ${formatNumber(w[layer][head])}`);
   return parts.join(" · ");
 }
@@ -78,10 +88,13 @@ const subtractMaps = (a, b) => Float32Array.from(a.cells, (byte, index) => dequa
 // Show the weights of a cell in all visible models.
 function showTooltip(event, cell) {
   if (!cell) return hideTooltip();
-  const { tokens, group_size: groupSize } = metadata.texts[state.text], [i, j] = cell;
+  const { tokens, group_sizes: [querySize, keySize] } = metadata.texts[state.text], [i, j] = cell;
   const lines = visibleModels().map((model, index) => `${metadata.models.length > 1 ? `${metadata.models[model].name}: ` : ""}${formatWeight(cellWeight(maps[index], i, j))}`);
   if (state.view === "difference") lines.push(`difference: ${formatWeight(cellWeight(maps[0], i, j) - cellWeight(maps[1], i, j))}`);
-  const title = `${groupLabel(tokens, i, groupSize)} → ${groupLabel(tokens, j, groupSize)}`;
+  placeTooltip(event, `${groupLabel(tokens, i, querySize)} → ${groupLabel(keyTokens(metadata.texts[state.text]), j, keySize)}`, lines);
+}
+
+function placeTooltip(event, title, lines) {
   const tooltip = byId("tooltip");
   tooltip.replaceChildren(createElement("b", {}, title), ...lines.flatMap((line) => [createElement("br"), line]));
   tooltip.hidden = false;
@@ -97,9 +110,10 @@ function hideTooltip() {
 }
 
 function describeToken(token) {
-  const { tokens } = metadata.texts[state.text];
+  const { tokens } = metadata.texts[state.text], names = keyTokens(metadata.texts[state.text]);
   const descriptions = maps.map((map, index) => {
-    const keys = attendedKeys(map, token, state.threshold).slice(0, 3).map(([key, weight]) => `${tokens[key]} ${formatWeight(weight)}`);
+    const label = (key) => (map.isGrouped ? `${names[key]} (${key})` : names[key]);
+    const keys = attendedKeys(map, token, state.threshold).slice(0, map.isGrouped ? NUM_TOP_KEYS : 3).map(([key, weight]) => `${label(key)} ${formatWeight(weight)}`);
     return `${maps.length > 1 ? `${metadata.models[visibleModels()[index]].name}: ` : ""}${keys.join(", ") || "no weight above the threshold"}`;
   });
   byId("readout").textContent = `${tokens[token]} (${token}) attends to ${descriptions.join("; ")}`;

@@ -1,43 +1,54 @@
 // The map of one head, with token labels if there is enough space.
 
-function drawHeatmap(canvas, map, tokens, colorAt) {
-  const { numGroups, groupSize } = map;
+const MAX_CELL = 40, MAX_MAP_HEIGHT = 900, MIN_LABELED_CELL = 9;
+
+// Draw a map: { numRows, numColumns, querySize, keySize }. The first token of its rows is `start`, that of its columns
+// `keyStart`, if it is a part of a larger map.
+function drawHeatmap(canvas, map, tokens, keys, colorAt, start = 0, keyStart = 0) {
+  const { numRows, numColumns, querySize, keySize } = map;
   const width = Math.min(620, canvas.parentElement.clientWidth || 560);
   const font = (size) => `${size}px system-ui, sans-serif`;
   const context = canvas.getContext("2d");
   context.font = font(12);
-  const labelWidth = groupSize > 1 ? 0 : tokens.reduce((widest, token) => Math.max(widest, context.measureText(token).width), 0);
-  const labelMargin = Math.min(labelWidth + 10, 110, width * 0.24);
-  const hasLabels = groupSize === 1 && (width - labelMargin) / numGroups >= 9;
-  const margin = hasLabels ? labelMargin : 36;
-  const cell = Math.min(40, (width - margin - 2) / numGroups), size = cell * numGroups;
-  resizeCanvas(canvas, margin + size + 2, margin + size + 2);
-  const image = drawPixels(document.createElement("canvas"), numGroups, colorAt);
+  const labelMargin = (texts) => Math.min(texts.reduce((widest, text) => Math.max(widest, context.measureText(text).width), 0) + 10, 110, width * 0.24);
+  const rowMargin = querySize === 1 ? labelMargin(tokens.slice(start, start + numRows)) : 36;
+  let cellWidth = Math.min(MAX_CELL, (width - rowMargin - 2) / numColumns), cellHeight = Math.min(MAX_CELL, MAX_MAP_HEIGHT / numRows);
+  if (Math.max(cellWidth, cellHeight) < 3 * Math.min(cellWidth, cellHeight) || numRows === numColumns) cellWidth = cellHeight = Math.min(cellWidth, cellHeight);
+  const hasRowLabels = querySize === 1 && cellHeight >= MIN_LABELED_CELL, hasColumnLabels = keySize === 1 && cellWidth >= MIN_LABELED_CELL;
+  const left = hasRowLabels ? rowMargin : 36, top = hasColumnLabels ? labelMargin(keys.slice(keyStart, keyStart + numColumns)) : 36;
+  cellWidth = Math.min(cellWidth, (width - left - 2) / numColumns);
+  const bodyWidth = cellWidth * numColumns, bodyHeight = cellHeight * numRows;
+  resizeCanvas(canvas, left + bodyWidth + 2, top + bodyHeight + 2);
+  const image = drawPixels(document.createElement("canvas"), numColumns, numRows, colorAt);
   context.imageSmoothingEnabled = false;
-  context.drawImage(image, margin, margin, size, size);
+  context.drawImage(image, left, top, bodyWidth, bodyHeight);
   context.strokeStyle = cssVariable("--border");
-  context.strokeRect(margin - 0.5, margin - 0.5, size + 1, size + 1);
+  context.strokeRect(left - 0.5, top - 0.5, bodyWidth + 1, bodyHeight + 1);
   context.fillStyle = cssVariable("--muted");
-  context.font = font(hasLabels ? Math.min(12, cell * 0.95) : 10);
   context.textBaseline = "middle";
-  const step = hasLabels ? 1 : Math.max(1, Math.ceil(numGroups / 8));
-  for (let group = 0; group < numGroups; group += step) {
-    const label = hasLabels ? truncateText(context, tokens[group], margin - 8) : `${group * groupSize}`;
-    const center = margin + (group + 0.5) * cell;
-    context.textAlign = "right";
-    context.fillText(label, margin - 5, center);
+  context.textAlign = "right";
+  context.font = font(hasRowLabels ? Math.min(12, cellHeight * 0.95) : 10);
+  for (let row = 0; row < numRows; row += hasRowLabels ? 1 : Math.max(1, Math.ceil(numRows / 8))) {
+    const label = hasRowLabels ? truncateText(context, tokens[start + row], left - 8) : `${start + row * querySize}`;
+    context.fillText(label, left - 5, top + (row + 0.5) * cellHeight);
+  }
+  context.font = font(hasColumnLabels ? Math.min(12, cellWidth * 0.95) : 10);
+  for (let column = 0; column < numColumns; column += hasColumnLabels ? 1 : Math.max(1, Math.ceil(numColumns / 8))) {
     context.save();
-    context.translate(center, margin - 5);
-    if (hasLabels) { context.rotate(-Math.PI / 2); context.textAlign = "left"; } else context.textAlign = "center";
-    context.fillText(label, 0, hasLabels ? 0 : -4);
+    context.translate(left + (column + 0.5) * cellWidth, top - 5);
+    if (hasColumnLabels) context.rotate(-Math.PI / 2);
+    context.textAlign = hasColumnLabels ? "left" : "center";
+    const label = hasColumnLabels ? truncateText(context, keys[keyStart + column], top - 8) : `${keyStart + column * keySize}`;
+    context.fillText(label, 0, hasColumnLabels ? 0 : -4);
     context.restore();
   }
-  if (state.token !== null) {
+  const selectedRow = state.token === null ? -1 : Math.floor((state.token - start) / querySize);
+  if (selectedRow >= 0 && selectedRow < numRows) {
     context.strokeStyle = cssVariable("--accent");
     context.lineWidth = 2;
-    context.strokeRect(margin, margin + Math.floor(state.token / groupSize) * cell, size, Math.max(2, cell));
+    context.strokeRect(left, top + selectedRow * cellHeight, bodyWidth, Math.max(2, cellHeight));
   }
-  canvas.geometry = { margin, cell, numGroups };
+  canvas.geometry = { left, top, cellWidth, cellHeight, numRows, numColumns };
 }
 
 function truncateText(context, text, maxWidth) {
@@ -47,12 +58,11 @@ function truncateText(context, text, maxWidth) {
   return `${text.slice(0, end)}…`;
 }
 
-// The cell at the pointer, [query group, key group], or null.
+// The cell at the pointer, [row, column], or null.
 function cellAtPointer(canvas, event) {
-  const box = canvas.getBoundingClientRect(), { margin, cell, numGroups } = canvas.geometry;
-  const toGroup = (x) => Math.floor((x - margin) / cell);
-  const [i, j] = [toGroup(event.clientY - box.top), toGroup(event.clientX - box.left)];
-  return i >= 0 && j >= 0 && i < numGroups && j < numGroups ? [i, j] : null;
+  const box = canvas.getBoundingClientRect(), { left, top, cellWidth, cellHeight, numRows, numColumns } = canvas.geometry;
+  const i = Math.floor((event.clientY - box.top - top) / cellHeight), j = Math.floor((event.clientX - box.left - left) / cellWidth);
+  return i >= 0 && j >= 0 && i < numRows && j < numColumns ? [i, j] : null;
 }
 
 function createColorbar(limit, scale) {

@@ -9,8 +9,11 @@ function updateControls() {
   const { numLayers } = shape(), hasSeveralModels = metadata.models.length > 1;
   const names = metadata.models.map(({ name }, model) => [model, name]);
   byId("title").textContent = metadata.title;
-  byId("texts-label").hidden = metadata.texts.length < 2;
-  fillSelect(byId("text"), metadata.texts.map(({ title }, text) => [text, title]), state.text);
+  const rows = firstParts(), parts = partsOfRow(metadata.texts[state.text].row);
+  byId("texts-label").hidden = rows.length < 2;
+  fillSelect(byId("text"), rows.map((text) => [metadata.texts[text].row, metadata.texts[text].title]), metadata.texts[state.text].row);
+  byId("part-label").hidden = parts.length < 2;
+  fillSelect(byId("part"), parts.map((text) => [text, metadata.texts[text].part]), state.text);
   fillSelect(byId("layer-filter"), [["", "all"], ...Array.from({ length: numLayers }, (_, layer) => [layer, `layer ${layer}`])], state.layerFilter ?? "");
   fillSelect(byId("sort"), availableSortKeys().map((name) => [name, SORT_KEYS[name]]), state.sort);
   byId("view-label").hidden = !hasSeveralModels;
@@ -23,12 +26,24 @@ function updateControls() {
   byId("threshold-value").textContent = state.threshold ? formatWeight(state.threshold) : "–";
 }
 
+const textIndices = metadata.texts.map((_, text) => text);
+const partsOfRow = (row) => textIndices.filter((text) => metadata.texts[text].row === row);
+// The index of the first part of each text.
+const firstParts = () => textIndices.filter((text) => text === 0 || metadata.texts[text].row !== metadata.texts[text - 1].row);
+
+// Show another text, in the same part if it has it.
+function showRow(row) {
+  const parts = partsOfRow(row), { part } = metadata.texts[state.text];
+  if (parts.length) setState({ text: parts.find((text) => metadata.texts[text].part === part) ?? parts[0] });
+}
+
 // Change the state and redraw the parts of the page that depend on the changes.
 function setState(changes) {
   const previous = { ...state };
   Object.assign(state, changes);
   const { numLayers, numHeads, numTokens } = shape();
-  if (state.text !== previous.text) state.token = null;
+  if (state.text !== previous.text) state.token = state.key = null;
+  if (!availableSortKeys().includes(state.sort)) state.sort = "layer";
   state.layer = Math.min(state.layer, numLayers - 1);
   state.head = Math.min(state.head, numHeads - 1);
   if (state.layerFilter !== null && state.layerFilter >= numLayers) state.layerFilter = null;
@@ -36,8 +51,9 @@ function setState(changes) {
   const hasChanged = (...names) => names.some((name) => state[name] !== previous[name]);
   if (hasChanged("theme")) document.documentElement.dataset.theme = state.theme;
   updateControls();
-  if (hasChanged("text", "theme")) drawText();
+  if (hasChanged("text", "theme", "token")) drawText();
   if (hasChanged("text", "layerFilter", "sort", "view", "a", "b", "theme")) drawGrids();
+  if (hasChanged("text", "layer", "head", "layerFilter", "sort", "view", "a", "b", "theme")) drawTextDistances();
   if (hasChanged("theme", "measure")) drawStatistics();
   else if (hasChanged("layer", "head") && metadata.statistics.length) drawReceived();
   return drawHead();
@@ -59,9 +75,10 @@ const SHORTCUTS = {
   ArrowDown: () => moveHead(1, 0),
   j: () => setState({ token: Math.min(shape().numTokens - 1, (state.token ?? -1) + 1) }),
   k: () => setState({ token: Math.max(0, (state.token ?? 1) - 1) }),
-  Escape: () => setState({ token: null }),
-  "[": () => setState({ text: Math.max(0, state.text - 1) }),
-  "]": () => setState({ text: Math.min(metadata.texts.length - 1, state.text + 1) }),
+  Escape: () => setState({ token: null, key: null }),
+  "[": () => showRow(metadata.texts[state.text].row - 1),
+  "]": () => showRow(metadata.texts[state.text].row + 1),
+  p: () => setState({ text: nextValue(state.text, partsOfRow(metadata.texts[state.text].row)) }),
   s: () => setState({ sort: nextValue(state.sort, availableSortKeys()) }),
   d: () => metadata.models.length > 1 && setState({ view: nextValue(state.view, ["all", "difference"]) }),
   t: () => setState({ theme: theme() === "dark" ? "light" : "dark" }),
@@ -82,7 +99,9 @@ document.addEventListener("click", (event) => {
 });
 byId("theme").addEventListener("click", SHORTCUTS.t);
 byId("help").addEventListener("click", SHORTCUTS["?"]);
-for (const name of ["text", "a", "b"]) byId(name).addEventListener("change", (event) => setState({ [name]: Number(event.target.value) }));
+byId("text").addEventListener("change", (event) => showRow(Number(event.target.value)));
+byId("part").addEventListener("change", (event) => setState({ text: Number(event.target.value) }));
+for (const name of ["a", "b"]) byId(name).addEventListener("change", (event) => setState({ [name]: Number(event.target.value) }));
 for (const name of ["sort", "view", "measure"]) byId(name).addEventListener("change", (event) => setState({ [name]: event.target.value }));
 byId("layer-filter").addEventListener("change", (event) => {
   const layerFilter = event.target.value === "" ? null : Number(event.target.value);
@@ -94,13 +113,13 @@ function drawAll() {
   if (state.theme) document.documentElement.dataset.theme = state.theme;
   updateControls();
   drawText();
-  const headDrawn = drawGrids().then(drawHead);
+  const headDrawn = drawGrids().then(drawHead).then(drawTextDistances);
   headDrawn.then(drawStatistics);
   return headDrawn;
 }
 
 let resizeTimer = null;
-addEventListener("resize", () => { clearTimeout(resizeTimer); resizeTimer = setTimeout(drawHead, 120); });
+addEventListener("resize", () => { clearTimeout(resizeTimer); resizeTimer = setTimeout(() => drawHead().then(drawTextDistances), 120); });
 addEventListener("hashchange", () => { readUrl(); drawAll(); });
 for (const media of [darkMedia, printMedia]) media.addEventListener("change", drawAll);
 readUrl();

@@ -1,7 +1,7 @@
 // The state of the page. It is stored in the URL, so links lead to the same view: #layer=3&head=5
 
 const SORT_KEYS = { layer: "layer", distance: "distance", entropy: "entropy", w: "learned w" };
-const DEFAULTS = { text: 0, layer: 0, head: 0, token: null, layerFilter: null, sort: "layer", view: "all", a: 0,
+const DEFAULTS = { text: 0, layer: 0, head: 0, token: null, key: null, layerFilter: null, sort: "layer", view: "all", a: 0,
   b: Math.min(1, metadata.models.length - 1), threshold: 0, theme: null, measure: "distance" };
 const state = { ...DEFAULTS };
 
@@ -15,10 +15,11 @@ function readUrl() {
   Object.assign(state, DEFAULTS);
   const numModels = metadata.models.length;
   state.text = parseIndex(parameters.get("text"), metadata.texts.length) ?? DEFAULTS.text;
-  const { numLayers, numHeads, numTokens } = shape();
+  const { numLayers, numHeads, numTokens, numKeys } = shape();
   state.layer = parseIndex(parameters.get("layer"), numLayers) ?? DEFAULTS.layer;
   state.head = parseIndex(parameters.get("head"), numHeads) ?? DEFAULTS.head;
   state.token = parseIndex(parameters.get("token"), numTokens);
+  state.key = parseIndex(parameters.get("key"), numKeys);
   state.layerFilter = parseIndex(parameters.get("layerFilter"), numLayers);
   state.a = parseIndex(parameters.get("a"), numModels) ?? DEFAULTS.a;
   state.b = parseIndex(parameters.get("b"), numModels) ?? DEFAULTS.b;
@@ -39,11 +40,13 @@ function writeUrl() {
 }
 
 function shape() {
-  const { models, tokens } = metadata.texts[state.text];
-  return { numLayers: models[0].cell_max.length, numHeads: models[0].cell_max[0].length, numTokens: tokens.length };
+  const text = metadata.texts[state.text], { models, tokens } = text;
+  return { numLayers: models[0].cell_max.length, numHeads: models[0].cell_max[0].length, numTokens: tokens.length, numKeys: keyTokens(text).length };
 }
 
-const availableSortKeys = () => Object.keys(SORT_KEYS).filter((name) => name !== "w" || metadata.texts.some((text) => text.models.some((model) => model.w)));
+// Whether the text that is shown is cross-attention, from target tokens to source tokens.
+const isCross = () => metadata.texts[state.text].key_tokens !== null;
+const availableSortKeys = () => Object.keys(SORT_KEYS).filter((name) => name === "layer" || metadata.texts[state.text].models.some((model) => model[name]));
 
 // The indices of the models that are shown: all, or the two of the difference.
 const visibleModels = () => (state.view === "difference" ? [state.a, state.b] : metadata.models.map((_, model) => model));

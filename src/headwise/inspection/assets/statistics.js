@@ -40,17 +40,12 @@ function drawMeasures() {
 }
 
 function drawReceived() {
+  drawStatisticsDistances();
   const width = 560, height = 170, left = 34, bottom = 26;
   const lines = metadata.statistics.map(({ received }) => received[state.layer]?.[state.head]).filter(Boolean);
   if (!lines.length) return;
   const yMax = Math.max(1.5, ...lines.flat()), numBins = lines[0].length;
   const x = (bin) => left + (width - left - 8) * (bin + 0.5) / numBins, y = (value) => (height - bottom) * (1 - value / yMax) + 4;
-  const createSvg = (tag, attributes, text = "") => {
-    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    node.textContent = text;
-    return node;
-  };
   const svg = createSvg("svg", { viewBox: `0 0 ${width} ${height}`, class: "received", role: "img" });
   for (const value of [0, 1, yMax]) {
     svg.append(
@@ -74,7 +69,7 @@ async function drawMatrices() {
     const cells = await loadChunk(`similarity-${model}`), size = clusters.length, numHeads = measures.distance[0].length;
     const order = clusters.map((cluster, index) => [cluster, index]).sort((a, b) => a[0] - b[0] || a[1] - b[1]).map(([, index]) => index);
     const canvas = createElement("canvas", { class: "matrix", role: "img", "aria-label": "similarity of heads" });
-    drawPixels(canvas, size, (index) => {
+    drawPixels(canvas, size, size, (index) => {
       const byte = cells[order[Math.floor(index / size)] * size + order[index % size]];
       return byte === 255 ? colors[127] : colors[Math.round(byte * 255 / 254)];
     });

@@ -156,14 +156,13 @@ class TranslationModel:
 
 
 def open_inspected(run: Path, name: str) -> InspectedModel:
-    """Return the encoder of a run's translator for inspection."""
+    """Return the translator of a run for inspection."""
     translator = TranslationModel.load(run)
-    model = translator.decoder.model
     return InspectedModel(
         name=name,
-        model=model.get_encoder(),
+        model=translator.decoder.model,
         tokenizer=translator.decoder.tokenizer,
         max_length=translator.config.max_length,
         reads=1,
-        part_of=model,
+        generation=translator.decoder.generation_options,
     )
