@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,7 @@ def test_train_and_inspect_use_the_adapted_model(
     assert code == 0, stderr
 
 
+@pytest.mark.long
 def test_a_resumed_run_ends_with_the_same_weights(
     texts: Path, encoder: Path, tmp_path: Path, headwise: Headwise
 ) -> None:
@@ -205,6 +207,7 @@ def test_the_command_prints_the_loss_and_refuses_to_overwrite(
         ),
         (("BERT", "--data", "TEXTS", "--out", "OUT", "--extend-positions", "tile"), "requires --max-length"),
         (("NO_MASK", "--data", "TEXTS", "--out", "OUT"), "the tokenizer has no mask_token"),
+        (("FOREIGN", "--data", "TEXTS", "--out", "OUT"), "the tokenizer has 24 tokens and the model 21 embeddings"),
         (("--resume", "--out", "OUT"), "holds nothing to resume"),
         (("BERT", "--data", "TEXTS", "--out", "FULL"), "contains files of something else"),
     ],
@@ -216,7 +219,13 @@ def test_errors_are_one_line(
     one.write_text("one text\n")
     full.mkdir()
     (full / "notes.txt").write_text("mine")
-    names = {"BERT": encoder, "NO_MASK": bert, "TEXTS": texts, "OUT": tmp_path / "out", "ONE": one, "FULL": full}
+    foreign = tmp_path / "foreign"
+    shutil.copytree(encoder, foreign)
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    tokenizer.add_tokens(["new", "words", "here"])
+    tokenizer.save_pretrained(foreign)
+    models = {"BERT": encoder, "NO_MASK": bert, "FOREIGN": foreign}
+    names = models | {"TEXTS": texts, "OUT": tmp_path / "out", "ONE": one, "FULL": full}
     code, _, stderr = headwise("adapt", *(names.get(word, word) for word in arguments))
     assert code == 2
     assert message in stderr.splitlines()[-1]

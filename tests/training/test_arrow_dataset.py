@@ -8,7 +8,7 @@ import pytest
 import torch
 from datasets import Dataset, concatenate_datasets
 
-from headwise.training.text.arrow_dataset import ArrowDataset
+from headwise.training.text.arrow_dataset import ArrowDataset, Padding
 
 PADDING = {"input_ids": 7, "labels": -100}
 
@@ -50,7 +50,7 @@ def test_batches_have_the_values_of_the_rows(label_type: str, tmp_path: Path) ->
         Dataset.from_dict(build_columns(label_type, 40)).save_to_disk(tmp_path / str(number))
         halves.append(Dataset.load_from_disk(tmp_path / str(number)))
     rows = concatenate_datasets(halves)
-    dataset = ArrowDataset(rows, lambda name: PADDING.get(name, 0))
+    dataset = ArrowDataset(rows, lambda name: Padding(PADDING.get(name, 0)))
     indices = [41, 3, 79, 0, 39, 40]
     batch = dataset.__getitems__(indices)
     assert len(dataset) == 80

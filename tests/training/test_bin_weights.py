@@ -33,7 +33,7 @@ def bin_bert(bert: Path, tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_models_without_safetensors_are_loaded_after_a_warning(
     legacy: bool, bin_bert: Path, bert: Path, reviews: Path, tmp_path: Path, headwise: Headwise
 ) -> None:

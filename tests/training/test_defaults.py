@@ -43,13 +43,14 @@ def test_values_of_the_user_win() -> None:
         assert all(getattr(resolved, other) not in (None, given[other]) for other in given if other != name)
 
 
-def test_patience_covers_500_steps_and_at_least_3_epochs() -> None:
+def test_patience_covers_500_steps_and_3_to_10_epochs() -> None:
     def patience(rows: int, **options: int) -> int | None:
         config = EncoderConfig(batch_size=10, **options)  # type: ignore[arg-type]
         return fill_unset(config, choose_settings(rows, from_scratch=False), rows).early_stopping_patience
 
-    assert patience(100) == 50, "10 steps per epoch"
-    assert patience(100, gradient_accumulation_steps=5) == 250, "2 steps per epoch"
+    assert patience(100) == 10, "10 steps per epoch"
+    assert patience(1000) == 5, "100 steps per epoch"
+    assert patience(5000, gradient_accumulation_steps=5) == 5, "100 steps per epoch"
     assert patience(1_000_000) == 3
 
 
@@ -61,7 +62,7 @@ def test_chosen_settings_are_printed_and_written(reviews: Path, tmp_path: Path, 
     assert stderr.count("the model is trained from scratch on 128 rows; a pretrained model usually learns more") == 1
     written = yaml.safe_load((out / "run.yaml").read_text())
     assert (written["learning_rate"], written["batch_size"], written["epochs"]) == (0.003, 32, 2.0)
-    assert written["early_stopping_patience"] == 125, "128 rows are 4 steps per epoch"
+    assert written["early_stopping_patience"] == 10, "128 rows are 4 steps per epoch"
 
     again = tmp_path / "again"
     code, _, stderr = headwise("train", "--config", out / "run.yaml", "--out", again)

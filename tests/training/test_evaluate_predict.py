@@ -67,6 +67,28 @@ def test_predict_adds_columns_to_the_rows(run: RunResult, name: str, tmp_path: P
     assert np.mean([a == b for a, b in zip(output["predicted"], expected, strict=True)]) > 0.8
 
 
+@pytest.mark.parametrize("name", ["new.csv", "new.tsv.gz", "new.jsonl", "new.parquet"])
+def test_predictions_on_standard_output_are_those_of_a_file(
+    run: RunResult, name: str, tmp_path: Path, headwise: Headwise
+) -> None:
+    source = tmp_path / name
+    save(source, {"id": [1, 2], "text": ["a good film", "é, a dull film"]})
+    extension = {"new.tsv.gz": ".tsv", "new.parquet": ".jsonl"}.get(name, source.suffix)
+    assert headwise("predict", run.run_dir, source, "--out", tmp_path / f"out{extension}")[0] == 0
+    code, stdout, _ = headwise("predict", run.run_dir, source, "--out", "-")
+    assert code == 0
+    assert stdout == (tmp_path / f"out{extension}").read_text(encoding="utf-8")
+    assert not Path("-").exists()
+
+
+def test_standard_output_takes_one_file(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
+    files = [write(tmp_path / name, ("text",), [("a good film",)]) for name in ("a.csv", "b.csv")]
+    for args, message in ((files, "takes the predictions of one file"), ([files[0], "--resume"], "--resume")):
+        code, stdout, err = headwise("predict", run.run_dir, *args, "--out", "-")
+        assert (code, stdout) == (2, "")
+        assert message in err
+
+
 def save(path: Path, columns: dict[str, list[Any]]) -> None:
     records = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     if path.suffix == ".parquet":

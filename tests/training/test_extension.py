@@ -122,6 +122,7 @@ def test_models_trained_from_scratch_have_no_limit(documents: Path, tmp_path: Pa
     assert "--long-text extend is for pretrained models" in stderr
 
 
+@pytest.mark.long
 def test_strategies_are_compared(documents: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
     methods = (
         f"truncate=--model {bert} --max-length 64",
@@ -188,6 +189,7 @@ def test_gradient_checkpointing_gives_the_same_losses(
     assert read_losses(tmp_path / "usual") == pytest.approx(read_losses(tmp_path / "checkpointed"), abs=1e-5)
 
 
+@pytest.mark.long
 def test_ways_of_extension_are_swept(documents: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
     options = ("--data", documents, "--model", bert, "--long-text", "extend", "--max-length", LENGTH, *FAST)
     over = ("--over", "extend_positions", "tile", "interpolate", "--over", "max_length", 80, 100)
@@ -196,3 +198,17 @@ def test_ways_of_extension_are_swept(documents: Path, bert: Path, tmp_path: Path
     assert "interpolate" in stdout
     lines = (tmp_path / "sweep" / "sweep.csv").read_text().splitlines()
     assert len(lines) >= 5
+
+
+@pytest.mark.parametrize("mode", ["truncate", "extend"])
+def test_a_sweep_over_long_text_says_at_once_that_a_candidate_reads_too_much(
+    mode: str, bert: Path, reviews: Path, tmp_path: Path, headwise: Headwise
+) -> None:
+    options = ("--data", reviews, "--model", bert, "--max-length", 100, "--long-text", mode, "--epochs", 1)
+    over = ("--over", "long_text", "extend", "truncate")
+    code, stdout, stderr = headwise("sweep", *options, *over, "--out", tmp_path / "sweep")
+    assert (code, stdout, stderr.count("\n")) == (2, "", 1)
+    candidate = "long_text=truncate: " if mode == "extend" else ""
+    assert f"{candidate}--max-length 100: {bert} accepts at most 64 tokens with --long-text truncate" in stderr
+    assert 'headwise compare --methods truncate="--max-length 64 --long-text truncate" extend=' in stderr
+    assert not (tmp_path / "sweep").exists()

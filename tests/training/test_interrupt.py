@@ -8,6 +8,7 @@ import pytest
 from transformers import TrainerCallback
 
 from headwise.training.core.callbacks import extra_callbacks
+from tests.short_form import keep_short
 from tests.training.conftest import Headwise
 
 TINY = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 64)
@@ -28,7 +29,7 @@ def printed_epochs(stderr: str) -> list[int]:
     return [int(number) for number in re.findall(r"epoch (\d+): dev", stderr)]
 
 
-@pytest.mark.parametrize("event", ["on_evaluate", "on_save", "on_epoch_begin"])
+@pytest.mark.parametrize("event", keep_short(("on_evaluate", "on_save", "on_epoch_begin"), "on_save"))
 def test_no_epoch_is_printed_twice(reviews: Path, tmp_path: Path, headwise: Headwise, event: str) -> None:
     out = tmp_path / "a run"
     with extra_callbacks(Interrupt(event)):

@@ -172,7 +172,7 @@ def test_ranking(scifact: Path, tmp_path: Path) -> None:
     ]
     assert run.metrics["metrics"]["test"]["mrr"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
     assert run.metrics["baselines"]["test"]["BM25"]["mrr"] == 1.0, "each claim has the words of its document"
-    assert "| test | BM25 | 1 |" in (run.run_dir / "README.md").read_text()
+    assert "| test | BM25 | 1.0000 |" in (run.run_dir / "README.md").read_text()
     new = write(tmp_path / "new.csv", ("claim", "document"), [("good film", "a film that is good")])
     assert predict(run.run_dir, new, tmp_path / "out.jsonl") == 0
     check_probabilities(read_lines(tmp_path / "out.jsonl")[0], ["other", "relevant"])

@@ -39,6 +39,7 @@ def test_a_run_with_lora(reviews: Path, bert: Path, tmp_path: Path, headwise: He
     assert "predicted" in labelled.read_text().splitlines()[0]
 
 
+@pytest.mark.long
 def test_a_resumed_run_ends_with_the_same_weights(
     reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise
 ) -> None:

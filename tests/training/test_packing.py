@@ -63,6 +63,7 @@ def test_the_same_losses_and_predictions(
         assert [x[name] for x in scores[1]] == pytest.approx([x[name] for x in scores[0]], abs=2e-3)
 
 
+@pytest.mark.long
 def test_a_resumed_run_ends_with_the_same_weights(
     reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise
 ) -> None:

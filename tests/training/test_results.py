@@ -15,6 +15,7 @@ from headwise.inspection import draw_curves
 from headwise.training import RunResult, TextConfig, evaluate, predict, train
 from headwise.training.core.card import describe_base_model
 from headwise.training.core.printing import format_evaluation, format_result
+from headwise.training.inspect import inspect
 from tests.training.conftest import Headwise, rows, write
 
 SMALL: dict[str, Any] = {"heads": 2, "head_dim": 8, "word_dim": 16, "batch_size": 16, "learning_rate": 0.01}
@@ -50,7 +51,7 @@ def test_baselines_and_verdict_are_printed_and_stored(run: RunResult) -> None:
     for name in ("most frequent label", "TF-IDF + logistic regression"):
         accuracy = run.metrics["baselines"]["test"][name]["accuracy"]
         assert f"  baseline {name}: accuracy {accuracy:.4f}" in text
-        assert f"| test | {name} | {accuracy:.4g} |" in card
+        assert f"| test | {name} | {accuracy:.4f} |" in card
         assert f"<td>{name}</td>" in report
     assert run.metrics["verdict"] in text
     assert run.metrics["verdict"] in card
@@ -123,6 +124,12 @@ def test_probabilities_are_calibrated_on_dev(run: RunResult, tmp_path: Path) -> 
     assert all(row["confidence"] == max(row["probability_negative"], row["probability_positive"]) for row in output)
     mean = sum(b["count"] * b["confidence"] for b in evaluation["calibration"]["bins"]) / 200
     assert mean == pytest.approx(np.mean(confidence), abs=1e-4), "evaluate and predict use the same probabilities"
+    viewer = inspect([str(run.run_dir)], tmp_path / "page.html", texts=[(output[0]["text"],)]).viewer
+    assert viewer is not None
+    prediction = viewer.examples[0].passages[0].prediction
+    assert prediction is not None
+    for label, probability in prediction.labels:
+        assert probability == pytest.approx(output[0][f"probability_{label}"], abs=1e-5), "so does inspect"
 
 
 def test_confidence_is_compared_with_dev(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
@@ -159,7 +166,7 @@ def test_thresholds_of_several_labels_are_tuned_on_dev(tmp_path: Path) -> None:
     assert set(thresholds) == {"negative", "positive", "rare"}
     assert thresholds["rare"] < 0.45
     for text in ((run.run_dir / "README.md").read_text(), format_result(run)):
-        assert f"which was tuned on dev: negative {thresholds['negative']:.3f}, " in text
+        assert f"which was tuned on dev: negative {thresholds['negative']:.4f}, " in text
     predict(run.run_dir, data, tmp_path / "out.jsonl")
     for line in (tmp_path / "out.jsonl").read_text().splitlines():
         row = json.loads(line)

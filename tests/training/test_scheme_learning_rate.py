@@ -61,6 +61,7 @@ def configs(kind: str, reviews: Path, log: Path, pairs: Path, scheme: str, rate:
     return build_config(pairs, scheme=scheme, steps=10, warmup=1, **shared)
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("kind", ["text", "recommendation", "translation"])
 @pytest.mark.parametrize("scheme", ["distance-aware", "rpr"])
 def test_the_rate_reaches_the_parameters_of_schemes_and_no_others(

@@ -15,6 +15,7 @@ import headwise.models
 from headwise.models import build_tokenizer
 from headwise.training import TextConfig, train
 from tests.integrations.fusion.cases import CASES, build_model
+from tests.short_form import keep_short
 from tests.training.conftest import BAD, GOOD, OTHERS, Headwise, rows, write
 
 SMALL = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 16)
@@ -38,8 +39,8 @@ def test_run_directory(reviews: Path, tmp_path: Path, headwise: Headwise) -> Non
     assert "  baseline most frequent label: accuracy 0.5000" in stdout
     assert metrics["dataset"].startswith("reviews.csv. train/dev/test 128/16/16: split 80/10/10, stratified, seed 0")
     card = (out / "README.md").read_text()
-    assert f"| test | **this model** | {accuracy:.4g} ± " in card
-    assert "| test | most frequent label | 0.5 |" in card
+    assert f"| test | **this model** | {accuracy:.4f} ± " in card
+    assert "| test | most frequent label | 0.5000 |" in card
     assert str(tmp_path) not in card, "a card names no path"
     assert not (out / "training_args.bin").exists()
 
@@ -68,7 +69,7 @@ def test_the_same_configuration_gives_the_same_metrics(reviews: Path, tmp_path: 
     assert scores[0] != scores[2]
 
 
-@pytest.mark.parametrize("retrofit", [None, "distance-aware", "rpr", "disentangled", "alibi"])
+@pytest.mark.parametrize("retrofit", [None, *keep_short(("distance-aware", "rpr", "disentangled", "alibi"), "rpr")])
 def test_guided_and_retrofitted_hugging_face_model(bert: Path, reviews: Path, tmp_path: Path, retrofit: Any) -> None:
     config = TextConfig(
         data=(str(reviews),),
@@ -132,6 +133,7 @@ def test_subsampling_and_truncation_are_reported(reviews: Path, tmp_path: Path) 
     assert any(note.startswith("truncated to 5 tokens (--max-length): ") for note in metrics["notes"])
 
 
+@pytest.mark.long  # test_label_types.py trains such a model in the short form
 @pytest.mark.parametrize("pairs", ["joint", "siamese"])
 def test_pairs(pairs: Any, tmp_path: Path) -> None:
     texts = rows(200)
@@ -143,6 +145,7 @@ def test_pairs(pairs: Any, tmp_path: Path) -> None:
     assert train(config, tmp_path / "run").metrics["inputs"]["pair"] == pairs
 
 
+@pytest.mark.long  # test_label_types.py trains such a model in the short form
 def test_regression(tmp_path: Path) -> None:
     rated = [(text, str(4.5 if label == "positive" else 1.0)) for text, label in rows(160)]
     data = write(tmp_path / "rated.csv", ("text", "stars"), list(rated))
@@ -153,6 +156,7 @@ def test_regression(tmp_path: Path) -> None:
     assert metrics["metrics"]["test"]["rmse"] < 1.0, "half the error of the mean"
 
 
+@pytest.mark.long  # test_label_types.py trains such a model in the short form
 def test_multi_label(tmp_path: Path) -> None:
     lines = [(f"{text} {other}", f"{label}|long" if other else label) for text, label in rows(160) for other in [""]]
     lines = [(text + (" music music" if i % 3 == 0 else ""), label + ("|song" if i % 3 == 0 else ""))
@@ -166,6 +170,7 @@ def test_multi_label(tmp_path: Path) -> None:
     assert metrics["metrics"]["test"]["micro_f1"] > 0.7
 
 
+@pytest.mark.long  # test_label_types.py trains such a model in the short form
 @pytest.mark.parametrize("model", ["tener", "bert"])
 def test_tagging(model: Any, bert: Path, tmp_path: Path) -> None:
     lines = []
@@ -186,6 +191,7 @@ def test_tagging(model: Any, bert: Path, tmp_path: Path) -> None:
     assert metrics["metrics"]["test"]["f1"] > 0.85
 
 
+@pytest.mark.long  # test_label_types.py trains such a model in the short form
 def test_hierarchical_documents(tmp_path: Path) -> None:
     lines = [(". ".join([a, b, c]), label) for (a, label), (b, _), (c, _) in zip(*[rows(120)] * 3, strict=True)]
     data = write(tmp_path / "long.csv", ("text", "label"), list(lines))

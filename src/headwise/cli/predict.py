@@ -4,6 +4,7 @@ ranks. Files of any size are read in parts, on all local GPUs or on a Ray cluste
 examples:
   headwise predict runs/reviews new.csv --out labelled.csv
   headwise predict runs/reviews new.jsonl.gz --text body --out labelled.jsonl.gz
+  headwise predict runs/reviews new.csv --out - | head
   headwise predict runs/en-de new.en --out new.de
   cat new.en | headwise predict runs/en-de - --out -
   headwise predict runs/reviews shards/*.parquet --processes 4 --out labelled/
@@ -42,7 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         required=True,
         metavar="FILE",
         help="file to write; its extension sets the format. For several input files, a directory for files of the same "
-        "names. For a translation model, - is standard output",
+        "names. - is standard output, in the format of the input (CSV for Excel, JSON Lines for Parquet)",
     )
     parser.add_argument("--force", action="store_true", help="replace existing output")
     add_pipeline_options(parser, ("text", "pair", "delimiter", "source", "target"))

@@ -20,6 +20,7 @@ from headwise.locks import LOCK_FILE, lock_output
 from headwise.models import initialize_by_name
 from headwise.training.adaptation.blocks import MaskedBlocks, read_texts, split_texts, write_tokens
 from headwise.training.adaptation.config import AdaptConfig
+from headwise.training.adaptation.trainer import AdaptTrainer
 from headwise.training.core import run_dir
 from headwise.training.core.arguments import build_arguments
 from headwise.training.core.batches import identity_collate
@@ -43,7 +44,6 @@ from headwise.training.core.pretrained import (
     unavailable_error,
 )
 from headwise.training.core.run_dir import RunResult
-from headwise.training.core.trainer import LengthGroupedTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -52,17 +52,6 @@ CONFIG = "adapt.yaml"
 DEFAULT_LENGTH = 512
 #: Blocks of dev whose loss is computed at most.
 MAX_DEV_BLOCKS = 256
-
-
-class AdaptTrainer(LengthGroupedTrainer):
-    """A Trainer whose blocks get other masks in each epoch."""
-
-    batch_unit = "blocks"
-
-    def get_train_dataloader(self) -> Any:
-        loader: Any = super().get_train_dataloader()
-        loader.dataset.sampler = loader.batch_sampler
-        return loader
 
 
 def adapt(
@@ -120,8 +109,11 @@ def run(config: AdaptConfig, out: Path, *, resume: bool) -> RunResult:
         for note in notes:
             logger.info("  %s", note)
         trainer = build_trainer(config, model, train_blocks, dev_blocks, out)
-        before = dev_metrics(trainer)
-        logger.info("  before: dev loss %.4f", before["loss"])
+        if resume:
+            main_process_only(lambda: run_dir.remove_broken_checkpoints(out))
+        # Not before training: the Trainer would then train a copy in each process, without DDP. A resumed run has the
+        # loss in its checkpoint.
+        trainer.args.eval_on_start = not resume or run_dir.last_checkpoint(out) is None
         timer = TrainingTimer()
         trainer.add_callback(timer)
         reset_peak_memory()
@@ -129,7 +121,7 @@ def run(config: AdaptConfig, out: Path, *, resume: bool) -> RunResult:
         metrics = {
             "task": "masked language modelling",
             "model": config.model,
-            "metrics": {"before": before, "after": dev_metrics(trainer)},
+            "metrics": {"before": to_metrics(trainer.initial_loss()), "after": to_metrics(trainer.dev_loss())},
             "tokens": train_blocks.num_tokens,
             "blocks": len(train_blocks),
             "max_length": max_length,
@@ -186,6 +178,13 @@ def load_model(config: AdaptConfig) -> tuple[Any, Any, dict[str, Any], int, list
     for name in ("mask_token", "pad_token"):
         if getattr(tokenizer, name) is None:
             raise UserError(f"{config.model}: the tokenizer has no {name}, which masked language modelling needs")
+    num_tokens = 1 + max(len(tokenizer) - 1, *tokenizer.get_vocab().values())  # masking also inserts random tokens
+    num_embeddings = model.get_input_embeddings().weight.shape[0]
+    if num_tokens > num_embeddings:
+        raise UserError(
+            f"{config.model}: the tokenizer has {num_tokens} tokens and the model {num_embeddings} embeddings; they do "
+            "not belong together"
+        )
     new = set(info["missing_keys"]) & dict(model.named_parameters()).keys()
     initialize_by_name(model, config.seed, new)
     notes = [f"new language-model head: {len(new)} parameter tensors, {', '.join(sorted(new))}"] if new else []
@@ -255,9 +254,8 @@ def build_trainer(
     return trainer
 
 
-def dev_metrics(trainer: Any) -> dict[str, float]:
-    """Return the loss and the perplexity of masked tokens on dev."""
-    loss = trainer.evaluate()["eval_loss"]
+def to_metrics(loss: float) -> dict[str, float]:
+    """Return the loss and the perplexity of masked tokens."""
     return {"loss": loss, "perplexity": math.exp(min(loss, 700))}
 
 

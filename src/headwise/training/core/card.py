@@ -190,9 +190,10 @@ def escape_cell(cell: str) -> str:
 
 
 def short_name(model: str) -> str:
-    """Return the last part of a model's name or path.
+    """Return the last part of a model's name or path, and the one before if the last is only `model`.
 
-    >>> short_name("google-bert/bert-base-uncased"), short_name("/home/me/models/mine/")
-    ('bert-base-uncased', 'mine')
+    >>> short_name("google-bert/bert-base-uncased"), short_name("/home/me/models/mine/"), short_name("minilm/model")
+    ('bert-base-uncased', 'mine', 'minilm')
     """
-    return model.rstrip("/").split("/")[-1]
+    parts = model.rstrip("/").split("/")
+    return parts[-2] if parts[-1] == "model" and len(parts) > 1 else parts[-1]

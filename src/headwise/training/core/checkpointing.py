@@ -49,7 +49,8 @@ def report_broken_checkpoint(trainer: Any, checkpoint: str | None) -> Iterator[N
     except UserError:
         raise
     except Exception as error:
-        has_trained = trainer.state.global_step > max(initial_step, get_step(checkpoint))
+        step = trainer.state.global_step  # of a damaged trainer_state.json, it may be anything
+        has_trained = isinstance(step, int) and step > max(initial_step, get_step(checkpoint))
         has_trained &= not isinstance(error, OverflowError)  # of numbers in trainer_state.json that are no steps
         is_disk_error = isinstance(error, OSError) and error.errno != errno.EINVAL  # torch's, for damaged archives
         if checkpoint is None or has_trained or is_disk_error or isinstance(error, torch.OutOfMemoryError):

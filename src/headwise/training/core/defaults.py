@@ -10,9 +10,11 @@ from typing import TypeVar
 
 from headwise.training.core.config import EncoderConfig
 
-#: A run is not stopped early before this number of steps without improvement, nor before `MIN_PATIENCE` epochs.
+#: A run is stopped early after this number of steps without improvement, but not before `MIN_PATIENCE` epochs, and not
+#: later than after `MAX_PATIENCE` epochs.
 PATIENCE_STEPS = 500
 MIN_PATIENCE = 3
+MAX_PATIENCE = 10
 
 #: The number of dev trials of each method of a tuned study.
 DEFAULT_TRIALS = 8
@@ -67,7 +69,7 @@ def fill_unset(config: ConfigT, settings: Settings, num_rows: int) -> ConfigT:
     if config.early_stopping_patience is None:
         rows_per_step = (config.batch_size or settings.batch_size) * config.gradient_accumulation_steps
         steps_per_epoch = max(1, -(-num_rows // rows_per_step))
-        values["early_stopping_patience"] = max(MIN_PATIENCE, -(-PATIENCE_STEPS // steps_per_epoch))
+        values["early_stopping_patience"] = clip(PATIENCE_STEPS / steps_per_epoch, MIN_PATIENCE, MAX_PATIENCE)
     return replace(config, **values)
 
 

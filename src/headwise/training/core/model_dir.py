@@ -22,6 +22,9 @@ MAX_TOKENIZER_BYTES = 64 * 2**20
 #: Layers and classes that a configuration without weights may have.
 MAX_LAYERS, MAX_CLASSES = 10_000, 1_000_000
 
+#: The largest id of a token. The largest vocabularies have fewer than a million tokens.
+MAX_TOKEN_ID = 2**24
+
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 #: Small files that transformers reads.
 SMALL_FILES = (
@@ -142,14 +145,56 @@ def check_tokenizer(path: Path) -> None:
     """Check a tokenizer.json.
 
     Raises:
-        UserError: It is not JSON or exceeds a limit, or a regular expression can take exponential time.
+        UserError: It is not JSON or exceeds a limit, a regular expression can take exponential time, or two tokens
+            have the same id.
     """
-    for pattern in find_patterns(read_json(path, max_bytes=MAX_TOKENIZER_BYTES)):
+    tokenizer = read_json(path, max_bytes=MAX_TOKENIZER_BYTES)
+    check_vocabulary(tokenizer, path)
+    check_templates(tokenizer, path)
+    for pattern in find_patterns(tokenizer):
         if has_nested_repeat(pattern):
             raise UserError(
                 f"{path}: the regular expression {shorten(pattern)!r} repeats a repetition, which can take exponential "
                 "time; rewrite it without nested + or *"
             )
+
+
+def check_vocabulary(tokenizer: Any, path: Path) -> None:
+    """Check the ids of tokens. The tokenizers library reserves memory for all ids up to the largest.
+
+    Raises:
+        UserError: An id is too large, or is that of two tokens.
+    """
+    model = tokenizer.get("model") if isinstance(tokenizer, dict) else None
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocabulary, dict):
+        return  # lists have no ids; loading reports anything else
+    tokens: dict[int, str] = {}
+    for token, number in vocabulary.items():
+        if not isinstance(number, int):
+            continue
+        if number > MAX_TOKEN_ID:
+            raise UserError(f"{path}: the token {shorten(token)!r} has the id {number:,}, above {MAX_TOKEN_ID:,}")
+        if number in tokens:
+            names = f"{shorten(tokens[number])!r} and {shorten(token)!r}"
+            raise UserError(f"{path}: the tokens {names} have the same id {number:,}: the file is damaged")
+        tokens[number] = token
+
+
+def check_templates(tokenizer: Any, path: Path) -> None:
+    """Check the templates that add special tokens to a text.
+
+    Raises:
+        UserError: A template has a special token that the file does not define.
+    """
+    for template in iterate_values(tokenizer):
+        if not (isinstance(template, dict) and isinstance(template.get("special_tokens"), dict)):
+            continue
+        for piece in iterate_values([template.get("single"), template.get("pair")]):
+            token = piece.get("SpecialToken") if isinstance(piece, dict) else None
+            name = token.get("id") if isinstance(token, dict) else None
+            if isinstance(name, str) and name not in template["special_tokens"]:
+                raise UserError(f"{path}: a template has the special token {shorten(name)!r}, which is not defined")
 
 
 def find_patterns(tokenizer: Any) -> Iterator[str]:

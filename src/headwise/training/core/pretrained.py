@@ -180,7 +180,7 @@ def max_input_length(model: Any, tokenizer: Any) -> int:
             limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
     try:
         limit = int(min(limit for limit in limits if limit))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         limit = 0
     if limit < 1:
         raise UserError(f"{tokenizer.name_or_path}: model_max_length is {limits[0]!r:.40}, expected a number")

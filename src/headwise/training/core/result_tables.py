@@ -7,7 +7,7 @@ from typing import Any
 Table = tuple[list[str], list[list[str]]]
 
 #: More classes are not printed; `metrics.json` has all of them.
-MAX_PRINTED_CLASSES = 30
+MAX_PRINTED_CLASSES = 10
 MAX_PRINTED_MATRIX = 10
 MAX_CONFUSIONS = 5
 
@@ -24,19 +24,32 @@ def build_metrics_table(metrics: Mapping[str, Any]) -> Table:
     names = [primary, *(name for name in next(iter(metrics["metrics"].values()), {}) if name != primary)]
     rows = []
     for split, values in metrics["metrics"].items():
-        error = f" ± {metrics['standard_error'][split]:.2g}"
-        cells = [f"{values[name]:.4g}{error if name == primary else ''}" if name in values else "" for name in names]
+        error = f" ± {metrics['standard_error'][split]:.4f}"
+        cells = [format_cell(values, name) + (error if name == primary else "") for name in names]
         rows.append([split, "this model", *cells])
         for baseline, baseline_values in metrics["baselines"].get(split, {}).items():
-            cells = [f"{baseline_values[name]:.4g}" if name in baseline_values else "" for name in names]
-            rows.append([split, baseline, *cells])
+            rows.append([split, baseline, *(format_cell(baseline_values, name) for name in names)])
     return ["split", "model", *names], rows
+
+
+def format_cell(values: Mapping[str, float], name: str) -> str:
+    """Return a metric as the cell of a table; empty if there is none."""
+    return format_number(values[name]) if name in values else ""
+
+
+def format_number(value: float) -> str:
+    """Return a metric with 4 decimals, or a count if it is a whole number above 1.
+
+    >>> format_number(0.5), format_number(1.0), format_number(1300.0)
+    ('0.5000', '1.0000', '1,300')
+    """
+    return f"{value:,.0f}" if value > 1 and float(value).is_integer() else f"{value:.4f}"
 
 
 def build_per_class_table(per_class: Mapping[str, Mapping[str, float]]) -> Table:
     """Return precision, recall, F1 and the number of rows of each class."""
     rows = [
-        [label, *(f"{values[name]:.3f}" for name in ("precision", "recall", "f1")), f"{values['support']:,}"]
+        [label, *(format_number(values[name]) for name in ("precision", "recall", "f1")), f"{values['support']:,}"]
         for label, values in per_class.items()
     ]
     return ["label", "precision", "recall", "f1", "rows"], rows
@@ -78,15 +91,15 @@ def describe_thresholds(metrics: Mapping[str, Any]) -> str:
     thresholds = metrics.get("decision", {}).get("thresholds")
     if not thresholds:
         return ""
-    values = ", ".join(f"{label} {threshold:.3f}" for label, threshold in thresholds.items())
+    values = ", ".join(f"{label} {threshold:.4f}" for label, threshold in thresholds.items())
     return f"A label is predicted above its probability threshold, which was tuned on dev: {values}."
 
 
 def format_table(table: Table) -> list[str]:
     """Return a table as aligned lines, the first column to the left.
 
-    >>> format_table((["label", "f1"], [["good", "0.912"], ["bad", "1.000"]]))
-    ['label     f1', 'good   0.912', 'bad    1.000']
+    >>> format_table((["label", "f1"], [["good", "0.9120"], ["bad", "1.0000"]]))
+    ['label      f1', 'good   0.9120', 'bad    1.0000']
     """
     header, rows = table
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]

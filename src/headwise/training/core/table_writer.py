@@ -5,6 +5,8 @@ import gzip
 import json
 import os
 import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ import pyarrow.parquet as pq
 from headwise.csv_cells import quote_row
 from headwise.errors import UserError
 from headwise.tasks.formats import WRITABLE_EXTENSIONS, Batch, file_extension
-from headwise.training.core.distributed import state
+from headwise.training.core.distributed import main_process_only, state
 from headwise.training.core.run_dir import atomic_path
 
 Columns = Mapping[str, Sequence[Any]]
@@ -45,6 +47,22 @@ def open_output(out: Path, *, source: Path) -> Iterator[Path]:
         return
     with atomic_path(out) as path:
         yield path
+
+
+@contextmanager
+def standard_output(extension: str) -> Iterator[Path]:
+    """Yield a temporary path, the same in all processes, whose contents are written to standard output at the end."""
+    directory = Path(main_process_only(lambda: tempfile.mkdtemp(), share=True))
+    path = directory / f"output{extension}"
+    try:
+        yield path
+        if state().is_main_process:
+            sys.stdout.flush()
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, sys.stdout.buffer)
+            sys.stdout.flush()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @dataclass(frozen=True)

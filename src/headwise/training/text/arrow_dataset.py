@@ -1,7 +1,7 @@
 """Tokenized examples as batches of tensors, read from Arrow files without Python lists in between."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,22 +16,29 @@ from headwise.tasks.metrics.labels import column_array
 METADATA_COLUMNS = ("length", "word_indices", "truncated", "window_row")
 
 
+class Padding(NamedTuple):
+    """How the rows of a column are padded."""
+
+    value: int
+    is_left: bool = False
+
+
 class ArrowDataset(data.Dataset[dict[str, Tensor]]):
     """A tokenized split, from which a DataLoader takes whole batches.
 
     Args:
         rows: the result of `TextEncoder.encode_dataset`.
-        padding_value: returns the padding value of a column.
+        get_padding: returns how a column is padded.
     """
 
-    def __init__(self, rows: Dataset, padding_value: Callable[[str], int]) -> None:
+    def __init__(self, rows: Dataset, get_padding: Callable[[str], Padding]) -> None:
         self.lengths = column_array(rows, "length")
         self.columns: dict[str, ScalarColumn | ListColumn] = {}
         for name in rows.column_names:
             if name not in METADATA_COLUMNS:
                 column = rows.data.column(name)
                 self.columns[name] = (
-                    ListColumn(column, padding_value(name)) if is_list(column.type) else ScalarColumn(column)
+                    ListColumn(column, get_padding(name)) if is_list(column.type) else ScalarColumn(column)
                 )
 
     def __len__(self) -> int:
@@ -60,13 +67,13 @@ class ScalarColumn:
 class ListColumn:
     """A column with a list, or a list of lists, per row. Arrow stores the numbers of all rows contiguously."""
 
-    def __init__(self, column: pa.ChunkedArray, padding_value: int) -> None:
-        self.padding_value = padding_value
+    def __init__(self, column: pa.ChunkedArray, padding: Padding) -> None:
+        self.padding = padding
         self.chunk_starts = np.cumsum([0, *map(len, column.chunks)])
         self.chunks = [ListChunk(chunk) for chunk in column.chunks]
 
     def batch(self, rows: Any) -> Tensor:
-        return pad_rows(list(self.read(rows)), self.padding_value)
+        return pad_rows(list(self.read(rows)), self.padding)
 
     def read(self, rows: Any) -> Iterator[Any]:
         chunks = np.searchsorted(self.chunk_starts, rows, side="right") - 1
@@ -95,11 +102,16 @@ def is_list(arrow_type: pa.DataType) -> bool:
     return bool(pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type))
 
 
-def pad_rows(rows: Sequence[Any], padding_value: int) -> Tensor:
+def pad_rows(rows: Sequence[Any], padding: Padding) -> Tensor:
     """Stack numbers, sequences of numbers or sequences of sequences of different lengths into one tensor.
 
-    >>> pad_rows([[1, 2], [3]], 0).tolist(), pad_rows([[[1], [2, 3]], [[4]]], 0).tolist(), pad_rows([5, 6], 0).tolist()
-    ([[1, 2], [3, 0]], [[[1, 0], [2, 3]], [[4, 0], [0, 0]]], [5, 6])
+    Sequences of sequences are padded on the right.
+
+    >>> zeros = Padding(0)
+    >>> pad_rows([[1, 2], [3]], zeros).tolist(), pad_rows([[1, 2], [3]], Padding(0, is_left=True)).tolist()
+    ([[1, 2], [3, 0]], [[1, 2], [0, 3]])
+    >>> pad_rows([[[1], [2, 3]], [[4]]], zeros).tolist(), pad_rows([5, 6], zeros).tolist()
+    ([[[1, 0], [2, 3]], [[4, 0], [0, 0]]], [5, 6])
     """
     if not isinstance(rows[0], list | np.ndarray):
         return torch.tensor(rows)
@@ -107,12 +119,13 @@ def pad_rows(rows: Sequence[Any], padding_value: int) -> Tensor:
     first = next((row[0] for row in rows if len(row)), 0)
     if not isinstance(first, list | np.ndarray):
         dtype = np.float32 if isinstance(first, float | np.floating) else np.int64
-        padded = np.full((len(rows), longest), padding_value, dtype=dtype)
+        padded = np.full((len(rows), longest), padding.value, dtype=dtype)
         for index, row in enumerate(rows):
-            padded[index, : len(row)] = row
+            start = longest - len(row) if padding.is_left else 0
+            padded[index, start : start + len(row)] = row
         return torch.from_numpy(padded)
     widest = max(len(inner) for row in rows for inner in row)
-    padded = np.full((len(rows), longest, widest), padding_value, dtype=np.int64)
+    padded = np.full((len(rows), longest, widest), padding.value, dtype=np.int64)
     for index, row in enumerate(rows):
         for inner_index, inner in enumerate(row):
             padded[index, inner_index, : len(inner)] = inner

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal, Self
 from headwise.errors import UserError
 from headwise.scheme_names import PositionExtension
 from headwise.training.core.config import EncoderConfig, absolute_if_exists, option_name
-from headwise.training.text.long_text import LongText
 
 #: Options that apply only to models trained from scratch.
 FROM_SCRATCH_ONLY = (
@@ -33,6 +32,8 @@ GUIDE_OPTIONS = ("guide_reduction", "guide_schedule", "guide_share")
 MetricName = Literal[
     "accuracy", "macro_f1", "micro_f1", "exact_match", "rmse", "mae", "pearson", "f1", "mrr", "map", "ndcg", "loss"
 ]
+#: Ways to encode texts that are longer than the model's input.
+LongText = Literal["truncate", "head-tail", "windows", "extend"]
 #: The files of a ranking.
 RANKING_FILES = ("queries", "documents", "relevance")
 

@@ -1,5 +1,6 @@
 """The decision rule of a classifier: how scores become probabilities and labels. It is fit on dev."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,11 +56,18 @@ class DecisionRule:
 
     @classmethod
     def from_metrics(cls, metrics: dict[str, Any]) -> "DecisionRule":
-        """Return the rule of a finished run, given the contents of `metrics.json`."""
+        """Return the rule of a finished run, given the contents of `metrics.json`.
+
+        Raises:
+            ValueError: The temperature is not a positive number.
+        """
         labels, stored = metrics["labels"], metrics["decision"]
         thresholds = tuple(float(stored["thresholds"][label]) for label in labels if stored["thresholds"])
         quantiles = tuple(map(float, stored["confidence_quantiles"]))
-        return cls(metrics["label_type"], tuple(labels), float(stored["temperature"]), thresholds, quantiles)
+        temperature = float(stored["temperature"])
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"the temperature is {temperature:g}, expected a positive number")
+        return cls(metrics["label_type"], tuple(labels), temperature, thresholds, quantiles)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of `metrics.json`."""

@@ -13,8 +13,9 @@ from headwise.errors import UserError
 from headwise.guides import Dependency
 from headwise.models import encode_document
 from headwise.native_errors import tokenizing
-from headwise.training.text.arrow_dataset import METADATA_COLUMNS, ArrowDataset, pad_rows
-from headwise.training.text.long_text import WINDOW_ROW, LongText, check_long_text, cut_middle, encode_windows
+from headwise.training.text.arrow_dataset import METADATA_COLUMNS, ArrowDataset, Padding, pad_rows
+from headwise.training.text.config import LongText
+from headwise.training.text.long_text import WINDOW_ROW, check_long_text, cut_middle, encode_windows
 
 #: Number of rows from which on a progress bar is shown.
 MIN_PROGRESS_ROWS = 50_000
@@ -184,24 +185,25 @@ class TextEncoder:
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Combine tokenized rows into a batch, padded to the longest."""
         names = [name for name in rows[0] if name not in METADATA_COLUMNS]
-        return {name: pad_rows([row[name] for row in rows], self.padding_value(name)) for name in names}
+        return {name: pad_rows([row[name] for row in rows], self.get_padding(name)) for name in names}
 
     def to_dataset(self, rows: Dataset) -> ArrowDataset:
         """Return a dataset of tokenized rows with the batches of `collate`."""
-        return ArrowDataset(rows, self.padding_value)
+        return ArrowDataset(rows, self.get_padding)
 
     def example_batch(self, rows: Dataset) -> dict[str, Tensor]:
         """Return a small batch of the first rows."""
         encoded = {name: values[:2] for name, values in self.encode(rows[:2]).items()}
         return self.collate([dict(zip(encoded, row, strict=True)) for row in zip(*encoded.values(), strict=True)])
 
-    def padding_value(self, name: str) -> int:
-        """Return the padding value of a column."""
+    def get_padding(self, name: str) -> Padding:
+        """Return how a column is padded: on the tokenizer's side, because XLNet classifies by the last token."""
+        is_left = getattr(self.tokenizer, "padding_side", "right") == "left"
         if name.endswith("input_ids"):
-            return int(self.tokenizer.pad_token_id)
+            return Padding(int(self.tokenizer.pad_token_id), is_left)
         if name in Dependency.input_keys:
-            return -1
-        return IGNORED_LABEL if name == "labels" else 0
+            return Padding(-1, is_left)
+        return Padding(IGNORED_LABEL if name == "labels" else 0, is_left)
 
 
 @contextmanager

@@ -197,4 +197,5 @@ def open_inspected(run: Path, name: str) -> InspectedModel:
         max_length=inputs["max_length"],
         labels=trained.metrics["labels"] or None,
         reads=1 if inputs["pair"] is None else 2,
+        temperature=DecisionRule.from_metrics(trained.metrics).temperature,
     )

@@ -6,13 +6,12 @@ scores of a text are the mean over its windows. `extend` truncates too, after th
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from headwise.errors import UserError
-
-LongText = Literal["truncate", "head-tail", "windows", "extend"]
+from headwise.training.text.config import LongText
 
 #: The share of the tokens that head-tail takes from the start of a text.
 HEAD_SHARE = 0.25

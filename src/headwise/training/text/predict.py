@@ -20,6 +20,7 @@ from headwise.tasks.formats import EXTENSIONS, Batch, chunk_rows, file_extension
 from headwise.tasks.formats.parts import divide_lines, use_copy
 from headwise.training.core import run_dir
 from headwise.training.core.distributed import main_process_only
+from headwise.training.core.table_writer import standard_output
 from headwise.training.jobs import PART_ROWS, JobDir, JobOptions, Progress, Result, open_job
 from headwise.training.jobs.files import TableTask, TextPart, output_paths, plan_tables, predict_parts, prediction_plan
 from headwise.training.text.config import TextConfig
@@ -55,7 +56,8 @@ def predict(
         run: the directory of a finished run.
         data: CSV, TSV, JSONL, Parquet or Excel files, optionally gzipped, or directories of them; for tagging also
             CoNLL, with one word per line.
-        out: the output file; for several input files a directory, in which each has an output of the same name.
+        out: the output file; for several input files a directory, in which each has an output of the same name; `-`
+            for standard output, as CSV, TSV or JSON Lines (see `stream_extension`).
         text: the text column; by default the run's, or detected.
         pair: the second text column.
         delimiter: the delimiter of the columns, for CSV and TSV; detected by default.
@@ -67,6 +69,9 @@ def predict(
     Raises:
         UserError: there is no such run or file, a column is missing, or a line is invalid.
     """
+    if str(out) == "-":
+        with standard_output(stream_extension(data, options)) as path:
+            return predict(run, data, path, text=text, pair=pair, delimiter=delimiter, options=options)
     metrics, config = read_text_metrics(run), TextConfig.load(run / run_dir.CONFIG)
     rule, has_pair = DecisionRule.from_metrics(metrics), metrics["inputs"]["pair"] is not None
     delimiter = None if delimiter is None else parse_delimiter(delimiter)
@@ -94,6 +99,25 @@ def predict(
     if total["confidence"].any():
         logger.info("%s", describe_confidence(total["confidence"], rule))
     return int(total["empty"])
+
+
+def stream_extension(data: Path | Sequence[Path], options: JobOptions) -> str:
+    """Return the format of predictions on standard output: that of the input, CSV for Excel, JSON Lines for Parquet.
+
+    >>> stream_extension(Path("new.tsv.gz"), DEFAULT_OPTIONS), stream_extension(Path("new.parquet"), DEFAULT_OPTIONS)
+    ('.tsv', '.jsonl')
+
+    Raises:
+        UserError: there are several input files, or an option needs an output file.
+    """
+    if not isinstance(data, Path) or data.is_dir():
+        raise UserError(
+            "--out -: standard output takes the predictions of one file; for several files, name a directory"
+        )
+    if options.resume or options.cluster is not None:
+        raise UserError("--out -: --resume and --cluster need an output file; name one")
+    extension = file_extension(data)
+    return {".xlsx": ".csv", ".parquet": ".jsonl"}.get(extension, extension)
 
 
 @dataclass(frozen=True)
