@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,12 @@ def create_study(out_dir: Path, seeds: int = 2, **options: Any) -> Study:
 
 def states(study: Study) -> list[str]:
     return [status.state for status in study.trials.statuses()]
+
+
+@pytest.fixture(autouse=True)
+def uncollected_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave garbage to Python: collecting it after each run takes longer than fake runs."""
+    monkeypatch.setattr("headwise.studies.worker.gc", SimpleNamespace(collect=lambda: 0))
 
 
 @pytest.fixture

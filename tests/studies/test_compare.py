@@ -89,6 +89,8 @@ def test_compare_from_file_to_report(
     monkeypatch.setenv("PYTHONPATH", str(Path(package.__file__).parents[1]))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    if choose_size(short=True, long=False):  # test_worker_pool.py starts workers in the short form
+        monkeypatch.setattr(Study, "run", lambda self, _: work(self, train_run))
     out = tmp_path / "study"
     sizes = choose_size(short=("--jobs", 1, "--epochs", 1), long=("--jobs", 2, "--epochs", 2))
     code, output, errors = headwise(
@@ -261,6 +263,7 @@ def test_stopped_study_names_the_command_to_resume(
     assert "20 waiting" in output
 
 
+@pytest.mark.long
 def test_simulated_log_in_which_distance_matters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["world peace", "sports cup", "bank stock", "tech chip"]
     titles = write(tmp_path / "news.csv", ("title", "label"), [(f"{words[i % 4]} {i}", str(i % 4)) for i in range(40)])

@@ -1,6 +1,7 @@
 """Damaged databases and files of finished runs are one-line errors, found by fuzzing."""
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -18,17 +19,24 @@ from tests.studies.conftest import create_study
 from tests.studies.fakes import fake_train
 
 
-@pytest.fixture
-def study_path(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def undamaged_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison of two methods whose runs are finished."""
-    study = create_study(tmp_path / "study", controls={})
+    path = tmp_path_factory.mktemp("undamaged") / "study"
+    study = create_study(path, controls={})
     scheduler = Scheduler(study.trials)
     while (claimed := scheduler.claim()) is not None:
         metrics = fake_train(claimed.run.config, study.study_dir.run_dir(claimed.run))
         study.trials.finish(claimed, metrics["metrics"]["test"]["accuracy"])
     assert isinstance(study.trials.storage, RDBStorage)
     study.trials.storage.engine.dispose()
-    return tmp_path / "study"
+    return path
+
+
+@pytest.fixture
+def study_path(undamaged_path: Path, tmp_path: Path) -> Path:
+    """A copy of the comparison."""
+    return Path(shutil.copytree(undamaged_path, tmp_path / "study"))
 
 
 def analyze(path: Path) -> Any:
@@ -85,6 +93,15 @@ def test_damaged_metrics_are_refused(values: dict[str, Any], study_path: Path) -
     path = next(study_path.glob("runs/*/*/*/metrics.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
     with pytest.raises(UserError, match=r"metrics\.json: not written by headwise, or damaged"):
+        analyze(study_path)
+
+
+def test_a_run_with_another_split_is_refused(study_path: Path) -> None:
+    path = next(study_path.glob("runs/*/*/*/metrics.json"))
+    metrics = json.loads(path.read_text())
+    metrics["metrics"] = {"holdout" if name == "test" else name: values for name, values in metrics["metrics"].items()}
+    path.write_text(json.dumps(metrics))
+    with pytest.raises(UserError, match=r"metrics\.json: has no accuracy on (test|holdout), unlike other runs"):
         analyze(study_path)
 
 

@@ -32,6 +32,7 @@ def read_without_times(run_dir: Path) -> Any:
     return metrics["metrics"], [log["loss"] for log in metrics["history"] if "loss" in log]
 
 
+@pytest.mark.long
 def test_interrupted_run_goes_on_from_the_storage_path(reviews: Path, tmp_path: Path) -> None:
     config = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=3, batch_size=16)
     assert config.learning_rate is None, "run.yaml will have the value that is chosen from the data"

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from headwise.studies.scheduler import Scheduler
-from headwise.studies.trials import MAX_WORKER_DEATHS
+from headwise.studies.trials import MAX_WORKER_DEATHS, ClaimedTrial, TrialStatus
 from headwise.studies.worker import Outcome
 from tests.studies.conftest import create_study, states, two_method_runs
 
@@ -38,6 +40,22 @@ def test_runs_of_a_dead_command_are_started_again(tmp_path: Path, storage: str |
     scheduler.end(Outcome(again.trial_id, "finished", 0.9))
     study.trials.finish(first, 0.1)  # too late
     assert [status.value for status in study.trials.statuses()] == [0.9, None], "each run counts once"
+
+
+def test_run_interrupted_while_it_starts_is_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = create_study(tmp_path / "study", seeds=1)
+    scheduler, start = Scheduler(study.trials), study.trials.start
+
+    def start_and_interrupt(status: TrialStatus) -> ClaimedTrial:
+        start(status)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study.trials, "start", start_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.claim()
+    assert states(study) == ["running", "waiting"]
+    scheduler.release_running()
+    assert states(study) == ["waiting", "waiting"]
 
 
 def test_run_that_kills_its_workers_fails(tmp_path: Path) -> None:

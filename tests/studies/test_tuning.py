@@ -98,6 +98,7 @@ def test_given_values_are_tried_equally_often(model: str, tmp_path: Path, traine
     assert {x.seed for x in trials if x.guides} == {1000}
 
 
+@pytest.mark.long
 def test_resuming_adds_seeds_but_no_candidates(model: str, tmp_path: Path, trained: list[Any]) -> None:
     assert main(arguments(model, tmp_path, "--seeds", "2")) == 0
     before = len(trained)
@@ -106,6 +107,7 @@ def test_resuming_adds_seeds_but_no_candidates(model: str, tmp_path: Path, train
     assert main(["reproduce", "--resume", "--seeds", "2", "--out", str(tmp_path / "study")]) == 2
 
 
+@pytest.mark.long
 def test_studies_interrupted_between_the_phases_continue(
     model: str, tmp_path: Path, trained: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +142,7 @@ def test_settings_are_chosen_after_all_trials(
     assert [config.seed for config in final if config.guides] == [0, 1, 2], "seeds that were added before the choice"
 
 
+@pytest.mark.long
 def test_candidates_are_not_methods_of_the_study(
     model: str, tmp_path: Path, trained: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

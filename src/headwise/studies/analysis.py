@@ -13,6 +13,7 @@ from headwise.studies.bootstrap import bootstrap_primary_metric
 from headwise.studies.plan import Result
 from headwise.studies.statistics import Estimate, Ranks
 from headwise.tasks import Task
+from headwise.training.core.run_dir import METRICS
 
 __all__ = ["Analysis", "Comparison", "MethodRuns", "Metric", "Result", "TaskComparison", "analyze"]
 
@@ -70,8 +71,18 @@ class Metric:
         return cls(metrics["primary_metric"], task.higher_is_better, split)
 
     def value(self, result: Result) -> float:
-        """Return the metric of a run, in percent if it is a fraction."""
-        return self.scale * float(result.metrics["metrics"][self.split][self.name])
+        """Return the metric of a run, in percent if it is a fraction.
+
+        Raises:
+            UserError: The run has no such metric or split.
+        """
+        try:
+            return self.scale * float(result.metrics["metrics"][self.split][self.name])
+        except KeyError:
+            raise UserError(
+                f"{result.run_dir / METRICS}: has no {self.name} on {self.split}, unlike other runs of the study; "
+                "repeat the run, or delete it from the study"
+            ) from None
 
 
 @dataclass(frozen=True)

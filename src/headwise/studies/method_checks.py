@@ -27,8 +27,21 @@ def check_methods(runs: Iterable[Run]) -> None:
             raise UserError(f"--methods {run.method}: {error}") from None
 
 
+def check_candidates(runs: Iterable[Run]) -> None:
+    """Check that the candidates of a sweep read no more tokens than their model. Each candidate is checked once.
+
+    Raises:
+        UserError: a candidate does.
+    """
+    for run in {run.method: run for run in runs}.values():
+        try:
+            check_max_length(run.config)
+        except UserError as error:
+            raise UserError(f"{run.method}: {error}") from None
+
+
 def check_config(config: RunConfig) -> None:
-    """Check that the model, the scheme and the guides of a configuration exist.
+    """Check that the model, the scheme and the guides of a configuration exist, and that the model reads its texts.
 
     Raises:
         UserError: one of them does not.
@@ -45,6 +58,26 @@ def check_config(config: RunConfig) -> None:
         raise UserError(f"retrofit requires a Hugging Face model; {config.model} already has a scheme")
     if config.vectors is not None and not config.vectors.is_file():
         raise UserError(f"--vectors {config.vectors}: no such file")
+    check_max_length(config)
+
+
+def check_max_length(config: RunConfig) -> None:
+    """Check that a Hugging Face model has positions for `--max-length` tokens, unless it gets them.
+
+    Raises:
+        UserError: it has fewer.
+    """
+    if not isinstance(config, TextConfig) or config.model in SCHEMES:
+        return
+    if config.long_text == "extend" or config.max_length is None:
+        return
+    limit = load_config_value(config.model, "max_position_embeddings")
+    if limit is not None and 0 < limit < config.max_length:  # XLNet has -1
+        raise UserError(
+            f"--max-length {config.max_length}: {config.model} accepts at most {limit} tokens with --long-text "
+            f'{config.long_text}; compare with headwise compare --methods {config.long_text}="--max-length {limit} '
+            f'--long-text {config.long_text}" extend="--max-length {config.max_length} --long-text extend"'
+        )
 
 
 def check_values(config: RunConfig) -> None:
@@ -72,15 +105,34 @@ def check_guide(text: str, num_layers: int | None) -> None:
     parse_guide(text, num_layers)
 
 
-@cache  # the methods of a study often share a model
 def load_num_layers(model: str) -> int | None:
     """Return the number of layers of a Hugging Face model; None if its configuration does not state it.
 
     Raises:
         UserError: there is no such model.
     """
+    return load_config_value(model, "num_hidden_layers")
+
+
+def load_config_value(model: str, name: str) -> int | None:
+    """Return a number in the configuration of a Hugging Face model; None if it is not there.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    value = getattr(load_model_config(model), name, None)
+    return value if isinstance(value, int) else None
+
+
+@cache  # the methods of a study often share a model
+def load_model_config(model: str) -> Any:
+    """Return the configuration of a Hugging Face model.
+
+    Raises:
+        UserError: there is no such model.
+    """
     if Path(model).exists():
-        return load_config_layers(model, {})
+        return load_config(model, {})
     nearest = difflib.get_close_matches(model, SCHEMES, n=1)
     question = f"; did you mean {nearest[0]}?" if nearest else ""
     expected = f"expected {', '.join(SCHEMES)}, or a Hugging Face model{question}"
@@ -90,14 +142,14 @@ def load_num_layers(model: str) -> int | None:
 
     available = is_available(model)
     try:
-        return load_config_layers(model, {} if available else {"local_files_only": True})
+        return load_config(model, {} if available else {"local_files_only": True})
     except UserError:
         reason = "" if available else " (no such directory, not in the cache, and the hub cannot be reached)"
         raise UserError(f"unknown method {model!r}{reason}; {expected}") from None
 
 
-def load_config_layers(model: str, options: Mapping[str, Any]) -> int | None:
-    """Return the number of layers in a model's configuration.
+def load_config(model: str, options: Mapping[str, Any]) -> Any:
+    """Return a model's configuration.
 
     Raises:
         UserError: the configuration cannot be loaded.
@@ -107,6 +159,4 @@ def load_config_layers(model: str, options: Mapping[str, Any]) -> int | None:
     from headwise.training.core.pretrained import load_pretrained, loading_errors
 
     with loading_errors(model):
-        config = load_pretrained(AutoConfig, model, **options)
-    num_layers: int | None = getattr(config, "num_hidden_layers", None)
-    return num_layers
+        return load_pretrained(AutoConfig, model, **options)

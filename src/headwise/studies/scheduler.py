@@ -116,10 +116,12 @@ class Scheduler:
             self.waiting.append(status)
 
     def release_running(self) -> None:
-        """Return the runs in progress to the queue, unless the database cannot be reached."""
+        """Return the runs in progress to the queue, unless the database cannot be reached.
+
+        The database says which runs these are: an interrupt can come when a run has started but is not in `running`.
+        """
         with self.trials.outages.not_waiting(), suppress(DatabaseLostError):  # else --resume does it
-            for claimed in self.running.values():
-                self.trials.release(claimed)
+            self.trials.release_running()
 
     def _reload(self, claimed: ClaimedTrial) -> TrialStatus:
         trial = self.trials.read(claimed.trial_id)

@@ -13,7 +13,7 @@ from rich.table import Table
 from headwise.csv_cells import quote_formula
 from headwise.errors import UserError
 from headwise.studies.compare import log_unfinished
-from headwise.studies.method_checks import check_config
+from headwise.studies.method_checks import check_candidates, check_config
 from headwise.studies.methods import Method
 from headwise.studies.plan import Result, plan_runs, task_name
 from headwise.studies.search import CONTROL, SearchSpec
@@ -60,10 +60,12 @@ def create_sweep(
     maximize = higher_is_better([base])
     if trials is None:
         candidates, controls = build_grid(search_space, base)
+        runs = plan_runs([base], [*controls, *candidates], range(base.seed, base.seed + seeds))
+        check_candidates(runs)
         return Study.create(
             out_dir,
             "sweep",
-            plan_runs([base], [*controls, *candidates], range(base.seed, base.seed + seeds)),
+            runs,
             storage=storage,
             storage_path=storage_path,
             maximize=maximize,
