@@ -169,13 +169,25 @@ def change_max_length(model: Path) -> None:
     edit_json(model / "tokenizer_config.json", model_max_length="many")
 
 
+def change_max_length_to_infinity(model: Path) -> None:
+    edit_json(model / "tokenizer_config.json", model_max_length=-math.inf)
+
+
 def change_weights(model: Path) -> None:
     path = model / "model.safetensors"
     path.write_bytes(b"\xff" * 8 + path.read_bytes()[8:])
 
 
 @pytest.mark.parametrize(
-    "change", [change_config, change_tokenizer, change_special_token, change_max_length, change_weights]
+    "change",
+    [
+        change_config,
+        change_tokenizer,
+        change_special_token,
+        change_max_length,
+        change_max_length_to_infinity,
+        change_weights,
+    ],
 )
 def test_damaged_models(
     change: Callable[[Path], None], bert: Path, reviews: Path, tmp_path: Path, headwise: Headwise
@@ -232,11 +244,12 @@ def test_invalid_arguments_of_the_operating_system_are_damaged_checkpoints() -> 
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_numbers_that_are_no_steps_are_damaged_checkpoints() -> None:
+@pytest.mark.parametrize("step", [10**400, "3"], ids=["huge", "text"])
+def test_steps_that_are_no_steps_are_damaged_checkpoints(step: Any) -> None:
     trainer = SimpleNamespace(state=SimpleNamespace(global_step=0))
 
     def resume() -> None:
-        trainer.state.global_step = 10**400  # from trainer_state.json
+        trainer.state.global_step = step  # from trainer_state.json
         trainer.state.global_step *= 1.0
 
     with pytest.raises(UserError, match="cannot be resumed"), report_broken_checkpoint(trainer, "checkpoint-3"):

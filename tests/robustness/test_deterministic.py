@@ -20,7 +20,7 @@ def outcome(run: Path) -> Any:
     return metrics["metrics"], losses, weights, pq.read_table(run / "predictions.parquet").to_pydict()
 
 
-@pytest.mark.parametrize("model", ["rpr", "retrofitted and guided"])
+@pytest.mark.parametrize("model", [pytest.param("rpr", marks=pytest.mark.long), "retrofitted and guided"])
 def test_the_same_command_twice(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise, model: str) -> None:
     label_type = ("--model", bert, "--retrofit", "distance-aware", "--guides", "mdg", "pdg")
     options = label_type if "guided" in model else ("--model", model, *OURS)

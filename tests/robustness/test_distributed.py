@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
 
 import headwise
+from headwise.models import build_tokenizer
 from headwise.training import TextModel
 from headwise.training.core.run_dir import last_checkpoint
 from tests.robustness.launcher import Launcher
-from tests.training.conftest import rows, write
+from tests.training.conftest import BAD, GOOD, OTHERS, rows, write
 
-CREWS = [(2, False), pytest.param(4, False, marks=pytest.mark.long), (2, True)]
+CREWS = [(2, False), *(pytest.param(*crew, marks=pytest.mark.long) for crew in ((4, False), (2, True)))]
 SMALL = ("--heads", "2", "--head-dim", "8", "--word-dim", "16", "--batch-size", "16", "--dropout", "0")
 
 
@@ -82,6 +83,39 @@ def test_they_share_evaluation_and_prediction(launcher: Launcher, data: Path, al
         results[processes] = [metrics, (out / "labelled.csv").read_text()]
         assert sorted(path.name for path in out.iterdir()) == ["labelled.csv", "metrics.json"]
     assert results[1] == results[2]
+
+
+def test_they_adapt_a_model_as_one_does(launcher: Launcher, data: Path, tmp_path: Path) -> None:
+    """All losses are those of one process, up to the order of summation, whatever share of a batch is masked."""
+    encoder = write_encoder(tmp_path / "encoder", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    options = ("--steps", 6, "--save-steps", 3, "--batch-size", 5, "--max-length", 16, "--learning-rate", 0.01)
+    metrics, weights = {}, {}
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        arguments = ("adapt", encoder, "--data", data, "--out", out, *options, "--report-to", "none")
+        assert launcher.run(*arguments, processes=processes) == 0, launcher.said()
+        assert launcher.said().count("dev: loss") == 1, "one process speaks"
+        metrics[processes] = json.loads((out / "metrics.json").read_text())
+        weights[processes] = AutoModelForMaskedLM.from_pretrained(out).state_dict()
+    alone, both = metrics[1], metrics[2]
+    for name in ("before", "after"):
+        assert both["metrics"][name]["loss"] == pytest.approx(alone["metrics"][name]["loss"], abs=1e-5), name
+    losses = [[log[key] for log in x["history"] for key in ("loss", "eval_loss") if key in log] for x in (alone, both)]
+    assert len(losses[0]) > 3
+    np.testing.assert_allclose(losses[1], losses[0], atol=1e-4)
+    for name, value in weights[1].items():
+        np.testing.assert_allclose(weights[2][name], value, atol=1e-4, err_msg=name)
+
+
+def write_encoder(directory: Path, **config: Any) -> Path:
+    """Save a small BERT whose tokenizer has a mask token."""
+    tokenizer = build_tokenizer([" ".join((*GOOD, *BAD, *OTHERS))], framed=True, max_tokens=64)
+    tokenizer.add_special_tokens({"mask_token": "[MASK]"})
+    tokenizer.save_pretrained(directory)
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    options = {"max_position_embeddings": 64, "pad_token_id": tokenizer.pad_token_id, "intermediate_size": 32} | config
+    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes, **options)).save_pretrained(directory)
+    return directory
 
 
 @pytest.mark.long

@@ -46,6 +46,24 @@ def add_pattern(pattern: str) -> Callable[[Path], None]:
     return set_options("tokenizer.json", pre_tokenizer=split)
 
 
+def set_token_id(number: int) -> Callable[[Path], None]:
+    def change(directory: Path) -> None:
+        path = directory / "tokenizer.json"
+        tokenizer = json.loads(path.read_text())
+        vocabulary = tokenizer["model"]["vocab"]
+        vocabulary[max(vocabulary, key=vocabulary.__getitem__)] = number
+        path.write_text(json.dumps(tokenizer))
+
+    return change
+
+
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<s>", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+    "special_tokens": {},
+}
+
 #: Changes of a BERT's directory, and the error.
 OF_BERT = {
     "a million layers": (set_options("config.json", num_hidden_layers=10**6), "num_hidden_layers is 1,000,000, but "),
@@ -65,6 +83,12 @@ OF_BERT = {
     "deep tokenizer.json": (replace("tokenizer.json", DEEP), "tokenizer.json: nested more than 100 levels"),
     "nested repetition": (add_pattern("(a+)+$"), r"the regular expression '\(a\+\)\+\$' repeats a repetition"),
     "exploding alternatives": (add_pattern("(a|a)*$"), "a text cannot be tokenized .*retry-limit"),
+    "a large id": (set_token_id(2**31), r"the token '[^']+' has the id 2,147,483,648, above 16,777,216"),
+    "an id twice": (set_token_id(3), r"the tokens '[^']+' and '[^']+' have the same id 3: the file is damaged"),
+    "special tokens": (
+        set_options("tokenizer.json", post_processor=TEMPLATE),
+        r"tokenizer.json: a template has the special token '<s>', which is not defined",
+    ),
     "input names": (set_options("tokenizer_config.json", model_input_names=8), "a text cannot be tokenized .TypeError"),
     "cut weights": (lambda path: (path / "model.safetensors").write_bytes(b"\xff" * 100), "cannot be|can be loaded"),
 }
@@ -74,6 +98,10 @@ OF_RUN = {
     "one more layer": (set_options("config.json", layers=2), r"\d+ weights of the model are missing, such as"),
     "words": (set_options("config.json", vocab_size=10**9), "describes a model of"),
     "exploding alternatives": (add_pattern("(a|a)*$"), "a text cannot be tokenized"),
+    "no temperature": (
+        set_options("metrics.json", decision={"temperature": 0, "thresholds": {}, "confidence_quantiles": []}),
+        "metrics.json: .*the temperature is 0, expected a positive number",
+    ),
     "deep metrics.json": (replace("metrics.json", DEEP), "metrics.json: nested more than 100 levels"),
     "deep run.yaml": (replace("run.yaml", DEEP), "run.yaml: nested more than 100 levels"),
     "a long integer": (replace("run.yaml", "seed: " + "9" * 5000), "run.yaml: not valid YAML"),

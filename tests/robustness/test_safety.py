@@ -18,9 +18,13 @@ from safetensors.torch import load_file
 
 import headwise as package
 from headwise.errors import UserError
+from headwise.studies.study import Study
+from headwise.studies.worker import train_run
 from headwise.training import TextConfig, TextModel, train
 from headwise.training.core.run_dir import last_checkpoint
 from headwise.training.registry import load_config
+from tests.short_form import choose_size
+from tests.studies.fakes import work
 from tests.training.conftest import Headwise
 
 ROOT = Path(package.__file__).parent
@@ -153,8 +157,10 @@ def test_what_may_be_shared_tells_nothing_of_the_machine(run: Path) -> None:
 
 
 def test_a_model_from_a_folder_and_pages_about_it(
-    bert: Path, reviews: Path, tmp_path: Path, headwise: Headwise
+    bert: Path, reviews: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if choose_size(short=True, long=False):  # workers would import torch
+        monkeypatch.setattr(Study, "run", lambda self, _: work(self, train_run))
     out, page = tmp_path / "run", tmp_path / "page.html"
     options = ("--data", reviews, "--model", bert, "--epochs", 1, "--batch-size", 16)
     assert headwise("train", *options, "--out", out)[0] == 0

@@ -15,8 +15,8 @@ from tests.short_form import choose_size
 
 #: Kinds that take long, or whose mechanism another kind covers.
 SLOW = ("recommendation", "sweep", "evaluate", "inspect", "database", "cluster")
-#: Kinds of the long form: others have the same mechanism.
-LONG = ("guided", "translation", "simulate", "predict", "clock", "workers")
+#: Kinds of the long form. The short form kills trainings, and starts commands at once.
+LONG = ("adapt", "guided", "translation", "compare", "simulate", "predict", "clock", "workers", "memory")
 
 
 @pytest.fixture(scope="module")

@@ -285,7 +285,7 @@ KINDS = [
     ),
     Kind(
         name="word vectors",
-        share=14,
+        share=12,
         requires=("headwise.models",),
         prepare=write_file("vectors.txt", GLOVE),
         mutate=mutate_file("vectors.txt", mutate_text),
@@ -301,7 +301,7 @@ KINDS = [
     ),
     Kind(
         name="word vectors, npz",
-        share=12,
+        share=10,
         requires=("headwise.models",),
         prepare=write_archive,
         mutate=mutate_archive,

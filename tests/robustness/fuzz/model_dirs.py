@@ -9,9 +9,11 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tests.robustness.fuzz.kinds import Kind, mutate_file, write_file
 from tests.robustness.fuzz.model_seeds import (
@@ -120,7 +122,7 @@ def resume_run(directory: Path, out: Path) -> None:
     from headwise.training import train
     from headwise.training.registry import load_config
 
-    config = load_config(directory / "run.yaml")
+    config = replace(load_config(directory / "run.yaml"), report_to="none")  # trackers write after the end of the run
     size = sum(path.stat().st_size for path in directory.rglob("*"))
     figures: AbstractContextManager[None] = nullcontext() if size % 8 == 0 else without_rendering()
     with figures:
@@ -174,20 +176,45 @@ def refuse_constant(name: str) -> None:
 def build_for_training(directory: Path, out: Path) -> bytes:
     """Return the scores of a model that `headwise train --model DIRECTORY` starts with."""
     import torch
+    from datasets import Dataset
 
     from headwise.tasks import load_files
     from headwise.training import TextConfig
     from headwise.training.core.callbacks import quiet_libraries
+    from headwise.training.core.pretrained import check_finite
     from headwise.training.text.model import build_model
+    from headwise.training.text.pipeline import check_token_ids
 
     data = directory / "reviews.csv"
     task, examples = load_files(data, cache=out)
     with quiet_libraries():  # as `train` does
         model, encoder, _ = build_model(TextConfig(data=(str(data),), model=str(directory)), task, examples)
     encoded = encoder.encode({"text": ["a good film"], "label": [0]})
+    check_token_ids({"train": Dataset.from_dict(encoded)}, model, str(directory))
     batch = encoder.collate([{name: values[0] for name, values in encoded.items()}])
     with torch.inference_mode():
         scores = model.eval()(**batch).logits
+    check_finite(scores, model)  # `train` refuses a loss that is not finite
+    return str(scores.tolist()).encode()
+
+
+def load_for_adaptation(directory: Path, out: Path) -> bytes:
+    """Return the scores of a model that `headwise adapt DIRECTORY` starts with, for a text with a masked token."""
+    import torch
+
+    from headwise.training import AdaptConfig
+    from headwise.training.adaptation.blocks import MaskedBlocks
+    from headwise.training.adaptation.run import load_model, write_splits
+    from headwise.training.core.callbacks import quiet_libraries
+
+    config = AdaptConfig(model=str(directory), data=(str(directory / "reviews.csv"),))
+    with quiet_libraries():
+        model, tokenizer, _, max_length, _ = load_model(config)
+        write_splits(config, tokenizer, out)
+    blocks = MaskedBlocks(out / "train.tokens", tokenizer, max_length=max_length, probability=0.15, seed=0)
+    batch = blocks[0]
+    with torch.inference_mode():
+        scores = model.eval()(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     assert scores.isfinite().all(), "the result contains NaN"
     return str(scores.tolist()).encode()
 
@@ -206,13 +233,26 @@ def read_config(directory: Path, out: Path) -> None:
     """Load a run.yaml. The configuration must be the same when it is written and loaded again."""
     from headwise.training.registry import load_config
 
-    config = load_config(directory / "run.yaml")
-    copy = out / "run.yaml"
+    check_config(load_config, directory / "run.yaml", out)
+
+
+def read_adapt_config(directory: Path, out: Path) -> None:
+    """Load an adapt.yaml. The configuration must be the same when it is written and loaded again."""
+    from headwise.training import AdaptConfig
+
+    check_config(AdaptConfig.load, directory / "adapt.yaml", out)
+
+
+def check_config(load: Callable[[Path], Any], path: Path, out: Path) -> None:
+    """Load a configuration, write it and load it again."""
+    config = load(path)
+    copy = out / path.name
     copy.write_text(config.to_yaml(), encoding="utf-8")
-    assert str(load_config(copy)) == str(config), "the configuration changes when it is written and loaded"
+    assert str(load(copy)) == str(config), "the configuration changes when it is written and loaded"
 
 
 YAML = b"data: [a.csv]\nmodel: plain\nepochs: 3\nseed: 1\nheads: 4\nguides: [mdg]\nhierarchy: [3, 4]\n"
+ADAPT_YAML = b"model: bert\ndata: [a.txt]\nsteps: 3\nmax_length: 64\nextend_positions: tile\nmlm_probability: 0.2\n"
 
 
 def model_kinds(
@@ -281,9 +321,17 @@ KINDS = [
     *model_kinds(
         "BERT, train",
         MODEL_FILES,
-        requires="headwise.training.text.model",
+        requires="headwise.training.text.pipeline",
         prepare=prepare_bert,
         read=build_for_training,
+        share=6,
+    ),
+    *model_kinds(
+        "BERT, adapt",
+        MODEL_FILES,
+        requires="headwise.training.adaptation.run",
+        prepare=prepare_bert,
+        read=load_for_adaptation,
         share=6,
     ),
     *model_kinds(
@@ -304,15 +352,23 @@ KINDS = [
     ),
     Kind(
         name="run.yaml",
-        share=11,
+        share=6,
         requires=("headwise.training.registry",),
         prepare=write_file("run.yaml", YAML),
         mutate=mutate_file("run.yaml", mutate_yaml),
         read=read_config,
     ),
     Kind(
+        name="adapt.yaml",
+        share=5,
+        requires=("headwise.training.adaptation.config",),
+        prepare=write_file("adapt.yaml", ADAPT_YAML),
+        mutate=mutate_file("adapt.yaml", mutate_yaml),
+        read=read_adapt_config,
+    ),
+    Kind(
         name="checkpoint manifest",
-        share=7,
+        share=5,
         requires=("headwise.training.core.run_dir",),
         prepare=prepare_checkpoint,
         mutate=mutate_file("checkpoints/checkpoint-3/manifest.json", mutate_json),

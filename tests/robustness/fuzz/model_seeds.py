@@ -139,6 +139,7 @@ def prepare_bert(directory: Path, *, scheme: str | None = None) -> None:
 
     torch.manual_seed(0)
     tokenizer = build_tokenizer([WORDS], framed=True, max_tokens=16)
+    tokenizer.add_special_tokens({"mask_token": "[MASK]"})
     config = BertConfig(
         vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
         max_position_embeddings=16, pad_token_id=tokenizer.pad_token_id,

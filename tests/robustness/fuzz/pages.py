@@ -112,10 +112,13 @@ def build_page(content: dict[str, Any]) -> Any:
         measures = np.resize(np.array(content["numbers"]), (num_layers, heads))
         size = num_layers * heads
         similarity = np.clip(np.resize(np.array(content["numbers"]), (size, size)), -1, 1)
+        shares = np.resize(np.array(content["numbers"]), (num_layers, heads, 5))
         received = np.resize(np.array(content["numbers"]), (num_layers, heads, 20))
         clusters = np.zeros(size, dtype=np.int64)
         by_name = dict.fromkeys(MEASURES, measures)
-        statistics = [HeadStatistics(name, 1, count, 0, by_name, received, similarity, clusters, measures, measures)]
+        statistics = [
+            HeadStatistics(name, 1, count, 0, by_name, shares, received, similarity, clusters, measures, measures)
+        ]
     return Viewer(title, (name,), (Example(label, label, (passage,)),), tuple(statistics))
 
 

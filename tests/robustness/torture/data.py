@@ -18,6 +18,7 @@ def write_bert(directory: Path) -> Path:
     from transformers import BertConfig, BertModel
 
     tokenizer = build_tokenizer([" ".join((*GOOD, *BAD, *OTHERS, "."))], framed=True, max_tokens=64)
+    tokenizer.add_special_tokens({"mask_token": "[MASK]"})
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=16,

@@ -46,16 +46,28 @@ class Job:
         return (*args, "--out", out / self.file if self.file else out)
 
 
-def read_run(out: Path) -> Any:
-    """Return everything that a run has computed, except for times."""
+def read_metrics(out: Path) -> Any:
+    """Return the metrics of a run, except for times."""
     metrics = json.loads((out / "metrics.json").read_text())
     for name in TIMES:
         metrics.pop(name, None)
     timed = ("_runtime", "_per_second")
     metrics["history"] = [{k: x for k, x in log.items() if not k.endswith(timed)} for log in metrics["history"]]
+    return metrics
+
+
+def read_run(out: Path) -> Any:
+    """Return everything that a run has computed, except for times."""
+    metrics = read_metrics(out)
     weights = {path.name: path.read_bytes() for path in out.glob("*.safetensors")}
     assert weights, f"{out}: no weights"
     return metrics, weights, pq.read_table(out / "predictions.parquet").to_pydict()
+
+
+def read_adapted(out: Path) -> Any:
+    """Return everything that continued pre-training has computed, except for times."""
+    metrics = read_metrics(out)
+    return metrics, {path.name: path.read_bytes() for path in out.glob("*.safetensors")}
 
 
 def read_study(out: Path) -> Any:
@@ -105,10 +117,18 @@ def build_jobs(data: "Data") -> dict[str, Job]:
         "--scheme", "rpr",
     )  # fmt: skip
     simulation = ("--titles", data.titles, "--impressions", 3000, "--users", 300, "--candidates", 10, "--past", 3)
+    adaptation = ("--steps", 30, "--save-steps", 5, "--batch-size", 8, "--max-length", 32)
     study = partial(Job, begins="study.yaml", outcome=read_study, is_study=True)
     return {
         # With dropout, whose random numbers continue, and with patience, whose count continues.
         "text": run_job(*reviews, *SMALL, "--epochs", 6, "--early-stopping-patience", 2, "--dropout", 0.2),
+        "adapt": Job(
+            ("adapt", data.bert, *reviews, *adaptation),
+            ("adapt", "--resume"),
+            "adapt.yaml",
+            "metrics.json",
+            read_adapted,
+        ),
         # With weights of guides that are computed during training.
         "guided": run_job(*reviews, "--model", data.bert, "--guides", "mdg", "pdg", "--epochs", 3, "--batch-size", 16),
         "recommendation": run_job("--task", "mind", *log, *SMALL[:6], "--epochs", 3, "--batch-size", 16),

@@ -23,7 +23,8 @@ from tests.robustness.torture.jobs import build_jobs, read_run, read_study
 
 #: Kills of each kind of job in the full form: 500 in all.
 KILLS = {
-    "text": 110,
+    "text": 90,
+    "adapt": 20,
     "guided": 50,
     "recommendation": 50,
     "translation": 60,
