@@ -8,15 +8,24 @@ DEMO_READY := $(VENV)/.installed-demo
 # Sentences for the demo: make demo TEXT="I laughed all evening. The ending was weak."
 TEXT ?=
 export TEXT
+# Compiled tests are kept: pytest rewrites their assertions, which takes a quarter of the collection.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test test-all demo bench docs release-check lint format clean torture fuzz numbers audit test-oldest test-newest
+.PHONY: test test-all demo bench docs release-check style lint format clean torture fuzz numbers audit test-oldest test-newest
 
 # Two processes with one thread each: with more threads than cores, threads wait ten times as long as they compute.
-test: lint  ## lint, type checks and the short form of the tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -q
+# Types are checked at the same time, and the result is printed last.
+define run_tests
+	$(BIN)/mypy > $(VENV)/mypy.log 2>&1 & mypy=$$!; \
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -q $(1); status=$$?; \
+	wait $$mypy || status=1; cat $(VENV)/mypy.log; exit $$status
+endef
 
-test-all: lint  ## the long form: all cases of parametrized tests, and more random examples
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -q --long
+test: style  ## lint, type checks and the short form of the tests
+	$(call run_tests)
+
+test-all: style  ## the long form: all cases of parametrized tests, and more random examples
+	$(call run_tests,--long)
 
 demo: $(DEMO_READY)  ## fine-tune a real model on real sentences, offline; TEXT="…" are sentences of your own
 	@echo "[2/2] Running the demo, which has five parts"
@@ -53,9 +62,11 @@ docs: $(READY)  ## build the site in site/
 release-check: $(READY)  ## build wheel and sdist, and run the demo from the wheel in an empty environment
 	$(BIN)/python tools/release_check.py
 
-lint: $(READY)
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint: style
 	$(BIN)/mypy
 
 format: $(READY)

@@ -11,6 +11,8 @@ from threading import Thread
 
 import pytest
 
+from tests.short_form import choose_size
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -51,9 +53,10 @@ def audit(url: str) -> tuple[int, str]:
 
 def test_known_vulnerability_fails(database: tuple[str, dict[str, str]]) -> None:
     url, fix_versions = database
-    code, output = audit(url)
-    assert code == 0, output
-    assert "packages looked up, 0 with known vulnerabilities" in output
+    if choose_size(short=False, long=True):
+        code, output = audit(url)
+        assert code == 0, output
+        assert "packages looked up, 0 with known vulnerabilities" in output
     fix_versions["pyyaml"] = "99.1"
     code, output = audit(url)
     assert code == 1, output
@@ -61,6 +64,7 @@ def test_known_vulnerability_fails(database: tuple[str, dict[str, str]]) -> None
     assert "1 with known vulnerabilities" in output
 
 
+@pytest.mark.long
 def test_unreachable_database_fails() -> None:
     code, output = audit("http://127.0.0.1:9")
     assert code == 1, output

@@ -98,7 +98,13 @@ def same_topic_rate(config: SimulationConfig, *, distance: int) -> float:
     return float((topic[ends] == topic[ends - distance]).mean())
 
 
-@pytest.mark.parametrize("change", [{"drift": 3.0}, {"bursts": 1.0, "burst_length": 6.0}], ids=["drift", "bursts"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"drift": 3.0}, id="drift"),
+        pytest.param({"bursts": 1.0, "burst_length": 6.0}, id="bursts", marks=pytest.mark.long),
+    ],
+)
 def test_short_term_interests_correlate_near_clicks_only(change: dict[str, float]) -> None:
     constant = replace(CONFIG, users=2000, interest=0.0, drift=0.0, bursts=0.0, history=40, past=10)
     moving, lasting = replace(constant, **change), replace(constant, interest=2.0)  # type: ignore[arg-type]

@@ -183,6 +183,7 @@ def compute_in_process(cache: Path) -> None:
     compute("classification", build_examples(rows, rows), cache)
 
 
+@pytest.mark.long
 def test_of_several_processes_one_computes(tmp_path: Path) -> None:
     processes = [get_context("spawn").Process(target=compute_in_process, args=(tmp_path,)) for _ in range(2)]
     for process in processes:
