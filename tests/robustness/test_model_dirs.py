@@ -68,6 +68,7 @@ TEMPLATE = {
 OF_BERT = {
     "a million layers": (set_options("config.json", num_hidden_layers=10**6), "num_hidden_layers is 1,000,000, but "),
     "negative heads": (set_options("config.json", num_attention_heads=-2), "num_attention_heads is -2; expected 0"),
+    "chunks": (set_options("config.json", chunk_size_feed_forward=0.1), "chunk_size_feed_forward is 0.1; expected 0: "),
     "words": (set_options("config.json", vocab_size=10**8), r"describes a model of [\d,]+ parameters, but its weights"),
     "positions": (set_options("config.json", max_position_embeddings=10**12), "describes a model of"),
     "width": (set_options("config.json", hidden_size=10**6), "describes a model of"),

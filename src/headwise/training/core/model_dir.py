@@ -72,7 +72,8 @@ def check_counts(config: dict[str, Any], directory: Path) -> None:
     """Check the numbers of layers, heads and classes in a configuration.
 
     Raises:
-        UserError: A number is negative, or the model has more layers or classes than its weights.
+        UserError: A number is negative, the model has more layers or classes than its weights, or its feed-forward
+            layers are computed in chunks.
     """
     sizes = measure_weights(directory)
     weights = "" if sizes is None else f", but its weights have {sizes.tensors:,} tensors"
@@ -91,6 +92,11 @@ def check_counts(config: dict[str, Any], directory: Path) -> None:
                         f"{directory / CONFIG}: {name} is {number:,}{weights}; expected at most {limit:,}: the file "
                         "is damaged or belongs to another model"
                     )
+            if name == "chunk_size_feed_forward" and value:
+                raise UserError(
+                    f"{directory / CONFIG}: {name} is {value}; expected 0: transformers refuses texts whose length is "
+                    "not a multiple of it"
+                )
     max_option = 1024 if sizes is None else max(1024, sizes.largest_dim)
     for number in iterate_values(config.get("headwise")):  # of a scheme that retrofit has added
         if isinstance(number, int) and number > max_option:
