@@ -1,5 +1,6 @@
-"""The distance-aware Triton kernels with extreme w and v, head by head against float64.
+"""The Triton kernels with extreme parameters.
 
+Distance-aware kernels are tested with extreme w and v, head by head against float64.
 Weights can be those of a single key here, and their gradients exactly 0. The error of a head may be at most three times
 that of the same computation in float32, plus rounding: weights are exp(score − lse), so that the rounding of lse is a
 relative error of the weights.
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise import DistanceAware, attend
+from headwise import DistanceAware, TransformerXL, attend
 from tests.short_form import choose_size
 
 pytest.importorskip("triton")
@@ -100,3 +101,22 @@ def test_extreme_heads(
             (heads[h], error[h].item(), baseline_error[h].item(), expected[h].abs().max().item()) for h in failed
         ]
         assert not failed, f"result {index}: (w, v), error, float32's error, size: {details}"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32] if GPU else [torch.float16])
+def test_weights_of_large_relative_scores_are_at_most_one(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    scheme, n = TransformerXL(2, WIDTH, dim=20).to(DEVICE), 300 if GPU else 40
+    with torch.no_grad():
+        for parameter, std in ((scheme.u, 30.0), (scheme.v, 30.0), (scheme.projection.weight, 15.0)):
+            parameter.normal_(std=std)
+    q, k, v = (torch.randn(1, 2, n, WIDTH, device=DEVICE).mul(std).to(dtype) for std in (10.0, 10.0, 1.0))
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    result = attend(*leaves, scheme=scheme, backend="triton", return_received=True)
+    assert result.received is not None
+    assert (result.received <= n * 1.001).all()
+    d_output = torch.randn_like(result.output)
+    grads = torch.autograd.grad(result.output, [*leaves, *scheme.parameters()], d_output)
+    assert all(grad.isfinite().all() for grad in grads)
+    # A value's gradient is a sum of the outputs' gradients times weights.
+    assert (grads[2].float().abs() <= d_output.float().abs().sum(2, keepdim=True) * 1.01).all()

@@ -36,6 +36,7 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
     query_table_scores_of_queries,
     reserve_smem,
     shifted_scores_of_queries,
+    weights_of_queries,
 )
 
 
@@ -167,7 +168,7 @@ def bwd_dkv_kernel(
                         )  # fmt: skip
                     e, f = distance_factors(tile_i, tile_j, step * BLOCK_N + offsets, block_start, head, REGION, OPT)
                     s, cap_derivative = compute_scores(x, f, i, j, n, m, offsets, mods, REGION, OPT)
-                    p = tl.exp2(s - lse[None, :])
+                    p = weights_of_queries(s, lse[None, :], OPT)
                     dp = tl.dot(v, tl.trans(do), input_precision=OPT.precision)
                     if OPT.offset_sums and REGION == DIAGONAL:
                         dp += lookup_pairs(d_offset_sums_ptr, bh, i, j, n, offsets, max_offset)

@@ -45,6 +45,7 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
     reserve_smem,
     shifted_scores_of_keys,
     shifted_scores_of_queries,
+    weights_of_queries,
 )
 
 
@@ -314,5 +315,5 @@ def fwd_received_kernel(
                     )  # fmt: skip
                 _, f = distance_factors(tile_i, tile_j, step * BLOCK_N + offsets, block_start, head, REGION, OPT)
                 s, _ = compute_scores(x, f, i, j, n, m, offsets, mods, REGION, OPT)
-                received += tl.sum(tl.exp2(s - lse[None, :]), axis=1)
+                received += tl.sum(weights_of_queries(s, lse[None, :], OPT), axis=1)
     tl.store(received_ptr + bh * m + offs_m, received, mask=offs_m < m)

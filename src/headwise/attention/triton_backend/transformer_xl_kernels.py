@@ -214,6 +214,19 @@ def shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT: tl.constexpr,
     return scores
 
 
+@triton.jit
+def weights_of_queries(s, lse, OPT: tl.constexpr):
+    """Return the weights exp2(s − lse) of a key block.
+
+    Relative scores are computed from query blocks in the forward pass and from key blocks here, so that both are
+    rounded differently. Large scores can then exceed their lse: weights are limited to 1.
+    """
+    difference = s - lse
+    if OPT.relative_shift or OPT.query_table:
+        difference = tl.minimum(difference, 0.0)
+    return tl.exp2(difference)
+
+
 # A query table is multiplied with keys, and its rows are in the order of i − j. Its scores are the relative scores of
 # the transposed problem, so the functions above compute them with queries and keys exchanged.
 
