@@ -9,6 +9,7 @@ L layers, T target tokens, N source tokens.
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -112,11 +113,16 @@ def capture_returned_maps(model: Any, inputs: Mapping[str, Tensor], observers: M
                 weights.shape[1],
                 real,
                 None,
-                lambda start, stop, weights=weights: weights[:, :, start:stop],  # type: ignore[misc]
+                partial(get_rows, weights),
                 keys if part == "cross" else None,
             )
             observer(model, rows)
     return output
+
+
+def get_rows(weights: Tensor, start: int, stop: int) -> Tensor:
+    """Return the weights (B, heads, queries, keys) of some queries."""
+    return weights[:, :, start:stop]
 
 
 @dataclass(frozen=True)

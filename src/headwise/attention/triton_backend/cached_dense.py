@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.attention.triton_backend.cached_passes import BoundLaunch, PlannedCall, bind, run
+from headwise.attention.triton_backend.cached_passes import BoundLaunch, PlannedCall, Results, bind, run
 from headwise.attention.triton_backend.launch import Launch, kernels
 from headwise.attention.triton_backend.layouts import named_strides
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches
@@ -59,7 +59,7 @@ class DenseCall(PlannedCall):
         query_table = None if self.query_table_slot is None else inputs[self.query_table_slot][:, TABLE_PADDING:]
         return inputs[self.table_slot][:, TABLE_PADDING:], query_table
 
-    def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def forward(self, inputs: Sequence[Tensor]) -> Results:
         q = inputs[0]
         output = q.new_empty_strided(*self.plan.output_layouts["o"])
         lse = q.new_empty(self.plan.query_shape, dtype=torch.float32)

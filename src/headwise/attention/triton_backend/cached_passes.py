@@ -4,6 +4,7 @@ A `BoundCall` holds everything but the addresses of its tensors, and runs in a f
 `PlannedCall` runs the passes of `passes.py` with a plan that is found once. It covers masks, biases and dense tables.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TENSOR_PARAMS
 from headwise.attention.triton_backend.scheme_inputs import SchemeInputs
 
 BoundLaunch = Callable[[Sequence[Tensor | None], int], None]
+#: The output of a forward pass, and what the backward pass needs besides it.
+Results = tuple[Tensor, *tuple[Tensor | None, ...]]
 
 #: The operators' tensors after those of a scheme.
 OTHER_TENSORS = ("bias", "sinks", "mask", "key_padding", "query_padding", "seq_starts", "seq_ends", "seed")
@@ -26,7 +29,7 @@ OTHER_TENSORS = ("bias", "sinks", "mask", "key_padding", "query_padding", "seq_s
 DROPOUT = 9
 
 
-class CachedCall:
+class CachedCall(ABC):
     """Calls with the same names and layouts of tensors and the same numbers.
 
     Args:
@@ -51,10 +54,11 @@ class CachedCall:
         """Return the tensor arguments of the operators."""
         return tuple([None if slot is None else inputs[slot] for slot in self.operator_slots])
 
-    def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    @abstractmethod
+    def forward(self, inputs: Sequence[Tensor]) -> Results:
         """Compute the output, and what the backward pass needs besides inputs and output."""
-        raise NotImplementedError
 
+    @abstractmethod
     def backward(
         self, saved: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
     ) -> Sequence[Tensor | None] | None:
@@ -65,7 +69,6 @@ class CachedCall:
             d_output: the gradient of the output.
             needs_grad: which gradients are needed, of each input.
         """
-        raise NotImplementedError
 
     def needed_names(self, needs_grad: tuple[bool, ...]) -> frozenset[str]:
         """Return the names of the inputs whose gradients are needed."""
@@ -123,7 +126,7 @@ class CachedAttention(torch.autograd.Function):
 class PlannedCall(CachedCall):
     """Calls that the passes of `passes.py` compute, with a plan that is found once."""
 
-    def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def forward(self, inputs: Sequence[Tensor]) -> Results:
         output, lse, *_ = run_forward(self.plan, (*self.operator_tensors(inputs), *self.scalars))
         assert output is not None
         assert lse is not None
@@ -167,7 +170,7 @@ class BoundCall(CachedCall):
         names = (*self.names, "o", "lse", "prefix_sums")
         return [bind(launches[kernel], names) for kernel in kernels]
 
-    def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def forward(self, inputs: Sequence[Tensor]) -> Results:
         q = inputs[0]
         output = q.new_empty_strided(*self.output_layout)
         lse = q.new_empty(self.query_shape, dtype=torch.float32)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.attention.triton_backend.cached_passes import BoundBackward, BoundCall, BoundLaunch, bind, run
+from headwise.attention.triton_backend.cached_passes import BoundBackward, BoundCall, BoundLaunch, Results, bind, run
 from headwise.attention.triton_backend.launch import Launch, Tile, kernels
 from headwise.attention.triton_backend.layouts import named_strides, padded_rows
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches
@@ -77,7 +77,7 @@ class TableCall(BoundCall):
             launches.append(bind(launch, names, {"sums": "offset_sums", "table": "value_table", "out": "o"}))
         return launches
 
-    def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def forward(self, inputs: Sequence[Tensor]) -> Results:
         plan, q = self.plan, inputs[0]
         output = q.new_empty_strided(*self.output_layout)
         lse = q.new_empty(plan.query_shape, dtype=torch.float32)
@@ -88,7 +88,7 @@ class TableCall(BoundCall):
             offset_sums = new((*plan.query_shape, padded_rows(plan.max_offset)))
         tensors = (output, lse, relative_scores, edge_scores, offset_sums)
         run(self.forward_launches, (*inputs, *tensors))
-        return tensors  # type: ignore[return-value]
+        return tensors
 
     def _new_scores(self, q: Tensor, table: Any) -> tuple[Tensor | None, Tensor | None]:
         """Allocate the products of queries with a table, and their edge columns."""
