@@ -1,6 +1,7 @@
 """The command line: help, version, one line for an error, output streams."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,20 @@ def test_quiet_leaves_results_only(options: list[str], expected: bool, capsys: p
     assert captured.out == ""
     assert ("epoch 1" in captured.err) == expected
     assert "slow" in captured.err
+
+
+@pytest.mark.parametrize(("options", "expected"), [([], None), (["--quiet"], "1")])
+def test_quiet_shows_no_progress_bars(
+    options: list[str], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    seen: list[str | None] = []
+
+    def command(_: object) -> int:
+        seen.append(os.environ.get("TQDM_DISABLE"))
+        return 0
+
+    monkeypatch.setattr("headwise.cli.tasks.run", command)
+    assert main(["tasks", *options]) == 0
+    assert seen == [expected]
+    assert "TQDM_DISABLE" not in os.environ

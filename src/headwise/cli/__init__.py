@@ -86,10 +86,11 @@ def run(args: Sequence[str]) -> int:
     if args == ["--version"]:
         print(f"headwise {__version__}")
         return 0
-    command, arguments = parse(args)
-    trusted, safe = (getattr(arguments, name, False) for name in ("trust_remote_code", "safe_csv"))
-    with quiet_other_processes(), logging_to_stderr(level(arguments)), trust(trusted), safe_csv(safe):
-        return int(command.run(arguments))
+    with progress_bars("--quiet" not in args and is_first_process()):
+        command, arguments = parse(args)
+        trusted, safe = (getattr(arguments, name, False) for name in ("trust_remote_code", "safe_csv"))
+        with quiet_other_processes(), logging_to_stderr(level(arguments)), trust(trusted), safe_csv(safe):
+            return int(command.run(arguments))
 
 
 def parse(args: Sequence[str]) -> tuple[Any, argparse.Namespace]:
@@ -124,18 +125,38 @@ def overview() -> str:
 
 def level(arguments: argparse.Namespace) -> int:
     """Return the logging level that a user asked for; of several processes, only the first one reports."""
-    if os.environ.get("RANK", "0") != "0":
+    if not is_first_process():
         return logging.ERROR
     return logging.WARNING if arguments.quiet else logging.DEBUG if arguments.verbose else logging.INFO
 
 
+def is_first_process() -> bool:
+    """Return whether this is the only process of a command, or the first one of a distributed command."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
-def quiet_other_processes() -> Iterator[None]:
-    """Print no results and progress bars of a distributed command, except in its first process."""
-    if os.environ.get("RANK", "0") == "0":
+def progress_bars(are_shown: bool) -> Iterator[None]:
+    """Show progress bars, or none."""
+    if are_shown:
         yield
         return
+    previous = os.environ.get("TQDM_DISABLE")
     os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported
+    try:
+        yield
+    finally:
+        del os.environ["TQDM_DISABLE"]
+        if previous is not None:
+            os.environ["TQDM_DISABLE"] = previous
+
+
+@contextmanager
+def quiet_other_processes() -> Iterator[None]:
+    """Print no results of a distributed command, except in its first process."""
+    if is_first_process():
+        yield
+        return
     with open(os.devnull, "w") as null, redirect_stdout(null):
         yield
 
