@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.attention.triton_backend.cached_passes import BoundLaunch, PlannedCall, Results, bind, run
+from headwise.attention.triton_backend.cached_passes import PlannedCall, Results
 from headwise.attention.triton_backend.launch import Launch, kernels
 from headwise.attention.triton_backend.layouts import named_strides
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches
 from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
+from headwise.attention.triton_backend.programs import BoundLaunch, run_launches
 from headwise.attention.triton_backend.transformer_xl import (
     bias_launches,
     chunk_launches,
@@ -51,7 +52,9 @@ class DenseCall(PlannedCall):
         self.table_slot = self.names.index("dense_table")
         self.query_table_slot = self.names.index("query_table") if plan.query_table is not None else None
         launch = plan.launches(forward_launches)["fwd"]
-        self.forward_launches = [bind(launch, (*self.names, "o", "lse", "table_view", "query_table_view"), VIEWS)]
+        self.forward_launches = [
+            BoundLaunch(launch, (*self.names, "o", "lse", "table_view", "query_table_view"), VIEWS)
+        ]
         self._backwards: dict[Any, list[BoundLaunch]] = {}
 
     def views(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -63,7 +66,7 @@ class DenseCall(PlannedCall):
         q = inputs[0]
         output = q.new_empty_strided(*self.plan.output_layouts["o"])
         lse = q.new_empty(self.plan.query_shape, dtype=torch.float32)
-        run(self.forward_launches, (*inputs, output, lse, *self.views(inputs)))
+        run_launches(self.forward_launches, (*inputs, output, lse, *self.views(inputs)))
         return output, lse
 
     def backward(
@@ -103,7 +106,7 @@ class DenseCall(PlannedCall):
         launches = self._backwards.get(key)
         if launches is None:
             launches = self._backwards[key] = self._bind_backward(d_output, dz, relative_q, d_table, k, key_dz)
-        run(launches, tensors)
+        run_launches(launches, tensors)
         grads: dict[str, Tensor] = {"q": dq, "k": dk, "v": dv, "bias_uv": partials.sum((1, 3))}
         grads["dense_table"] = torch.mul(d_table, plan.scale, out=torch.empty_like(d_table, dtype=q.dtype))
         if d_query_table is not None:
@@ -120,15 +123,19 @@ class DenseCall(PlannedCall):
         queries = plan.launches(chunk_launches, dz, d_table, relative_q, d_output, 0, columns, False, True)
         table_views = VIEWS | {"d_table": "d_table_view"}
         launches = [
-            bind(plan.launches(bias_launches)["u_dot_k"], names, {"x": "k", "bias_uv": "u", "products": "u_dot_k"}),
-            bind(self._table_dot_launch(), names, {"x": "dense_table", "bias_uv": "v_bias", "products": "v_dot_table"}),
-            bind(queries["dq"], names, VIEWS),
-            bind(queries["dense_table"], names, table_views),
+            BoundLaunch(
+                plan.launches(bias_launches)["u_dot_k"], names, {"x": "k", "bias_uv": "u", "products": "u_dot_k"}
+            ),
+            BoundLaunch(
+                self._table_dot_launch(), names, {"x": "dense_table", "bias_uv": "v_bias", "products": "v_dot_table"}
+            ),
+            BoundLaunch(queries["dq"], names, VIEWS),
+            BoundLaunch(queries["dense_table"], names, table_views),
         ]
         needs = frozenset(("q", "k", "v", "bias_uv", "dense_table", "query_table"))
         if key_dz is None:
             launch = plan.launches(backward_launches, d_output, None, False, False, needs - {"query_table"})["dkv"]
-            return [*launches, bind(launch, names, VIEWS)]
+            return [*launches, BoundLaunch(launch, names, VIEWS)]
         keys = plan.launches(key_chunk_launches, key_dz, d_table, k, d_output, 0, False, needs, True)
         key_views = {
             "dense_table": "query_table_view", "dq": "dk", "d_table": "d_query_table_view", "dz": "key_dz",
@@ -136,8 +143,8 @@ class DenseCall(PlannedCall):
         }  # fmt: skip
         return [
             *launches,
-            bind(keys["dkv"], names, VIEWS | {"d_scores": "d_key_scores"}),
-            bind(keys["dense_table"], names, key_views),
+            BoundLaunch(keys["dkv"], names, VIEWS | {"d_scores": "d_key_scores"}),
+            BoundLaunch(keys["dense_table"], names, key_views),
         ]
 
     def _table_dot_launch(self) -> Launch:

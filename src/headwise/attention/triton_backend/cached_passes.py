@@ -1,24 +1,22 @@
 """Forward and backward pass of cached calls: the launches of all calls whose tensors have the same layouts.
 
-A `BoundCall` holds everything but the addresses of its tensors, and runs in a few microseconds of Python per launch. A
-`PlannedCall` runs the passes of `passes.py` with a plan that is found once. It covers masks, biases and dense tables.
+The passes of a `BoundCall` are programs. A `PlannedCall` runs the passes of `passes.py` with a plan that is found once.
+It covers masks, biases and dense tables.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise import _compat
-from headwise.attention.triton_backend.launch import Launch
 from headwise.attention.triton_backend.operator import run_operators
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches, run_backward, run_forward
 from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TENSOR_PARAMS, get_plan
+from headwise.attention.triton_backend.programs import BoundLaunch, Buffer, Gradient, Program
 from headwise.attention.triton_backend.scheme_inputs import SchemeInputs
 
-BoundLaunch = Callable[[Sequence[Tensor | None], int], None]
 #: The output of a forward pass, and what the backward pass needs besides it.
 Results = tuple[Tensor, *tuple[Tensor | None, ...]]
 
@@ -144,73 +142,45 @@ class PlannedCall(CachedCall):
         return [by_name[name] if is_needed else None for name, is_needed in zip(self.names, needs_grad, strict=True)]
 
 
-class BoundBackward(NamedTuple):
-    """The launches of a backward pass, and the layouts of the gradients of q, k and v, None for those not needed."""
-
-    launches: list[BoundLaunch]
-    layouts: list[Any]
-    needs: frozenset[str]
-
-
 class BoundCall(CachedCall):
-    """Calls whose launches are kept with all their arguments but the addresses of tensors."""
+    """Calls whose passes are programs."""
 
     def __init__(self, names: tuple[str, ...], scalars: tuple[Any, ...], inputs: Sequence[Tensor]) -> None:
         super().__init__(names, scalars, inputs)
-        self.output_layout = self.plan.output_layouts["o"]
-        self.query_shape = self.plan.query_shape
-        self.sum_far_keys = self.plan.sum_far_keys
-        self.partials_shape = (2, *self.plan.query_shape[:2], self.plan.query_blocks)
-        self.forward_launches = self._bind_forward()
-        self._backwards: dict[Any, BoundBackward | None] = {}
-
-    def _bind_forward(self) -> list[BoundLaunch]:
-        launches = self.plan.launches(forward_launches)
-        kernels = ("value_block_sums", "prefix_sums", "fwd") if self.plan.sum_far_keys else ("fwd",)
-        names = (*self.names, "o", "lse", "prefix_sums")
-        return [bind(launches[kernel], names) for kernel in kernels]
+        self.forward_program = self._build_forward()
+        self._backward_programs: dict[Any, Program | None] = {}
 
     def forward(self, inputs: Sequence[Tensor]) -> Results:
-        q = inputs[0]
-        output = q.new_empty_strided(*self.output_layout)
-        lse = q.new_empty(self.query_shape, dtype=torch.float32)
-        prefix_sums = lse.new_zeros(self.plan.key_sums_shape) if self.sum_far_keys else None
-        run(self.forward_launches, (*inputs, output, lse, prefix_sums))
-        return output, lse
+        output, *others = self.forward_program.run(inputs)[len(inputs) : len(inputs) + self.num_results]
+        assert output is not None
+        return output, *others
 
     def backward(
         self, saved: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
     ) -> Sequence[Tensor | None] | None:
-        bound = self._find_backward(d_output, needs_grad)
-        if bound is None:
-            return None
-        plan, needs = self.plan, bound.needs
-        q, lse = saved[0], saved[-1]
-        delta = None if plan.single_tile_backward else torch.empty_like(lse)
-        dq, dk, dv = [None if layout is None else q.new_empty_strided(*layout) for layout in bound.layouts]
-        partials = lse.new_empty(self.partials_shape) if "w" in needs else None
-        bias_partials = None
-        if "relative_bias" in needs:
-            bias_partials = lse.new_zeros((*self.partials_shape, 2 * plan.max_offset + 1))
-        prefix_sums = lse.new_zeros(plan.query_sums_shape) if plan.sum_far_keys else None
-        run(bound.launches, (*saved, prefix_sums, d_output, delta, dq, dk, dv, partials, bias_partials))
-        grads = [dq, dk, dv, *[None] * (len(self.names) - 3)]
-        if partials is not None:
-            sums = partials.sum((1, 3)).unbind()
-            grads[3] = sums[0]
-            if plan.has_distance:
-                grads[4] = sums[1]
-        if bias_partials is not None:
-            grads[self.names.index("relative_bias")] = bias_partials.sum((0, 1, 3))
-        return grads
+        program = self.find_backward(d_output, needs_grad)
+        return None if program is None else program.run_backward((*saved, d_output))
 
-    def _find_backward(self, d_output: Tensor, needs_grad: tuple[bool, ...]) -> BoundBackward | None:
+    def find_backward(self, d_output: Tensor, needs_grad: tuple[bool, ...]) -> Program | None:
+        """Return the program of a backward pass; None if there is none for these gradients."""
         key = (d_output.stride(), needs_grad, d_output.data_ptr() % 16)
-        if key not in self._backwards:
-            self._backwards[key] = self._bind_backward(d_output, needs_grad)
-        return self._backwards[key]
+        if key not in self._backward_programs:
+            self._backward_programs[key] = self._build_backward(d_output, needs_grad)
+        return self._backward_programs[key]
 
-    def _bind_backward(self, d_output: Tensor, needs_grad: tuple[bool, ...]) -> BoundBackward | None:
+    #: The number of the forward pass's first buffers that the backward pass needs, the output included.
+    num_results = 2
+
+    def _build_forward(self) -> Program:
+        plan = self.plan
+        launches = plan.launches(forward_launches)
+        kernels = ("value_block_sums", "prefix_sums", "fwd") if plan.sum_far_keys else ("fwd",)
+        names = (*self.names, "o", "lse", "prefix_sums")
+        prefix_sums = Buffer(plan.key_sums_shape, torch.float32, is_zero=True) if plan.sum_far_keys else None
+        buffers = [self.output_buffer("o"), self.lse_buffer, prefix_sums]
+        return Program([BoundLaunch(launches[kernel], names) for kernel in kernels], buffers)
+
+    def _build_backward(self, d_output: Tensor, needs_grad: tuple[bool, ...]) -> Program | None:
         plan = self.plan
         needs = self.needed_names(needs_grad)
         if not needs.isdisjoint(("w", "sharpness")):  # both are computed
@@ -226,55 +196,46 @@ class BoundCall(CachedCall):
             kernels.append("prefix_sums")
         if plan.single_tile_backward or not needs.isdisjoint(("k", "v")):
             kernels.append("dkv")
-        names = (
-            *self.names, "o", "lse", "prefix_sums", "do", "delta", "dq", "dk", "dv",
-            "d_distance_partials", "d_relative_bias_partials",
-        )  # fmt: skip
-        layouts = [plan.output_layouts[f"d{name}"] if name in needs else None for name in ("q", "k", "v")]
-        return BoundBackward([bind(launches[kernel], names) for kernel in kernels], layouts, needs)
+        buffers: dict[str, Buffer | None] = {
+            "prefix_sums": Buffer(plan.query_sums_shape, torch.float32, is_zero=True) if plan.sum_far_keys else None,
+            "delta": None if plan.single_tile_backward else self.lse_buffer,
+            **self.gradient_buffers(needs),
+            "d_distance_partials": Buffer(self.partials_shape, torch.float32) if "w" in needs else None,
+            "d_relative_bias_partials": self.bias_partials_buffer(needs),
+        }
+        names = (*self.names, "o", "lse", "do", *buffers)
+        gradients: dict[str, Gradient] = {
+            name: Gradient(names.index(f"d{name}")) for name in ("q", "k", "v") if name in needs
+        }
+        for index, name in enumerate(("w", "sharpness")):
+            if name in needs:
+                gradients[name] = Gradient(names.index("d_distance_partials"), (1, 3), index)
+        if "relative_bias" in needs:
+            gradients["relative_bias"] = Gradient(names.index("d_relative_bias_partials"), (0, 1, 3))
+        bound = [BoundLaunch(launches[kernel], names) for kernel in kernels]
+        return Program(bound, list(buffers.values()), [gradients.get(name) for name in self.names])
 
+    def output_buffer(self, name: str) -> Buffer:
+        """Return the buffer of the output or of the gradient of q, k or v."""
+        shape, stride = self.plan.output_layouts[name]
+        return Buffer(shape, self.plan.q.dtype, stride)
 
-def bind(launch: Launch, names: tuple[str, ...], aliases: Mapping[str, str] | None = None) -> BoundLaunch:
-    """Return a function that launches a kernel with tensors in the order of `names`, on a stream.
+    @property
+    def lse_buffer(self) -> Buffer:
+        """The buffer of a number for each query."""
+        return Buffer(self.plan.query_shape, torch.float32)
 
-    Args:
-        launch: the launch.
-        names: the names of the tensors.
-        aliases: the names of the tensors for parameters of the kernel that have other names.
-    """
-    sources = {f"{name}_ptr": names.index(name) for name in names}
-    sources |= {f"{param}_ptr": names.index(name) for param, name in (aliases or {}).items() if name in names}
-    slots = [(index, sources[name]) for index, name in launch.tensor_params if name in sources]
-    values = [0 if value is None else value for value in launch.values]
+    @property
+    def partials_shape(self) -> tuple[int, ...]:
+        """The shape of partial sums, by two quantities, batch element, head and query block."""
+        return 2, *self.plan.query_shape[:2], self.plan.query_blocks
 
-    def bound(tensors: Sequence[Tensor | None], stream: int) -> None:
-        if launch.compiled is None:  # the first launch, or Triton's interpreter
-            launch(as_kernel_tensors({name: tensors[slot] for name, slot in sources.items()}))
-            return
-        arguments = values.copy()
-        for index, slot in slots:
-            x = tensors[slot]
-            if x is not None:
-                arguments[index] = x.data_ptr()
-        launch.compiled(*arguments, stream=stream)
+    def gradient_buffers(self, needs: frozenset[str]) -> dict[str, Buffer | None]:
+        """Return the buffers of the gradients of q, k and v, None for those that are not needed."""
+        return {f"d{name}": self.output_buffer(f"d{name}") if name in needs else None for name in ("q", "k", "v")}
 
-    return bound
-
-
-def as_kernel_tensors(tensors: dict[str, Any]) -> dict[str, Any]:
-    """Return the tensors with masks as bytes, which Triton compiles kernels for."""
-    return {name: x.view(torch.uint8) if x is not None and x.dtype == torch.bool else x for name, x in tensors.items()}
-
-
-def run(launches: Sequence[BoundLaunch], tensors: Sequence[Tensor | None]) -> None:
-    """Run launches on the current stream of the device of the first tensor."""
-    q = tensors[0]
-    assert q is not None
-    device = q.get_device()  # -1 for a CPU
-    if device >= 0 and device != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            run(launches, tensors)
-        return
-    stream = _compat.current_stream(device) if device >= 0 else 0
-    for launch in launches:
-        launch(tensors, stream)
+    def bias_partials_buffer(self, needs: frozenset[str]) -> Buffer | None:
+        """Return the buffer of the partial sums of the gradient of a relative bias, None if it is not needed."""
+        if "relative_bias" not in needs:
+            return None
+        return Buffer((*self.partials_shape, 2 * self.plan.max_offset + 1), torch.float32, is_zero=True)

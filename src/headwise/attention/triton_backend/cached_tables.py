@@ -10,6 +10,7 @@ position with the value table to the output. The backward pass is the reverse:
                                                   d_value_table = offset_sumsᵀ · dO
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,20 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.attention.triton_backend.cached_passes import BoundBackward, BoundCall, BoundLaunch, Results, bind, run
+from headwise.attention.triton_backend.cached_passes import BoundCall
 from headwise.attention.triton_backend.launch import Launch, Tile, kernels
 from headwise.attention.triton_backend.layouts import named_strides, padded_rows
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches
+from headwise.attention.triton_backend.programs import BoundLaunch, Buffer, Gradient, Program
 from headwise.attention.triton_backend.tile_sizes import num_blocks, power_of_two
 
 #: About how many programs compute the gradient of a table.
 NUM_GRADIENT_PROGRAMS = 256
 
-#: Tensors of the backward pass besides the inputs.
-BACKWARD_TENSORS = (
-    "o", "lse", "relative_scores", "edge_scores", "offset_sums", "do", "delta", "dq", "dk", "dv",
-    "d_offset_sums", "d_edge_sums", "d_relative_scores", "d_relative_bias_partials", "key_partials", "value_partials",
-)  # fmt: skip
+#: The results of the forward pass that the backward pass needs.
+RESULTS = ("o", "lse", "relative_scores", "edge_scores", "offset_sums")
 
 
 @dataclass(frozen=True)
@@ -63,110 +62,115 @@ class TableCall(BoundCall):
             tensors[5] = torch.empty(shape, dtype=q.dtype, device="meta")
         return tuple(tensors)
 
-    def _bind_forward(self) -> list[BoundLaunch]:
-        plan = self.plan
-        names = (*self.names, "o", "lse", "relative_scores", "edge_scores", "offset_sums")
+    num_results = len(RESULTS)
+
+    def _build_forward(self) -> Program:
+        plan, dtype = self.plan, self.plan.q.dtype
+        buffers: dict[str, Buffer | None] = {
+            "o": self.output_buffer("o"),
+            "lse": self.lse_buffer,
+            **self._scores_buffers("relative_scores", "edge_scores", self.key_table),
+            "offset_sums": None,
+        }
+        if self.value_table is not None:  # the first kernel zeroes it if there is one
+            buffers["offset_sums"] = Buffer(self._sums_shape, dtype, is_zero=self.key_table is None)
+        names = (*self.names, *buffers)
         launches = []
         if self.key_table is not None:
             aliases = {"x": "q", "table": "key_table", "scores": "relative_scores", "edges": "edge_scores"}
             launch = self._scores_launch(plan.q.stride(), self.key_table, zeros=self.value_table is not None)
-            launches.append(bind(launch, names, aliases | {"zeros": "offset_sums"}))
-        launches.append(bind(plan.launches(forward_launches)["fwd"], names))
+            launches.append(BoundLaunch(launch, names, aliases | {"zeros": "offset_sums"}))
+        launches.append(BoundLaunch(plan.launches(forward_launches)["fwd"], names))
         if self.value_table is not None:
             launch = self._add_launch(plan.output_layouts["o"][1], self.value_table)
-            launches.append(bind(launch, names, {"sums": "offset_sums", "table": "value_table", "out": "o"}))
-        return launches
+            launches.append(BoundLaunch(launch, names, {"sums": "offset_sums", "table": "value_table", "out": "o"}))
+        return Program(launches, list(buffers.values()))
 
-    def forward(self, inputs: Sequence[Tensor]) -> Results:
-        plan, q = self.plan, inputs[0]
-        output = q.new_empty_strided(*self.output_layout)
-        lse = q.new_empty(plan.query_shape, dtype=torch.float32)
-        relative_scores, edge_scores = self._new_scores(q, self.key_table)
-        offset_sums = None
-        if self.value_table is not None:
-            new = q.new_zeros if self.key_table is None else q.new_empty  # the first kernel zeroes it
-            offset_sums = new((*plan.query_shape, padded_rows(plan.max_offset)))
-        tensors = (output, lse, relative_scores, edge_scores, offset_sums)
-        run(self.forward_launches, (*inputs, *tensors))
-        return tensors
+    @property
+    def _sums_shape(self) -> tuple[int, ...]:
+        """The shape of a number for each query and row of a table."""
+        return *self.plan.query_shape, padded_rows(self.plan.max_offset)
 
-    def _new_scores(self, q: Tensor, table: Any) -> tuple[Tensor | None, Tensor | None]:
-        """Allocate the products of queries with a table, and their edge columns."""
+    def _scores_buffers(self, scores: str, edges: str, table: Any) -> dict[str, Buffer | None]:
+        """Return the buffers of the products of queries with a table and of their edge columns, by these names."""
         if table is None:
-            return None, None
+            return {scores: None, edges: None}
         batch, heads, n = self.plan.query_shape
-        rows = padded_rows(self.plan.max_offset)
-        return q.new_empty((batch, heads, n, rows)), q.new_empty((batch, heads, 2, n))
+        dtype = self.plan.q.dtype
+        return {scores: Buffer(self._sums_shape, dtype), edges: Buffer((batch, heads, 2, n), dtype)}
 
-    def backward(
-        self, saved: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
-    ) -> Sequence[Tensor | None] | None:
-        bound = self._find_backward(d_output, needs_grad)
-        if bound is None:
-            return None
-        plan, needs = self.plan, bound.needs
-        q, lse = saved[0], saved[len(self.names) + 1]
-        dq, dk, dv = [None if layout is None else q.new_empty_strided(*layout) for layout in bound.layouts]
-        d_offset_sums, d_edge_sums = self._new_scores(q, self.value_table)
-        d_relative_scores = None
-        if self.key_table is not None:
-            new = q.new_zeros if self.value_table is None else q.new_empty
-            d_relative_scores = new((*plan.query_shape, padded_rows(plan.max_offset)))
-        bias_partials = None
-        if "relative_bias" in needs:
-            bias_partials = lse.new_zeros((*self.partials_shape, 2 * plan.max_offset + 1))
-        is_pair = self.key_table == self.value_table and {"key_table", "value_table"} <= needs
-        key_partials = value_partials = None
-        if is_pair:
-            partials = lse.new_empty((2, self._gradient_grid(self.key_table)[0], *self.key_table))
-            key_partials, value_partials = partials.unbind()
-        else:
-            if "key_table" in needs:
-                key_partials = lse.new_empty((self._gradient_grid(self.key_table)[0], *self.key_table))
-            if "value_table" in needs:
-                value_partials = lse.new_empty((self._gradient_grid(self.value_table)[0], *self.value_table))
-        tensors = (
-            *saved, d_output, torch.empty_like(lse), dq, dk, dv, d_offset_sums, d_edge_sums, d_relative_scores,
-            bias_partials, key_partials, value_partials,
-        )  # fmt: skip
-        run(bound.launches, tensors)
-        grads: dict[str, Tensor | None] = {"q": dq, "k": dk, "v": dv}
-        if is_pair:
-            grads["key_table"], grads["value_table"] = partials.sum(1).unbind()
-        else:
-            grads["key_table"] = None if key_partials is None else key_partials.sum(0)
-            grads["value_table"] = None if value_partials is None else value_partials.sum(0)
-        grads["relative_bias"] = None if bias_partials is None else bias_partials.sum((0, 1, 3))
-        return [grads.get(name) for name in self.names]
-
-    def _bind_backward(self, d_output: Tensor, needs_grad: tuple[bool, ...]) -> BoundBackward | None:
-        plan = self.plan
+    def _build_backward(self, d_output: Tensor, needs_grad: tuple[bool, ...]) -> Program | None:
         needs = self.needed_names(needs_grad)
         if "q" not in needs:
             return None
+        buffers: dict[str, Buffer | None] = {
+            "delta": self.lse_buffer,
+            **self.gradient_buffers(needs),
+            **self._scores_buffers("d_offset_sums", "d_edge_sums", self.value_table),
+            "d_relative_scores": None,
+            "d_relative_bias_partials": self.bias_partials_buffer(needs),
+        }
+        if self.key_table is not None:
+            is_zero = self.value_table is None  # otherwise the first kernel zeroes it
+            buffers["d_relative_scores"] = Buffer(self._sums_shape, self.plan.q.dtype, is_zero=is_zero)
+        tables = {name: shape for name, shape in self._tables.items() if name in needs}
+        partials = self._partials_buffers(tables)
+        names = (*self.names, *RESULTS, "do", *buffers, *partials)
+        gradients: dict[str, Gradient] = {
+            name: Gradient(names.index(f"d{name}")) for name in ("q", "k", "v") if name in needs
+        }
+        if "relative_bias" in needs:
+            gradients["relative_bias"] = Gradient(names.index("d_relative_bias_partials"), (0, 1, 3))
+        if "partials" in partials:
+            gradients |= {name: Gradient(names.index("partials"), (1,), index) for index, name in enumerate(tables)}
+        else:
+            gradients |= {name: Gradient(names.index(f"{name}_partials"), (0,)) for name in tables}
+        launches = self._bind_backward(d_output, needs, names, partials)
+        return Program(launches, [*buffers.values(), *partials.values()], [gradients.get(name) for name in self.names])
+
+    @property
+    def _tables(self) -> dict[str, Any]:
+        """The shapes of the tables, by name."""
+        tables = {"key_table": self.key_table, "value_table": self.value_table}
+        return {name: shape for name, shape in tables.items() if shape is not None}
+
+    def _partials_buffers(self, tables: dict[str, Any]) -> dict[str, Buffer]:
+        """Return the buffers of the partial sums of the tables' gradients: a common one for two tables of one shape."""
+        shapes = {name: (self._gradient_grid(shape)[0], *shape) for name, shape in tables.items()}
+        if len(shapes) == 2 and len(set(shapes.values())) == 1:
+            return {"partials": Buffer((2, *shapes["key_table"]), torch.float32)}
+        return {f"{name}_partials": Buffer(shape, torch.float32) for name, shape in shapes.items()}
+
+    def _bind_backward(
+        self, d_output: Tensor, needs: frozenset[str], names: tuple[str, ...], partials: dict[str, Buffer]
+    ) -> list[BoundLaunch]:
+        plan = self.plan
         kernel_needs = needs | {"relative_scores"} if self.key_table is not None else needs
         has_sums = self.value_table is not None
         launches = plan.launches(backward_launches, d_output, None, False, False, kernel_needs, has_sums)
-        names = (*self.names, *BACKWARD_TENSORS)
         bound = []
         if self.value_table is not None:
             aliases = {"x": "do", "table": "value_table", "scores": "d_offset_sums", "edges": "d_edge_sums"}
             launch = self._scores_launch(d_output.stride(), self.value_table, zeros=self.key_table is not None)
-            bound.append(bind(launch, names, aliases | {"zeros": "d_relative_scores"}))
-        bound.append(bind(launches["dq"], names))
+            bound.append(BoundLaunch(launch, names, aliases | {"zeros": "d_relative_scores"}))
+        bound.append(BoundLaunch(launches["dq"], names))
         if not needs.isdisjoint(("k", "v")):
-            bound.append(bind(launches["dkv"], names))
+            bound.append(BoundLaunch(launches["dkv"], names))
         if self.key_table is not None:
             launch = self._add_launch(plan.output_layouts["dq"][1], self.key_table)
-            bound.append(bind(launch, names, {"sums": "d_relative_scores", "table": "key_table", "out": "dq"}))
-        if "key_table" in needs:
-            launch = self._gradient_launch(plan.q.stride(), self.key_table)
-            bound.append(bind(launch, names, {"sums": "d_relative_scores", "x": "q", "partials": "key_partials"}))
-        if "value_table" in needs:
-            launch = self._gradient_launch(d_output.stride(), self.value_table)
-            bound.append(bind(launch, names, {"sums": "offset_sums", "x": "do", "partials": "value_partials"}))
-        layouts = [plan.output_layouts[f"d{name}"] if name in needs else None for name in ("q", "k", "v")]
-        return BoundBackward(bound, layouts, needs)
+            bound.append(BoundLaunch(launch, names, {"sums": "d_relative_scores", "table": "key_table", "out": "dq"}))
+        # The gradient of a table: the tensors that are multiplied.
+        products = {"key_table": ("d_relative_scores", "q"), "value_table": ("offset_sums", "do")}
+        strides = {"q": plan.q.stride(), "do": d_output.stride()}
+        for index, (name, shape) in enumerate(self._tables.items()):
+            if name in needs:
+                sums, x = products[name]
+                target: Any = f"{name}_partials"
+                if "partials" in partials:
+                    target = "partials", index * math.prod(partials["partials"].shape[1:])
+                launch = self._gradient_launch(strides[x], shape)
+                bound.append(BoundLaunch(launch, names, {"sums": sums, "x": x, "partials": target}))
+        return bound
 
     def _options(self, table: Any, *, zeros: bool = False) -> TableOptions:
         width = table[2]
