@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -184,6 +184,14 @@ reserved_shared_memory = SelfTested(
 )
 
 
+#: Launches of compiled kernels by the CUDA driver, from C++.
+native_launches = SelfTested(
+    "the launch of Triton kernels by the CUDA driver",
+    "kernels are launched from Python, which takes longer for short sequences",
+    partial(_run_self_test, "check_native_launches"),
+)
+
+
 def direct_launcher(compiled: Any, grid: tuple[int, int, int], device: torch.device) -> Any:
     """Return a function that launches a compiled kernel with its arguments and `stream`, or None to launch it publicly.
 
@@ -195,13 +203,57 @@ def direct_launcher(compiled: Any, grid: tuple[int, int, int], device: torch.dev
     return compiled[grid] if compiled is not None and direct_launches.works(device) else None
 
 
+class CompiledKernel(NamedTuple):
+    """What the CUDA driver needs to launch a kernel.
+
+    Args:
+        function: the address of the driver's function.
+        num_threads: the number of threads of a program.
+        shared_bytes: the dynamic shared memory of a program.
+        types: Triton's types of the parameters by name, without those that were compiled in. Two null pointers follow.
+    """
+
+    function: int
+    num_threads: int
+    shared_bytes: int
+    types: dict[str, str]
+
+
+def describe_kernel(compiled: Any) -> CompiledKernel | None:
+    """Describe a compiled kernel for the driver; None if it needs more than parameters, or Triton has changed."""
+    try:
+        metadata = compiled.metadata
+        scratch = metadata.global_scratch_size, metadata.profile_scratch_size
+        special = metadata.launch_cooperative_grid, metadata.launch_pdl, metadata.num_ctas != 1
+        types = {name: kind for name, kind in compiled.src.signature.items() if kind != "constexpr"}
+        num_threads = metadata.num_warps * metadata.target.warp_size
+        if any(scratch) or any(special) or not all(isinstance(kind, str) for kind in types.values()):
+            return None
+        return CompiledKernel(int(compiled.function), num_threads, metadata.shared, types)
+    except (AttributeError, TypeError):
+        return None
+
+
+def driver_addresses() -> tuple[int, int, int]:
+    """Return the addresses of cuLaunchKernel, cuCtxGetCurrent and cuCtxSetCurrent."""
+    driver = cuda_driver()
+    functions = driver.cuLaunchKernel, driver.cuCtxGetCurrent, driver.cuCtxSetCurrent
+    launch, get_context, set_context = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
+    return launch, get_context, set_context
+
+
+def cuda_driver() -> ctypes.CDLL:
+    """Return the CUDA driver's library."""
+    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+
+
 def allow_shared_memory(compiled: Any) -> None:
     """Raise the shared memory limit of a kernel that reserves memory in addition to Triton's (`reserve_smem`).
 
     CUDA requires this for programs that use more than 48 KiB. Triton does it only if its own memory exceeds 48 KiB.
     """
     compiled._init_handles()
-    driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    driver = cuda_driver()
     max_dynamic_size, size = 8, compiled.metadata.shared  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     if size <= 48 * 1024 and driver.cuFuncSetAttribute(ctypes.c_void_p(compiled.function), max_dynamic_size, size):
         raise RuntimeError("the CUDA driver refused the shared memory that the kernels of Transformer-XL need")

@@ -24,8 +24,9 @@ from headwise.attention.checks import disable_autocast
 from headwise.attention.operators import is_plain_eager
 from headwise.attention.schemes import Alibi, DistanceAware, Plain, RelativePositions, Scheme
 from headwise.attention.triton_backend.cached_dense import DenseCall, is_one_chunk
-from headwise.attention.triton_backend.cached_passes import BoundCall, CachedAttention, CachedCall, PlannedCall
+from headwise.attention.triton_backend.cached_passes import BoundCall, CachedCall, PlannedCall
 from headwise.attention.triton_backend.cached_tables import TableCall
+from headwise.attention.triton_backend.native import NativeCall, native_call
 from headwise.attention.triton_backend.operator import scalar_arguments
 from headwise.attention.triton_backend.scheme_inputs import SchemeInputs, scheme_inputs
 from headwise.attention.types import AttentionInputs, SchemeTerms
@@ -81,7 +82,7 @@ class CallForm:
     def __init__(self, inputs: AttentionInputs) -> None:
         self.offset = inputs.offset
         self.dtype = inputs.out_dtype
-        self.calls: dict[Any, CachedCall] = {}
+        self.calls: dict[Any, CachedCall | NativeCall] = {}
 
 
 _forms: dict[Any, CallForm] = {}
@@ -178,14 +179,14 @@ def attend_cached(
         call = form.calls.get(parameters_key(parameters))
         if call is None:
             return None
-        return run_call(call, (q, k, v, *parameters.tensors, *other_tensors(key_padding, others)))
+        return call.attend((q, k, v, *parameters.tensors, *other_tensors(key_padding, others)))
     with disable_autocast(q.device.type):
         terms = scheme(q, k, offset=form.offset)
         tensors, max_offset = scheme_inputs(terms, v, form.dtype, form.offset)
         call = form.calls.get(tensors_key(terms, tensors, max_offset))
         if call is None:
             return None
-        return run_call(call, (*present(tensors), *other_tensors(key_padding, others)))
+        return call.attend((*present(tensors), *other_tensors(key_padding, others)))
 
 
 def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | None:
@@ -218,13 +219,14 @@ def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | 
         call = build_call(terms, all_names, scalar_arguments(inputs, max_offset), call_tensors)
     if call is None:
         return None
-    output = run_call(call, call_tensors)
+    output = call.attend(call_tensors)
     if num_calls() >= MAX_CACHED_CALLS:
         _forms.clear()
     form = _forms.get(key)
     if form is None:
         form = _forms[key] = CallForm(inputs)
-    form.calls[layouts] = call
+    native = native_call(call, inputs.v.device) if isinstance(call, BoundCall) else None
+    form.calls[layouts] = native or call
     return output
 
 
@@ -242,18 +244,6 @@ def build_call(
     call = PlannedCall(names, scalars, tensors)
     can_bind = "dense_table" in names and NEEDS_PLAN.isdisjoint(set(names) - {"dense_table"})
     return DenseCall(names, scalars, tensors) if can_bind and is_one_chunk(call.plan) else call
-
-
-def run_call(call: CachedCall, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Compute attention by a cached call, differentiably if an input needs a gradient."""
-    if call.has_dropout:
-        inputs = (*inputs, torch.randint(2**31 - 1, (), device=inputs[0].device))
-    if torch.is_grad_enabled():
-        for x in inputs:
-            if x.requires_grad:
-                output: Tensor = CachedAttention.apply(call, *inputs)
-                return output
-    return call.forward(inputs)[0]
 
 
 def present(tensors: Iterable[Tensor | None]) -> list[Tensor]:

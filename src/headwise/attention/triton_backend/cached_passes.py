@@ -68,6 +68,28 @@ class CachedCall(ABC):
             needs_grad: which gradients are needed, of each input.
         """
 
+    def attend(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Compute attention, differentiably if an input needs a gradient."""
+        if self.has_dropout:
+            inputs = (*inputs, torch.randint(2**31 - 1, (), device=inputs[0].device))
+        if torch.is_grad_enabled():
+            for x in inputs:
+                if x.requires_grad:
+                    output: Tensor = CachedAttention.apply(self, *inputs)
+                    return output
+        return self.forward(inputs)[0]
+
+    def compute_gradients(
+        self, saved: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
+    ) -> Sequence[Tensor | None]:
+        """Compute the gradient of each input, in the way that is possible. The arguments are those of `backward`."""
+        inputs = saved[: len(self.names)]
+        grads = None
+        if not torch.is_grad_enabled() and self.is_unchanged(inputs):
+            rows = d_output if d_output.stride(-1) == 1 else d_output.contiguous()
+            grads = self.backward(saved, rows, needs_grad)
+        return self.recompute_gradients(inputs, d_output, needs_grad) if grads is None else grads
+
     def needed_names(self, needs_grad: tuple[bool, ...]) -> frozenset[str]:
         """Return the names of the inputs whose gradients are needed."""
         return frozenset(name for name, is_needed in zip(self.names, needs_grad, strict=True) if is_needed)
@@ -109,16 +131,7 @@ class CachedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:
         call: CachedCall = ctx.call
-        saved = ctx.saved_tensors
-        inputs = saved[: len(call.names)]
-        needs_grad = ctx.needs_input_grad[1:]
-        grads = None
-        if not torch.is_grad_enabled() and call.is_unchanged(inputs):
-            rows = d_output if d_output.stride(-1) == 1 else d_output.contiguous()
-            grads = call.backward(saved, rows, needs_grad)
-        if grads is None:
-            grads = call.recompute_gradients(inputs, d_output, needs_grad)
-        return None, *grads
+        return None, *call.compute_gradients(ctx.saved_tensors, d_output, ctx.needs_input_grad[1:])
 
 
 class PlannedCall(CachedCall):

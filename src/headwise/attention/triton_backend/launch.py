@@ -90,11 +90,12 @@ class Launch:
 
     def __init__(self, kernel: Any, grid: tuple[int, int, int], tile: Tile, arguments: dict[str, Any]) -> None:
         self.kernel, self.grid, self.tile = kernel, grid, tile
-        names = parameter_names(kernel)
+        self.parameter_names = names = parameter_names(kernel)
         self.arguments = {name: arguments[name] for name in names if name in arguments}
         self.values = [arguments.get(name) for name in names]
         self.tensor_params = [(index, name) for index, name in enumerate(names) if name not in arguments]
         self.compiled: Any = None
+        self.compiled_kernel: Any = None  # Triton's
 
     def __call__(self, tensors: dict[str, Any]) -> None:
         """Launch the kernel with tensors by name. Missing ones and None must not be read by the kernel."""
@@ -105,8 +106,8 @@ class Launch:
             options_of_kernel = self.arguments["OPT"]
             if getattr(options_of_kernel, "relative_shift", False) and options_of_kernel.fast:
                 _compat.allow_shared_memory(self.kernel.warmup(**self.arguments, **kwargs, **options, grid=self.grid))
-            compiled = self.kernel[self.grid](**self.arguments, **kwargs, **options)
-            self.compiled = _compat.direct_launcher(compiled, self.grid, tensors["q_ptr"].device)
+            self.compiled_kernel = self.kernel[self.grid](**self.arguments, **kwargs, **options)
+            self.compiled = _compat.direct_launcher(self.compiled_kernel, self.grid, tensors["q_ptr"].device)
             return
         values = self.values.copy()
         for index, name in self.tensor_params:
