@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.cli import main, parse
+from headwise.cli import COMMANDS, main, parse
 from headwise.errors import UserError
 from tests.docs import fixtures
 from tests.docs.pages import (
@@ -111,7 +111,7 @@ def known_options() -> set[str]:
     options = {"--help", "--version"}
     tasks = [["--task", task] for task in ("mind", "translation")]
     training = [[name, *task] for name in ("train", "compare", "sweep") for task in ([], *tasks)]
-    others = [[name] for name in ("adapt", "evaluate", "predict", "inspect", "tasks", "reproduce", "studies")]
+    others = [[name] for name in COMMANDS if name not in ("train", "compare", "sweep", "bench", "simulate")]
     nested = [["bench", "attention"], ["bench", "guiding"], ["simulate", "mind"]]
     for args in [*training, *others, *nested]:
         output = io.StringIO()

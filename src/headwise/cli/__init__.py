@@ -34,6 +34,7 @@ COMMANDS = {
     "tasks": "list the built-in tasks",
     "bench": "measure time and memory in comparison with alternatives",
     "fuse": "fuse the attention of a model with relative positions, and measure the gain",
+    "warm-up": "compile the kernels of attention before their first use",
     "simulate": "generate a click log with known click probabilities",
 }
 
@@ -106,7 +107,7 @@ def parse(args: Sequence[str]) -> tuple[Any, argparse.Namespace]:
             "(see headwise --help)"
         )
     require(COMMAND_EXTRAS.get(name, "train"), f"headwise {name}")
-    command = import_module(f"headwise.cli.{name}")
+    command = import_module(f"headwise.cli.{name.replace('-', '_')}")
     parser = Parser(prog=f"headwise {name}", description=command.__doc__)
     add_output_options(parser)
     command.add_arguments(parser)

@@ -1,0 +1,120 @@
+"""Compile the kernels of usual calls before their first use, and the C++ code of cached calls.
+
+Triton compiles a kernel for each combination of scheme, precision, head width and kind of length. This takes seconds
+for each, and minutes for all. The compiled kernels are kept in Triton's cache.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from itertools import product
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+
+from headwise.attention.attend import attend, explain
+from headwise.attention.schemes import SCHEMES, make_scheme
+from headwise.errors import UserError
+
+#: Schemes that have kernels, without those that only transform queries and keys.
+DEFAULT_SCHEMES = ("plain", "distance-aware", "rpr")
+
+#: Lengths in one tile, in one loop, and in loops over near and far keys.
+DEFAULT_LENGTHS = (64, 512, 2048)
+
+
+@dataclass(frozen=True)
+class WarmUpCase:
+    """A call whose kernels are compiled: forward and backward.
+
+    Args:
+        scheme: the name of the scheme.
+        length: the number of queries and keys.
+        heads: the number of heads.
+        head_dim: their width.
+        dtype: the precision.
+        causal: whether queries see only keys before them.
+        padded: whether there is a mask of padding.
+        device: the device.
+    """
+
+    scheme: str
+    length: int
+    heads: int
+    head_dim: int
+    dtype: torch.dtype
+    causal: bool
+    padded: bool
+    device: str = "cuda"
+
+    def run(self) -> None:
+        """Run the call twice: cached calls compile other code for the second one."""
+        scheme_class = SCHEMES[self.scheme]
+        scheme = make_scheme(scheme_class, heads=self.heads, head_dim=self.head_dim).to(self.device)
+        shape = (2, self.heads, self.length, self.head_dim)
+        q, k, v = (torch.randn(shape, device=self.device, dtype=self.dtype, requires_grad=True) for _ in range(3))
+        padding = torch.ones(shape[0], self.length, dtype=torch.bool, device=self.device) if self.padded else None
+        leaves = [q, k, v, *scheme.parameters()]
+        for _ in range(2):
+            output = attend(q, k, v, scheme=scheme, causal=self.causal, key_padding=padding, backend="triton")
+            torch.autograd.grad(output.sum(), leaves, allow_unused=True)
+
+
+def list_cases(
+    schemes: Sequence[str], lengths: Sequence[int], heads: int, head_dims: Sequence[int], dtypes: Sequence[torch.dtype]
+) -> list[WarmUpCase]:
+    """Return the calls of all combinations, with and without padding, and without and with a causal mask.
+
+    Raises:
+        UserError: a scheme is not known, or a number is not positive.
+    """
+    for name in schemes:
+        if name not in SCHEMES:
+            raise UserError(f"--schemes: {name} is no scheme; expected one of {', '.join(SCHEMES)}")
+    for option, numbers in (("--lengths", lengths), ("--heads", [heads]), ("--head-dims", head_dims)):
+        if any(number < 1 for number in numbers):
+            raise UserError(f"{option} must be at least 1, got {min(numbers)}")
+    forms = [(False, False), (False, True), (True, False)]
+    return [
+        WarmUpCase(scheme, length, heads, head_dim, dtype, causal, padded)
+        for scheme, length, head_dim, dtype, (causal, padded) in product(schemes, lengths, head_dims, dtypes, forms)
+    ]
+
+
+def check_gpu() -> None:
+    """Check that this machine has a GPU with kernels.
+
+    Raises:
+        UserError: it has none, with the reason.
+    """
+    if not torch.cuda.is_available():
+        raise UserError("torch finds no GPU; there is nothing to compile: on a CPU, attention runs without kernels")
+    q = torch.zeros(1, 1, 64, 64, device="cuda", dtype=torch.float16)
+    choice = explain(q, q, q, scheme=make_scheme(SCHEMES["distance-aware"], heads=1, head_dim=64).cuda())
+    if choice.backend != "triton":
+        raise UserError(f"there is nothing to compile: attention uses {choice}")
+
+
+def compile_cases(cases: Sequence[WarmUpCase], processes: int) -> Iterator[tuple[WarmUpCase, str]]:
+    """Run cases in several processes. Yield each with its error, which is empty if it ran."""
+    with ProcessPoolExecutor(min(processes, len(cases)), mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(case.run): case for case in cases}
+        for future in as_completed(futures):
+            error = future.exception()
+            yield futures[future], "" if error is None else f"{type(error).__name__}: {error}"
+
+
+def build_native(log: Callable[[str], Any]) -> None:
+    """Compile the C++ code of cached calls, and say what happened."""
+    from headwise.attention.triton_backend import native
+
+    if native.load() is not None:
+        log("C++ code of cached calls: built before")
+        return
+    log("compiling the C++ code of cached calls, about a minute")
+    try:
+        native.build()
+    except (RuntimeError, OSError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        log(f"C++ code of cached calls: not built ({reason}); kernels are launched from Python, with the same results")

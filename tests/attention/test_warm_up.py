@@ -1,0 +1,49 @@
+"""The compilation of kernels before their first use."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from headwise.attention.warm_up import DEFAULT_LENGTHS, DEFAULT_SCHEMES, compile_cases, list_cases
+from headwise.cli import main
+from headwise.errors import UserError
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+
+
+def test_cases_cover_all_combinations() -> None:
+    cases = list_cases(DEFAULT_SCHEMES, DEFAULT_LENGTHS, 12, [64], [torch.bfloat16])
+    assert len(set(cases)) == len(cases) == len(DEFAULT_SCHEMES) * len(DEFAULT_LENGTHS) * 3
+    assert {(case.causal, case.padded) for case in cases} == {(False, False), (False, True), (True, False)}
+
+
+@pytest.mark.parametrize(
+    ("schemes", "lengths", "message"),
+    [(["rpp"], [64], "rpp is no scheme; expected one of plain"), (["rpr"], [0], "--lengths must be at least 1, got 0")],
+)
+def test_wrong_arguments(schemes: list[str], lengths: list[int], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        list_cases(schemes, lengths, 12, [64], [torch.bfloat16])
+
+
+def test_cases_run() -> None:
+    for case in list_cases(["distance-aware"], [20], 1, [8], [torch.float32]):
+        replace(case, device=DEVICE).run()
+
+
+def test_errors_are_reported() -> None:
+    case = replace(list_cases(["plain"], [4], 1, [8], [torch.float32])[0], device="nowhere")
+    ((failed, error),) = compile_cases([case], processes=1)
+    assert failed == case
+    assert "nowhere" in error
+
+
+@pytest.mark.skipif(GPU, reason="for machines without a GPU")
+def test_machines_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["warm-up"]) == 2
+    assert capsys.readouterr().err == (
+        "headwise: error: torch finds no GPU; there is nothing to compile: on a CPU, attention runs without kernels\n"
+    )
