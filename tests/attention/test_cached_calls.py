@@ -21,6 +21,7 @@ from headwise import (
     attend,
 )
 from headwise.attention.triton_backend import cached_calls, plan
+from headwise.attention.triton_backend.cached_passes import BoundCall
 from tests.short_form import choose_size, keep_short
 
 pytest.importorskip("triton")
@@ -300,7 +301,7 @@ def test_parameters_of_other_types_take_the_usual_way(monkeypatch: pytest.Monkey
 
     layer, tensors = DistanceAware(HEADS).to(DEVICE), inputs(20, 20)
     expected = run(tensors, layer)
-    monkeypatch.setattr(cached_calls, "run_call", None)  # calling it fails
+    monkeypatch.setattr(BoundCall, "attend", None)  # calling it fails
     for name, parameter in list(layer.named_parameters()):
         setattr(layer, name, torch.nn.Parameter(parameter.detach().as_subclass(OtherTensor)))
     actual = run(tensors, layer)

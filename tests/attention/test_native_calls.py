@@ -89,8 +89,8 @@ def add_launch(program: Any, function: int, slots: dict[int, int], num_params: i
 class Call:
     """y = factor · w[1] · x, whose backward pass C++ learns after the first time."""
 
-    def __init__(self, module: Any) -> None:
-        self.module, self.num_calls = module, 0
+    def __init__(self, module: Any, scale: float = 0.0) -> None:
+        self.module, self.scale, self.num_calls = module, scale, 0
         forward = module.Program()
         add_launch(forward, SCALE, {0: 0, 1: 1, 2: 2}, 5, {1: 4})  # the second element of w
         forward.add_buffer(True, [NUM_ROWS, NUM_COLUMNS], [NUM_COLUMNS, 1], torch.float32, False)
@@ -123,8 +123,8 @@ class Call:
         add_launch(program, SCALE_BACKWARD, {0: 0, 1: 1, 2: 4, 5: 5, 6: 6}, 7, {1: 4, 6: 4 * NUM_ROWS})
         program.add_buffer(True, [NUM_ROWS, NUM_COLUMNS], [], torch.float32, False)
         program.add_buffer(True, [2, NUM_ROWS, 1], [], torch.float32, True)
-        program.add_gradient(needs[0], 5, [], -1)
-        program.add_gradient(needs[1], 6, [1, 2], -1)
+        program.add_gradient(needs[0], 5, [], -1, self.scale, torch.float32)
+        program.add_gradient(needs[1], 6, [1, 2], -1, 0.0, torch.float32)
         return program
 
 
@@ -143,6 +143,13 @@ def test_outputs_and_gradients(module: Any) -> None:
         torch.testing.assert_close(dx, 1.5 * d_output)
         torch.testing.assert_close(dw, torch.stack([torch.zeros(()), (0.5 * x * d_output).sum()]).detach())
         assert call.num_calls == 1, f"Python computes the first gradients only, not those of call {repetition}"
+
+
+def test_multiples_of_gradients(module: Any) -> None:
+    call = Call(module, scale=2.0)
+    x, w = inputs()
+    grads = [torch.autograd.grad(call(x, w).sum(), x)[0] for _ in range(2)]
+    torch.testing.assert_close(grads, [torch.full_like(x, 1.5), torch.full_like(x, 3.0)])
 
 
 def test_inputs_without_gradients(module: Any) -> None:
@@ -177,7 +184,9 @@ def test_second_derivatives_take_the_way_of_python(module: Any) -> None:
 def test_changed_layouts_of_saved_tensors(module: Any) -> None:
     call = Call(module)
     x, w = inputs()
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t.T.contiguous().T):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: t.clone(), lambda t: t.mT.contiguous().mT if t.dim() == 2 else t
+    ):
         output = call(x, w)
     torch.testing.assert_close(torch.autograd.grad(output.sum(), x)[0], torch.full_like(x, 1.5))
     assert call.num_calls == 1

@@ -146,13 +146,20 @@ class PlannedCall(CachedCall):
     def backward(
         self, saved: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
     ) -> Sequence[Tensor | None]:
-        *inputs, output, lse = saved
-        needs = self.needed_names(needs_grad)
-        arguments = (*self.operator_tensors(inputs), *self.scalars)
-        unused: tuple[None, ...] = (None, None, None)
-        grads = run_backward(self.plan, arguments, needs, output, lse, None, None, d_output, None, *unused)
-        by_name = dict(zip(DIFFERENTIABLE, grads, strict=True))
-        return [by_name[name] if is_needed else None for name, is_needed in zip(self.names, needs_grad, strict=True)]
+        return run_planned_backward(self, saved, d_output, needs_grad)
+
+
+def run_planned_backward(
+    call: CachedCall, saved: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
+) -> Sequence[Tensor | None]:
+    """Compute the gradients by `passes.py`. The arguments are those of `CachedCall.backward`."""
+    *inputs, output, lse = saved
+    needs = call.needed_names(needs_grad)
+    arguments = (*call.operator_tensors(inputs), *call.scalars)
+    unused: tuple[None, ...] = (None, None, None)
+    grads = run_backward(call.plan, arguments, needs, output, lse, None, None, d_output, None, *unused)
+    by_name = dict(zip(DIFFERENTIABLE, grads, strict=True))
+    return [by_name[name] if is_needed else None for name, is_needed in zip(call.names, needs_grad, strict=True)]
 
 
 class BoundCall(CachedCall):

@@ -170,10 +170,11 @@ def to_native(module: Any, program: Program) -> Any:
         native.add_launch(*arguments)
     for gradient in program.gradients:
         if gradient is None:
-            native.add_gradient(False, 0, [], -1)
+            native.add_gradient(False, 0, [], -1, 1.0, torch.float32)
         else:
             element = -1 if gradient.element is None else gradient.element
-            native.add_gradient(True, gradient.slot, list(gradient.sum_dims), element)
+            scale, dtype = (0.0 if gradient.scale is None else gradient.scale), gradient.dtype or torch.float32
+            native.add_gradient(True, gradient.slot, list(gradient.sum_dims), element, scale, dtype)
     return native
 
 

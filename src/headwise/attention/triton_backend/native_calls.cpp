@@ -4,7 +4,10 @@
 // The file needs neither CUDA's headers nor its libraries: the functions of the driver are passed as addresses.
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -101,12 +104,14 @@ struct Launch {
   }
 };
 
-// Where a gradient is: a tensor of the pass, or an element of its sum over some dimensions.
+// Where a gradient is: a tensor of the pass, an element of its sum over some dimensions, or a multiple of it.
 struct Gradient {
   bool is_present = false;
   size_t slot = 0;
   std::vector<int64_t> sum_dims;
   int64_t element = -1;  // none
+  double scale = 0.0;  // none
+  at::ScalarType dtype = at::kFloat;  // of the multiple
 };
 
 struct Program {
@@ -134,6 +139,10 @@ struct Program {
     for (const auto& gradient : gradients) {
       if (!gradient.is_present) {
         grads.emplace_back();
+      } else if (gradient.scale != 0.0) {
+        const auto& x = tensors[gradient.slot];
+        auto multiple = at::empty_like(x, x.options().dtype(gradient.dtype));
+        grads.push_back(at::mul_out(multiple, x, at::scalar_tensor(gradient.scale)));
       } else if (gradient.sum_dims.empty()) {
         grads.push_back(tensors[gradient.slot]);
       } else {
@@ -301,8 +310,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
           })
       .def(
           "add_gradient",
-          [](Program& program, bool is_present, size_t slot, std::vector<int64_t> sum_dims, int64_t element) {
-            program.gradients.push_back({is_present, slot, std::move(sum_dims), element});
+          [](Program& program, bool is_present, size_t slot, std::vector<int64_t> sum_dims, int64_t element,
+             double scale, at::ScalarType dtype) {
+            program.gradients.push_back({is_present, slot, std::move(sum_dims), element, scale, dtype});
           });
   py::class_<NativeCall, c10::intrusive_ptr<NativeCall>>(m, "NativeCall")
       .def(py::init([](std::shared_ptr<Program> forward, size_t num_results, std::vector<std::vector<int64_t>> strides,

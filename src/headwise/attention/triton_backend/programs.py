@@ -33,11 +33,13 @@ class Buffer(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """Where a gradient is: a tensor of the pass, or an element of its sum over some dimensions."""
+    """Where a gradient is: a tensor of the pass, an element of its sum over some dimensions, or a multiple of it."""
 
     slot: int
     sum_dims: tuple[int, ...] = ()
     element: int | None = None
+    scale: float | None = None
+    dtype: torch.dtype | None = None  # of the multiple
 
 
 class BoundLaunch:
@@ -127,6 +129,8 @@ class Program:
                 if key not in sums:
                     sums[key] = grad.sum(gradient.sum_dims)
                 grad = sums[key] if gradient.element is None else sums[key][gradient.element]
+            if gradient is not None and grad is not None and gradient.scale is not None:
+                grad = torch.mul(grad, gradient.scale, out=torch.empty_like(grad, dtype=gradient.dtype))
             grads.append(grad)
         return grads
 

@@ -187,6 +187,17 @@ def max_chunk_size(plan: Plan, m: int) -> int:
     return int(max(min(MAX_CHUNK_PAIRS // (plan.batch * plan.heads * m), m) // 64 * 64, 64))
 
 
+def dz_shape(plan: Plan, chunk_size: int, m: int) -> tuple[int, ...]:
+    """Return the shape of dz of a chunk of queries with M keys."""
+    width = -(-(chunk_size + m) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
+    return plan.heads, plan.batch, chunk_size, width
+
+
+def is_zeroed_whole(chunk_size: int, m: int) -> bool:
+    """Return whether all of dz is zeroed: zeros in a part of each row take longer if the part is large."""
+    return 4 * chunk_size > m
+
+
 def new_dz(plan: Plan, like: Tensor, chunk_size: int, m: int, *, has_all_pairs: bool) -> Tensor:
     """Allocate dz of a chunk, [H, B, chunk, width], in which elements that the kernels do not store are 0.
 
@@ -197,9 +208,8 @@ def new_dz(plan: Plan, like: Tensor, chunk_size: int, m: int, *, has_all_pairs: 
         m: number of keys.
         has_all_pairs: whether the kernels store an element for each pair.
     """
-    width = -(-(chunk_size + m) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
-    shape = (plan.heads, plan.batch, chunk_size, width)
-    if not has_all_pairs or 4 * chunk_size > m:  # zeros in a part of each row take longer than in all of memory
+    shape = dz_shape(plan, chunk_size, m)
+    if not has_all_pairs or is_zeroed_whole(chunk_size, m):
         return like.new_zeros(shape)
     dz = like.new_empty(shape)
     dz[..., :chunk_size].zero_()
