@@ -1,9 +1,14 @@
 """Trials and the scheduler: every run is executed once, and none is lost."""
 
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy
 
+from headwise.studies.interrupts import interrupt_on, shielded
 from headwise.studies.scheduler import Scheduler
 from headwise.studies.trials import MAX_WORKER_DEATHS, ClaimedTrial, TrialStatus
 from headwise.studies.worker import Outcome
@@ -56,6 +61,41 @@ def test_run_interrupted_while_it_starts_is_returned(tmp_path: Path, monkeypatch
     assert states(study) == ["running", "waiting"]
     scheduler.release_running()
     assert states(study) == ["waiting", "waiting"]
+
+
+def test_interrupts_wait_for_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = create_study(tmp_path / "study", seeds=1)
+    scheduler, begin = Scheduler(study.trials), sqlalchemy.engine.Connection.begin
+    begun = []
+
+    def interrupt_and_begin(connection: sqlalchemy.engine.Connection) -> Any:
+        monkeypatch.undo()
+        os.kill(os.getpid(), signal.SIGINT)
+        begun.append(begin(connection))
+        return begun[0]
+
+    monkeypatch.setattr(sqlalchemy.engine.Connection, "begin", interrupt_and_begin)
+    with interrupt_on(signal.SIGINT), pytest.raises(KeyboardInterrupt):
+        scheduler.claim()
+    assert begun, "the transaction goes on"
+    scheduler.release_running()
+    assert states(study) == ["waiting", "waiting"]
+
+
+def test_second_interrupt_does_not_wait() -> None:
+    reached = []
+
+    def send_interrupts() -> None:
+        with shielded():
+            for number in range(3):
+                reached.append(number)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with interrupt_on(signal.SIGINT), pytest.raises(KeyboardInterrupt):
+        send_interrupts()
+    assert reached == [0, 1]
+    with shielded():
+        pass  # nothing is left of it
 
 
 def test_run_that_kills_its_workers_fails(tmp_path: Path) -> None:

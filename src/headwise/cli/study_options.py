@@ -133,7 +133,7 @@ def base_config(arguments: Namespace, task: str | None, data: str | None = None)
 @contextmanager
 def resume_hint(command: str, out: Path) -> Iterator[None]:
     """Tell a user who interrupts a study how to continue it, also while the report is written."""
-    from headwise.studies.worker_pool import interrupt_on
+    from headwise.studies.interrupts import interrupt_on
 
     try:
         with interrupt_on(signal.SIGINT, signal.SIGTERM):

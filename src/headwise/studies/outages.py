@@ -13,6 +13,7 @@ from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, PendingRollbackError
 
 from headwise.errors import UserError
+from headwise.studies.interrupts import shielded
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ class Outages:
         try:
             while True:
                 try:
-                    result = operation()
+                    with shielded():
+                        result = operation()
                 except (StorageInternalError, DBAPIError, sqlite3.OperationalError) as error:
                     if not is_outage(error):
                         raise

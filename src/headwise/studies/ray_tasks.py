@@ -10,13 +10,14 @@ from typing import Any
 
 from headwise.cluster import connected_to_cluster
 from headwise.errors import UserError
+from headwise.studies.interrupts import interrupt_on
 from headwise.studies.plan import Run
 from headwise.studies.scheduler import run_study
 from headwise.studies.storage import allows_several_machines
 from headwise.studies.study_dir import StudyDir
 from headwise.studies.trials import ClaimedTrial, Trials
 from headwise.studies.worker import Outcome, TrainFunction, configure_logging, execute, format_error, train_run
-from headwise.studies.worker_pool import Resources, interrupt_on
+from headwise.studies.worker_pool import Resources
 
 #: After this many deaths of its worker or node, a run is not tried again by Ray, because the run may be their cause.
 MAX_RETRIES = 10

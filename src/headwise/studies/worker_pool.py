@@ -7,14 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from headwise.errors import UserError
+from headwise.studies.interrupts import interrupt_on
 from headwise.studies.parent import PARENT_VARIABLE
 from headwise.studies.progress import read_tail
 from headwise.studies.scheduler import run_study
@@ -233,14 +234,3 @@ def run_workers(
     with interrupt_on(signal.SIGINT, signal.SIGTERM):
         pool = WorkerPool(study_dir, trials.metadata, resources, url, command)
         run_study(study_dir, trials, pool)
-
-
-@contextmanager
-def interrupt_on(*signals: signal.Signals) -> Iterator[None]:
-    """Raise KeyboardInterrupt on these signals, even if a shell started this process with SIGINT ignored."""
-    old_handlers = {number: signal.signal(number, signal.default_int_handler) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in old_handlers.items():
-            signal.signal(number, handler)
