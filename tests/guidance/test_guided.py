@@ -69,7 +69,7 @@ def test_guided_heads_become_less_similar_than_unguided_ones() -> None:
                 loss = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2])) + guided.loss()
                 rows = torch.cat([layer.received for layer in keeper.records], dim=1)
                 rows = torch.nn.functional.normalize(rows, dim=-1)
-                similarities.append(float((rows @ rows.mT).mean()))
+                similarities.append((rows @ rows.mT).mean().item())
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
