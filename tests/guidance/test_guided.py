@@ -121,7 +121,7 @@ def test_automatic_weights_are_a_share_of_the_tasks_gradient() -> None:
         total = guided.loss(task_loss)
     assert guides[0].weight > 0
     weighted = sum(guide.weight * float(guided.terms[guide.name]) for guide in guides)
-    assert weighted == pytest.approx(float(total))
+    assert weighted == pytest.approx(total.item())
     keeper = KeepRecords()
     with hw.guiding(model, [hw.guides.MapDiscrimination(guides[0].weight), keeper]) as guided:
         task_loss = model(**inputs).logits.square().mean()
