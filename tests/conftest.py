@@ -6,11 +6,10 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from tests.short_form import select_short_form, set_form
-from tests.triton_interpreter import remember_builtins
+from tests.triton_interpreter import speed_up_interpreter
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton's interpreter runs kernels on the CPU
-    remember_builtins()
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("long", no_clock, max_examples=100)
     settings.load_profile("long" if config.getoption("--long") else "short")
     set_form(is_short=not config.getoption("--long"))
+    if "TRITON_INTERPRET" in os.environ:
+        speed_up_interpreter(check_overflow=config.getoption("--long"))
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m

@@ -13,7 +13,10 @@ from importlib import import_module
 from pathlib import Path
 
 #: What takes long to import, except headwise and transformers.
-PRELOADED = ("torch", "torch._dynamo", "torch.distributed.fsdp", "pandas", "pyarrow", "scipy.stats", "sklearn.metrics")
+PRELOADED = (
+    *("torch", "torch._dynamo", "torch.distributed.fsdp", "accelerate", "huggingface_hub.hf_api", "jinja2", "pandas"),
+    *("pyarrow", "scipy.stats", "sklearn.metrics"),
+)
 
 
 def run_fresh_python(code: str) -> str:

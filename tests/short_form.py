@@ -40,7 +40,7 @@ def choose_cases(cases: Sequence[Mapping[str, Hashable]], size: int) -> set[int]
     return chosen
 
 
-def keep_short(values: Iterable[str], *kept: str) -> list[Any]:
+def keep_short(values: Iterable[str | None], *kept: str) -> list[Any]:
     """Return the values of a parameter. All but the kept ones are part of the long form only."""
     return [value if value in kept else pytest.param(value, marks=pytest.mark.long) for value in values]
 

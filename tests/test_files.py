@@ -3,8 +3,6 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +11,7 @@ import pytest
 
 from headwise.errors import UserError
 from headwise.files import parse_json, read_lines
+from tests.fresh_python import run_fresh_python
 from tests.short_form import choose_size
 
 MEGABYTE = 10**6
@@ -79,8 +78,8 @@ def write_long_rows(tmp_path: Path) -> None:
 
 def read_files(directory: Path, *readers: str) -> tuple[list[str], list[int]]:
     """Return the error of each reader, and the growth of the memory in megabytes until its end."""
-    command = [sys.executable, "-c", READ, str(directory), *readers]
-    results = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    output = run_fresh_python(f"import sys\nsys.argv = {['', str(directory), *readers]}\n{READ}")
+    results = json.loads(output.splitlines()[-1])
     return [error for error, _ in results], [growth for _, growth in results]
 
 

@@ -8,6 +8,7 @@ import pytest
 import headwise
 from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification, build_tokenizer
 from tests.fresh_python import run_fresh_python
+from tests.short_form import keep_short
 
 
 def test_dir_lists_the_public_names() -> None:
@@ -57,12 +58,12 @@ IMPORTS = {
 }
 
 
-@pytest.mark.parametrize("imports", IMPORTS.values(), ids=IMPORTS)
-def test_auto_classes_load_our_models(imports: str, saved_model: Path) -> None:
+@pytest.mark.parametrize("order", keep_short(IMPORTS, "transformers-first"))  # pipelines import headwise first
+def test_auto_classes_load_our_models(order: str, saved_model: Path) -> None:
     run_fresh_python(
         f"""
         import sys
-        {imports}
+        {IMPORTS[order]}
         configs = {{name: CONFIG_MAPPING[name] for name in ("headwise", "headwise-recommender", "headwise-translator")}}
         assert "headwise.models" not in sys.modules, "importing transformers does not import headwise.models"
         model = AutoModelForSequenceClassification.from_pretrained({str(saved_model)!r})

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from headwise import attend
 from headwise.attention.blockwise import block
 from tests.attention.cases import ADJUSTS, RETURN_ALL, SCHEMES, VARIANTS, make_scheme
-from tests.short_form import keep_short
+from tests.short_form import choose_size, keep_short
 
 
 @pytest.mark.short_form("values")
@@ -51,7 +51,9 @@ def test_gradcheck(name: str, backend: Any, monkeypatch: pytest.MonkeyPatch) -> 
         values = {f"scheme.{name}": value for name, value in zip(names, parameters, strict=True)}
         return functional_call(module, values, (q, k, v, bias, sinks))
 
-    assert torch.autograd.gradcheck(function, (q, k, v, bias, sinks, *scheme.parameters()))
+    assert torch.autograd.gradcheck(
+        function, (q, k, v, bias, sinks, *scheme.parameters()), fast_mode=choose_size(short=True, long=False)
+    )
 
 
 @pytest.mark.parametrize("name", SCHEMES)

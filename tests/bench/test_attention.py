@@ -101,6 +101,7 @@ def test_wrong_results_are_rejected() -> None:
         compute_errors(case, [output * torch.nan, *gradients])
 
 
+@pytest.mark.usefixtures("cheap_measurements")
 def test_report_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     implementations, schemes = [*EAGER, "flex"], ["plain", "rpr", "distance-aware"]
     lengths = choose_size(short=("16",), long=("16", "32"))
@@ -135,6 +136,7 @@ def test_report_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert all(name in out for name in [*schemes, *implementations])
 
 
+@pytest.mark.usefixtures("cheap_measurements")
 def test_interrupted_run_writes_its_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compare = attention.compare
 
@@ -151,6 +153,7 @@ def test_interrupted_run_writes_its_measurements(tmp_path: Path, monkeypatch: py
     assert "Interrupted" in (tmp_path / "attention.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("cheap_measurements")
 def test_progress_counts_every_step() -> None:
     config = replace(SMALL, implementations=("naive",), schemes=("plain", "tener"), repeats=1)
     steps: list[str] = []

@@ -20,6 +20,7 @@ def fail_if_fused(model: Any, batch_size: int, length: int) -> dict[str, Any]:
     return random_texts(model, batch_size, length)
 
 
+@pytest.mark.usefixtures("cheap_measurements")
 def test_out_of_memory_is_recorded() -> None:
     original, fused = measure_shape(
         build_t5,

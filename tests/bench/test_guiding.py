@@ -22,6 +22,7 @@ def test_eager_maps_and_headwise_give_the_same_loss() -> None:
     assert headwise == pytest.approx(eager_maps, abs=2e-2)  # dropout masks differ
 
 
+@pytest.mark.usefixtures("cheap_measurements")
 def test_every_implementation_is_measured() -> None:
     steps: list[str] = []
     measurements = list(run(SMALL, steps.append))
@@ -31,6 +32,7 @@ def test_every_implementation_is_measured() -> None:
     assert len(steps) == len(IMPLEMENTATIONS) + 1
 
 
+@pytest.mark.usefixtures("cheap_measurements")
 def test_report_is_written(tmp_path: Path) -> None:
     options = ["--shapes", "2x9", "--layers", "1", "--heads", "1", "--repeats", "1", "--device", "cpu"]
     assert main(["bench", "guiding", *options, "--out", str(tmp_path)]) == 0

@@ -6,7 +6,10 @@ import pytest
 
 from headwise.bench.fusion import PASSES
 from headwise.cli import main
+from tests.bench.conftest import cheap_measurements
 from tests.integrations.fusion.cases import CASES, build_model
+
+__all__ = ["cheap_measurements"]
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +19,7 @@ def deberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.usefixtures("cheap_measurements")
 def test_table_of_a_model(deberta: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--lengths", "8", "--batch-size", "2", "--repeats", "1", "--no-compile", "--device", "cpu"]
     assert main(["fuse", str(deberta), "--bench", *options]) == 0

@@ -1,8 +1,8 @@
 import pytest
 
-from tests.training.conftest import cheap_figures
+from tests.training.conftest import cheap_baselines, cheap_figures
 
-__all__ = ["cheap_figures"]
+__all__ = ["cheap_baselines", "cheap_figures"]
 
 
 @pytest.fixture(autouse=True)

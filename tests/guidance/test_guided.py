@@ -69,7 +69,7 @@ def test_guided_heads_become_less_similar_than_unguided_ones() -> None:
                 loss = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2])) + guided.loss()
                 rows = torch.cat([layer.received for layer in keeper.records], dim=1)
                 rows = torch.nn.functional.normalize(rows, dim=-1)
-                similarities.append(float((rows @ rows.mT).mean()))
+                similarities.append((rows @ rows.mT).mean().item())
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -121,7 +121,7 @@ def test_automatic_weights_are_a_share_of_the_tasks_gradient() -> None:
         total = guided.loss(task_loss)
     assert guides[0].weight > 0
     weighted = sum(guide.weight * float(guided.terms[guide.name]) for guide in guides)
-    assert weighted == pytest.approx(float(total))
+    assert weighted == pytest.approx(total.item())
     keeper = KeepRecords()
     with hw.guiding(model, [hw.guides.MapDiscrimination(guides[0].weight), keeper]) as guided:
         task_loss = model(**inputs).logits.square().mean()

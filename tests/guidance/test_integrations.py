@@ -107,8 +107,8 @@ def test_two_processes_give_the_same_loss_and_gradients_as_one() -> None:
         process.start()
     loss, *gradients = wait_for_result(results, processes)
     for process in processes:
-        process.join(timeout=20)
-        process.kill()  # a process may wait for gloo's threads forever at its exit, after all work is done
+        process.kill()  # it may wait for gloo's threads forever at its exit, after all work is done
+        process.join()
     torch.testing.assert_close(torch.as_tensor(loss, dtype=torch.float32), expected_loss, atol=1e-5, rtol=1e-4)
     for gradient, expected in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(torch.as_tensor(gradient), expected, atol=1e-5, rtol=1e-3)

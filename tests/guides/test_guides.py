@@ -12,6 +12,7 @@ from torch import Tensor
 import headwise as hw
 from headwise.guides import ForwardRecord
 from headwise.integrations import LayerRecord
+from tests.short_form import choose_size
 
 HEADS, N, WIDTH, BATCH = 2, 5, 4, 2
 IDS = torch.tensor([[1, 7, 9, 7, 2], [1, 9, 2, 0, 0]])
@@ -206,7 +207,9 @@ def test_disagreement_equals_the_formula(component: Any) -> None:
                             total += float(torch.cosine_similarity(states[b, h, i], states[b, g, i], dim=0))
             terms.append(total / HEADS**2 / LENGTHS[b])
     assert float(guide(record)) == pytest.approx(sum(terms) / len(terms), abs=1e-5)
-    assert torch.autograd.gradcheck(lambda *x: guide(record_layers(guide, x, inputs)), tensors)
+    assert torch.autograd.gradcheck(
+        lambda *x: guide(record_layers(guide, x, inputs)), tensors, fast_mode=choose_size(short=True, long=False)
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -217,7 +220,7 @@ def test_gradients_are_correct_and_not_zero(name: str) -> None:
     def term(q: Tensor, k: Tensor) -> Tensor:
         return guide(record_layers(guide, [q, k, v, *others], inputs))
 
-    assert torch.autograd.gradcheck(term, (q, k), atol=1e-6, rtol=1e-4)
+    assert torch.autograd.gradcheck(term, (q, k), atol=1e-6, rtol=1e-4, fast_mode=choose_size(short=True, long=False))
     gradients = torch.autograd.grad(term(q, k), (q, k))
     assert all(float(gradient.abs().max()) > 1e-5 for gradient in gradients)
     assert all(float(gradient[1, :, 3:].abs().max()) == 0 for gradient in gradients)  # padding has no gradient

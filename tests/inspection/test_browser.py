@@ -15,7 +15,7 @@ from tests.inspection.test_encoder_decoder import TARGET
 from tests.inspection.test_encoder_decoder import build as build_encoder_decoder
 from tests.inspection.test_viewer import HTML_TEXT
 from tests.inspection.tiny_models import TEXT, build_bert
-from tests.short_form import keep_short
+from tests.short_form import choose_size, keep_short
 
 TEXTS = [TEXT, "a fine film", HTML_TEXT]
 PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
@@ -237,7 +237,8 @@ def test_themes_and_sizes(name: str, options: dict[str, Any], path: Path, open_p
     page = open_page(path, "#layer=1&head=1&token=4", **options)
     if name == "print":
         page.emulate_media(media="print")
-    page.screenshot(path=artefacts / f"{name}.png", full_page=True)
+    if choose_size(short=False, long=True):
+        page.screenshot(path=artefacts / f"{name}.png", full_page=True)
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == {"dark": "rgb(21, 24, 28)", "print": "rgb(255, 255, 255)"}.get(name, "rgb(253, 253, 252)")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page scrolls horizontally"

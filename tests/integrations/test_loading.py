@@ -22,6 +22,7 @@ from tests.integrations.tiny_models import (
     randomize_schemes,
     run_model,
 )
+from tests.short_form import choose_size
 
 hf: Any = transformers
 
@@ -196,7 +197,8 @@ for name, load in {LOADS!r}.items():
 def test_headwise_may_be_imported_before_and_after_transformers(tmp_path: Path) -> None:
     model, inputs = save_retrofitted("bert", tmp_path)
     torch.save({"inputs": inputs, "logits": run_model(model, inputs)}, tmp_path / "expected.pt")
-    for imports in ("import headwise, transformers", "import transformers.modeling_utils, headwise"):
+    orders = ("import transformers.modeling_utils, headwise", "import headwise, transformers")
+    for imports in choose_size(short=orders[:1], long=orders):
         program = f"""
 {imports}
 import torch

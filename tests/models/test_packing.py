@@ -23,6 +23,7 @@ def loss_and_gradients(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Te
     return output.loss, output.logits, torch.autograd.grad(output.loss, parameters, allow_unused=True)
 
 
+@pytest.mark.short_form("arguments")
 @pytest.mark.parametrize(("scheme", "kind"), CASES)
 def test_losses_and_gradients_of_classifiers(scheme: str, kind: str) -> None:
     from tests.models.tiny_models import KINDS

@@ -3,10 +3,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.robustness.launcher import Launcher
-from tests.training.conftest import bert, cheap_figures, headwise, own_cache, reviews
+from tests.training.conftest import bert, cheap_baselines, cheap_figures, headwise, own_cache, reviews
 from tests.training.recommendation.conftest import log
 
-__all__ = ["bert", "cheap_figures", "headwise", "log", "own_cache", "reviews"]
+__all__ = ["bert", "cheap_baselines", "cheap_figures", "headwise", "log", "own_cache", "reviews"]
 
 
 @pytest.fixture(scope="session")

@@ -20,15 +20,9 @@ from tests.robustness.fuzz.pool import Pool
 from tests.robustness.fuzz.record import Record
 from tests.robustness.fuzz.result import Result
 from tests.robustness.fuzz.worker import Limits, Outcome, write_input
-from tests.short_form import choose_size
 
 ROOT = Path(__file__).parents[2]
 LIMITS = Limits(memory=2**30, cpu_seconds=2, wall_seconds=300)
-#: The kinds of the short form: all data files. Directories take seconds to prepare.
-QUICK_KINDS = [
-    *("csv", "tsv", "jsonl", "parquet", "conll", "click log", "titles", "line-aligned texts", "word vectors"),
-    "run.yaml",
-]
 
 
 def accept(directory: Path, out: Path) -> None:
@@ -222,11 +216,11 @@ def test_kinds_of_missing_packages_are_skipped() -> None:
     assert find_missing_package(Kind(name="b", requires=("json",), **options)) is None
 
 
+@pytest.mark.long
 def test_a_short_run_has_no_findings(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Runs in a process of its own, because libraries must not be offline here."""
-    inputs = 20_000 if request.config.getoption("--slow") else choose_size(short=100, long=300)
+    inputs = 20_000 if request.config.getoption("--slow") else 300
     command = [sys.executable, "-m", "tests.robustness.fuzz", "--inputs", str(inputs), "--processes", "2"]
-    command += choose_size(short=["--kinds", *QUICK_KINDS], long=[])
     command += ["--out", str(tmp_path / "findings")]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr

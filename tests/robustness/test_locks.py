@@ -106,7 +106,8 @@ def test_file_systems_without_locks_get_a_warning(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"process": "\\u001b[31m", "host": 3}', b"\xff" * 5000])
-def test_damaged_holder_is_not_trusted(content: bytes, tmp_path: Path) -> None:
+def test_damaged_holder_is_not_trusted(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.locks.HOLDER_DELAY", 0.0)
     path = tmp_path / "out"
     with hold(path, "directory") as process:
         (path / LOCK_FILE).write_bytes(content)

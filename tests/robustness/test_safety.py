@@ -8,7 +8,7 @@ import pickle
 import re
 import shutil
 import socket
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,14 @@ FORBIDDEN_MODULES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shel
 FORBIDDEN_CALLS = {"eval", "exec", "__import__", "unpack_archive", "extractall", "extract", "unsafe_load", "full_load"}
 
 
-def calls() -> Iterator[tuple[Path, ast.Call, str]]:
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
-                yield path, node, ast.unparse(node.func)
+@cache
+def nodes() -> list[tuple[Path, ast.AST]]:
+    return [(path, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+
+@cache
+def calls() -> list[tuple[Path, ast.Call, str]]:
+    return [(path, node, ast.unparse(node.func)) for path, node in nodes() if isinstance(node, ast.Call)]
 
 
 def keyword(call: ast.Call, name: str) -> str | None:
@@ -49,11 +52,10 @@ def keyword(call: ast.Call, name: str) -> str | None:
 
 
 def test_nothing_that_is_read_is_run() -> None:
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not {name.split(".")[0] for name in names} & FORBIDDEN_MODULES, path
+    for path, node in nodes():
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        assert not {name.split(".")[0] for name in names} & FORBIDDEN_MODULES, path
     for path, call, name in calls():
         last = name.split(".")[-1]
         assert last not in FORBIDDEN_CALLS or name.startswith(("model.", "re.", "self.model.")), f"{path}: {name}"

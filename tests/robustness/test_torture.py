@@ -56,6 +56,7 @@ def test_case(kind: str, torture: Torture, launcher: Launcher, stack: ExitStack,
     assert torture.dispatch(kind, launcher, stack, tmp_path / "case" / "out", seed=1, left=2) >= (kind not in KILLS)
 
 
+@pytest.mark.long
 def test_differences_are_noticed(torture: Torture, launcher: Launcher, tmp_path: Path) -> None:
     job: Job = replace(torture.jobs["text"], outcome=lambda out: str(out))  # differs between directories
     reference = cases.Reference(launcher, job, tmp_path / "reference")

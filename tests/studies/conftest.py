@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import alembic.util
 import pytest
 
 from headwise.studies.methods import Method
@@ -13,9 +15,12 @@ from headwise.studies.plan import Run, plan_runs
 from headwise.studies.study import Study
 from headwise.training import TextConfig
 from tests.studies.postgresql import Server, why_no_server
-from tests.training.conftest import bert, cheap_figures, headwise, own_cache, reviews
+from tests.training.conftest import bert, cheap_baselines, cheap_figures, headwise, own_cache, reviews
 
-__all__ = ["bert", "cheap_figures", "headwise", "own_cache", "reviews"]
+__all__ = ["bert", "cheap_baselines", "cheap_figures", "headwise", "own_cache", "reviews"]
+
+#: Optuna reads all versions of its database's schema whenever a database is opened. They are loaded once.
+alembic.util.load_python_file = cache(alembic.util.load_python_file)  # type: ignore[assignment]
 
 PLAIN, RPR = Method("plain", {"model": "plain"}), Method("rpr", {"model": "rpr"})
 

@@ -103,6 +103,7 @@ def test_damaged_studies_are_one_line(
     assert err.count("\n") == 1
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("value", [DEEP, "[1, 2", json.dumps({"a": 1}), json.dumps("9" * 5000), json.dumps(DEEP)])
 @pytest.mark.parametrize("column", ["config", "task", "seed"])
 def test_hostile_values_in_a_database_are_one_line(column: str, value: str, tmp_path: Path, headwise: Headwise) -> None:

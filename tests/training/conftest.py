@@ -53,6 +53,13 @@ def cheap_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(style.RC_PARAMS, "savefig.dpi", 20)
 
 
+@pytest.fixture(autouse=True)
+def cheap_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choose the regularization of linear baselines by two folds, not five, and of fewer values in the short form."""
+    monkeypatch.setattr("headwise.tasks.tfidf.NUM_FOLDS", choose_size(short=2, long=5))
+    monkeypatch.setattr("headwise.tasks.tfidf.CS", choose_size(short=(1.0, 10.0), long=(0.1, 1.0, 10.0, 100.0)))
+
+
 @pytest.fixture(scope="session")
 def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("data") / "reviews.csv", ("text", "label"), list(rows(160)))

@@ -62,9 +62,11 @@ def test_an_extended_run_reads_long_texts_everywhere(
 @pytest.mark.parametrize(
     ("options", "note"),
     [
-        (("--extend-positions", "interpolate"), "positions: 64 -> 100, interpolated"),
+        pytest.param(
+            ("--extend-positions", "interpolate"), "positions: 64 -> 100, interpolated", marks=pytest.mark.long
+        ),
         (("--extend-positions", "repeat-last", "--retrofit", "rpr"), "positions: 64 -> 100, last row repeated"),
-        (("--pack",), "positions: 64 -> 100, tiled"),
+        pytest.param(("--pack",), "positions: 64 -> 100, tiled", marks=pytest.mark.long),
         (
             ("--attention-window", "16", "--retrofit", "distance-aware"),
             "attention window: 16 tokens before and after, 1 global",

@@ -55,7 +55,10 @@ def test_pooling_is_the_mean_of_each_row() -> None:
     assert pool_windows([[1.0], [2.0], [6.0], [7.0]], [0, 1, 1, 1]).tolist() == [[1.0], [5.0]]
 
 
-@pytest.mark.parametrize(("mode", "learns"), [("truncate", False), ("head-tail", True), ("windows", True)])
+@pytest.mark.parametrize(
+    ("mode", "learns"),
+    [("truncate", False), pytest.param("head-tail", True, marks=pytest.mark.long), ("windows", True)],
+)
 def test_only_truncation_misses_the_end(
     long_reviews: Path, tmp_path: Path, headwise: Headwise, mode: str, learns: bool
 ) -> None:

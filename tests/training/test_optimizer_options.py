@@ -112,7 +112,7 @@ def position_norms(run_dir: Path) -> tuple[float, float]:
     embeddings = next(module for module in model.modules() if isinstance(module, Embeddings))
     positions = embeddings.positions(torch.zeros(1, 8, model.config.dim))
     words = embeddings.projection(embeddings.words.weight)[4:]
-    return float(positions.norm(dim=-1).mean()), float(words.norm(dim=-1).mean())
+    return positions.norm(dim=-1).mean().item(), words.norm(dim=-1).mean().item()
 
 
 @pytest.mark.parametrize("word_scale", [0.1, 1.0])

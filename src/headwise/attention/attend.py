@@ -25,7 +25,6 @@ from headwise.attention.checks import (
 )
 from headwise.attention.schemes import Scheme
 from headwise.attention.schemes.scheme import check_choice
-from headwise.attention.triton_backend import cached_calls
 from headwise.attention.types import (
     AttentionInputs,
     AttentionOutput,
@@ -212,15 +211,10 @@ def attend(
         >>> hw.attend(sequences, sequences, sequences, scheme=hw.Plain(), cu_seqlens=[0, 3, 10]).shape
         torch.Size([1, 4, 10, 16])
     """
-    key = None
-    if not torch.compiler.is_compiling() and not (
-        cu_seqlens is not None
-        or cu_seqlens_k is not None
-        or return_received
-        or return_weight_norms
-        or return_lse
-        or return_weights
-    ):
+    key, is_packed = None, cu_seqlens is not None or cu_seqlens_k is not None
+    has_extras = return_received or return_weight_norms or return_lse or return_weights
+    may_use_triton = backend == "triton" or (isinstance(q, Tensor) and q.is_cuda)
+    if may_use_triton and not (is_packed or has_extras or torch.compiler.is_compiling()):
         others = None
         if (
             window is not None
@@ -231,13 +225,15 @@ def attend(
             or query_padding is not None
         ):
             others = (window, softcap, mask, position_bias, sinks, query_padding)
+        from headwise.attention.triton_backend import cached_calls
+
         key = cached_calls.call_key(q, k, v, scheme, key_padding, causal, offset, dropout, scale, backend, others)
         if key is not None:
             output = cached_calls.attend_cached(key, q, k, v, scheme, key_padding, others)
             if output is not None:
                 return output
     q, k, v = check_tensors(q, k, v)
-    if cu_seqlens is not None or cu_seqlens_k is not None:
+    if is_packed:
         check_packed(
             q,
             k,
@@ -301,7 +297,6 @@ def attend(
             if output is not None:
                 return output
         result = _run(inputs, choice.backend)
-    has_extras = return_received or return_weight_norms or return_lse or return_weights
     return result if has_extras else result.output
 
 

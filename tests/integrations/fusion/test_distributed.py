@@ -67,8 +67,8 @@ def test_two_processes_train_fused_models_as_one_trains_the_originals() -> None:
         process.start()
     trained = wait_for_result(results, processes)
     for process in processes:
-        process.join(timeout=20)
-        process.kill()  # a process may wait for gloo's threads forever at its exit, after all work is done
+        process.kill()  # it may wait for gloo's threads forever at its exit, after all work is done
+        process.join()
     for name in NAMES:
         model = build_model(CASES[name]).train()
         train(model, CASES[name], [0, 1])

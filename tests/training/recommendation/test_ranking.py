@@ -12,11 +12,12 @@ from headwise.tasks import mind
 from headwise.tasks.metrics.clicks import compute
 from headwise.training.recommendation import ranking
 from headwise.training.recommendation.titles import tokenize_titles
+from tests.short_form import keep_short
 
 HISTORY = 7
 
 
-@pytest.mark.parametrize("scheme", ["rpr", "distance-aware"])
+@pytest.mark.parametrize("scheme", keep_short(["rpr", "distance-aware"], "distance-aware"))
 def test_scores_equal_those_of_every_pair(loaded_log: mind.Log, scheme: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranking, "NEWS_BATCH_SIZE", 7)
     monkeypatch.setattr(ranking, "USER_BATCH_SIZE", 5)

@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
 }
 
 #: Options with which a model learns the whole language.
-SUFFICIENT: dict[str, Any] = {"steps": 240, "learning_rate": 5e-3, "scheme": "plain"}
+SUFFICIENT: dict[str, Any] = {"steps": 160, "learning_rate": 5e-3, "scheme": "plain"}
 
 
 def translate_words(text: str) -> str:

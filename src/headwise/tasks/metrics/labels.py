@@ -180,12 +180,12 @@ METRICS: Mapping[str, Metrics] = {
 
 def column_array(rows: Dataset, name: str) -> Any:
     """Return a column as an array, without reading the others."""
-    return np.asarray(rows.select_columns(name).with_format("numpy")[:][name])
+    return np.asarray(rows.with_format("numpy", columns=[name])[:][name])
 
 
 def label_values(rows: Dataset, name: str) -> list[Any]:
     """Return a column as a list of Python values, without reading the others."""
-    values: list[Any] = rows.select_columns(name).with_format(None)[:][name]
+    values: list[Any] = rows.with_format(None, columns=[name])[:][name]
     return values
 
 
