@@ -46,6 +46,7 @@ def require(extra: str, user: str) -> None:
     """
     missing = [name for name in EXTRAS[extra] if find_spec(name) is None]
     if missing:
-        more = f" and {len(missing) - 1} other packages" if len(missing) > 1 else ""
+        others = len(missing) - 1
+        more = f" and {others} other package{'s' if others > 1 else ''}" if others else ""
         name = "transformers" if "transformers" in missing else missing[0]
         raise MissingExtraError(f"{user} needs {name}{more}: pip install 'headwise[{extra}]'")

@@ -123,7 +123,7 @@ def test_nobody_learned(tmp_path: Path) -> None:
     results = simulate_runs(tmp_path, {"none": 0.50, "plain": 0.52}, seeds=6)
     first, *others = summarize(analyze(with_baseline(results, 0.5), "none"))
     assert first.startswith(
-        "Nobody learned: no method is better than always answering the most frequent label (accuracy 50.00)."
+        "Nobody learned: no method is clearly better than always answering the most frequent label (accuracy 50.00)."
     )
     assert len(others) == 1, "the comparison is still stated"
 
@@ -131,13 +131,13 @@ def test_nobody_learned(tmp_path: Path) -> None:
 def test_only_some_methods_learned(tmp_path: Path) -> None:
     results = simulate_runs(tmp_path, {"none": 0.51, "plain": 0.80}, seeds=6)
     first, *_ = summarize(analyze(with_baseline(results, 0.5), "none"))
-    assert first == "none learned nothing: not better than always answering the most frequent label (accuracy 50.00)."
+    assert first.startswith("none did not learn enough: not clearly better than always answering the most frequent")
 
 
 def test_learning_of_ratings_is_a_lower_error(tmp_path: Path) -> None:
     results = with_baseline(regression_runs(tmp_path, {"none": 1.0, "plain": 0.5}, seeds=3), 1.0)
     first, *_ = summarize(analyze(results, "none"))
-    assert first == "none learned nothing: not better than always answering the mean (rmse 1.0000)."
+    assert first == "none did not learn enough: not clearly better than always answering the mean (rmse 1.0000)."
 
 
 def test_methods_below_a_linear_model_are_not_compared(tmp_path: Path) -> None:

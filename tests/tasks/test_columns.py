@@ -90,3 +90,22 @@ def test_a_second_column_of_texts_is_mentioned(caplog: pytest.LogCaptureFixture)
         choose_columns(batch, text="text")
         choose_columns(batch, labelled=False)
         assert not caplog.messages
+
+
+def test_columns_that_are_chosen_by_their_contents_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    choose_columns(head("text", "label"))
+    assert not caplog.messages
+    choose_columns(head("utterance", "kn"))
+    assert caplog.messages == ["a.csv: the text column is utterance, the label column is kn"]
+    caplog.clear()
+    choose_columns(head("utterance", "kn"), labelled=False)
+    assert caplog.messages == ["a.csv: the text column is utterance"]
+
+
+def test_a_missing_header_leads_to_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    rows = {"a fine film": ["a dull film", "a good film"], "good": ["bad", "good"]}
+    choose_columns(Batch(Path("a.csv"), [0, 1], [2, 3], rows))
+    assert any(
+        message.startswith("a.csv: 'good' is the name of the label column and also") for message in caplog.messages
+    )

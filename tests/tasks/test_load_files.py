@@ -317,9 +317,17 @@ def test_delimiters(tmp_path: Path) -> None:
     assert load_files(tmp_path / "b.csv", delimiter="~")[1].labels == ("0", "1")
     with pytest.raises(UserError, match="--delimiter must be one character, or comma, semicolon, tab"):
         load_files(tmp_path / "b.csv", delimiter="~~")
-    (tmp_path / "c.csv").write_text("text;stars\na;3,5\nb;4,5\n")
-    with pytest.raises(UserError, match="expected a number, got '3,5'; use a decimal point"):
-        load_files(tmp_path / "c.csv", label_type="regression")
+
+
+def test_decimal_commas_are_read_unless_they_may_separate_thousands(tmp_path: Path) -> None:
+    rows = "".join(f"a {i};-{i},5\n" for i in range(20))
+    (tmp_path / "a.csv").write_text(f"text;stars\n{rows}b;0,125\n")
+    _, examples = load_files(tmp_path / "a.csv", label_type="regression")
+    ratings = {row["text"]: row["label"] for split in examples.splits.values() for row in split}
+    assert (ratings["a 3"], ratings["b"]) == (-3.5, 0.125)
+    (tmp_path / "b.csv").write_text("text;stars\na;1,250\nb;4,5\n")
+    with pytest.raises(UserError, match="expected a number, got '1,250'; use a decimal point"):
+        load_files(tmp_path / "b.csv", label_type="regression")
 
 
 @pytest.fixture(params=[True, False], ids=["online", "offline"])

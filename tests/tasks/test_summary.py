@@ -89,3 +89,8 @@ def test_many_different_numbers_are_probably_ratings() -> None:
         "the labels are 48 different numbers; for ratings, add --label-type regression"
     ]
     assert find_label_warnings({str(stars): 100 for stars in range(1, 6)}) == []
+
+
+def test_labels_with_one_row_are_not_evaluated(tmp_path: Path) -> None:
+    columns = {"text": [f"text {i}" for i in range(21)], "label": ["food", "money"] * 10 + ["health"]}
+    assert "warning: labels with a single row, which are not evaluated: health" in summarize_columns(tmp_path, columns)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from headwise.inspection import draw_curves
 from headwise.training import RunResult, TextConfig, evaluate, predict, train
 from headwise.training.core.card import describe_base_model
 from headwise.training.core.printing import format_evaluation, format_result
+from headwise.training.core.result_tables import format_details
 from headwise.training.inspect import inspect
 from tests.training.conftest import Headwise, rows, write
 
@@ -96,6 +98,23 @@ def test_evaluation_of_another_file_has_baselines_and_classes(run: RunResult, tm
     text = format_evaluation(evaluation)
     assert "baseline TF-IDF + logistic regression: accuracy" in text
     assert "Verdict: " in text
+    assert not evaluation["baseline_notes"]
+
+
+def test_evaluation_on_training_texts_says_so(run: RunResult, reviews: Path) -> None:
+    evaluation = evaluate(run.run_dir, reviews)
+    num_rows = evaluation["rows"]
+    (note,) = evaluation["baseline_notes"]
+    assert re.fullmatch(rf"the model was trained on \d+ of these {num_rows} texts, so its metrics are too high", note)
+    text = format_evaluation(evaluation)
+    assert text.startswith(f"reviews.csv ({num_rows} rows)\n")
+    assert f"note: {note}" in text
+
+
+def test_labels_without_rows_are_listed_last() -> None:
+    per_class = {f"c{i}": {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2} for i in range(12)}
+    per_class["absent"] = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}
+    assert not any("absent" in line for line in format_details({"per_class": per_class}, list(per_class), "test"))
 
 
 def test_without_the_training_data_there_are_no_baselines(tmp_path: Path) -> None:

@@ -107,7 +107,8 @@ def test_models_outside_the_attention_interface_are_fused_for_guides(
     assert "attention layers fused for guidance: MPNet" in read_metrics(tmp_path / "run")["notes"]
 
 
-def test_early_stopping_keeps_the_best_epoch(reviews: Path, tmp_path: Path) -> None:
+def test_early_stopping_keeps_the_best_epoch(reviews: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     config = TextConfig(
         data=(str(reviews),),
         heads=2,
@@ -122,6 +123,9 @@ def test_early_stopping_keeps_the_best_epoch(reviews: Path, tmp_path: Path) -> N
     dev = [log["eval_accuracy"] for log in metrics["history"] if "eval_accuracy" in log]
     assert len(dev) < 30
     assert metrics["metrics"]["dev"]["accuracy"] == pytest.approx(max(dev))
+    best = dev.index(max(dev)) + 1
+    kept = f"  epoch {best}, the best on dev, is kept; stopped early, after epoch {len(dev)} of 30"
+    assert kept in caplog.messages
 
 
 def test_subsampling_and_truncation_are_reported(reviews: Path, tmp_path: Path) -> None:

@@ -34,13 +34,14 @@ def summarize_learning(task: TaskComparison) -> list[str]:
         below = {method: learning for method, learning in unlearned.items() if learning.baseline == name}
         learning = next(iter(below.values()))
         baseline = f"{learning.description} ({task.metric.name} {format_number(learning.baseline_value, task.metric)})"
+        degree = "clearly " if name in CONSTANT_ANSWERS else ""
         if len(below) == len(task.methods):
             lines.append(
-                f"Nobody learned: no method is better than {baseline}. Differences between the methods say nothing "
-                "about them. Try more epochs, another learning rate or more rows."
+                f"Nobody learned: no method is {degree}better than {baseline}. Differences between the methods say "
+                "nothing about them. Try more epochs, another learning rate or more rows."
             )
         elif name in CONSTANT_ANSWERS:
-            lines.append(f"{', '.join(below)} learned nothing: not better than {baseline}.")
+            lines.append(f"{', '.join(below)} did not learn enough: not {degree}better than {baseline}.")
         else:
             lines.append(f"{', '.join(below)} did not learn enough: below {baseline}.")
     return lines

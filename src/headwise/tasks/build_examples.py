@@ -199,6 +199,11 @@ def describe_overlap(splits: Mapping[str, Dataset]) -> str:
     return ", ".join(parts)
 
 
+def count_overlap(rows: Dataset, others: Dataset) -> int:
+    """Return the number of rows whose texts are also in other rows."""
+    return int(np.isin(hash_texts(rows), hash_texts(others)).sum())
+
+
 def hash_texts(rows: Dataset) -> Any:
     """Return a hash of each row's texts, reading one batch at a time."""
     names = [name for name in ("text", "pair") if name in rows.column_names] or ["words"]

@@ -95,7 +95,7 @@ def choose_columns(
     def unused() -> list[str]:
         return [name for name in names if name not in (text, pair, label)]
 
-    is_detected = text is None and pair is None
+    is_detected, guessed = text is None and pair is None, []
     if text is None and pair is None:
         text, pair = find_known_pair(unused())
     if text is None:
@@ -111,8 +111,19 @@ def choose_columns(
                 f"--pair {quote(texts[1])}, for one text --text"
             )
         text = only_column(texts, batch, "text")
+        guessed.append(f"the text column is {text}")
     if label is None and labelled:
         label = only_column(unused(), batch, "label")
+        guessed.append(f"the label column is {label}")
+    if guessed:
+        logger.info("%s: %s", batch.path, ", ".join(guessed))
+    if labelled and label in batch.columns[str(label)]:
+        logger.warning(
+            "%s: %r is the name of the label column and also a label; if the first line is a row, add a line with the "
+            "names of the columns above it",
+            batch.path,
+            label,
+        )
     if is_detected and labelled and pair is None:
         others = [name for name in unused() if has_sentences(batch.columns[name])]
         if others:

@@ -18,6 +18,9 @@ EXCLUDED = "-"
 
 MAX_CLASSES = 20  # or half the rows; with more classes, the column is probably not a label
 
+DECIMAL_COMMA = re.compile(r"\s*[-+]?\d{1,40},\d{1,40}\s*")
+THOUSANDS = re.compile(r"\s*[-+]?[1-9]\d{0,2},\d{3}\s*")
+
 # Parsers raise a ValueError if a value is invalid; `arrow_cache` adds its location.
 
 
@@ -89,11 +92,13 @@ def parse_tags(value: Any) -> list[str]:
 
 
 def parse_rating(value: Any) -> float:
-    """Return a finite number."""
+    """Return a finite number. 3,5 is read as 3.5; 1,250 is an error, because it may be 1.25 or 1250."""
+    if isinstance(value, str) and DECIMAL_COMMA.fullmatch(value) and not THOUSANDS.fullmatch(value):
+        value = value.replace(",", ".")
     try:
         rating = float(value)
     except (TypeError, ValueError, OverflowError):
-        hint = "; use a decimal point" if re.fullmatch(r"\s*-?\d+,\d+\s*", str(value)[:40]) else ""
+        hint = "; use a decimal point" if isinstance(value, str) and THOUSANDS.fullmatch(value) else ""
         raise ValueError(f"expected a number, got {format_value(value)}{hint}") from None
     if not math.isfinite(rating):
         raise ValueError(f"expected a finite number, got {format_value(value)}")

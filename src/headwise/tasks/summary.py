@@ -79,7 +79,8 @@ def summarize(examples: Examples) -> DataSummary:
     words, missing = zip(*(count_words(rows) for rows in splits.values()), strict=True)
     labels = count_labels(examples)
     ratings = np.concatenate([column_array(rows, "label") for rows in splits.values()]) if not labels else np.zeros(0)
-    warnings = find_label_warnings(labels)
+    is_tagging = any("words" in rows.column_names for rows in splits.values())
+    warnings = find_label_warnings(labels, is_tagging=is_tagging)
     if sum(missing):
         warnings.append(f"{format_count(sum(missing), 'text')} 'nan', 'null' or the like: probably missing values")
     return DataSummary(
@@ -173,11 +174,12 @@ def are_ratings(labels: Sequence[str]) -> bool:
     return len(labels) > MAX_NUMERIC_CLASSES and all(re.fullmatch(r"[-+]?\d+([.,]\d+)?", label) for label in labels)
 
 
-def find_label_warnings(labels: Mapping[str, int]) -> list[str]:
-    """Return warnings about labels that are probably misspelled or missing.
+def find_label_warnings(labels: Mapping[str, int], *, is_tagging: bool = False) -> list[str]:
+    """Return warnings about labels that are probably misspelled or missing, or have one row.
 
     Args:
         labels: The number of rows of each label.
+        is_tagging: Whether words are counted, not rows.
     """
     warnings = [
         f"{format_count(labels[label], 'row')} labelled {label!r}: probably missing labels"
@@ -190,6 +192,7 @@ def find_label_warnings(labels: Mapping[str, int]) -> list[str]:
         return warnings
     if len(names) > MAX_COMPARED_LABELS:
         return warnings
+    single: list[str] = []
     for index, label in enumerate(names):
         for other in names[:index]:  # more frequent ones
             if is_misspelling(label, labels[label], other, labels[other]):
@@ -198,6 +201,11 @@ def find_label_warnings(labels: Mapping[str, int]) -> list[str]:
                     f"({labels[other]:,}): a misspelling?"
                 )
                 break
+        else:
+            single += [shorten(label)] if labels[label] == 1 else []
+    if single and not is_tagging:
+        listed = ", ".join(single[:5]) + (f" and {len(single) - 5:,} others" if len(single) > 5 else "")
+        warnings.append(f"labels with a single row, which are not evaluated: {listed}")
     return warnings
 
 

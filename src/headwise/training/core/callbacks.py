@@ -92,6 +92,12 @@ class ProgressBar(ProgressCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.on_save(args, state, control)
         super().on_train_end(args, state, control, **kwargs)
+        if state.is_world_process_zero and state.best_global_step:
+            steps_per_epoch = state.global_step / state.epoch
+            kept = f"epoch {state.best_global_step / steps_per_epoch:.4g}, the best on dev, is kept"
+            is_early = state.global_step < state.max_steps
+            stopped = f"; stopped early, after epoch {state.epoch:.4g} of {args.num_train_epochs:.4g}"
+            logger.info("  %s%s", kept, stopped if is_early else "")
 
 
 class TrainingTimer(TrainerCallback):

@@ -40,8 +40,8 @@ def format_evaluation(evaluation: dict[str, Any]) -> str:
     """Return the result of an evaluation."""
     primary_metric = evaluation["primary_metric"]
     lines = [
-        *format_details(evaluation, evaluation.get("labels", ()), "data"),
         f"{evaluation['dataset']} ({evaluation['rows']:,} rows)",
+        *format_details(evaluation, evaluation.get("labels", ()), "data"),
         format_metrics("metrics", evaluation["metrics"], primary_metric, evaluation["standard_error"]),
         *format_baselines(evaluation["baselines"], primary_metric),
         *(f"  note: {note}" for note in evaluation["baseline_notes"]),

@@ -119,7 +119,8 @@ def format_details(details: Mapping[str, Any], labels: Sequence[str], split: str
     """
     lines = []
     if per_class := details.get("per_class"):
-        shown = dict(sorted(per_class.items(), key=lambda item: item[1]["f1"])[:MAX_PRINTED_CLASSES])
+        ordered = sorted(per_class.items(), key=lambda item: (item[1]["support"] == 0, item[1]["f1"]))
+        shown = dict(ordered[:MAX_PRINTED_CLASSES])
         is_complete = len(shown) == len(per_class)
         lines.append(f"{split}, {'each label' if is_complete else f'the {len(shown)} labels with the lowest f1'}:")
         lines += indent(format_table(build_per_class_table(per_class if is_complete else shown)))

@@ -1,6 +1,6 @@
 """The verdict on a run: one sentence that says whether the model is better than its baselines."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 #: Metrics of which a lower value is better.
@@ -20,8 +20,8 @@ ORACLE = "oracle"
 #: A difference is clear if it exceeds this number of standard errors.
 CLEAR = 2.0
 
-HINT = "try --tune, more --epochs, or more training rows"
-HINT_FROM_SCRATCH = f"{HINT}, or fine-tune a pretrained --model"
+HINTS = ("--tune", "more --epochs", "more training rows")
+HINTS_FROM_SCRATCH = (*HINTS, "a pretrained --model")
 
 
 def judge(
@@ -56,7 +56,8 @@ def judge(
         >>> judge({"accuracy": 0.70}, baselines, primary_metric="accuracy", standard_error=0.01)[:62]
         'better than always answering the most frequent label, but belo'
     """
-    value, hint = metrics[primary_metric], HINT_FROM_SCRATCH if from_scratch else HINT
+    value, hints = metrics[primary_metric], HINTS_FROM_SCRATCH if from_scratch else HINTS
+    hint = describe_hints(hints)
     sign = -1 if primary_metric in LOWER_IS_BETTER else 1
     values = {
         name: scores[primary_metric]
@@ -86,13 +87,14 @@ def judge(
     if constant is not None and gain(constant) <= margin:
         return (
             f"not clearly better than {answer} {figures(constant)}: the difference is within {CLEAR:g} standard errors;"
-            f" {hint}, or more rows to evaluate"
+            f" {describe_hints((*hints, 'more rows to evaluate'))}"
         )
     prefix = "" if constant is None else f"better than {answer}, but "
     if other is not None and gain(other) < -margin:
         return f"{prefix}below {other} {figures(other)}; {hint}"
     if other is not None and gain(other) <= margin:
-        return f"{prefix}not clearly better than {other} {figures(other)}; {hint}"
+        degree = "clearly " if gain(other) > 0 else ""
+        return f"{prefix}not {degree}better than {other} {figures(other)}; {hint}"
     if other is not None:
         both = f"{answer} and than {other}" if answer else other
         return f"better than {both} {figures(other)}"
@@ -120,6 +122,15 @@ def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False) -> str:
         from_scratch=from_scratch,
     )
     return f"{split}: {verdict}"
+
+
+def describe_hints(hints: Sequence[str]) -> str:
+    """Return what to try, as a phrase.
+
+    >>> describe_hints(HINTS)
+    'try --tune, more --epochs or more training rows'
+    """
+    return f"try {', '.join(hints[:-1])} or {hints[-1]}"
 
 
 def describe_answer(baseline: str | None, most_frequent_label: str | None) -> str:

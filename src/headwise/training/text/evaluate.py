@@ -12,7 +12,7 @@ from datasets import Dataset
 from headwise.errors import UserError
 from headwise.tasks import Examples, Task
 from headwise.tasks.baselines import BM25, Baselines, compute_baselines
-from headwise.tasks.build_examples import read_sources, source_from_files
+from headwise.tasks.build_examples import count_overlap, read_sources, source_from_files
 from headwise.tasks.labels import encode_labels
 from headwise.tasks.load_ranking import load_ranking_split
 from headwise.tasks.metrics.calibration import compute_calibration
@@ -175,7 +175,11 @@ def compute_file_baselines(config: TextConfig, metrics: Mapping[str, Any], task:
         return Baselines(notes=[f"no baselines: the training data cannot be read ({error})"])
     if fingerprint(examples.splits["train"]) != metrics.get("train_fingerprint"):
         return Baselines(notes=["no baselines: the training data has changed since training"])
-    return compute_baselines(task, replace(examples, splits={**examples.splits, "data": rows}), ("data",))
+    baselines = compute_baselines(task, replace(examples, splits={**examples.splits, "data": rows}), ("data",))
+    if overlap := count_overlap(rows, examples.splits["train"]):
+        note = f"the model was trained on {overlap:,} of these {len(rows):,} texts, so its metrics are too high"
+        baselines = replace(baselines, notes=[*baselines.notes, note])
+    return baselines
 
 
 def evaluated_split(data: TextData) -> str:
