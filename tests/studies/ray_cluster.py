@@ -45,8 +45,10 @@ class LocalCluster:
 
     def start_head(self) -> None:
         """Start the first node, again if it ends itself."""
+        from ray._private.utils import get_ray_address_file
         from ray.cluster_utils import Cluster
 
+        Path(get_ray_address_file(None)).parent.mkdir(parents=True, exist_ok=True)  # Ray expects it
         while not self.nodes:
             self.cluster = Cluster()
             if not self.try_to_add_node(include_dashboard=False, temp_dir=self.directory):
