@@ -45,7 +45,7 @@ class LocalCluster:
 
     def start_head(self) -> None:
         """Start the first node, again if it ends itself."""
-        from ray._private.utils import get_ray_address_file
+        from ray._common.utils import get_ray_address_file
         from ray.cluster_utils import Cluster
 
         Path(get_ray_address_file(None)).parent.mkdir(parents=True, exist_ok=True)  # Ray expects it
