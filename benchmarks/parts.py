@@ -2,14 +2,18 @@
 
     python benchmarks/parts.py throughput --run runs/reviews --data reviews.csv --processes 1 2 4 --out DIR
     python benchmarks/parts.py memory --titles ag_news/test.csv --impressions 25000 250000 --out DIR
+    python benchmarks/parts.py large --titles ag_news/test.csv --impressions 15000000 --users 1000000 --out DIR
 
 `throughput` predicts the texts of a file, repeated up to a number of rows. It reports rows per second of wall time and
 CPU seconds per 1,000 rows: if the latter is constant, processes do not hinder each other, whatever else runs on the
 machine. `memory` evaluates a small recommender on the training splits of simulated click logs of several sizes and
 reports the peak of the process's own memory, without memory-mapped files, which the operating system can evict.
+`large` simulates one log and evaluates all its splits with several processes. It reports the peak in both halves of
+each command. Finished steps are stored in DIR/steps.json and not repeated, and an evaluation that was stopped continues.
 """
 
 import argparse
+import json
 import os
 import resource
 import subprocess
@@ -17,6 +21,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +29,11 @@ import pyarrow.parquet as pq
 from headwise.tasks.formats import read_head
 
 HEADWISE = (sys.executable, "-m", "headwise")
+#: The options of a small recommender.
+TRAINING = (
+    *("--task", "mind", "--epochs", 0.05, "--model", "none"),
+    *("--heads", 2, "--head-dim", 8, "--word-dim", 16),
+)
 #: Seconds between two samples of memory.
 INTERVAL = 0.05
 
@@ -32,19 +42,20 @@ class MemoryMonitor:
     """Samples the own memory of a process and of its children."""
 
     def __init__(self, process: int) -> None:
-        self.process, self.peak_mb, self.stopped = process, 0.0, threading.Event()
+        self.process, self.samples, self.stopped = process, [0.0], threading.Event()
         self.thread = threading.Thread(target=self.sample)
         self.thread.start()
 
     def sample(self) -> None:
         while not self.stopped.wait(INTERVAL):
-            self.peak_mb = max(self.peak_mb, own_memory(self.process))
+            self.samples.append(own_memory(self.process))
 
-    def stop(self) -> float:
-        """Stop sampling and return the peak in MB."""
+    def stop(self) -> tuple[float, float]:
+        """Stop sampling and return the peaks in both halves of the time, in MB."""
         self.stopped.set()
         self.thread.join()
-        return self.peak_mb
+        half = len(self.samples) // 2
+        return max(self.samples[:half], default=0.0), max(self.samples[half:])
 
 
 def own_memory(process: int) -> float:
@@ -58,17 +69,31 @@ def own_memory(process: int) -> float:
     return max([own, *(own_memory(int(child)) for child in children)])
 
 
-def run_headwise(*arguments: object) -> tuple[float, float, float]:
-    """Run a command and return its seconds, its CPU seconds with those of its children, and the peak memory in MB."""
+class Usage(NamedTuple):
+    """What a command took.
+
+    Args:
+        seconds: The wall time.
+        cpu_seconds: The CPU time, with that of its children.
+        peaks: The peak memory of a process in both halves of the time, in MB.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    peaks: tuple[float, float]
+
+
+def run_headwise(*arguments: object) -> Usage:
+    """Run a command and return what it took."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     process = subprocess.Popen([*HEADWISE, *map(str, arguments)], stdout=subprocess.DEVNULL)
     monitor = MemoryMonitor(process.pid)
     code = process.wait()
-    peak = monitor.stop()
+    peaks = monitor.stop()
     seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     if code:
         raise SystemExit(f"headwise {' '.join(map(str, arguments))}: exit code {code}")
-    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, peak
+    return Usage(seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, peaks)
 
 
 def measure_throughput(arguments: argparse.Namespace) -> list[str]:
@@ -88,19 +113,18 @@ def measure_throughput(arguments: argparse.Namespace) -> list[str]:
     ]
     for processes in arguments.processes:
         out = arguments.out / f"labelled-{processes}.parquet"
-        seconds, cpu_seconds, peak = run_headwise(
+        seconds, cpu_seconds, peaks = run_headwise(
             *("predict", arguments.run, data, "--text", "text", "--out", out, "--force"),
             *("--processes", processes, "--part-rows", arguments.part_rows),
         )
         rate, cpu_rate = arguments.rows / seconds, 1000 * cpu_seconds / arguments.rows
-        lines.append(f"| {processes} | {rate:,.0f} | {cpu_rate:.2f} | {peak:,.0f} |")
+        lines.append(f"| {processes} | {rate:,.0f} | {cpu_rate:.2f} | {max(peaks):,.0f} |")
         print(lines[-1], flush=True)
     return lines
 
 
 def measure_memory(arguments: argparse.Namespace) -> list[str]:
     """Return a table of the memory of an evaluation by the number of impressions."""
-    options = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--model", "none")
     run = arguments.out / "run"
     lines = [
         f"Parts of {arguments.part_rows:,} impressions. Peak memory without memory-mapped files.",
@@ -113,13 +137,56 @@ def measure_memory(arguments: argparse.Namespace) -> list[str]:
         if not log.exists():
             run_headwise("simulate", "mind", "--titles", arguments.titles, "--impressions", size, "--out", log)
         if not run.exists():
-            run_headwise("train", "--task", "mind", "--data", log, "--epochs", 0.05, *options, "--out", run)
+            run_headwise("train", "--data", log, *TRAINING, "--out", run)
         num_impressions = size - 2 * (size // 10)
         num_bytes = (log / "train" / "behaviors.tsv").stat().st_size / num_impressions
         evaluate = ("evaluate", run, "--data", log / "train", "--part-rows", arguments.part_rows)
         run_headwise(*evaluate)  # parses the log
-        _, cpu_seconds, peak = run_headwise(*evaluate)
-        lines.append(f"| {num_impressions:,} | {num_bytes:,.0f} | {num_impressions / cpu_seconds:,.0f} | {peak:,.0f} |")
+        _, cpu_seconds, peaks = run_headwise(*evaluate)
+        rate = num_impressions / cpu_seconds
+        lines.append(f"| {num_impressions:,} | {num_bytes:,.0f} | {rate:,.0f} | {max(peaks):,.0f} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def measure_large(arguments: argparse.Namespace) -> list[str]:
+    """Return a table of the time and memory of a simulation and of the evaluation of its splits."""
+    out, size, stored = arguments.out, arguments.impressions, arguments.out / "steps.json"
+    small, run, log = out / "small", out / "run", out / "log"
+    if not run.exists():
+        if not small.exists():
+            run_headwise("simulate", "mind", "--titles", arguments.titles, "--out", small)
+        run_headwise("train", "--data", small, *TRAINING, "--out", run)
+    held_out = size // 10
+    simulate = ("simulate", "mind", "--titles", arguments.titles, "--impressions", size, "--users", arguments.users)
+    evaluate = ("evaluate", run, "--processes", arguments.processes, "--part-rows", arguments.part_rows, "--resume")
+    steps = {
+        "simulate": (size, (*simulate, "--out", log)),
+        "read all splits, evaluate test": (held_out, (*evaluate, "--data", log, "--out", out / "test.json")),
+        "read and evaluate dev": (held_out, (*evaluate, "--data", log / "dev", "--out", out / "dev.json")),
+        "read and evaluate train": (
+            size - 2 * held_out,
+            (*evaluate, "--data", log / "train", "--out", out / "train.json"),
+        ),
+    }
+    usages = json.loads(stored.read_text()) if stored.exists() else {}
+    lines = [
+        f"{os.cpu_count()} cores, which other processes used too. Evaluation with {arguments.processes} processes and "
+        f"parts of {arguments.part_rows:,} impressions. Peak memory of a process without memory-mapped files.",
+        "",
+        "| step | impressions | minutes | CPU minutes | impressions per CPU second | peak memory in the first half "
+        "of the time, MB | in the second half, MB |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, (num_impressions, command) in steps.items():
+        if name not in usages:
+            usages[name] = run_headwise(*command)
+            stored.write_text(json.dumps(usages, indent=2))
+        seconds, cpu_seconds, (first, second) = usages[name]
+        lines.append(
+            f"| {name} | {num_impressions:,} | {seconds / 60:.1f} | {cpu_seconds / 60:.1f} | "
+            f"{num_impressions / cpu_seconds:,.0f} | {first:,.0f} | {second:,.0f} |"
+        )
         print(lines[-1], flush=True)
     return lines
 
@@ -136,12 +203,18 @@ def main() -> None:
     memory = commands.add_parser("memory")
     memory.add_argument("--titles", type=Path, required=True, help="file of titles with topics")
     memory.add_argument("--impressions", type=int, nargs="+", default=[25_000, 250_000])
-    for command, part_rows in ((throughput, 10_000), (memory, 2**17)):
+    large = commands.add_parser("large")
+    large.add_argument("--titles", type=Path, required=True, help="file of titles with topics")
+    large.add_argument("--impressions", type=int, default=15_000_000)
+    large.add_argument("--users", type=int, default=1_000_000)
+    large.add_argument("--processes", type=int, default=os.cpu_count())
+    for command, part_rows in ((throughput, 10_000), (memory, 2**17), (large, 2**17)):
         command.add_argument("--part-rows", type=int, default=part_rows)
         command.add_argument("--out", type=Path, required=True, help="directory for results")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    lines = measure_throughput(arguments) if arguments.command == "throughput" else measure_memory(arguments)
+    measure = {"throughput": measure_throughput, "memory": measure_memory, "large": measure_large}
+    lines = measure[arguments.command](arguments)
     (arguments.out / f"{arguments.command}.md").write_text("\n".join(lines) + "\n")
 
 

@@ -57,8 +57,8 @@ class OrderedHistories(UserModel):
         """Draw the topic that each user prefers in the next impression."""
         self.preferred_topic[users] = self.rng.integers(self.num_topics, size=len(users))
 
-    def click_probability(self, users: Any, news: Any) -> Any:
-        is_preferred = self.preferred_topic[users] == self.topic_ids[news]
+    def click_probability(self, users: Any, impression: Any, news: Any) -> Any:
+        is_preferred = self.preferred_topic[users][impression] == self.topic_ids[news]
         return 1 / (1 + np.exp(-(BASE + self.config.preference * is_preferred + self.quality[news])))
 
     def histories(self, users: Any) -> tuple[Any, Any]:

@@ -103,18 +103,19 @@ class UserModel:
         all_users = np.arange(self.config.users)
         for _ in range(self.config.past):
             for start in range(0, len(all_users), BATCH_USERS):
-                self.draw_impressions(all_users[start : start + BATCH_USERS])
+                self.draw_impressions(all_users[start : start + BATCH_USERS], with_histories=False)
 
-    def draw_impressions(self, users: Any) -> Impressions:
-        """Draw one impression of each of these users, who must be distinct."""
+    def draw_impressions(self, users: Any, *, with_histories: bool = True) -> Impressions:
+        """Draw one impression of each of these users, who must be distinct, with their histories or empty ones."""
         self.update_interests(users)
         offsets = to_offsets(self.draw_sizes(len(users)))
         impression = np.repeat(np.arange(len(users)), np.diff(offsets))
         candidates = self.draw_candidates(impression)
-        history = self.histories(users)
-        attention = (1.0 + self.draw_positions(impression, offsets)) ** -self.config.position
+        history = self.histories(users) if with_histories else (users[:0], np.zeros(len(users) + 1, dtype=np.int64))
+        attention_by_position = (1.0 + np.arange(np.diff(offsets).max())) ** -self.config.position
+        attention = attention_by_position[self.draw_positions(impression, offsets)]
         mean_attention = sum_per_impression(attention, offsets) / np.diff(offsets)
-        relevance = self.click_probability(users[impression], candidates)
+        relevance = self.click_probability(users, impression, candidates)
         clicked = self.rng.random(len(candidates)) < relevance * attention
         probability = (relevance * mean_attention[impression]).astype(np.float32)
         impressions = Impressions(users, candidates, offsets, probability, clicked, *history)
@@ -134,28 +135,38 @@ class UserModel:
 
     def draw_candidates(self, impression: Any) -> Any:
         """Draw the news of each candidate, which are distinct within an impression."""
-        news = self.rng.integers(len(self.topic_ids), size=len(impression))
+        num_news = len(self.topic_ids)
+        news = self.rng.integers(num_news, size=len(impression))
+        checked: Any = slice(None)  # the candidates of impressions that may have duplicates
         while True:
-            order = np.lexsort((news, impression))
-            is_duplicate = (np.diff(news[order]) == 0) & (np.diff(impression[order]) == 0)
-            duplicates = order[1:][is_duplicate]
-            if not len(duplicates):
+            keys = np.sort(impression[checked] * num_news + news[checked])
+            repeated = keys[1:][keys[1:] == keys[:-1]]
+            if not len(repeated):
                 return news
-            news[duplicates] = self.rng.integers(len(self.topic_ids), size=len(duplicates))
+            checked = np.flatnonzero(np.isin(impression, repeated // num_news))
+            keys = impression[checked] * num_news + news[checked]
+            order = np.argsort(keys, kind="stable")
+            duplicates = checked[order[1:][np.diff(keys[order]) == 0]]
+            news[duplicates] = self.rng.integers(num_news, size=len(duplicates))
 
     def draw_positions(self, impression: Any, offsets: Any) -> Any:
         """Draw the position of each candidate in its impression, uniformly."""
-        positions = np.empty(len(impression))
-        positions[np.lexsort((self.rng.random(len(impression)), impression))] = (
-            np.arange(len(impression)) - offsets[impression]
-        )
+        order = np.argsort(impression + self.rng.random(len(impression)), kind="stable")
+        positions = np.empty(len(impression), dtype=np.int64)
+        positions[order] = np.arange(len(impression)) - offsets[impression]
         return positions
 
-    def click_probability(self, users: Any, news: Any) -> Any:
-        """Return the probability of a click, given that the user looks at the candidate."""
-        topic = self.topic_ids[news]
-        in_burst = self.has_bursts[users] & (self.burst_topic[users] == topic)
-        score = self.long_term[users, topic] + self.short_term[users, topic] + BURST * in_burst + self.quality[news]
+    def click_probability(self, users: Any, impression: Any, news: Any) -> Any:
+        """Return the probability of a click on each candidate, given that the user looks at it.
+
+        Args:
+            users: (impressions,).
+            impression: (candidates,), the index of each candidate's user.
+            news: (candidates,).
+        """
+        in_burst = self.has_bursts[users, None] & (self.burst_topic[users, None] == np.arange(self.num_topics))
+        interest = self.long_term[users] + self.short_term[users] + BURST * in_burst
+        score = interest.ravel()[impression * self.num_topics + self.topic_ids[news]] + self.quality[news]
         return 1 / (1 + np.exp(-(BASE + score)))
 
     def histories(self, users: Any) -> tuple[Any, Any]:

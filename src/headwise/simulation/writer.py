@@ -7,10 +7,11 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwise.errors import UserError
@@ -53,20 +54,19 @@ class LogWriter:
 
     def __init__(self, directory: Path, titles: Titles, sizes: dict[str, int]) -> None:
         ids = [f"N{number}" for number in range(1, len(titles) + 1)]
-        self.ids = np.array(ids, dtype=object)
-        self.labelled_ids = np.array([f"{news_id}-{label}" for news_id in ids for label in (0, 1)], dtype=object)
+        self.ids = pa.array(ids)
+        self.labelled_ids = pa.array([f"{news_id}-{label}" for news_id in ids for label in (0, 1)])
         self.total, self.num_written = sum(sizes.values()), 0
         with ExitStack() as files:
             for split in sizes:
                 (directory / split).mkdir()
                 self.write_news(directory / split / "news.tsv", titles)
             self.behaviors = {
-                split: files.enter_context(
-                    (directory / split / "behaviors.tsv").open("w", encoding="utf-8", newline="\n")
-                )
-                for split in sizes
+                split: files.enter_context((directory / split / "behaviors.tsv").open("wb")) for split in sizes
             }
-            self.probabilities = files.enter_context(pq.ParquetWriter(directory / PROBABILITIES, SCHEMA))
+            self.probabilities = files.enter_context(
+                pq.ParquetWriter(directory / PROBABILITIES, SCHEMA, use_dictionary=["split"])
+            )
             self.pending: list[pa.Table] = []
             files.callback(self.write_pending)
             self.files = files.pop_all()
@@ -82,26 +82,26 @@ class LogWriter:
     def write_news(self, path: Path, titles: Titles) -> None:
         """Write the news."""
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            for news_id, title, topic in zip(self.ids, titles.titles, titles.topic_ids.tolist(), strict=True):
+            for news_id, title, topic in zip(
+                self.ids.to_pylist(), titles.titles, titles.topic_ids.tolist(), strict=True
+            ):
                 category = titles.topics[topic]
                 file.write(f"{news_id}\t{category}\t{category}\t{title}\t\t\t[]\t[]\n")
 
     def write(self, split: str, impressions: Impressions) -> None:
         """Append impressions to a split."""
-        candidates = self.labelled_ids[2 * impressions.candidates + impressions.clicked].tolist()
-        history = self.ids[impressions.history].tolist()
-        numbers = range(self.num_written + 1, self.num_written + 1 + len(impressions))
-        offsets, history_offsets = impressions.offsets.tolist(), impressions.history_offsets.tolist()
-        self.behaviors[split].writelines(
-            f"{number}\tU{user + 1}\t{self.format_time(number)}\t"
-            f"{' '.join(history[history_offsets[i] : history_offsets[i + 1]])}\t"
-            f"{' '.join(candidates[offsets[i] : offsets[i + 1]])}\n"
-            for i, (number, user) in enumerate(zip(numbers, impressions.users.tolist(), strict=True))
-        )
-        probabilities = pa.ListArray.from_arrays(
-            pa.array(impressions.offsets, pa.int32()), pa.array(impressions.probability)
-        )
-        columns = [pa.array([split] * len(impressions)), pa.array(numbers, pa.int64()), probabilities]
+        numbers = np.arange(self.num_written + 1, self.num_written + 1 + len(impressions))
+        labelled = self.labelled_ids.take(pa.array(2 * impressions.candidates + impressions.clicked))
+        columns = [
+            pa.array(numbers).cast(pa.string()),
+            pc.binary_join_element_wise("U", pa.array(impressions.users + 1).cast(pa.string()), ""),
+            self.format_times(numbers),
+            join_lists(self.ids.take(pa.array(impressions.history)), impressions.history_offsets),
+            pc.binary_join_element_wise(join_lists(labelled, impressions.offsets), "\n", ""),
+        ]
+        self.behaviors[split].write(pc.binary_join_element_wise(*columns, "\t").buffers()[2])
+        probabilities = to_lists(pa.array(impressions.probability), impressions.offsets)
+        columns = [pa.array([split] * len(impressions)), pa.array(numbers), probabilities]
         self.pending.append(pa.table(columns, schema=SCHEMA))
         if sum(map(len, self.pending)) >= MIN_ROW_GROUP:
             self.write_pending()
@@ -113,8 +113,25 @@ class LogWriter:
             self.probabilities.write_table(pa.concat_tables(self.pending))
             self.pending.clear()
 
-    def format_time(self, number: int) -> str:
-        """Return the time of an impression in the format of MIND: 11/9/2019 12:03:20 AM."""
-        time = START + DURATION * ((number - 1) / self.total)
-        half = "AM" if time.hour < 12 else "PM"
-        return f"{time.month}/{time.day}/{time.year} {time.hour % 12 or 12}:{time:%M:%S} {half}"
+    def format_times(self, numbers: Any) -> pa.Array:
+        """Return the times of impressions."""
+        microseconds = np.rint((numbers - 1) / self.total * (DURATION / timedelta(microseconds=1))).astype(np.int64)
+        seconds, index = np.unique(microseconds // 1_000_000, return_inverse=True)
+        return pa.array([format_time(second) for second in seconds.tolist()]).take(pa.array(index))
+
+
+def format_time(seconds: int) -> str:
+    """Return the time so many seconds after the start in the format of MIND: 11/9/2019 12:03:20 AM."""
+    time = START + timedelta(seconds=seconds)
+    half = "AM" if time.hour < 12 else "PM"
+    return f"{time.month}/{time.day}/{time.year} {time.hour % 12 or 12}:{time:%M:%S} {half}"
+
+
+def to_lists(values: pa.Array, offsets: Any) -> pa.ListArray:
+    """Return a flat array as lists."""
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def join_lists(values: pa.Array, offsets: Any) -> pa.Array:
+    """Return lists of strings as strings, with spaces between the values."""
+    return pc.binary_join(to_lists(values, offsets), " ")

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headwise.errors import UserError
 from headwise.tasks import mind
+from headwise.tasks.metrics.clicks import sort_candidates
 from headwise.tasks.mind import Impressions, Log, Split
 from headwise.training.core.distributed import main_process_first, main_process_only
 from headwise.training.core.run_dir import atomic_path
@@ -141,7 +142,7 @@ def rank_candidates(scores: Any, offsets: Any) -> tuple[Any, Any]:
     """
     num_candidates = np.diff(offsets)
     impression = np.repeat(np.arange(len(num_candidates)), num_candidates)
-    order = np.lexsort((-scores.astype(np.float64), impression))
+    order = sort_candidates(scores, impression)
     ranks = np.empty(len(scores), dtype=np.int32)
     ranks[order] = np.arange(1, len(scores) + 1) - offsets[impression]
     return order, ranks
