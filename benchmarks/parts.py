@@ -9,7 +9,7 @@ CPU seconds per 1,000 rows: if the latter is constant, processes do not hinder e
 machine. `memory` evaluates a small recommender on the training splits of simulated click logs of several sizes and
 reports the peak of the process's own memory, without memory-mapped files, which the operating system can evict.
 `large` simulates one log and evaluates all its splits with several processes. It reports the peak in both halves of
-each command. Finished steps are stored in DIR/steps.json and not repeated, and an evaluation that was stopped continues.
+each command. Finished steps are stored in DIR/steps.json and not repeated. An evaluation that was stopped continues.
 """
 
 import argparse

@@ -80,6 +80,16 @@ def test_equal_scores_keep_the_order_of_the_log() -> None:
     assert first["auc"] == last["auc"] == 0.5
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_candidates_are_sorted_by_impression_and_score(dtype: type) -> None:
+    scores = np.random.default_rng(0).integers(-3, 4, 60).astype(dtype)
+    if dtype != np.int64:
+        scores[::7], scores[1::7], scores[2::7], scores[3::7] = -0.0, 0.0, np.inf, -np.inf
+    impression = np.repeat([0, 1, 2], [30, 0, 30])
+    expected = sorted(range(60), key=lambda index: (impression[index], -float(scores[index])))  # stable
+    assert clicks.sort_candidates(scores, impression).tolist() == expected
+
+
 def test_batches_add_up() -> None:
     rng = np.random.default_rng(0)
     offsets = np.arange(0, 401, 10)

@@ -69,6 +69,22 @@ def test_parts_are_flat_arrays(data: Path) -> None:
     assert clicks.compute(part.candidates, part.clicked, part.offsets)["auc"] == 1.0
 
 
+def test_separators_and_new_ids_in_later_batches_do_not_change_the_lists(tmp_path: Path) -> None:
+    names = [f"N{number}" for number in range(1, 2501)]
+    news = news_lines(*((name, name, "") for name in names))
+    histories = ["" if number % 5 == 0 else f"N1 {name}" for number, name in enumerate(names)]
+    for name, space in (("single", " "), ("double", "  "), ("other", "\u00a0")):
+        lines = [
+            f"{number}\tU\tt\t{histories[number]}\t{name}-1{space}N2-0".replace("N1 ", f"N1{space}")
+            for number, name in enumerate(names)
+        ]
+        write_split(tmp_path / name / "train", news, lines)
+        rows = read(tmp_path / name).splits["train"].rows.data
+        assert rows["history"][:] == [[] if number % 5 == 0 else [0, number] for number in range(2500)]
+        assert rows["candidates"][:] == [[number, 1] for number in range(2500)]
+        assert rows["clicked"][:] == [[1, 0]] * 2500
+
+
 def test_parts_contain_every_row(tmp_path: Path) -> None:
     lines = [f"{number}\tU\tt\t{'N1 ' * (number % 3)}\tN2-1 {'N3-0 ' * (number % 4)}" for number in range(2500)]
     write_split(tmp_path / "log" / "train", news_lines(*NEWS), lines)

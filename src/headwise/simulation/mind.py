@@ -70,9 +70,10 @@ def assign_splits(batches: Iterator[Impressions], sizes: dict[str, int]) -> Iter
     impressions = next(batches)
     for split, num_missing in sizes.items():
         while num_missing:
-            index = np.arange(len(impressions))
-            part, impressions = impressions.take(index < num_missing), impressions.take(index >= num_missing)
+            if len(impressions) <= num_missing:
+                part, impressions = impressions, next(batches)
+            else:
+                index = np.arange(len(impressions))
+                part, impressions = impressions.take(index < num_missing), impressions.take(index >= num_missing)
             num_missing -= len(part)
             yield split, part
-            if not len(impressions):
-                impressions = next(batches)

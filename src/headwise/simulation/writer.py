@@ -21,6 +21,7 @@ from headwise.simulation.user_model import Impressions
 PROBABILITIES = "probabilities.parquet"
 SCHEMA = pa.schema([("split", pa.string()), ("impression", pa.int64()), ("probability", pa.list_(pa.float32()))])
 MIN_ROW_GROUP = 4096  # impressions
+MINUTES_SECONDS = pa.array([f"{second // 60:02}:{second % 60:02}" for second in range(3600)])  # of an hour
 START, DURATION = datetime(2019, 11, 9), timedelta(days=7)  # the last week of MIND
 
 
@@ -114,17 +115,14 @@ class LogWriter:
             self.pending.clear()
 
     def format_times(self, numbers: Any) -> pa.Array:
-        """Return the times of impressions."""
+        """Return the times of impressions in the format of MIND, such as 11/9/2019 12:03:20 AM."""
         microseconds = np.rint((numbers - 1) / self.total * (DURATION / timedelta(microseconds=1))).astype(np.int64)
-        seconds, index = np.unique(microseconds // 1_000_000, return_inverse=True)
-        return pa.array([format_time(second) for second in seconds.tolist()]).take(pa.array(index))
-
-
-def format_time(seconds: int) -> str:
-    """Return the time so many seconds after the start in the format of MIND: 11/9/2019 12:03:20 AM."""
-    time = START + timedelta(seconds=seconds)
-    half = "AM" if time.hour < 12 else "PM"
-    return f"{time.month}/{time.day}/{time.year} {time.hour % 12 or 12}:{time:%M:%S} {half}"
+        hour, second = np.divmod(microseconds // 1_000_000, 3600)
+        starts = [START + timedelta(hours=index) for index in range(hour[-1] + 1)]
+        before = pa.array([f"{time.month}/{time.day}/{time.year} {time.hour % 12 or 12}" for time in starts])
+        after = pa.array(["AM" if time.hour < 12 else "PM" for time in starts])
+        clock = pc.binary_join_element_wise(before.take(pa.array(hour)), MINUTES_SECONDS.take(pa.array(second)), ":")
+        return pc.binary_join_element_wise(clock, after.take(pa.array(hour)), " ")
 
 
 def to_lists(values: pa.Array, offsets: Any) -> pa.ListArray:

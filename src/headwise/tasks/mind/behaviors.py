@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headwise.errors import UserError
 from headwise.tasks.arrow_cache import Field, Rows, Source, load_rows
@@ -210,16 +211,16 @@ def read_split(path: Path, news: News, *, cache: Path | None = None, days: Days 
         UserError: A line has another number of fields, a news item does not exist, or a label is not 0 or 1.
     """
     labelled = is_labelled(path, news.indices)
-    news_lists = {"type": pa.list_(pa.int32()), "cache_key": news.fingerprint}
     fields = {
         "impression": Field("id", pa.string(), str),
         "user": Field("user", pa.string(), str),
         "time": Field("time", pa.string(), str),
-        "history": Field("history", convert=history_parser(news.indices), **news_lists),
+        "history": list_field("history", pa.int32(), history_parser(news.indices), news.fingerprint),
     }
     if labelled:  # before candidates, so that an invalid label is reported first
-        fields["clicked"] = Field("impressions", pa.list_(pa.int8()), parse_clicks)
-    fields["candidates"] = Field("impressions", convert=candidate_parser(news.indices, labelled), **news_lists)
+        fields["clicked"] = list_field("impressions", pa.int8(), parse_clicks)
+    parse_candidates = candidate_parser(news.indices, labelled)
+    fields["candidates"] = list_field("impressions", pa.int32(), parse_candidates, news.fingerprint)
     cache_key = f"MIND's behaviors, {'with' if labelled else 'without'} labels"
     if days is not None:
         cache_key += f", {days}"
@@ -277,6 +278,29 @@ def is_labelled(path: Path, indices: Mapping[str, int]) -> bool:
         raise UserError(f"{path}: the file has no rows")
     candidate = batch.columns["impressions"][0].partition(" ")[0]
     return candidate not in indices and "-" in candidate
+
+
+def list_field(column: str, dtype: pa.DataType, parse: Callable[[str], list[int]], cache_key: str = "") -> Field:
+    """Return the field of lists that are separated by spaces. Each distinct element is parsed only once."""
+    names, parsed = pa.array([], pa.string()), pa.array([], dtype)
+
+    def parse_batch(texts: Sequence[str]) -> pa.Array:
+        nonlocal names, parsed
+        strings = pa.array(texts, pa.string())
+        lists = pc.split_pattern(pc.if_else(pc.equal(strings, ""), None, strings), " ")
+        if lists.null_count and parse("") != []:
+            raise ValueError("expected a list, got nothing")
+        elements = lists.flatten()
+        index = pc.index_in(elements, names)
+        if index.null_count:
+            new_names = elements.filter(index.is_null()).unique()
+            # A ValueError if an element is empty or contains another separator.
+            values = [value for name in new_names.to_pylist() for (value,) in (parse(name),)]
+            names, parsed = pa.concat_arrays([names, new_names]), pa.concat_arrays([parsed, pa.array(values, dtype)])
+            index = pc.index_in(elements, names)
+        return pa.ListArray.from_arrays(lists.offsets, parsed.take(index))
+
+    return Field(column, pa.list_(dtype), parse, cache_key, parse_batch)
 
 
 def history_parser(indices: Mapping[str, int]) -> Callable[[str], list[int]]:
