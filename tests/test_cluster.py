@@ -2,9 +2,12 @@
 
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
+from headwise.cli import main
+from headwise.cli.study_options import resume_hint
 from headwise.cluster import connected_to_cluster, log_ray_message
 from headwise.errors import UserError
 
@@ -39,3 +42,26 @@ def test_messages_of_ray_are_logged_in_one_line(
     log_ray_message({"lines": ["A worker died.\nTo troubleshoot, check the logs.\n"], "pid": "raylet"})
     assert caplog.messages == ["Ray: A worker died."]
     assert capsys.readouterr().out == ""
+
+
+def test_silent_cluster_leaves_no_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same command works once the cluster runs."""
+    pytest.importorskip("ray")
+    data = tmp_path / "reviews.csv"
+    data.write_text("text,label\n" + "good,1\nbad,0\n" * 20, encoding="utf-8")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        arguments = ["--data", str(data), "--methods", "none", "--out", str(tmp_path / "study"), "--cluster", address]
+        assert main(["compare", *arguments]) == 2
+    assert "no Ray cluster answers" in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize(("cluster", "option"), [(None, ""), ("auto", " --cluster auto")])
+def test_interrupted_study_is_continued_on_its_cluster(
+    cluster: str | None, option: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(KeyboardInterrupt), resume_hint("compare", Path("my study"), cluster):
+        raise KeyboardInterrupt
+    assert caplog.messages == [f"\nInterrupted. To continue: headwise compare --resume --out 'my study'{option}"]

@@ -50,10 +50,7 @@ def connected_to_cluster(address: str, **options: Any) -> Iterator[None]:
     Raises:
         UserError: Ray is not installed, no cluster answers, or this machine is not one of its nodes.
     """
-    try:
-        import ray
-    except ImportError:
-        raise UserError("--cluster: needs Ray; pip install 'headwise[cluster]'") from None
+    ray = import_ray()
     if ray.is_initialized():
         yield
         return
@@ -80,6 +77,29 @@ def connected_to_cluster(address: str, **options: Any) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def import_ray() -> Any:
+    """Return the module of Ray.
+
+    Raises:
+        UserError: Ray is not installed.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--cluster: needs Ray; pip install 'headwise[cluster]'") from None
+    return ray
+
+
+def check_cluster(address: str) -> None:
+    """Check that a cluster can be used, before anything is written.
+
+    Raises:
+        UserError: Ray is not installed, or no cluster answers.
+    """
+    if not import_ray().is_initialized():
+        find_head(address)
 
 
 def log_ray_message(data: Any, ignore_prefix: bool = False) -> None:

@@ -93,7 +93,7 @@ def run(arguments: Namespace) -> int:
             margin=arguments.margin,
             trials=arguments.trials,
         )
-    with resume_hint("compare", out):
+    with resume_hint("compare", out, arguments.cluster):
         return 0 if compare.run_comparison(study, machine) else 1
 
 

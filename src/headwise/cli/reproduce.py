@@ -101,7 +101,7 @@ def run(arguments: Namespace) -> int:
             storage_path=arguments.storage_path,
             keep_models=arguments.keep_models,
         )
-    with resume_hint("reproduce", out):
+    with resume_hint("reproduce", out, arguments.cluster):
         return 0 if reproduce.run_reproduction(study, machine) else 1
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headwise.cli.arguments import add_safe_csv_option, add_trust_option
 from headwise.cli.run_options import config_class_of, run_values
-from headwise.cluster import add_cluster_option
+from headwise.cluster import add_cluster_option, check_cluster
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
 from headwise.training.core.defaults import DEFAULT_TRIALS
@@ -96,9 +96,15 @@ def require_out(arguments: Namespace) -> Path:
 
 
 def resources(arguments: Namespace) -> "Resources":
-    """Return what the study may use of this machine."""
+    """Return what the study may use: of this machine, or the cluster.
+
+    Raises:
+        UserError: the cluster does not answer.
+    """
     from headwise.studies.worker_pool import Resources
 
+    if arguments.cluster is not None:
+        check_cluster(arguments.cluster)
     return Resources(arguments.jobs, tuple(arguments.gpus), arguments.cluster)
 
 
@@ -131,7 +137,7 @@ def base_config(arguments: Namespace, task: str | None, data: str | None = None)
 
 
 @contextmanager
-def resume_hint(command: str, out: Path) -> Iterator[None]:
+def resume_hint(command: str, out: Path, cluster: str | None) -> Iterator[None]:
     """Tell a user who interrupts a study how to continue it, also while the report is written."""
     from headwise.studies.interrupts import interrupt_on
 
@@ -139,5 +145,6 @@ def resume_hint(command: str, out: Path) -> Iterator[None]:
         with interrupt_on(signal.SIGINT, signal.SIGTERM):
             yield
     except KeyboardInterrupt:
-        logger.warning("\nInterrupted. To continue: headwise %s --resume --out %s", command, quote(str(out)))
+        option = "" if cluster is None else f" --cluster {quote(cluster)}"
+        logger.warning("\nInterrupted. To continue: headwise %s --resume --out %s%s", command, quote(str(out)), option)
         raise

@@ -60,5 +60,5 @@ def run(arguments: Namespace) -> int:
             storage=arguments.storage,
             storage_path=arguments.storage_path,
         )
-    with resume_hint("sweep", out):
+    with resume_hint("sweep", out, arguments.cluster):
         return 0 if sweep.run_sweep(study, machine) else 1
