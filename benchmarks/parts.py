@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -101,24 +102,43 @@ def measure_throughput(arguments: argparse.Namespace) -> list[str]:
     head = read_head(arguments.data)
     column = next(iter(head.columns)) if arguments.text is None else arguments.text
     texts = [str(text) for text in head.columns[column]]
-    data = arguments.out / "texts.parquet"
     repeated = [texts[index % len(texts)] for index in range(arguments.rows)]
-    pq.write_table(pa.table({"text": repeated}), data, row_group_size=arguments.part_rows)
+    most, part_rows = max(arguments.processes), arguments.part_rows
+    data, few = arguments.out / "texts.parquet", arguments.out / "few.parquet"
+    pq.write_table(pa.table({"text": repeated}), data, row_group_size=part_rows)
+    pq.write_table(pa.table({"text": repeated[:most]}), few, row_group_size=1)  # a part for each process
+    starts: dict[int, list[Usage]] = {processes: [] for processes in arguments.processes}
+    usages: dict[int, list[Usage]] = {processes: [] for processes in arguments.processes}
+    for round_number in range(arguments.rounds):
+        for processes in arguments.processes:
+            for measured, file, rows in ((starts, few, 1), (usages, data, part_rows)):
+                usage = run_headwise(
+                    *("predict", arguments.run, file, "--text", "text", "--out", arguments.out / "labelled.parquet"),
+                    *("--force", "--quiet", "--processes", processes, "--part-rows", rows),
+                )
+                measured[processes].append(usage)
+                print(f"round {round_number + 1}, {file.stem}, {processes} processes: {usage}", flush=True)
+    num_rows = arguments.rows - most
     lines = [
-        f"{arguments.rows:,} rows in parts of {arguments.part_rows:,}, {os.cpu_count()} cores, load average "
-        f"{os.getloadavg()[0]:.1f} at the start. The time includes the start of all processes.",
+        f"{arguments.rows:,} rows in parts of {part_rows:,}, {os.cpu_count()} cores, load average "
+        f"{os.getloadavg()[0]:.1f} at the end. Medians over {arguments.rounds} rounds, each with all numbers of "
+        f"processes. A command with {most} rows is the start; the other columns are without it.",
         "",
-        "| processes | rows per second | CPU seconds per 1,000 rows | peak memory of a process, MB |",
-        "|--:|--:|--:|--:|",
+        "| processes | start, CPU seconds | rows per second | ratio to the first line | CPU seconds per 1,000 rows | "
+        "peak memory of a process, MB |",
+        "|--:|--:|--:|--:|--:|--:|",
     ]
+    first: list[float] = []
     for processes in arguments.processes:
-        out = arguments.out / f"labelled-{processes}.parquet"
-        seconds, cpu_seconds, peaks = run_headwise(
-            *("predict", arguments.run, data, "--text", "text", "--out", out, "--force"),
-            *("--processes", processes, "--part-rows", arguments.part_rows),
+        pairs = list(zip(starts[processes], usages[processes], strict=True))
+        rates = [num_rows / (usage.seconds - start.seconds) for start, usage in pairs]
+        first = first or rates
+        ratio = median(rate / base for rate, base in zip(rates, first, strict=True))
+        cpu = median(1000 * (usage.cpu_seconds - start.cpu_seconds) / num_rows for start, usage in pairs)
+        start_cpu, peak = median(start.cpu_seconds for start, _ in pairs), max(max(usage.peaks) for _, usage in pairs)
+        lines.append(
+            f"| {processes} | {start_cpu:.1f} | {median(rates):,.0f} | {ratio:.2f} | {cpu:.2f} | {peak:,.0f} |"
         )
-        rate, cpu_rate = arguments.rows / seconds, 1000 * cpu_seconds / arguments.rows
-        lines.append(f"| {processes} | {rate:,.0f} | {cpu_rate:.2f} | {max(peaks):,.0f} |")
         print(lines[-1], flush=True)
     return lines
 
@@ -200,6 +220,7 @@ def main() -> None:
     throughput.add_argument("--text", help="the text column (default: the first)")
     throughput.add_argument("--rows", type=int, default=100_000)
     throughput.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    throughput.add_argument("--rounds", type=int, default=3)
     memory = commands.add_parser("memory")
     memory.add_argument("--titles", type=Path, required=True, help="file of titles with topics")
     memory.add_argument("--impressions", type=int, nargs="+", default=[25_000, 250_000])

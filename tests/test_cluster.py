@@ -39,8 +39,9 @@ def test_messages_of_ray_are_logged_in_one_line(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ray prints them to stdout, which is for results."""
-    log_ray_message({"lines": ["A worker died.\nTo troubleshoot, check the logs.\n"], "pid": "raylet"})
-    assert caplog.messages == ["Ray: A worker died."]
+    lines = ["A worker died. To troubleshoot the problem, check the logs.\n", "The task is retried. Error:\nTrace\n", ""]
+    log_ray_message({"lines": lines, "pid": "raylet"})
+    assert caplog.messages == ["Ray: A worker died.", "Ray: The task is retried.", "Ray: "]
     assert capsys.readouterr().out == ""
 
 

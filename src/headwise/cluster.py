@@ -105,7 +105,8 @@ def check_cluster(address: str) -> None:
 def log_ray_message(data: Any, ignore_prefix: bool = False) -> None:
     """Log the first line of a message of Ray, such as the death of a worker, which Ray prints to stdout."""
     for text in data["lines"]:
-        logger.warning("Ray: %s", text.strip().splitlines()[0][:200] if text.strip() else "")
+        first_line = text.strip().partition("\n")[0].partition(" To troubleshoot")[0].removesuffix(" Error:")
+        logger.warning("Ray: %s", first_line[:200])
 
 
 def find_head(address: str) -> str:
