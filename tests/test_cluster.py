@@ -25,6 +25,15 @@ def test_malformed_address_is_one_line(address: str) -> None:
         connected_to_cluster(address).__enter__()
 
 
+def test_several_clusters_on_this_machine_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    services = pytest.importorskip("ray._private.services")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(services, "canonicalize_bootstrap_address", lambda *args, **options: None)
+    monkeypatch.setattr(services, "find_gcs_addresses", lambda: {"10.0.0.1:6379", "10.0.0.1:6399"})
+    with pytest.raises(UserError, match="several Ray clusters run on this machine; use --cluster HOST:PORT"):
+        connected_to_cluster("auto").__enter__()
+
+
 def test_silent_address_is_one_line() -> None:
     """Ray itself would wait for minutes, and then end the process."""
     pytest.importorskip("ray")
@@ -39,7 +48,11 @@ def test_messages_of_ray_are_logged_in_one_line(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ray prints them to stdout, which is for results."""
-    lines = ["A worker died. To troubleshoot the problem, check the logs.\n", "The task is retried. Error:\nTrace\n", ""]
+    lines = [
+        "A worker died. To troubleshoot the problem, check the logs.\n",
+        "The task is retried. Error:\nTrace\n",
+        "",
+    ]
     log_ray_message({"lines": lines, "pid": "raylet"})
     assert caplog.messages == ["Ray: A worker died.", "Ray: The task is retried.", "Ray: "]
     assert capsys.readouterr().out == ""

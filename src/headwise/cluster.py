@@ -38,14 +38,13 @@ def add_cluster_option(parser: ArgumentParser, purpose: str) -> None:
 
 
 @contextmanager
-def connected_to_cluster(address: str, **options: Any) -> Iterator[None]:
+def connected_to_cluster(address: str) -> Iterator[None]:
     """Connect this process to a Ray cluster, and disconnect at the end, which ends all of its tasks.
 
     A process that is already connected, for example as a job of Ray, stays connected.
 
     Args:
         address: `auto`, or the HOST:PORT of the cluster's head.
-        options: more options of `ray.init`.
 
     Raises:
         UserError: Ray is not installed, no cluster answers, or this machine is not one of its nodes.
@@ -60,14 +59,10 @@ def connected_to_cluster(address: str, **options: Any) -> Iterator[None]:
         for name, value in os.environ.items()
         if (name.startswith("HEADWISE_") or name in FORWARDED_VARIABLES) and name not in SECRET_VARIABLES
     }
-    defaults = {
-        "log_to_driver": False,
-        "logging_level": logging.ERROR,
-        "runtime_env": {"env_vars": variables} if variables else None,
-    }
+    environment = {"env_vars": variables} if variables else None
     ray._private.worker.print_to_stdstream = log_ray_message
     try:
-        ray.init(address=head, **(defaults | options))
+        ray.init(address=head, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
@@ -120,7 +115,12 @@ def find_head(address: str) -> str:
     start = "start one with: ray start --head"
     try:
         head: str = canonicalize_bootstrap_address_or_die(address)
-    except ConnectionError:
+    except ConnectionError as error:
+        if "multiple" in str(error):
+            raise UserError(
+                f"--cluster {address}: several Ray clusters run on this machine; use --cluster HOST:PORT, the address "
+                "that ray start printed"
+            ) from None
         raise UserError(f"--cluster {address}: no Ray cluster runs on this machine; {start}") from None
     except (ValueError, OSError):
         raise UserError(f"--cluster {address}: expected auto or HOST:PORT, such as 10.0.0.1:6379") from None

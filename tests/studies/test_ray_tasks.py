@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headwise.cli import main
 from headwise.cluster import connected_to_cluster
 from headwise.errors import UserError
 from headwise.studies.methods import Method
@@ -150,6 +151,16 @@ def test_search_on_a_cluster_needs_a_shared_database(tmp_path: Path) -> None:
     search = Study(study.study_dir.__class__(study.study_dir.path, "a", "search"), study.trials, study.url)
     with pytest.raises(UserError, match=r"expected --storage postgresql://… or journal:///FILE"):
         search.run(Resources(cluster="127.0.0.1:1"))
+
+
+def test_search_without_a_shared_database_leaves_no_study(
+    reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwise.cli.study_options.check_cluster", lambda address: None)
+    options = ["--over", "learning_rate", "1e-4", "1e-2", "--sampler", "tpe", "--trials", "2", "--cluster", "auto"]
+    assert main(["sweep", "--data", str(reviews), *options, "--out", str(tmp_path / "study")]) == 2
+    assert "expected --storage postgresql://… or journal:///FILE" in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
 
 
 def test_gpus_of_this_machine_are_not_for_a_cluster() -> None:

@@ -43,12 +43,15 @@ def add_own_arguments(parser: Parser) -> None:
 
 def run(arguments: Namespace) -> int:
     from headwise.studies import sweep
+    from headwise.studies.ray_tasks import check_search_database
     from headwise.studies.search_space import parse_search_space
 
     out, machine = require_out(arguments), resources(arguments)
     if arguments.resume:
         study = resume_study(arguments, out, kinds=["sweep", "search"])
     else:
+        if arguments.cluster is not None and arguments.sampler != "grid":
+            check_search_database(arguments.storage)
         config = base_config(arguments, arguments.task)
         study = sweep.create_sweep(
             config,

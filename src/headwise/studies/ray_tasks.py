@@ -267,10 +267,23 @@ def run_tasks(study_dir: StudyDir, trials: Trials, resources: Resources, url: st
         UserError: the cluster cannot be reached, or the database cannot be used by several machines.
     """
     assert resources.cluster is not None
-    if study_dir.kind == "search" and not allows_several_machines(url):
+    if study_dir.kind == "search":
+        check_search_database(url)
+    with connected_to_cluster(resources.cluster), interrupt_on(signal.SIGINT, signal.SIGTERM):
+        run_study(study_dir, trials, RayTasks(study_dir, trials.metadata, url, resources.jobs))
+
+
+def check_search_database(url: str | None) -> None:
+    """Check that the runs of a search on a cluster can write to the database.
+
+    Args:
+        url: the database's URL; None for the file in the study's directory.
+
+    Raises:
+        UserError: only one machine can.
+    """
+    if url is None or not allows_several_machines(url):
         raise UserError(
             "--cluster with --sampler tpe or random: runs on several machines write to the database; expected "
             "--storage postgresql://… or journal:///FILE"
         )
-    with connected_to_cluster(resources.cluster), interrupt_on(signal.SIGINT, signal.SIGTERM):
-        run_study(study_dir, trials, RayTasks(study_dir, trials.metadata, url, resources.jobs))

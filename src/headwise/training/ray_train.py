@@ -4,6 +4,9 @@ import logging
 import shutil
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,15 @@ from headwise.training.core.distributed import main_process_only, state
 from headwise.training.core.run_dir import RunResult, resume_command
 from headwise.training.run import train
 
+logger = logging.getLogger(__name__)
+
 #: How often the processes are started again after one of them, or its node, has died.
 MAX_FAILURES = 3
-#: Files in the directory of Ray Train: the run has been started before, and the message of a UserError.
-STARTED, ERROR = "started", "error.txt"
+#: Files in the directory of Ray Train: the run has been started before, the message of a UserError, and the output of
+#: the main process.
+STARTED, ERROR, OUTPUT = "started", "error.txt", "output.txt"
+#: Seconds between two looks at the output.
+OUTPUT_INTERVAL = 0.5
 
 
 def train_on_cluster(
@@ -47,7 +55,7 @@ def train_on_cluster(
         raise UserError(f"--processes must be at least 1, got {processes}")
     out = out.absolute()
     run_dir.check_out_dir(out, force=force, resume=resume)
-    with connected_to_cluster(address, log_to_driver=True):
+    with connected_to_cluster(address):
         import ray
         from ray.train import FailureConfig, ScalingConfig, TrainingFailedError
         from ray.train import RunConfig as RayRunConfig
@@ -80,7 +88,8 @@ def train_on_cluster(
             ),
         )
         try:
-            trainer.fit()
+            with printed(storage / OUTPUT):
+                trainer.fit()
             message = storage / ERROR
             if message.is_file():
                 raise UserError(message.read_text(encoding="utf-8"))
@@ -95,17 +104,54 @@ def train_on_cluster(
     return RunResult(out, run_dir.read_metrics(out))
 
 
+@contextmanager
+def printed(path: Path) -> Iterator[None]:
+    """Print what another process, maybe on another machine, appends to a file, to stderr."""
+    ended = threading.Event()
+
+    def copy() -> None:
+        position, is_last = 0, False
+        while not is_last:
+            is_last = ended.wait(OUTPUT_INTERVAL)
+            if path.is_file():
+                with path.open("rb") as file:
+                    file.seek(position)
+                    data = file.read()
+                position += len(data)
+                sys.stderr.write(data.decode("utf-8", "replace"))
+                sys.stderr.flush()
+
+    thread = threading.Thread(target=copy, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def run_worker(settings: dict[str, Any]) -> None:
     """Run one process of the training. Ray Train has set the variables of torchrun."""
-    out, options = settings["out"], settings["options"]
-    if state().is_main_process:
-        logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    if not state().is_main_process:
+        train_in_worker(settings)
+        return
+    # Ray would mix the output of all processes with its own messages.
+    with (settings["storage"] / OUTPUT).open("a", buffering=1, encoding="utf-8") as file, redirect_stderr(file):
+        logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=file, force=True)
         logging.getLogger("headwise").setLevel(settings["level"])
+        train_in_worker(settings)
+
+
+def train_in_worker(settings: dict[str, Any]) -> None:
+    """Train the run, or continue it if a process has died."""
+    out, options = settings["out"], settings["options"]
     started = settings["storage"] / STARTED
     is_restart = main_process_only(started.exists, share=True)
     main_process_only(started.touch)
     if is_restart and (out / run_dir.METRICS).exists():
         return  # the last process died after the end of the run
+    if is_restart:
+        logger.warning("a process or node died; the run continues from its last checkpoint")
     if is_restart and (out / run_dir.CONFIG).is_file():
         options = options | {"force": False, "resume": True}
     try:

@@ -51,6 +51,8 @@ def test_training_is_that_of_one_process(cluster: str, tmp_path: Path, headwise:
     )
     assert code == 0, err
     assert "accuracy" in stdout
+    assert err.count("labels: ") == 1  # what the main process prints
+    assert "Ray" not in err
     one, two = (pq.read_table(out / "predictions.parquet").to_pydict() for out in outs)
     assert one["row"] == two["row"]
     np.testing.assert_allclose(one["scores"], two["scores"], atol=1e-4)
