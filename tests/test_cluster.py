@@ -1,5 +1,6 @@
 """The connection to a Ray cluster: every mistake is one line."""
 
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -8,8 +9,10 @@ import pytest
 
 from headwise.cli import main
 from headwise.cli.study_options import resume_hint
+from headwise.cli.train import describe_stop
 from headwise.cluster import connected_to_cluster, log_ray_message
 from headwise.errors import UserError
+from headwise.training.ray_train import fit
 
 
 def test_missing_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,3 +82,19 @@ def test_interrupted_study_is_continued_on_its_cluster(
     with pytest.raises(KeyboardInterrupt), resume_hint("compare", Path("my study"), cluster):
         raise KeyboardInterrupt
     assert caplog.messages == [f"\nInterrupted. To continue: headwise compare --resume --out 'my study'{option}"]
+
+
+def test_interrupted_training_is_no_success(tmp_path: Path) -> None:
+    """Ray Train handles Ctrl-C itself, and exits with code 0."""
+
+    class InterruptedTrainer:
+        def fit(self) -> None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            sys.exit(0)
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(InterruptedTrainer())
+    assert signal.getsignal(signal.SIGINT) is handler
+    (tmp_path / "run.yaml").touch()
+    assert describe_stop(tmp_path, "auto").endswith(f"headwise train --resume --out {tmp_path} --cluster auto")

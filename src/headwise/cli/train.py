@@ -79,7 +79,7 @@ def run(arguments: Namespace) -> int:
         else:
             result = train(config, arguments.out, **options)
     except KeyboardInterrupt:
-        logger.warning("\n%s", describe_stop(arguments.out))
+        logger.warning("\n%s", describe_stop(arguments.out, arguments.cluster))
         raise
     if os.environ.get("RANK", "0") == "0":
         print(format_result(result))
@@ -88,11 +88,12 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def describe_stop(out: Path) -> str:
+def describe_stop(out: Path, cluster: str | None) -> str:
     """Return the message for a run that the user has stopped."""
     if not (out / "run.yaml").is_file() or (out / "metrics.json").exists():
         return "stopped before the run began; nothing was changed"
-    return f"stopped; --resume continues: headwise train --resume --out {quote(str(out))}"
+    option = "" if cluster is None else f" --cluster {quote(cluster)}"
+    return f"stopped; --resume continues: headwise train --resume --out {quote(str(out))}{option}"
 
 
 def build_config(arguments: Namespace) -> RunConfig:

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -49,6 +50,7 @@ def train_on_cluster(
         force, resume, options: as for `train`.
 
     Raises:
+        KeyboardInterrupt: the user has stopped the run.
         UserError: there is no such cluster, the cluster is too small, the run fails repeatedly, or one of `train`.
     """
     if processes is not None and processes < 1:
@@ -89,7 +91,7 @@ def train_on_cluster(
         )
         try:
             with printed(storage / OUTPUT):
-                trainer.fit()
+                fit(trainer)
             message = storage / ERROR
             if message.is_file():
                 raise UserError(message.read_text(encoding="utf-8"))
@@ -102,6 +104,22 @@ def train_on_cluster(
         finally:
             shutil.rmtree(storage, ignore_errors=True)
     return RunResult(out, run_dir.read_metrics(out))
+
+
+def fit(trainer: Any) -> None:
+    """Train with Ray Train, which replaces the handler of SIGINT and would end this process with exit code 0.
+
+    Raises:
+        KeyboardInterrupt: the user has stopped the run.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        trainer.fit()
+    except SystemExit:
+        raise KeyboardInterrupt from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 @contextmanager
