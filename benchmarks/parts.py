@@ -182,8 +182,8 @@ def measure_large(arguments: argparse.Namespace) -> list[str]:
     evaluate = ("evaluate", run, "--processes", arguments.processes, "--part-rows", arguments.part_rows, "--resume")
     steps = {
         "simulate": (size, (*simulate, "--out", log)),
-        "read all splits, evaluate test": (held_out, (*evaluate, "--data", log, "--out", out / "test.json")),
         "read and evaluate dev": (held_out, (*evaluate, "--data", log / "dev", "--out", out / "dev.json")),
+        "read all splits, evaluate test": (held_out, (*evaluate, "--data", log, "--out", out / "test.json")),
         "read and evaluate train": (
             size - 2 * held_out,
             (*evaluate, "--data", log / "train", "--out", out / "train.json"),
