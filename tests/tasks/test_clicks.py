@@ -82,7 +82,7 @@ def test_equal_scores_keep_the_order_of_the_log() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
 def test_candidates_are_sorted_by_impression_and_score(dtype: type) -> None:
-    scores = np.random.default_rng(0).integers(-3, 4, 60).astype(dtype)
+    scores: Any = np.random.default_rng(0).integers(-3, 4, 60).astype(dtype)
     if dtype != np.int64:
         scores[::7], scores[1::7], scores[2::7], scores[3::7] = -0.0, 0.0, np.inf, -np.inf
     impression = np.repeat([0, 1, 2], [30, 0, 30])
