@@ -67,12 +67,12 @@ def summarize(examples: Examples) -> DataSummary:
     Example:
         >>> from datasets import ClassLabel, Dataset, Features, Value
         >>> features = Features({"text": Value("string"), "label": ClassLabel(names=["bad", "good"])})
-        >>> rows = {"text": ["a fine film", "dull", "bad"], "label": [1, 0, 0]}
+        >>> rows = {"text": ["a fine film", "good", "dull", "bad"], "label": [1, 1, 0, 0]}
         >>> split = Dataset.from_dict(rows, features=features)
         >>> print(summarize(Examples({"train": split}, ("bad", "good"), "")))
-        rows: train 3
+        rows: train 4
         lengths: median 1 word, 95% quantile 3, longest 3
-        labels: bad 2, good 1
+        labels: bad 2, good 2
         duplicates: none between splits
     """
     splits = examples.splits
