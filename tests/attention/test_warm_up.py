@@ -6,7 +6,8 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from headwise.attention.warm_up import DEFAULT_LENGTHS, DEFAULT_SCHEMES, compile_cases, list_cases
+from headwise.attention.triton_backend import native
+from headwise.attention.warm_up import DEFAULT_LENGTHS, DEFAULT_SCHEMES, build_native, compile_cases, list_cases
 from headwise.cli import main
 from headwise.errors import UserError
 
@@ -39,6 +40,14 @@ def test_errors_are_reported() -> None:
     ((failed, error),) = compile_cases([case], processes=1)
     assert failed == case
     assert "nowhere" in error
+
+
+def test_code_that_is_turned_off(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("HEADWISE_NATIVE", "0")
+    native.load.cache_clear()
+    with caplog.at_level("INFO", "headwise"):
+        build_native()
+    assert "not built (HEADWISE_NATIVE=0 turns it off); Python launches kernels" in caplog.text
 
 
 @pytest.mark.skipif(GPU, reason="for machines without a GPU")

@@ -4,18 +4,20 @@ Triton compiles a kernel for each combination of scheme, precision, head width a
 for each, and minutes for all. The compiled kernels are kept in Triton's cache.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import product
 from multiprocessing import get_context
-from typing import Any
 
 import torch
 
 from headwise.attention.attend import attend, explain
 from headwise.attention.schemes import SCHEMES, make_scheme
 from headwise.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 #: Schemes that have kernels, without those that only transform queries and keys.
 DEFAULT_SCHEMES = ("plain", "distance-aware", "rpr")
@@ -105,16 +107,18 @@ def compile_cases(cases: Sequence[WarmUpCase], processes: int) -> Iterator[tuple
             yield futures[future], "" if error is None else f"{type(error).__name__}: {error}"
 
 
-def build_native(log: Callable[[str], Any]) -> None:
-    """Compile the C++ code of cached calls, and say what happened."""
+def build_native() -> None:
+    """Compile the C++ code of cached calls, and log what happened."""
     from headwise.attention.triton_backend import native
 
     if native.load() is not None:
-        log("C++ code of cached calls: built before")
+        logger.info("C++ code of cached calls: built before")
         return
-    log("compiling the C++ code of cached calls, about a minute")
+    logger.info("compiling the C++ code of cached calls, about a minute")
     try:
         native.build()
     except (RuntimeError, OSError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        log(f"C++ code of cached calls: not built ({reason}); kernels are launched from Python, with the same results")
+        logger.warning(
+            "C++ code of cached calls: not built (%s); Python launches kernels, with the same results", reason
+        )

@@ -9,8 +9,11 @@ examples:
   headwise warm-up --lengths 512 8192 --processes 4
 """
 
+import logging
 import os
 from argparse import ArgumentParser, Namespace
+
+logger = logging.getLogger(__name__)
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -52,7 +55,7 @@ def run(arguments: Namespace) -> int:
     cases = warm_up.list_cases(arguments.schemes, arguments.lengths, arguments.heads, arguments.head_dims, dtypes)
     warm_up.check_gpu()
     if not arguments.no_native:
-        warm_up.build_native(print)
+        warm_up.build_native()
     failed = []
     with tqdm(total=len(cases), desc="compiling", unit=" calls", leave=False) as bar:
         for case, error in warm_up.compile_cases(cases, max(1, arguments.processes or os.cpu_count() or 1)):
@@ -60,6 +63,6 @@ def run(arguments: Namespace) -> int:
             if error:
                 failed.append((case, error))
     for case, error in failed:
-        print(f"{case.scheme}, {case.length} tokens, width {case.head_dim}: {error}")
+        logger.warning("%s, %d tokens, width %d: %s", case.scheme, case.length, case.head_dim, error)
     print(f"kernels of {len(cases) - len(failed)} of {len(cases)} calls are compiled")
     return 1 if failed else 0

@@ -41,9 +41,14 @@ FORMATS = {
 }
 
 
+def is_turned_off() -> bool:
+    """Return whether the user has turned off the C++ code."""
+    return os.environ.get(DIRECTORY_VARIABLE) == "0"
+
+
 def build_directory() -> Path:
     """Return the directory of what is built for this source, version of torch and Python."""
-    versions = f"{torch.__version__} {torch._C._GLIBCXX_USE_CXX11_ABI} {sys.implementation.cache_tag}"
+    versions = f"{torch.__version__} {torch.compiled_with_cxx11_abi()} {sys.implementation.cache_tag}"
     name = hashlib.sha256(SOURCE.read_bytes() + versions.encode()).hexdigest()[:16]
     root = os.environ.get(DIRECTORY_VARIABLE) or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(root).expanduser() / "headwise" / f"native-{name}"
@@ -53,9 +58,11 @@ def build() -> Any:
     """Compile the C++ code, unless that has been done, and load it.
 
     Raises:
-        RuntimeError: there is no C++ compiler, or it failed.
+        RuntimeError: the code is turned off, there is no C++ compiler, or it failed.
         OSError: the cache cannot be written.
     """
+    if is_turned_off():
+        raise RuntimeError(f"{DIRECTORY_VARIABLE}=0 turns it off")
     module = load()
     if module is None:
         from torch.utils.cpp_extension import load as compile_and_load
@@ -72,7 +79,7 @@ def build() -> Any:
 def load() -> Any:
     """Return the compiled module, or None if it was not built or is turned off."""
     path = build_directory() / f"{NAME}.so"
-    if os.environ.get(DIRECTORY_VARIABLE) == "0" or not path.is_file():
+    if is_turned_off() or not path.is_file():
         return None
     spec = importlib.util.spec_from_file_location(NAME, path)
     assert spec is not None
