@@ -7,8 +7,9 @@ import torch
 
 pytest.importorskip("triton")
 from headwise.attention.triton_backend import native
-from headwise.attention.warm_up import DEFAULT_LENGTHS, DEFAULT_SCHEMES, build_native, compile_cases, list_cases
+from headwise.attention.warm_up import build_native, compile_cases, list_cases
 from headwise.cli import main
+from headwise.cli.warm_up import DEFAULT_LENGTHS, DEFAULT_SCHEMES
 from headwise.errors import UserError
 
 GPU = torch.cuda.is_available()

@@ -19,12 +19,6 @@ from headwise.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-#: Schemes that have kernels, without those that only transform queries and keys.
-DEFAULT_SCHEMES = ("plain", "distance-aware", "rpr")
-
-#: Lengths in one tile, in one loop, and in loops over near and far keys.
-DEFAULT_LENGTHS = (64, 512, 2048)
-
 
 @dataclass(frozen=True)
 class WarmUpCase:

@@ -15,6 +15,9 @@ from argparse import ArgumentParser, Namespace
 
 logger = logging.getLogger(__name__)
 
+#: The schemes and lengths that are compiled by default: one tile, one loop, and loops over near and far keys.
+DEFAULT_SCHEMES = ["plain", "distance-aware", "rpr"]
+DEFAULT_LENGTHS = [64, 512, 2048]
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -22,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--schemes",
         nargs="+",
-        default=["plain", "distance-aware", "rpr"],
+        default=DEFAULT_SCHEMES,
         metavar="NAME",
         help="position schemes (default: plain distance-aware rpr)",
     )
@@ -30,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--lengths",
         nargs="+",
         type=int,
-        default=[64, 512, 2048],
+        default=DEFAULT_LENGTHS,
         metavar="N",
         help="numbers of tokens (default: 64 512 2048); kernels differ for at most 64, at most 512 and more tokens",
     )
