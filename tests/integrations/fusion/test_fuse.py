@@ -13,7 +13,8 @@ from headwise.inspection.capture import attention_maps, capture_attention
 from headwise.integrations import AttentionRows, UnsupportedAttentionError
 from headwise.integrations.fusion import families, is_fused
 from headwise.integrations.fusion.report import shorten_names
-from tests.integrations.fusion.cases import CASES, T5_CONFIG, build_model, text_batch
+from tests.integrations.fusion.batches import text_batch
+from tests.integrations.fusion.cases import CASES, T5_CONFIG, build_model
 
 hf: Any = transformers
 TOLERANCE: dict[str, Any] = {"atol": 1e-8, "rtol": 1e-8}
