@@ -110,6 +110,13 @@ def test_masks_depend_on_the_epoch_and_not_on_the_batch(texts: Path, tokenizer: 
     assert not torch.equal(dataset.__getitems__([3, 5])["labels"], together["labels"])
 
 
+def test_tokenizers_with_invalid_settings_are_one_line(encoder: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    tokenizer.model_input_names = 1e308  # as read from a tokenizer_config.json
+    with pytest.raises(UserError, match="cannot be tokenized"):
+        write_tokens(["a text"], tokenizer, tmp_path / "tokens")
+
+
 def test_dev_has_other_texts_than_train() -> None:
     texts = [str(i) for i in range(50)]
     dev, train = (list(split_texts(texts, dev=dev)) for dev in (True, False))

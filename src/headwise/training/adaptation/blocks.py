@@ -35,9 +35,14 @@ class SpecialTokens(NamedTuple):
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> "SpecialTokens":
-        plain = tokenizer("a", add_special_tokens=False)["input_ids"]
-        full = tokenizer("a")["input_ids"]
-        start = next(i for i in range(len(full)) if full[i : i + len(plain)] == plain)
+        with tokenizing(tokenizer):
+            plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+            full = tokenizer("a")["input_ids"]
+        starts = [i for i in range(len(full)) if full[i : i + len(plain)] == plain]
+        if not starts:
+            name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
+            raise UserError(f"{name}: the tokens of a text change when special tokens are added; use another tokenizer")
+        start = starts[0]
         return cls(full[:start], full[start + len(plain) :])
 
 
