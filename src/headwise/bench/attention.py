@@ -227,6 +227,7 @@ def compare(cases: Sequence[Case], progress: Callable[[str], None], too_slow: di
             result.output_error, result.gradient_error = compute_errors(case, workload())
             if device.type == "cuda":
                 result.peak_mib = measure.cuda_peak_mib(workload, device)
+                result.kernel_ms = measure.cuda_kernel_ms(workload, device)
             result.note = LIMITATIONS.get((case.scheme, case.implementation), "")
             workloads[case.implementation] = measure.capture_cuda_graph(workload) if config.graphs else workload
         except Exception as error:

@@ -1,4 +1,4 @@
-"""`headwise bench guiding`: a training step of BERT with guides.
+"""`headwise bench guiding`: a training step of BERT with guides, and with a retrofitted scheme.
 
 It compares headwise with the unguided step by SDPA, and with the same guides computed from the maps of eager attention.
 """
@@ -18,7 +18,13 @@ from headwise.bench.runner import run_benchmark
 from headwise.errors import UserError
 
 BASELINE = "sdpa, unguided"
-IMPLEMENTATIONS = (BASELINE, "headwise, MDG and PDG", "eager maps, MDG and PDG")
+IMPLEMENTATIONS = (
+    BASELINE,
+    "headwise, MDG and PDG",
+    "eager maps, MDG and PDG",
+    "headwise, distance-aware",
+    "headwise, rpr",
+)
 
 LossFunction = Callable[[dict[str, Tensor]], Tensor]
 
@@ -137,8 +143,8 @@ def build_step(case: Case) -> Callable[[], Tensor]:
         model.compile()
     ids = torch.randint(1000, 20000, (case.batch, case.length), device=device)
     inputs = {"input_ids": ids, "labels": torch.randint(2, (case.batch,), device=device)}
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-5, fused=device.type == "cuda")
     compute_loss = LOSS_FUNCTIONS[case.implementation](model)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-5, fused=device.type == "cuda")
 
     def step() -> Tensor:
         with torch.autocast(device.type, getattr(torch, config.dtype), enabled=config.dtype != "float32"):
@@ -190,4 +196,28 @@ def eager_maps_loss(model: Any) -> LossFunction:
     return loss
 
 
-LOSS_FUNCTIONS = dict(zip(IMPLEMENTATIONS, (unguided_loss, headwise_loss, eager_maps_loss), strict=True))
+def retrofitted_loss(scheme: str) -> Callable[[Any], LossFunction]:
+    """Return a function that adds a scheme to a model and returns the loss of the task."""
+
+    def build(model: Any) -> LossFunction:
+        from headwise.integrations import retrofit
+
+        retrofit(model, scheme)
+        return lambda inputs: model(**inputs).loss
+
+    return build
+
+
+LOSS_FUNCTIONS = dict(
+    zip(
+        IMPLEMENTATIONS,
+        (
+            unguided_loss,
+            headwise_loss,
+            eager_maps_loss,
+            retrofitted_loss("DistanceAware"),
+            retrofitted_loss("RelativePositions"),
+        ),
+        strict=True,
+    )
+)

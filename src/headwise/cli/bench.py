@@ -24,7 +24,8 @@ BENCHMARKS = {
     ),
     "guiding": (
         "GuidingBenchConfig",
-        "Measure a training step of BERT with guides, without guides, and with guides on eager attention maps.",
+        "Measure a training step of BERT without guides, with guides, with guides on eager attention maps, and with "
+        "retrofitted schemes.",
     ),
 }
 
