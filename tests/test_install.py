@@ -68,6 +68,7 @@ def test_package_without_extras_runs_the_operator(wheel: Path, tmp_path: Path) -
     assert process.returncode == 2
     assert process.stderr.endswith("pip install 'headwise[train]'\n")
     assert process.stderr.count("\n") == 1
+    assert "--head-dims" in run([python, "-m", "headwise", "warm-up", "--help"], cwd=tmp_path)
 
 
 def test_all_extras_run_the_operator_and_the_command_line(wheel: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
+from headwise.attention.schemes import SCHEMES
 from headwise.attention.triton_backend import native
 from headwise.attention.warm_up import build_native, compile_cases, list_cases
 from headwise.cli import main
@@ -31,8 +32,9 @@ def test_wrong_arguments(schemes: list[str], lengths: list[int], message: str) -
         list_cases(schemes, lengths, 12, [64], [torch.bfloat16])
 
 
-def test_cases_run() -> None:
-    for case in list_cases(["distance-aware"], [20], 1, [8], [torch.float32]):
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_cases_run(scheme: str) -> None:
+    for case in list_cases([scheme], [20], 1, [8], [torch.float32]):
         replace(case, device=DEVICE).run()
 
 

@@ -19,6 +19,9 @@ from headwise.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+#: Arguments of schemes that have no default value. Kernels do not depend on them.
+SCHEME_OPTIONS = {"rpr": {"k": 16}}
+
 
 @dataclass(frozen=True)
 class WarmUpCase:
@@ -44,14 +47,18 @@ class WarmUpCase:
     padded: bool
     device: str = "cuda"
 
+    def __str__(self) -> str:
+        form = ", causal" * self.causal + ", padded" * self.padded
+        return f"{self.scheme}, {self.length} tokens, width {self.head_dim}, {str(self.dtype)[6:]}{form}"
+
     def run(self) -> None:
         """Run the call twice: cached calls compile other code for the second one."""
-        scheme_class = SCHEMES[self.scheme]
-        scheme = make_scheme(scheme_class, heads=self.heads, head_dim=self.head_dim).to(self.device)
+        options = SCHEME_OPTIONS.get(self.scheme, {})
+        scheme = make_scheme(SCHEMES[self.scheme], heads=self.heads, head_dim=self.head_dim, **options).to(self.device)
         shape = (2, self.heads, self.length, self.head_dim)
         q, k, v = (torch.randn(shape, device=self.device, dtype=self.dtype, requires_grad=True) for _ in range(3))
         padding = torch.ones(shape[0], self.length, dtype=torch.bool, device=self.device) if self.padded else None
-        leaves = [q, k, v, *scheme.parameters()]
+        leaves = [q, k, v, *(x for x in scheme.parameters() if x.requires_grad)]
         for _ in range(2):
             output = attend(q, k, v, scheme=scheme, causal=self.causal, key_padding=padding, backend="triton")
             torch.autograd.grad(output.sum(), leaves, allow_unused=True)

@@ -39,7 +39,8 @@ COMMANDS = {
 }
 
 #: The extras that commands need. All others need `train`.
-COMMAND_EXTRAS = {
+COMMAND_EXTRAS: dict[str, str | None] = {
+    "warm-up": None,
     "inspect": "inspect",
     "compare": "studies",
     "sweep": "studies",
@@ -106,7 +107,9 @@ def parse(args: Sequence[str]) -> tuple[Any, argparse.Namespace]:
             f"unknown {'option' if name.startswith('-') else 'command'} {name}{suggest(name, COMMANDS)} "
             "(see headwise --help)"
         )
-    require(COMMAND_EXTRAS.get(name, "train"), f"headwise {name}")
+    extra = COMMAND_EXTRAS.get(name, "train")
+    if extra is not None:
+        require(extra, f"headwise {name}")
     command = import_module(f"headwise.cli.{name.replace('-', '_')}")
     parser = Parser(prog=f"headwise {name}", description=command.__doc__)
     add_output_options(parser)

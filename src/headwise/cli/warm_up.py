@@ -50,7 +50,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     import torch
-    from tqdm.auto import tqdm
 
     from headwise.attention import warm_up
 
@@ -59,13 +58,17 @@ def run(arguments: Namespace) -> int:
     warm_up.check_gpu()
     if not arguments.no_native:
         warm_up.build_native()
-    failed = []
-    with tqdm(total=len(cases), desc="compiling", unit=" calls", leave=False) as bar:
-        for case, error in warm_up.compile_cases(cases, max(1, arguments.processes or os.cpu_count() or 1)):
-            bar.update()
-            if error:
-                failed.append((case, error))
-    for case, error in failed:
-        logger.warning("%s, %d tokens, width %d: %s", case.scheme, case.length, case.head_dim, error)
-    print(f"kernels of {len(cases) - len(failed)} of {len(cases)} calls are compiled")
-    return 1 if failed else 0
+    num_failed = 0
+    for number, (case, error) in enumerate(warm_up.compile_cases(cases, number_of_processes(arguments.processes)), 1):
+        if error:
+            num_failed += 1
+            logger.warning("%d of %d: %s: %s", number, len(cases), case, error)
+        else:
+            logger.info("%d of %d: %s", number, len(cases), case)
+    print(f"kernels of {len(cases) - num_failed} of {len(cases)} calls are compiled")
+    return 1 if num_failed else 0
+
+
+def number_of_processes(argument: int | None) -> int:
+    """Return how many processes compile."""
+    return max(1, argument or os.cpu_count() or 1)
