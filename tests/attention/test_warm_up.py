@@ -1,11 +1,15 @@
 """The compilation of kernels before their first use."""
 
+import os
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
+from headwise.attention import warm_up
 from headwise.attention.schemes import SCHEMES
 from headwise.attention.triton_backend import native
 from headwise.attention.warm_up import build_native, compile_cases, list_cases
@@ -50,7 +54,20 @@ def test_code_that_is_turned_off(monkeypatch: pytest.MonkeyPatch, caplog: pytest
     native.load.cache_clear()
     with caplog.at_level("INFO", "headwise"):
         build_native()
-    assert "not built (HEADWISE_NATIVE=0 turns it off); Python launches kernels" in caplog.text
+    assert "not used (HEADWISE_NATIVE=0 turns it off); Python launches kernels" in caplog.text
+
+
+def test_code_that_crashes_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HEADWISE_NATIVE", str(tmp_path))
+    native.load.cache_clear()
+    monkeypatch.setattr(native, "build", lambda: native.build_directory().mkdir(parents=True))
+    monkeypatch.setattr(warm_up, "native_works", partial(os._exit, 139))
+    with caplog.at_level("INFO", "headwise"):
+        build_native()
+    assert "C++ code of cached calls: not used" in caplog.text
+    assert not native.build_directory().exists()
 
 
 @pytest.mark.skipif(GPU, reason="for machines without a GPU")

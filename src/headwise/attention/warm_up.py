@@ -13,6 +13,7 @@ from multiprocessing import get_context
 
 import torch
 
+from headwise import _compat
 from headwise.attention.attend import attend, explain
 from headwise.attention.schemes import SCHEMES, make_scheme
 from headwise.errors import UserError
@@ -109,7 +110,7 @@ def compile_cases(cases: Sequence[WarmUpCase], processes: int) -> Iterator[tuple
 
 
 def build_native() -> None:
-    """Compile the C++ code of cached calls, and log what happened."""
+    """Compile the C++ code of cached calls, and log what happened. Code that does not work on this GPU is deleted."""
     from headwise.attention.triton_backend import native
 
     if native.load() is not None:
@@ -118,8 +119,28 @@ def build_native() -> None:
     logger.info("compiling the C++ code of cached calls, about a minute")
     try:
         native.build()
+        check_native()
     except (RuntimeError, OSError) as error:
+        native.remove()
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         logger.warning(
-            "C++ code of cached calls: not built (%s); Python launches kernels, with the same results", reason
+            "C++ code of cached calls: not used (%s); Python launches kernels, with the same results", reason
         )
+
+
+def check_native() -> None:
+    """Run the self-test of the C++ code in another process, which may crash.
+
+    Raises:
+        RuntimeError: the code does not work.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        if not pool.submit(native_works).result():
+            raise RuntimeError("its self-test failed")
+
+
+def native_works() -> bool:
+    """Return whether the C++ code of cached calls can be used on this GPU."""
+    from headwise.attention.triton_backend import native
+
+    return native.load_for_gpu() is not None and _compat.native_launches.works(torch.device("cuda", 0))

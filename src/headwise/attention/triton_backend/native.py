@@ -7,6 +7,7 @@ version of torch. From then on, cached calls use it. Without it they run in Pyth
 import hashlib
 import importlib.util
 import os
+import shutil
 import struct
 import sys
 from collections.abc import Sequence
@@ -73,6 +74,12 @@ def build() -> Any:
         load.cache_clear()
         module = load()
     return module
+
+
+def remove() -> None:
+    """Delete what was built, so that it is not used."""
+    shutil.rmtree(build_directory(), ignore_errors=True)
+    load.cache_clear()
 
 
 @cache
