@@ -115,6 +115,17 @@ def test_self_test_runs_once_and_uses_the_fast_way_itself() -> None:
     assert runs == [True]
 
 
+def test_a_self_test_has_passed_after_its_end() -> None:
+    during: list[tuple[bool, bool]] = []
+    tested = _compat.SelfTested(
+        "a", "b", lambda device: during.append((tested.works(device), tested.has_passed(device)))
+    )
+    assert not tested.has_passed(CPU)
+    assert tested.works(CPU)
+    assert tested.has_passed(CPU)
+    assert during == [(True, False)]
+
+
 def test_environment_variable_selects_the_public_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(_compat.SWITCH, "0")
     with warnings.catch_warnings(action="error"):

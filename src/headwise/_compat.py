@@ -136,6 +136,10 @@ class SelfTested:
         result = self._results.get(device)
         return self._test(device) if result is None else result
 
+    def has_passed(self, device: torch.device) -> bool:
+        """Return whether the self-test has passed on a device. It is not run, and False while it runs."""
+        return self._results.get(device, False)
+
     def _test(self, device: torch.device) -> bool:
         with self._lock:
             if self._is_testing:  # the self-test itself

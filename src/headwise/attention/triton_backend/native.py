@@ -159,7 +159,10 @@ class NativeGradients:
 def native_call(call: BoundCall, device: torch.device) -> NativeCall | None:
     """Return a call in C++ whose forward pass has run in Python, or None if there is none."""
     module = load_for_gpu() if device.type == "cuda" else None
-    if module is None or not _compat.native_launches.works(device):
+    # Its self-test computes gradients in another thread. That thread must not wait for the other self-test.
+    if module is None or not (_compat.direct_launches.works(device) and _compat.direct_launches.has_passed(device)):
+        return None
+    if not _compat.native_launches.works(device):
         return None
     program = to_native(module, call.forward_program)
     if program is None:
