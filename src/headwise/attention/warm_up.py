@@ -5,6 +5,8 @@ for each, and minutes for all. The compiled kernels are kept in Triton's cache.
 """
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -19,6 +21,10 @@ from headwise.attention.schemes import SCHEMES, make_scheme
 from headwise.errors import UserError
 
 logger = logging.getLogger(__name__)
+
+#: What runs the self-test of the C++ code. It compiles a few kernels.
+NATIVE_CHECK = "import sys; from headwise.attention.warm_up import native_works; sys.exit(not native_works())"
+NATIVE_CHECK_SECONDS = 300
 
 #: Arguments of schemes that have no default value. Kernels do not depend on them.
 SCHEME_OPTIONS = {"rpr": {"k": 16}}
@@ -129,14 +135,19 @@ def build_native() -> None:
 
 
 def check_native() -> None:
-    """Run the self-test of the C++ code in another process, which may crash.
+    """Run the self-test of the C++ code in another process, which may crash or hang.
 
     Raises:
         RuntimeError: the code does not work.
     """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        if not pool.submit(native_works).result():
-            raise RuntimeError("its self-test failed")
+    try:
+        process = subprocess.run(
+            [sys.executable, "-c", NATIVE_CHECK], timeout=NATIVE_CHECK_SECONDS, capture_output=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"its self-test took more than {NATIVE_CHECK_SECONDS} seconds") from None
+    if process.returncode:
+        raise RuntimeError("its self-test failed")
 
 
 def native_works() -> bool:
