@@ -62,7 +62,7 @@ def compare_with_reference(scheme: Scheme, device: torch.device, *, with_gradien
         def compute(backend: Backend, dtype: torch.dtype) -> list[Tensor]:
             output = attend(q.to(dtype), k.to(dtype), v.to(dtype), scheme=scheme, backend=backend)
             grads = torch.autograd.grad(output, leaves, output.detach()) if leaves else ()
-            return [x.float() for x in (output, *grads)]
+            return [x.detach().float() for x in (output, *grads)]
 
         expected = compute("reference", torch.float32)
         try:

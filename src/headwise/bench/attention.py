@@ -42,6 +42,9 @@ LIMITATIONS = {
 #: Schemes with other implementations to compare with (`formulas.py`).
 BenchSchemeName = Literal["plain", "rpr", "transformer-xl", "tener", "distance-aware"]
 
+#: Kernels of SDPA on a GPU that do not compute whole maps.
+FUSED_KERNELS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
+
 #: Implementations that take more seconds per call are not run at greater lengths.
 MAX_SECONDS = 0.25
 
@@ -331,7 +334,7 @@ def build_forward(case: Case, scheme: Scheme) -> formulas.Attention:
 
 
 def build_fastest_sdpa(case: Case, scheme: Scheme) -> formulas.Attention:
-    """Return torch's SDPA; on a GPU with its fastest kernel, which is not always the one that it selects itself."""
+    """Return torch's SDPA; on a GPU with its fastest kernel, if that is faster than the one that it selects itself."""
 
     def default_sdpa(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         grouped = case.config.key_heads is not None
@@ -347,13 +350,15 @@ def build_fastest_sdpa(case: Case, scheme: Scheme) -> formulas.Attention:
 
         return attention
 
+    # Selecting a kernel takes time in Python, which counts for short sequences: SDPA without it is a candidate, too.
+    candidates = [default_sdpa, *map(sdpa_with, FUSED_KERNELS)]
     seconds = {}
-    for kernel in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
+    for attention in candidates:
         with suppress(RuntimeError):  # kernels do not support all dtypes and widths
-            workload = build_step(case, sdpa_with(kernel), scheme, make_tensors(case))
+            workload = build_step(case, attention, scheme, make_tensors(case))
             workload()
-            seconds[kernel] = min(measure.seconds_per_call(workload, 5, case.config.torch_device) for _ in range(3))
-    return sdpa_with(min(seconds, key=seconds.__getitem__)) if seconds else default_sdpa
+            seconds[attention] = min(measure.seconds_per_call(workload, 20, case.config.torch_device) for _ in range(3))
+    return min(seconds, key=seconds.__getitem__, default=default_sdpa)
 
 
 def build_headwise(case: Case, scheme: Scheme, backend: Any) -> formulas.Attention:
