@@ -40,13 +40,10 @@ TEXTS = ("sst2", "sst5", "amazon-stars", "ag-news", "amazon-binary", "imdb")
 
 #: Tables of the distance-aware paper and their tasks, of which the sets are there; and further sets.
 DISTANCE_AWARE_TABLES = {"da-table4": ("sst2", "snli"), "da-table3": ("ag-news",)}
-FROM_SCRATCH = ("amazon-stars", "sst5", "amazon-binary", "imdb")
+FROM_SCRATCH = ("sst2", "sst5", "amazon-stars", "amazon-binary", "imdb")
 
 #: Schemes that are trained from scratch, with the control.
 SCHEMES = ("none", "plain", "rpr", "transformer-xl", "tener", "distance-aware")
-
-#: The number of training rows for fine-tuning, so that a run takes less than a minute.
-FINE_TUNING_ROWS = 2000
 
 #: A tenth of the default learning rate of retrofitted schemes, at the default learning rate of the model.
 TENTH_OF_SCHEME_RATE = 5e-4
@@ -105,6 +102,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=12, help="runs at the same time (default: 12)")
     parser.add_argument("--seeds", type=int, default=10, help="seeds of each method (default: 10)")
     parser.add_argument("--tune", type=int, default=8, help="dev trials of each method (default: 8)")
+    parser.add_argument("--rows", type=int, default=2000, help="training rows of fine-tuning (default: 2000)")
+    parser.add_argument("--options", default="", help='options of texts and clicks: --options="--epochs 5"')
     parser.add_argument("--only", nargs="+", metavar="NAME", help="run only these groups or studies")
     parser.add_argument("--tiny", action="store_true", help="train tiny models on 60 rows, to check that studies run")
     parser.add_argument("--list", action="store_true", help="print the commands and stop")
@@ -118,8 +117,9 @@ def parse_args() -> argparse.Namespace:
 def build_studies(args: argparse.Namespace) -> Iterator[Study]:
     """Yield all studies whose data is there, in the order of their value."""
     budget = TINY if args.tiny else ["--seeds", str(args.seeds), "--tune", str(args.tune)]
+    budget = [*budget, *shlex.split(args.options)]
     rows = ["--rows", "60"] if args.tiny else []
-    few_rows = rows or ["--rows", str(FINE_TUNING_ROWS)]
+    few_rows = rows or ["--rows", str(args.rows)]
     scratch = [*(["--vectors", args.vectors] if args.vectors else ()), *(TINY_SIZES if args.tiny else ()), *budget]
     for name in (*PAIRS, *TEXTS) if args.model else ():
         methods = fine_tuning_methods(args.model)

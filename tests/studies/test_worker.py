@@ -15,7 +15,7 @@ from headwise.locks import OutputInUseError, lock_output
 from headwise.studies.worker import prepare_resume
 from headwise.studies.worker_pool import Resources, run_workers
 from headwise.training.core.config import RunConfig
-from headwise.training.core.run_dir import write_manifest
+from headwise.training.core.run_dir import is_results_only, write_manifest
 from tests.short_form import keep_short
 from tests.studies.conftest import create_study, states, two_method_runs
 from tests.studies.fakes import fake_train, work
@@ -151,9 +151,12 @@ def test_models_of_the_first_seed_are_kept(tmp_path: Path, keep_models: bool) ->
         metrics = fake_train(config, run_dir)
         (run_dir / "checkpoints" / "checkpoint-1").mkdir(parents=True)
         (run_dir / "model.safetensors").touch()
+        results_only[config.seed] = is_results_only()
         return metrics
 
+    results_only: dict[int, bool] = {}
     work(study, train)
+    assert results_only == {0: False, 1: not keep_models}
     for run in two_method_runs(2):
         files = sorted(path.name for path in study.study_dir.run_dir(run).iterdir())
         model = ["model.safetensors"] if keep_models or run.seed == 0 else []

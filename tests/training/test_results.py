@@ -17,7 +17,9 @@ from headwise.training import RunResult, TextConfig, evaluate, predict, train
 from headwise.training.core.card import describe_base_model
 from headwise.training.core.printing import format_evaluation, format_result
 from headwise.training.core.result_tables import format_details
+from headwise.training.core.run_dir import results_only
 from headwise.training.inspect import inspect
+from headwise.training.registry import load_config
 from tests.training.conftest import Headwise, rows, write
 
 SMALL: dict[str, Any] = {"heads": 2, "head_dim": 8, "word_dim": 16, "batch_size": 16, "learning_rate": 0.01}
@@ -31,6 +33,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     lines = [(text, "positive" if generator.random() < 0.1 else label) for text, label in rows(1200)]
     data = write(tmp_path_factory.mktemp("data") / "reviews.csv", ("text", "label"), lines)
     return train(TextConfig(data=(str(data),), epochs=2, **SMALL), tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_results_only(run: RunResult, tmp_path: Path) -> None:
+    """Runs of a study whose model is not kept have the same results, without a model, card and report."""
+    with results_only():
+        again = train(load_config(run.run_dir / "run.yaml"), tmp_path / "run")
+    files = {path.name for path in again.run_dir.iterdir() if path.is_file()}
+    assert files == {"run.yaml", "metrics.json", "predictions.parquet"}
+    assert again.metrics["metrics"] == run.metrics["metrics"]
 
 
 def test_classes_and_confusion_matrix(run: RunResult, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from headwise.studies.run_storage import working_dir
 from headwise.studies.study_dir import StudyDir, delete_checkpoints
 from headwise.studies.trials import ClaimedTrial, Trials
 from headwise.training.core.config import RunConfig
-from headwise.training.core.run_dir import CONFIG, METRICS, last_checkpoint
+from headwise.training.core.run_dir import CONFIG, METRICS, last_checkpoint, results_only
 from headwise.training.registry import load_config
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,8 @@ def execute(
                 metrics = read_finished(run, run_dir)
                 if metrics is None:
                     resume = prepare_resume(run, run_dir)
-                    with trials.pruning(claimed) if trials is not None else nullcontext():
+                    pruning = trials.pruning(claimed) if trials is not None else nullcontext()
+                    with pruning, nullcontext() if keep_model else results_only():
                         metrics = train(run.config, run_dir, resume)
                 delete_checkpoints(run_dir, keep_model=keep_model)
                 value = primary_value(metrics, objective_split(run, metadata))

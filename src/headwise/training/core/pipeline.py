@@ -198,15 +198,18 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                 metrics["tuning"] = tuning
             metrics["verdict"] = judge_run(metrics, from_scratch=is_scheme(config.model))
 
-            weights = gather_weights(trainer)
+            keep_model = not run_dir.is_results_only()
+            weights = gather_weights(trainer) if keep_model else None
             if is_main_process:
                 with run_dir.staging_dir(out_dir) as stage:
-                    bundle.model.save_pretrained(stage, state_dict=weights)
-                    bundle.tokenizer.save_pretrained(stage)
+                    if keep_model:
+                        bundle.model.save_pretrained(stage, state_dict=weights)
+                        bundle.tokenizer.save_pretrained(stage)
+                        card = self.describe(data, metrics)
+                        text = render_card(card, metrics, seed=config.seed)
+                        (stage / run_dir.CARD).write_text(text, encoding="utf-8")
+                        write_report(stage, metrics, title=card.title)
                     write_predictions(stage / run_dir.PREDICTIONS, evaluation)
-                    card = self.describe(data, metrics)
-                    (stage / run_dir.CARD).write_text(render_card(card, metrics, seed=config.seed), encoding="utf-8")
-                    write_report(stage, metrics, title=card.title)
                     (stage / run_dir.METRICS).write_text(run_dir.to_json(metrics), encoding="utf-8")
             state().wait_for_everyone()
             return metrics

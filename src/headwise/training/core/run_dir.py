@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -25,6 +26,23 @@ from headwise.small_files import read_json
 
 CONFIG, METRICS, PREDICTIONS, CARD = "run.yaml", "metrics.json", "predictions.parquet", "README.md"
 CHECKPOINTS, STAGING, MANIFEST = "checkpoints", ".unfinished", "manifest.json"
+
+_RESULTS_ONLY: ContextVar[bool] = ContextVar("_RESULTS_ONLY", default=False)
+
+
+@contextmanager
+def results_only() -> Iterator[None]:
+    """Write only `run.yaml`, `metrics.json` and predictions of runs in this context: no model, card or report."""
+    token = _RESULTS_ONLY.set(True)
+    try:
+        yield
+    finally:
+        _RESULTS_ONLY.reset(token)
+
+
+def is_results_only() -> bool:
+    """Return whether runs write only their results."""
+    return _RESULTS_ONLY.get()
 
 
 @dataclass(frozen=True)
