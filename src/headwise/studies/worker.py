@@ -254,4 +254,6 @@ def serve(train: TrainFunction) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    logging.shutdown()
+    os._exit(status)  # the end of the interpreter waits for threads and the GPU, with many processes for half a minute

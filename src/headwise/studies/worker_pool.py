@@ -174,9 +174,13 @@ class WorkerPool:
         self.workers.append(Worker(slot, process, log_path))
 
     def stop(self) -> None:
-        """Interrupt all workers, wait for them, and kill those that do not stop."""
+        """Stop all workers: idle ones by the end of their input. Wait for them, and kill those that do not stop."""
         for worker in self.workers:
-            if worker.process.poll() is None:
+            if worker.is_ready and worker.claimed is None:
+                assert worker.process.stdin is not None
+                with suppress(BrokenPipeError):
+                    worker.process.stdin.close()
+            elif worker.process.poll() is None:
                 worker.process.send_signal(signal.SIGINT)
         deadline = time.monotonic() + STOP_TIMEOUT
         for worker in self.workers:
