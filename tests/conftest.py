@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from tests.short_form import select_short_form, set_form
 from tests.triton_interpreter import speed_up_interpreter
 
+gc.disable()  # until all tests are imported, see pytest_collection_finish
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton's interpreter runs kernels on the CPU
 
@@ -50,6 +51,7 @@ def pytest_collection_finish() -> None:
     Garbage is collected less often than by default: models of tests are small.
     """
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 50, 50)
 
 

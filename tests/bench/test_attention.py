@@ -166,6 +166,7 @@ def allocate(mebibytes: int) -> measure.Workload:
     return lambda: torch.ones(mebibytes * measure.MEBIBYTE // 4).sum()
 
 
+@pytest.mark.long  # the first of both starts a process that imports torch
 def test_peak_memory_is_that_of_one_call() -> None:
     peak = measure.cpu_peak_mib(allocate, 64)
     if peak is None:
@@ -173,6 +174,7 @@ def test_peak_memory_is_that_of_one_call() -> None:
     assert 60 < peak < 72
 
 
+@pytest.mark.long
 def test_out_of_memory_is_reported() -> None:
     with pytest.raises(NotMeasurable, match="out of memory"):
         measure.cpu_peak_mib(allocate, 2**24)

@@ -94,6 +94,7 @@ def wait_for_result(results: Any, processes: list[Any]) -> Any:
             assert not any(process.exitcode for process in processes)
 
 
+@pytest.mark.long  # tests/robustness trains with two processes in the short form
 def test_two_processes_give_the_same_loss_and_gradients_as_one() -> None:
     expected_loss, expected_gradients = guided_step(build_model("bert").train(), even_batch())
     with socket.socket() as free:

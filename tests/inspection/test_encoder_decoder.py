@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -27,7 +28,10 @@ from headwise.inspection.encoder_decoder import capture_text
 from headwise.inspection.output_dir import write_inspection
 from headwise.inspection.passages import PassageAttention
 from headwise.models import HeadwiseForTranslation, HeadwiseTranslatorConfig, build_tokenizer
+from tests.blank_figures import BlankFigure
 from tests.inspection.tiny_models import TEXT, WORDS, build_bert
+from tests.integrations.fusion.cases import use_eager_attention
+from tests.short_form import choose_size
 
 TARGET = "the plot is thin ."
 TOKENIZER = build_tokenizer([WORDS], framed=True)
@@ -90,7 +94,7 @@ def expected_maps(model: InspectedModel, decoder_input_ids: Any) -> dict[str, An
     ids, decoder_ids = torch.tensor([TOKENIZER(TEXT)["input_ids"]]), torch.tensor([decoder_input_ids])
     if isinstance(inner, HeadwiseForTranslation):
         return {"decoder": None, "encoder": None, "cross": headwise_cross_attention(inner, ids, decoder_ids)}
-    inner.set_attn_implementation("eager")
+    use_eager_attention(inner)
     with torch.no_grad():
         output = inner(input_ids=ids, decoder_input_ids=decoder_ids, use_cache=False, output_attentions=True)
     parts = ("encoder", "decoder", "cross")
@@ -171,7 +175,8 @@ def test_a_generated_text_without_an_end_is_marked_as_truncated(monkeypatch: pyt
     assert [passage.truncated for passage in capture_text(model, (TEXT,), TARGET)] == [False] * 3
 
 
-def test_alignments_are_means_over_heads(tmp_path: Path) -> None:
+def test_alignments_are_means_over_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.inspection.style.Figure", choose_size(short=BlankFigure, long=Figure))
     model = build("bart")
     viewer = build_viewer([model], [TEXT], targets=[TARGET])
     alignment = viewer.examples[2].passages[0].alignment

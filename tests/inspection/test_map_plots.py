@@ -88,6 +88,7 @@ def test_colors_and_markers_are_distinct() -> None:
     assert len(set(style.PALETTE)) == len(style.PALETTE) == len(set(style.MARKERS))
 
 
+@pytest.mark.long  # it starts a process that imports torch; tests/test_imports.py starts others in the short form
 def test_pyplot_is_not_imported() -> None:
     code = "import sys, headwise.inspection; print(*(f'matplotlib.{x}' in sys.modules for x in ('figure', 'pyplot')))"
     assert run_fresh_python(code) == "True False\n"

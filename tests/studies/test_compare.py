@@ -31,7 +31,8 @@ SMALL = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--batch-size", 16)
 
 
 def small_config(data: Path) -> TextConfig:
-    return TextConfig(data=(str(data),), heads=2, head_dim=8, word_dim=16, batch_size=16, epochs=2)
+    epochs = choose_size(short=1, long=2)
+    return TextConfig(data=(str(data),), heads=2, head_dim=8, word_dim=16, batch_size=16, epochs=epochs)
 
 
 @pytest.fixture

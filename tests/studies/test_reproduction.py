@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy import stats
 
 from headwise.cli import main
@@ -165,7 +166,8 @@ def test_seconds_per_epoch(tmp_path: Path) -> None:
     assert table.rows[0] == ("BERT", "seconds per epoch", "95.00", "5.00 ± 0.00", "−90.00")
 
 
-def test_line_chart(tmp_path: Path) -> None:
+def test_line_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.inspection.style.Figure", Figure)  # not a blank one
     num_correct = {"unguided": 80, "MDG at layer 1": 82, "MDG at layer 2": 84, "PDG at layer 2": 86}
     results = [classification_run(tmp_path, name, 0, np.arange(100) < count) for name, count in num_correct.items()]
     chart = STUDIES["guiding-figure3"].chart

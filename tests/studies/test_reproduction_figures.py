@@ -1,6 +1,7 @@
 """Figures and data statistics that `headwise reproduce` writes, from trained models and without training."""
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from headwise.cli import main
+from headwise.inspection import style
 from headwise.studies.plan import Result
 from headwise.studies.reproduction import head_figures
 from headwise.studies.reproduction.formula_figures import draw_coefficient_matrices, draw_learnable_sigmoids
@@ -35,7 +37,16 @@ def reviews_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(reviews_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
+def cheap_figures() -> Iterator[None]:
+    """Draw figures with their contents, which these tests look at, but small and without a layout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headwise.inspection.style.Figure", lambda figsize, layout: Figure(figsize=figsize))
+        patch.setitem(style.RC_PARAMS, "savefig.dpi", 20)
+        yield
+
+
+@pytest.fixture(scope="module")
+def results(cheap_figures: None, reviews_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     """Runs of two schemes with two seeds."""
     directory = tmp_path_factory.mktemp("runs")
     runs = []

@@ -2,7 +2,7 @@
 
 import csv
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,25 +39,31 @@ def write(path: Path, header: tuple[str, ...], lines: Sequence[tuple[str, ...]])
     return path
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "cache")
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://localhost:9")  # no server listens there
+@pytest.fixture(scope="package", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "cache")
+        patch.setattr("huggingface_hub.constants.ENDPOINT", "http://localhost:9")  # no server listens there
+        yield
 
 
-@pytest.fixture(autouse=True)
-def cheap_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="package", autouse=True)
+def cheap_figures() -> Iterator[None]:
     """Draw figures small and without a layout, and blank in the short form: half of the time of short runs."""
     small = choose_size(short=BlankFigure, long=lambda figsize, layout: Figure(figsize=figsize))
-    monkeypatch.setattr("headwise.inspection.style.Figure", small)
-    monkeypatch.setitem(style.RC_PARAMS, "savefig.dpi", 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headwise.inspection.style.Figure", small)
+        patch.setitem(style.RC_PARAMS, "savefig.dpi", 20)
+        yield
 
 
-@pytest.fixture(autouse=True)
-def cheap_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="package", autouse=True)
+def cheap_baselines() -> Iterator[None]:
     """Choose the regularization of linear baselines by two folds, not five, and of fewer values in the short form."""
-    monkeypatch.setattr("headwise.tasks.tfidf.NUM_FOLDS", choose_size(short=2, long=5))
-    monkeypatch.setattr("headwise.tasks.tfidf.CS", choose_size(short=(1.0, 10.0), long=(0.1, 1.0, 10.0, 100.0)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headwise.tasks.tfidf.NUM_FOLDS", choose_size(short=2, long=5))
+        patch.setattr("headwise.tasks.tfidf.CS", choose_size(short=(1.0, 10.0), long=(0.1, 1.0, 10.0, 100.0)))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -172,6 +172,7 @@ def test_batches_by_tokens(reviews: Path, documents: Path, bert: Path, tmp_path:
     assert "--batch-tokens 80 is too small for 1 text(s) of" in stderr.splitlines()[-1]
 
 
+@pytest.mark.long  # tests/integrations checks gradient checkpointing in the short form
 def test_gradient_checkpointing_gives_the_same_losses(
     documents: Path, bert: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,11 @@ def test_pooling_is_the_mean_of_each_row() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "learns"),
-    [("truncate", False), pytest.param("head-tail", True, marks=pytest.mark.long), ("windows", True)],
+    [
+        pytest.param("truncate", False, marks=pytest.mark.long),
+        pytest.param("head-tail", True, marks=pytest.mark.long),
+        ("windows", True),
+    ],
 )
 def test_only_truncation_misses_the_end(
     long_reviews: Path, tmp_path: Path, headwise: Headwise, mode: str, learns: bool

@@ -38,6 +38,7 @@ def test_balanced_weights() -> None:
     assert balanced_weights(Dataset.from_dict({"label": [0, 0]}), "classification", 2).tolist() == [0.5, 1]
 
 
+@pytest.mark.long  # test_balanced_weights and test_the_loss_is_the_mean_over_targets check the weighted loss
 def test_class_weights_find_the_rare_class(rare: Path, tmp_path: Path) -> None:
     recall = {}
     for weights in (None, "balanced"):
@@ -66,6 +67,7 @@ def test_the_loss_is_the_mean_over_targets() -> None:
     assert trainer.weighted_loss(tokens, token_labels).item() == pytest.approx(smooth.item(), rel=1e-5)
 
 
+@pytest.mark.long  # test_the_loss_is_the_mean_over_targets checks the smoothed loss
 def test_label_smoothing_lowers_confidence(reviews: Path, tmp_path: Path) -> None:
     loss = {}
     for smoothing in (0.0, 0.4):

@@ -14,6 +14,7 @@ from headwise.training.core.callbacks import extra_callbacks
 from headwise.training.core.config import RunConfig
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.translation.config import TranslationConfig
+from tests.short_form import keep_short
 from tests.training.conftest import Headwise
 from tests.training.recommendation.conftest import log
 from tests.training.translation.conftest import build_config, pairs
@@ -62,7 +63,7 @@ def configs(kind: str, reviews: Path, log: Path, pairs: Path, scheme: str, rate:
 
 
 @pytest.mark.short_form("values")
-@pytest.mark.parametrize("kind", ["text", "recommendation", "translation"])
+@pytest.mark.parametrize("kind", keep_short(("text", "recommendation", "translation"), "text", "recommendation"))
 @pytest.mark.parametrize("scheme", ["distance-aware", "rpr"])
 def test_the_rate_reaches_the_parameters_of_schemes_and_no_others(
     kind: str, scheme: str, reviews: Path, log: Path, pairs: Path, tmp_path: Path

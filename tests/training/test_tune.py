@@ -90,6 +90,7 @@ def test_a_tuned_run(reviews: Path, tmp_path: Path, headwise: Headwise, monkeypa
     assert "tuning" not in again
 
 
+@pytest.mark.long  # test_an_interrupted_search_continues runs without training
 def test_an_interrupted_run_is_not_tuned_again(
     reviews: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
 ) -> None:

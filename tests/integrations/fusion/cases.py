@@ -66,12 +66,22 @@ class Case:
 
 
 def decode_in_float64(model: Any) -> None:
-    """Convert the states back that FastSpeech2-Conformer converts to float32 between encoder and decoder."""
+    """Convert the states back that FastSpeech2-Conformer converts to float32 between encoder and decoder.
+
+    Its durations are float32, too. torch 2.11 has no gradient of a loss of two precisions.
+    """
     model.decoder.register_forward_pre_hook(to_dtype_of_decoder)
+    for module in model.modules():
+        if isinstance(module, nn.MSELoss):
+            module.register_forward_pre_hook(to_dtype_of_input)
 
 
 def to_dtype_of_decoder(decoder: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args[0].to(next(decoder.parameters()).dtype), *args[1:]
+
+
+def to_dtype_of_input(loss: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return args[0], args[1].to(args[0].dtype)
 
 
 T5_CONFIG = {

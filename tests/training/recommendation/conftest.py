@@ -54,7 +54,7 @@ def loaded_log(log: Path, tmp_path: Path) -> mind.Log:
     return mind.read(log, cache=tmp_path)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def run(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a finished run."""
     out = tmp_path_factory.mktemp("runs") / "run"

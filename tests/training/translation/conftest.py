@@ -59,10 +59,9 @@ def build_config(pairs: Path, **options: Any) -> TranslationConfig:
     return TranslationConfig(data=(str(pairs),), **(SMALL | options))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     """A run whose translator has learned the language."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("headwise.training.translation.pipeline.NUM_EVALUATIONS", 3)
-        monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "cache")
         return train(build_config(pairs, **SUFFICIENT), tmp_path_factory.mktemp("runs") / "run")
