@@ -33,12 +33,14 @@ class DataSet:
         columns: its columns; the texts first, the label last.
         files: for each split, or "all" for a set to split, the files to read. A name in braces is that of a package.
         convert: returns the columns of a row of a file, or None to leave it out.
+        group: a column whose values are not divided among drawn splits, like those of the published test file.
     """
 
     name: str
     columns: tuple[str, ...]
     files: dict[str, tuple[str, ...]]
     convert: Callable[[Row], Row | None]
+    group: str | None = None
 
 
 def join_title(row: Row) -> Row:
@@ -97,6 +99,7 @@ DATA_SETS = (
         ("evidence", "claim", "label"),
         {"train": ("medical/healthver_dev.csv",), "test": ("medical/healthver_test.csv",)},
         dict,
+        group="claim",
     ),
 )
 
@@ -123,7 +126,9 @@ def prepare(data_set: DataSet, data: Path, out_dir: Path) -> str:
             return f"{data_set.name}: skipped, {missing[0]} is missing"
         splits[split] = [row for path in paths if path is not None for row in read_rows(path, data_set)]
     num_read = sum(map(len, splits.values()))
-    splits = remove_duplicates(split_rows(splits), data_set.columns[:-1], published=splits.keys() - {"all", "train"})
+    splits = remove_duplicates(
+        split_rows(splits, data_set.group), data_set.columns[:-1], published=splits.keys() - {"all", "train"}
+    )
     out_dir.mkdir(parents=True, exist_ok=True)
     for split, rows in splits.items():
         with (out_dir / f"{split}.csv").open("w", newline="", encoding="utf-8") as file:
@@ -154,11 +159,19 @@ def read_rows(path: Path, data_set: DataSet) -> list[Row]:
     return [row for row in rows if row is not None and all((row.get(name) or "").strip() for name in data_set.columns)]
 
 
-def split_rows(splits: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    """Return train, dev and test; missing ones are drawn, always in the same way."""
+def split_rows(splits: dict[str, list[Row]], group: str | None = None) -> dict[str, list[Row]]:
+    """Return train, dev and test; missing ones are drawn, always in the same way.
+
+    Args:
+        splits: the published splits, or "all".
+        group: rows with the same value of this column are drawn together; by default each row for itself.
+    """
     rng = random.Random(0)
     source = "all" if "all" in splits else "train"
-    rest = list(splits[source])
+    groups: dict[object, list[Row]] = {}
+    for index, row in enumerate(splits[source]):
+        groups.setdefault(index if group is None else row[group], []).append(row)
+    rest = list(groups.values())
     rng.shuffle(rest)
     count = int(HELD_OUT * len(rest))
     drawn: dict[str, list[Row]] = {}
@@ -166,8 +179,8 @@ def split_rows(splits: dict[str, list[Row]]) -> dict[str, list[Row]]:
         if split in splits:
             drawn[split] = splits[split]
         else:
-            drawn[split], rest = rest[:count], rest[count:]
-    return {"train": rest, **drawn}
+            drawn[split], rest = [row for rows in rest[:count] for row in rows], rest[count:]
+    return {"train": [row for rows in rest for row in rows], **drawn}
 
 
 def remove_duplicates(

@@ -28,6 +28,9 @@ def data(tmp_path: Path) -> Path:
     for split in ("dev", "test"):
         lines = [f"neutral,in,{split}", f"entailment,in,{split}", "neutral,,"]
         write(directory / f"snli/{split}.csv.gz", "label,premise,hypothesis", lines)
+    for split in ("dev", "test"):
+        lines = [f"Neutral,evidence {i},claim {i // 3} of {split},q" for i in range(60)]
+        write(directory / f"medical/healthver_{split}.csv.gz", "label,evidence,claim,question", lines)
     return directory
 
 
@@ -63,3 +66,11 @@ def test_published_splits_are_kept(data: Path, tmp_path: Path) -> None:
     assert sorted((row["premise"], row["hypothesis"]) for row in splits["train"]) == [("a", "b"), ("revised", "train")]
     for name in ("dev", "test"):
         assert [(row["label"], row["hypothesis"]) for row in splits[name]] == [("neutral", name), ("entailment", name)]
+
+
+def test_claims_are_not_divided_among_splits(data: Path, tmp_path: Path) -> None:
+    prepare(data, tmp_path / "out", "healthver")
+    splits = {name: read(tmp_path / "out/healthver" / f"{name}.csv") for name in ("train", "dev", "test")}
+    claims = {name: {row["claim"] for row in rows} for name, rows in splits.items()}
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 54, "dev": 6, "test": 60}
+    assert not claims["train"] & claims["dev"]
