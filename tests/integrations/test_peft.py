@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from transformers import AutoModelForSequenceClassification
 
 import headwise as hw
@@ -78,6 +80,11 @@ def test_adapters_can_be_disabled(build: Any) -> None:
         torch.testing.assert_close(run_model(model, inputs), expected, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.xfail(
+    Version(transformers.__version__) < Version("5.22"),
+    reason="load_adapter of transformers 5.17 reports modules_to_save as unexpected and does not load them",
+    strict=False,
+)
 def test_adapters_of_transformers_save_schemes(tmp_path: Path) -> None:
     model, inputs = build_model("bert"), build_batch()
     model.add_adapter(peft.LoraConfig(target_modules=["query"], r=2))

@@ -326,7 +326,7 @@ def mutate_gzip(inner: Mutation) -> Mutation:
                 return content + random.choice([content, b"\0" * 100, b"garbage", gzip.compress(b"")])
             case 3 if random.random() < 0.05:  # a small file that is large when decompressed
                 return compress_with_end(
-                    content, *random.choice([(b"\0", 2**27), (b"a", 2**27), (b'"', 2**27), (b"\n", 2**22)])
+                    content, *random.choice([(b"\0", 2**27), (b"a", 2**27), (b'"', 2**27), (b"\n", 2**21)])
                 )
             case _:
                 return gzip.compress(inner(random, gzip.decompress(content)), 1)
