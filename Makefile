@@ -13,19 +13,15 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test test-all demo bench docs release-check style lint format clean torture fuzz numbers audit test-oldest test-newest
 
-# Two processes with one thread each: with more threads than cores, threads wait ten times as long as they compute.
-# Types are checked at the same time, and the result is printed last.
-define run_tests
-	$(BIN)/mypy > $(VENV)/mypy.log 2>&1 & mypy=$$!; \
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -q $(1); status=$$?; \
-	wait $$mypy || status=1; cat $(VENV)/mypy.log; exit $$status
-endef
+# One thread in each process: with more threads than cores, threads wait ten times as long as they compute.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -q
 
-test: style  ## lint, type checks and the short form of the tests
-	$(call run_tests)
+test: style  ## lint, and the short form of the tests
+	$(PYTEST)
 
-test-all: style  ## the long form: all cases of parametrized tests, and more random examples
-	$(call run_tests,--long)
+test-all: style  ## lint, type checks and the long form: all cases of parametrized tests, and more random examples
+	$(BIN)/mypy
+	$(PYTEST) --long
 
 demo: $(DEMO_READY)  ## fine-tune a real model on real sentences, offline; TEXT="…" are sentences of your own
 	@echo "[2/2] Running the demo, which has five parts"

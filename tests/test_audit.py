@@ -51,6 +51,7 @@ def audit(url: str) -> tuple[int, str]:
     return process.returncode, process.stdout + process.stderr
 
 
+@pytest.mark.long
 def test_known_vulnerability_fails(database: tuple[str, dict[str, str]]) -> None:
     url, fix_versions = database
     if choose_size(short=False, long=True):

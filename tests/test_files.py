@@ -83,6 +83,7 @@ def read_files(directory: Path, *readers: str) -> tuple[list[str], list[int]]:
     return [error for error, _ in results], [growth for _, growth in results]
 
 
+@pytest.mark.long
 def test_long_lines_do_not_fill_the_memory(tmp_path: Path) -> None:
     write_long_lines(tmp_path)
     errors, growths = read_files(tmp_path, *LONG_LINES)

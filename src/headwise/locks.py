@@ -100,10 +100,14 @@ def _acquire(path: Path, lock_path: Path) -> int | None:
         logger.warning("%s: Windows has no such locks; make sure that no other process writes there", path)
         return None
     while True:
-        lock_path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            lock_path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except FileNotFoundError:  # the last holder has just removed its empty directory
+            continue
+        except FileExistsError:  # the same, while mkdir looked at it; or it is no directory
+            if os.path.lexists(lock_path.parent) and not lock_path.parent.is_dir():
+                raise
             continue
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -40,6 +40,7 @@ def test_cases_run(scheme: str) -> None:
         replace(case, device=DEVICE).run()
 
 
+@pytest.mark.long
 def test_errors_are_reported() -> None:
     case = replace(list_cases(["plain"], [4], 1, [8], [torch.float32])[0], device="nowhere")
     ((failed, error),) = compile_cases([case], processes=1)

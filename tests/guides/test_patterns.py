@@ -83,6 +83,7 @@ def record_maps(model: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
     return [layer.weights for layer in keeper.records if layer.weights is not None]
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("name", MODELS)
 def test_terms_and_gradients_equal_those_of_attention_maps(name: str, side: str) -> None:

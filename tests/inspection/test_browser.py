@@ -17,6 +17,8 @@ from tests.inspection.test_viewer import HTML_TEXT
 from tests.inspection.tiny_models import TEXT, build_bert
 from tests.short_form import choose_size, keep_short
 
+pytestmark = pytest.mark.long  # a browser; test_page.py opens a page in the short form
+
 TEXTS = [TEXT, "a fine film", HTML_TEXT]
 PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
 

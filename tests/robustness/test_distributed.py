@@ -43,6 +43,7 @@ def predictions(run: Path) -> dict[str, list[Any]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("processes", "sharded"), CREWS, ids=["two", "four", "two-by-FSDP"])
 def test_they_do_the_work_of_one(
     launcher: Launcher, data: Path, alone: Path, tmp_path: Path, processes: int, sharded: bool

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +140,22 @@ while done < 30:
     processes = [subprocess.Popen([sys.executable, "-c", program, str(counter)]) for _ in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]
     assert int(counter.read_text()) == 90
+
+
+def test_a_directory_that_is_removed_while_it_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mkdir, errors = Path.mkdir, [FileExistsError(), FileExistsError()]
+
+    def race(path: Path, *args: Any, **kwargs: Any) -> None:
+        if path.name == "out" and errors:
+            raise errors.pop()
+        mkdir(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", race)
+    with lock_output(tmp_path / "out", is_directory=True):
+        assert not errors
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError), lock_output(tmp_path / "file", is_directory=True):
+        pass
 
 
 def lock(path: Path, kind: str):  # type: ignore[no-untyped-def]

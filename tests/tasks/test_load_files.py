@@ -168,6 +168,7 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path, cache: Path, monkeypatch:
     load_files(tmp_path / "a.csv")
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     count, words = choose_size(short=20_000, long=40_000), "some words " * 50
     columns = {"text": [f"{words}{number}" for number in range(count)], "label": ["a", "b"] * (count // 2)}

@@ -112,7 +112,7 @@ def test_masks_depend_on_the_epoch_and_not_on_the_batch(texts: Path, tokenizer: 
 
 def test_tokenizers_with_invalid_settings_are_one_line(encoder: Path, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(encoder)
-    tokenizer.model_input_names = 1e308  # as read from a tokenizer_config.json
+    tokenizer.model_input_names = 1e308  # type: ignore[assignment]  # as read from a tokenizer_config.json
     with pytest.raises(UserError, match="cannot be tokenized"):
         write_tokens(["a text"], tokenizer, tmp_path / "tokens")
 

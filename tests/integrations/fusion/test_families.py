@@ -19,6 +19,16 @@ TOLERANCE: dict[str, Any] = {"atol": 1e-8, "rtol": 1e-8}
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
+#: One case of each kind of scores, and in the long form all of them.
+SHORT_CASES = ("t5", "deberta-v2", "xlnet", "wav2vec2-bert", "parakeet")
+each_kind = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=() if name in SHORT_CASES else pytest.mark.long)
+        for name, case in CASES.items()
+    ],
+)
+
 
 def run(model: Any, case: Case, length: int = 11, padding: bool = True) -> tuple[Tensor, dict[str, Tensor | None]]:
     """Return the outputs at real positions, and the gradients of all parameters."""
@@ -68,7 +78,7 @@ def test_outputs_and_gradients_are_those_of_the_model(
             assert all(bool(g.abs().max() > 1e-6) for g in gradients), part
 
 
-@each_case
+@each_kind
 def test_parameters_are_the_same_objects_and_unfuse_restores_the_layers(case: Case) -> None:
     model = build_model(case)
     expected, text = run(model, case), str(model)
@@ -86,7 +96,7 @@ def test_parameters_are_the_same_objects_and_unfuse_restores_the_layers(case: Ca
     assert torch.equal(actual[0], expected[0])
 
 
-@each_case
+@each_kind
 def test_fused_models_are_copied_saved_and_loaded_as_usual(case: Case, tmp_path: Path) -> None:
     model = build_model(case)
     expected = run(model, case)
@@ -108,7 +118,7 @@ def test_fused_models_are_copied_saved_and_loaded_as_usual(case: Case, tmp_path:
     check_same(run(other, case), expected)
 
 
-@each_case
+@each_kind
 def test_gradient_checkpointing(case: Case) -> None:
     model = build_model(case).train()
     if not model.supports_gradient_checkpointing:
@@ -146,7 +156,7 @@ def to_float32(batch: dict[str, Any]) -> dict[str, Any]:
     return {name: convert(x) for name, x in batch.items()}
 
 
-@each_case
+@each_kind
 def test_autocast(case: Case) -> None:
     if case.why_no_autocast:
         pytest.skip(case.why_no_autocast)

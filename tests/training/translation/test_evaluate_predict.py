@@ -33,7 +33,9 @@ def translations(run: RunResult) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize(("name", "out"), [("new.en", "new.de"), ("new.txt.gz", "out.gz")])
+@pytest.mark.parametrize(
+    ("name", "out"), [pytest.param("new.en", "new.de", marks=pytest.mark.long), ("new.txt.gz", "out.gz")]
+)
 def test_translated_lines_keep_their_order(
     name: str, out: str, run: RunResult, translations: list[str], tmp_path: Path
 ) -> None:

@@ -113,10 +113,10 @@ def test_rows_limits_the_training_pairs(pairs: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, {"k": 16, "per_head": True}),
+        pytest.param({}, {"k": 16, "per_head": True}, marks=pytest.mark.long),
         ({"k": 4, "relative": "keys"}, {"k": 4, "per_head": True, "keys": True, "values": False}),
         ({"tables": "layers", "relative": "values"}, {"k": 16, "per_head": False, "keys": False, "values": True}),
-        ({"model": "big"}, {"k": 8, "per_head": False}),
+        pytest.param({"model": "big"}, {"k": 8, "per_head": False}, marks=pytest.mark.long),
     ],
 )
 def test_rpr_options_override_the_preset(
