@@ -1,7 +1,7 @@
 """Measure attention on a GPU at the shapes that users have: short and long texts, grouped heads, decoding.
 
     python benchmarks/attention_rows.py --out rows.jsonl
-    python benchmarks/attention_rows.py --out rows.jsonl --rows "B64 N256" "B32 N512" --passes both
+    python benchmarks/attention_rows.py --out rows.jsonl --rows B64 "decode 1024" --passes both
     HEADWISE_NATIVE=0 python benchmarks/attention_rows.py --out rows.jsonl --label "without C++"
     python benchmarks/attention_rows.py --out rows.jsonl --table          # print what was measured
 
@@ -59,6 +59,11 @@ def list_rows() -> Iterator[tuple[str, str, AttentionBenchConfig]]:
 
 def measure_rows(path: Path, names: list[str], passes: list[str], label: str) -> None:
     """Measure what has no line in the file yet."""
+    for part in names:
+        if not any(name.startswith(part) for name, *_ in list_rows()):
+            raise SystemExit(
+                f"--rows: no row starts with {part}; rows: {', '.join(dict.fromkeys(x for x, *_ in list_rows()))}"
+            )
     done = {(x["row"], x["passes"], x["label"], x["scheme"]) for x in read(path)}
     for name, one_pass, config in list_rows():
         if (names and not any(name.startswith(part) for part in names)) or one_pass not in passes:

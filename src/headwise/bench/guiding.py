@@ -1,4 +1,4 @@
-"""`headwise bench guiding`: a training step of BERT with guides, and with a retrofitted scheme.
+"""`headwise bench guiding`: a training step of BERT with guides, and with retrofitted schemes.
 
 It compares headwise with the unguided step by SDPA, and with the same guides computed from the maps of eager attention.
 """
@@ -18,13 +18,6 @@ from headwise.bench.runner import run_benchmark
 from headwise.errors import UserError
 
 BASELINE = "sdpa, unguided"
-IMPLEMENTATIONS = (
-    BASELINE,
-    "headwise, MDG and PDG",
-    "eager maps, MDG and PDG",
-    "headwise, distance-aware",
-    "headwise, rpr",
-)
 
 LossFunction = Callable[[dict[str, Tensor]], Tensor]
 
@@ -208,16 +201,11 @@ def retrofitted_loss(scheme: str) -> Callable[[Any], LossFunction]:
     return build
 
 
-LOSS_FUNCTIONS = dict(
-    zip(
-        IMPLEMENTATIONS,
-        (
-            unguided_loss,
-            headwise_loss,
-            eager_maps_loss,
-            retrofitted_loss("DistanceAware"),
-            retrofitted_loss("RelativePositions"),
-        ),
-        strict=True,
-    )
-)
+LOSS_FUNCTIONS = {
+    BASELINE: unguided_loss,
+    "headwise, MDG and PDG": headwise_loss,
+    "eager maps, MDG and PDG": eager_maps_loss,
+    "headwise, distance-aware": retrofitted_loss("DistanceAware"),
+    "headwise, rpr": retrofitted_loss("RelativePositions"),
+}
+IMPLEMENTATIONS = tuple(LOSS_FUNCTIONS)
