@@ -181,12 +181,13 @@ def test_transformer_xl_uses_the_kernels_without_reserved_memory_if_the_test_fai
     monkeypatch.setattr(torch.version, "hip", None)
     cuda = torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    with_table = SimpleNamespace(device=cuda, dense_table=torch.ones(1))
-    without_table = SimpleNamespace(device=cuda, dense_table=None)
-    is_fast: Any = vars(plan.Plan)["is_fast"].func
+    with_table, without_table = plan.Plan.__new__(plan.Plan), plan.Plan.__new__(plan.Plan)
+    with_table.device = without_table.device = cuda
+    with_table.dense_table, without_table.dense_table = torch.ones(1), None
     with pytest.warns(RuntimeWarning, match="the public way is used"):
-        assert not is_fast(with_table)
-    assert is_fast(without_table)
+        assert not with_table.is_fast
+    assert without_table.is_fast
+    assert not without_table.can_reserve_smem
 
 
 def test_missing_private_functions_are_replaced_with_one_warning() -> None:

@@ -180,10 +180,10 @@ direct_launches = SelfTested(
     partial(_run_self_test, "check_direct_launches"),
 )
 
-#: Shared memory that kernels of Transformer-XL reserve by inline assembly, in addition to Triton's own.
+#: Shared memory that kernels reserve by inline assembly, in addition to Triton's own.
 reserved_shared_memory = SelfTested(
     "shared memory reserved by inline assembly",
-    "Transformer-XL uses the kernels without it, which are slower",
+    "kernels are used without it, which are slower",
     partial(_run_self_test, "check_reserved_shared_memory"),
 )
 
@@ -260,7 +260,7 @@ def allow_shared_memory(compiled: Any) -> None:
     driver = cuda_driver()
     max_dynamic_size, size = 8, compiled.metadata.shared  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     if size <= 48 * 1024 and driver.cuFuncSetAttribute(ctypes.c_void_p(compiled.function), max_dynamic_size, size):
-        raise RuntimeError("the CUDA driver refused the shared memory that the kernels of Transformer-XL need")
+        raise RuntimeError("the CUDA driver refused the shared memory that the kernels need")
 
 
 def is_interpreted(kernel: Any) -> bool:

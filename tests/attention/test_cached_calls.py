@@ -93,6 +93,7 @@ def test_repeated_calls_give_the_same_bits_as_the_operators(
     scheme: str, options: str, max_short_length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "MAX_SHORT_LENGTH", max_short_length)
+    monkeypatch.setattr(plan, "MAX_STAGED_LENGTH", max_short_length)
     layer, tensors = SCHEMES[scheme]().to(DEVICE), inputs(LENGTH, LENGTH)
     first = run(tensors, layer, **OPTIONS[options])
     num_calls = cached_calls.num_calls()  # on a GPU, the first calls of a process also run self-tests

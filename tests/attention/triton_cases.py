@@ -16,7 +16,7 @@ GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 DTYPES = [torch.float32, torch.float16, torch.bfloat16] if GPU else [torch.float32, torch.float16]
 LENGTHS = (
-    (1000, 777) if GPU else choose_size(short=(40, 50), long=(40, 70))
+    (1100, 777) if GPU else choose_size(short=(40, 50), long=(40, 70))
 )  # N and M: several tiles, the last incomplete
 HEADS, WIDTH = 2, 32
 

@@ -12,6 +12,7 @@ from headwise.attention.triton_backend.clipped_table import (
     row_stride,
 )
 from headwise.attention.triton_backend.sequence_tiles import query_offsets
+from headwise.attention.triton_backend.shared_memory import reserve_smem
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -36,7 +37,6 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
     add_biases,
     initial_product,
     query_table_scores_of_keys,
-    reserve_smem,
     shifted_scores_of_keys,
 )
 

@@ -11,6 +11,14 @@ from headwise.attention.triton_backend.backward_delta_kernel import (
 from headwise.attention.triton_backend.backward_kernels import store_distance_partials
 from headwise.attention.triton_backend.clipped_table import load_edge, load_edge_scores, lookup_pairs
 from headwise.attention.triton_backend.sequence_tiles import query_offsets
+from headwise.attention.triton_backend.shared_memory import reserve_smem
+from headwise.attention.triton_backend.staged_tables import (
+    compute_product,
+    load_table,
+    lookup_product_of_keys,
+    stored_product,
+    synchronize,
+)
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -28,13 +36,13 @@ from headwise.attention.triton_backend.tiles import (
     load_slope,
     pair_distance,
     query_block_range,
+    stage_distance_factors,
     sum_far_blocks,
     visited_tile,
 )
 from headwise.attention.triton_backend.transformer_xl_kernels import (
     KeyBlockShift,
     query_table_scores_of_queries,
-    reserve_smem,
     shifted_scores_of_queries,
     weights_of_queries,
 )
@@ -46,7 +54,8 @@ def bwd_dkv_kernel(
     d_scores_ptr, d_distance_partials_ptr, prefix_sums_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
     offset_sums_ptr, d_offset_sums_ptr, d_edge_sums_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
     bias_uv_ptr, u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr, query_table_ptr, relative_bias_ptr,
-    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
+    key_table_ptr, value_table_ptr, key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr,
+    seed_ptr, stride_key_table_h, stride_value_table_h,
     stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h, stride_query_table_h, stride_query_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
     stride_o_b, stride_o_h, stride_o_n, stride_do_b, stride_do_h, stride_do_n, stride_dq_b, stride_dq_h, stride_dq_n,
@@ -82,12 +91,15 @@ def bwd_dkv_kernel(
     v = load_block(v_ptr + b * stride_v_b + g * stride_v_h, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D)
     dk = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
     dv = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    if OPT.relative_shift:
+    if OPT.relative_shift or OPT.staged_distance or OPT.staged_tables:
         smem = reserve_smem(OPT)
     for head_in_group in range(GROUP):
         h = g * GROUP + head_in_group
         bh = b * H + h
         head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+        if OPT.staged_distance:
+            last_query = tl.cdiv(n, BLOCK_N) * BLOCK_N - 1
+            head = stage_distance_factors(head, smem, block_start - last_query - q_offset, OPT)
         mods = MaskAndBias(
             key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
             bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
@@ -104,6 +116,13 @@ def bwd_dkv_kernel(
             )
             u_dot_k = tl.load(u_dot_k_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
             dx_sum = tl.zeros([BLOCK_M], tl.float32)
+        if OPT.staged_tables:
+            if OPT.relative_scores:
+                key_table = load_table(key_table_ptr, stride_key_table_h, h, max_offset, OPT.width, BLOCK_E, OPT)
+                key_table = key_table.to(k.dtype)
+            if OPT.offset_sums:
+                table = load_table(value_table_ptr, stride_value_table_h, h, max_offset, OPT.value_width, BLOCK_D, OPT)
+                table = table.to(k.dtype)
         seed = 0
         if OPT.dropout:
             seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
@@ -157,8 +176,24 @@ def bwd_dkv_kernel(
                         if not OPT.dropout:
                             delta -= d_edge_sum
                     x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
+                    if OPT.staged_tables and REGION == DIAGONAL:
+                        zero = synchronize(OPT)  # the lookups of the previous step are done
+                        if OPT.relative_scores:
+                            scores = compute_product(q, key_table, smem + zero, max_offset, OPT)
+                        if OPT.offset_sums:
+                            d_sums_smem = smem + zero + BLOCK_N * OPT.product_pitch
+                            d_sums = compute_product(do, table, d_sums_smem, max_offset, OPT)
+                        zero = synchronize(OPT)
+                        if OPT.relative_scores:
+                            scores = stored_product(scores, zero)
+                        if OPT.offset_sums:
+                            d_sums = stored_product(d_sums, zero)
+                    r = j - i - offsets
                     if OPT.relative_scores and REGION == DIAGONAL:
-                        x += lookup_pairs(relative_scores_ptr, bh, i, j, n, offsets, max_offset)
+                        if OPT.staged_tables:
+                            x += lookup_product_of_keys(scores, tile_i, r, max_offset, q.dtype, OPT)
+                        else:
+                            x += lookup_pairs(relative_scores_ptr, bh, i, j, n, offsets, max_offset)
                     if OPT.relative_shift:
                         x += shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT) + u_dot_k[:, None]
                     if OPT.query_table:
@@ -171,7 +206,10 @@ def bwd_dkv_kernel(
                     p = weights_of_queries(s, lse[None, :], OPT)
                     dp = tl.dot(v, tl.trans(do), input_precision=OPT.precision)
                     if OPT.offset_sums and REGION == DIAGONAL:
-                        dp += lookup_pairs(d_offset_sums_ptr, bh, i, j, n, offsets, max_offset)
+                        if OPT.staged_tables:
+                            dp += lookup_product_of_keys(d_sums, tile_i, r, max_offset, q.dtype, OPT)
+                        else:
+                            dp += lookup_pairs(d_offset_sums_ptr, bh, i, j, n, offsets, max_offset)
                     dropped_p = p
                     if OPT.dropout:
                         if OPT.offset_sums and REGION != DIAGONAL:

@@ -24,6 +24,22 @@ from headwise.attention.triton_backend.clipped_table import (
     store_diagonal_sums,
 )
 from headwise.attention.triton_backend.sequence_tiles import query_offsets
+from headwise.attention.triton_backend.shared_memory import reserve_smem
+from headwise.attention.triton_backend.staged_tables import (
+    compute_product,
+    edge_scores,
+    initial_pairs,
+    keep_pairs,
+    load_pairs,
+    load_table,
+    lookup_product,
+    store_product,
+    store_rows,
+    stored_product,
+    sum_of_before,
+    synchronize,
+    with_clipped_sums,
+)
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -42,6 +58,7 @@ from headwise.attention.triton_backend.tiles import (
     load_head_params,
     load_slope,
     pair_distance,
+    stage_distance_factors,
     visited_tile,
 )
 from headwise.attention.triton_backend.transformer_xl_kernels import (
@@ -49,7 +66,6 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
     add_biases,
     initial_product,
     query_table_scores_of_keys,
-    reserve_smem,
     shifted_scores_of_keys,
 )
 
@@ -73,7 +89,8 @@ def bwd_dq_kernel(
     relative_scores_ptr, edge_scores_ptr,
     offset_sums_ptr, d_offset_sums_ptr, d_edge_sums_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
     bias_uv_ptr, dense_table_ptr, relative_q_ptr, d_bias_u_partials_ptr, sinks_ptr, query_table_ptr, relative_bias_ptr,
-    key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
+    key_table_ptr, value_table_ptr, key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr,
+    seed_ptr, stride_key_table_h, stride_value_table_h,
     stride_relative_q_b, stride_relative_q_h, stride_relative_q_n, stride_dense_table_h, stride_dense_table_r,
     stride_query_table_h, stride_query_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
@@ -126,6 +143,24 @@ def bwd_dq_kernel(
         load_slope(w_ptr, h, OPT), relative_bias_ptr + h * (2 * max_offset + 1), max_offset,
     )  # fmt: skip
     head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    if OPT.staged_tables:
+        smem = reserve_smem(OPT)
+        pairs_smem = smem + 2 * BLOCK_N * OPT.product_pitch
+        if OPT.relative_scores:
+            key_table = load_table(key_table_ptr, stride_key_table_h, h, max_offset, OPT.width, BLOCK_E, OPT)
+            scores = compute_product(q, key_table, smem, max_offset, OPT)
+            pairs = initial_pairs(pairs_smem, 0.0, OPT)
+        if OPT.offset_sums:
+            table = load_table(value_table_ptr, stride_value_table_h, h, max_offset, OPT.value_width, BLOCK_D, OPT)
+            d_sums = compute_product(do, table, smem + BLOCK_N * OPT.product_pitch, max_offset, OPT)
+            store_product(d_offset_sums_ptr, d_edge_sums_ptr, d_sums, bh, offs_n, n, OPT)
+        zero = synchronize(OPT)
+        if OPT.relative_scores:
+            scores = stored_product(scores, zero)
+        if OPT.offset_sums:
+            d_sums = stored_product(d_sums, zero)
+    if OPT.staged_distance:
+        head = stage_distance_factors(head, reserve_smem(OPT), 1 - BLOCK_N - block_start - q_offset, OPT)
     q_offset = query_offsets(i, n, q_offset, mods, OPT)
     if OPT.relative_shift:
         q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
@@ -154,6 +189,7 @@ def bwd_dq_kernel(
     d_sharpness = tl.zeros([BLOCK_N], tl.float32)
     sum_before = tl.zeros([BLOCK_N], tl.float32)
     sum_after = tl.zeros([BLOCK_N], tl.float32)
+    dx_sum = tl.zeros([BLOCK_N], tl.float32)
     if OPT.needs_relative_bias:
         bias_partials_ptr = relative_bias_partials(d_relative_bias_partials_ptr, bh, max_offset)
         bias_before = tl.zeros([BLOCK_M], tl.float32)
@@ -165,10 +201,16 @@ def bwd_dq_kernel(
                 hi = tl.where(head.w < 0.0, lo, hi)  # far keys score 0 for every query
             region_lse, region_delta = lse, delta
             if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:
-                region_lse -= load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
+                if OPT.staged_tables and OPT.relative_scores:
+                    region_lse -= edge_scores(scores, head, mods, REGION, OPT)
+                else:
+                    region_lse -= load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
             d_edge_sum = tl.zeros([BLOCK_N], tl.float32)
             if OPT.offset_sums and REGION != DIAGONAL:
-                d_edge_sum = load_edge(d_edge_sums_ptr, bh, offs_n, n, REGION)
+                if OPT.staged_tables:
+                    d_edge_sum = d_sums.after if REGION == FAR_AFTER else d_sums.before
+                else:
+                    d_edge_sum = load_edge(d_edge_sums_ptr, bh, offs_n, n, REGION)
                 if not OPT.dropout:
                     region_delta -= d_edge_sum
             for index in range(lo, hi):
@@ -181,8 +223,12 @@ def bwd_dq_kernel(
                 if OPT.received:
                     d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
+                r = j - i - q_offset
                 if OPT.relative_scores and REGION == DIAGONAL:
-                    x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
+                    if OPT.staged_tables:
+                        x += lookup_product(scores, tile_i, r, max_offset, q.dtype, OPT)
+                    else:
+                        x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
                 if OPT.relative_shift:
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
@@ -196,7 +242,10 @@ def bwd_dq_kernel(
                 p = tl.exp2(s - region_lse[:, None])
                 dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
                 if OPT.offset_sums and REGION == DIAGONAL:
-                    dp += lookup_pairs(d_offset_sums_ptr, bh, i, j, n, q_offset, max_offset)
+                    if OPT.staged_tables:
+                        dp += lookup_product(d_sums, tile_i, r, max_offset, q.dtype, OPT)
+                    else:
+                        dp += lookup_pairs(d_offset_sums_ptr, bh, i, j, n, q_offset, max_offset)
                 if OPT.dropout:
                     if OPT.offset_sums and REGION != DIAGONAL:
                         dp += d_edge_sum[:, None]
@@ -237,7 +286,16 @@ def bwd_dq_kernel(
                     dw_tile, d_sharpness_tile = distance_grads(dx, x, e, f, distance, head, 1, REGION, OPT)
                     dw += dw_tile
                     d_sharpness += d_sharpness_tile
-                if OPT.relative_scores and OPT.needs_relative:
+                if OPT.relative_scores and OPT.staged_tables:
+                    dx_sum += tl.sum(dx, axis=1)
+                    if REGION == FAR_BEFORE:
+                        sum_before += tl.sum(dx, axis=1)
+                    elif REGION == DIAGONAL:
+                        offset = step * BLOCK_M - block_start - q_offset
+                        pairs = keep_pairs(pairs, pairs_smem, dx, tile_i, r, offset, max_offset, OPT)
+                        if not OPT.causal:
+                            sum_before += sum_of_before(dx, r, max_offset)
+                elif OPT.relative_scores and OPT.needs_relative:
                     if REGION == FAR_BEFORE:
                         sum_before += tl.sum(dx, axis=1) * scale
                     elif REGION == FAR_AFTER:
@@ -249,6 +307,12 @@ def bwd_dq_kernel(
                 if OPT.needs_dq:
                     dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
     dq *= 1.0 / LOG2E if OPT.distance else scale
+    if OPT.staged_tables and OPT.relative_scores:
+        near_dx = load_pairs(pairs, pairs_smem + synchronize(OPT), 0.0, OPT)
+        d_scores_rows = (with_clipped_sums(near_dx, sum_before, dx_sum, max_offset, OPT) * scale).to(q.dtype)
+        store_rows(d_relative_scores_ptr, d_scores_rows, bh, offs_n, n, OPT)
+        table = load_table(key_table_ptr, stride_key_table_h, h, max_offset, OPT.width, BLOCK_E, OPT)
+        dq = tl.dot(d_scores_rows, table.to(q.dtype), dq, input_precision=OPT.precision)
     if OPT.relative_shift:
         partial_ptrs = d_bias_u_partials_ptr + (bh * tl.cdiv(n, BLOCK_N) + block_start // BLOCK_N) * OPT.width + offs_e
         tl.store(partial_ptrs, tl.sum(dq, axis=0), mask=offs_e < OPT.width)
@@ -264,7 +328,7 @@ def bwd_dq_kernel(
         store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale, OPT)
     if OPT.needs_relative_bias:
         store_clipped_diagonal_sums(bias_partials_ptr, bias_before, bias_after, max_offset)
-    if OPT.relative_scores and OPT.needs_relative:
+    if OPT.relative_scores and OPT.needs_relative and not OPT.staged_tables:
         store_clipped_sums(d_relative_scores, sum_before, sum_after, offs_n, n, max_offset)
 
 

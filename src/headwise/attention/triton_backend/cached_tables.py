@@ -8,25 +8,35 @@ position with the value table to the output. The backward pass is the reverse:
     O += offset_sums · value_table                dQ += d_relative_scores · key_table
                                                   d_key_table = d_relative_scoresᵀ · q
                                                   d_value_table = offset_sumsᵀ · dO
+
+If the tables have few rows, the three kernels compute all products but the last two (`staged_tables.py`).
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headwise import _compat
 from headwise.attention.triton_backend.cached_passes import BoundCall
 from headwise.attention.triton_backend.launch import Launch, Tile, kernels
 from headwise.attention.triton_backend.layouts import named_strides, padded_rows
-from headwise.attention.triton_backend.passes import backward_launches, forward_launches
+from headwise.attention.triton_backend.passes import StagedTables, backward_launches, forward_launches
 from headwise.attention.triton_backend.programs import BoundLaunch, Buffer, Gradient, Program
 from headwise.attention.triton_backend.tile_sizes import num_blocks, power_of_two
 
 #: About how many programs compute the gradient of a table.
 NUM_GRADIENT_PROGRAMS = 256
+
+#: The largest relative position of tables whose products the kernels compute: shared memory holds 64 columns.
+MAX_STAGED_OFFSET = 31
+
+#: And the largest width: with 128 columns, registers are spilled.
+MAX_STAGED_WIDTH = 64
 
 #: The results of the forward pass that the backward pass needs.
 RESULTS = ("o", "lse", "relative_scores", "edge_scores", "offset_sums")
@@ -64,8 +74,22 @@ class TableCall(BoundCall):
 
     num_results = len(RESULTS)
 
+    @cached_property
+    def staged_tables(self) -> StagedTables | None:
+        """The tables, if kernels compute the products with them."""
+        plan = self.plan
+        is_possible = plan.max_offset <= MAX_STAGED_OFFSET and plan.q.dtype != torch.float32 and not plan.has_distance
+        is_possible = is_possible and max(plan.width, plan.value_width) <= MAX_STAGED_WIDTH
+        if not is_possible or not (plan.can_reserve_smem or _compat.is_interpreted(kernels()["fwd_kernel"])):
+            return None
+        return StagedTables(
+            *[0 if table is None else head_stride(table) for table in (self.key_table, self.value_table)]
+        )
+
     def _build_forward(self) -> Program:
         plan, dtype = self.plan, self.plan.q.dtype
+        if self.staged_tables is not None:
+            return self._build_staged_forward(self.staged_tables)
         buffers: dict[str, Buffer | None] = {
             "o": self.output_buffer("o"),
             "lse": self.lse_buffer,
@@ -85,6 +109,26 @@ class TableCall(BoundCall):
             launch = self._add_launch(plan.output_layouts["o"][1], self.value_table)
             launches.append(BoundLaunch(launch, names, {"sums": "offset_sums", "table": "value_table", "out": "o"}))
         return Program(launches, list(buffers.values()))
+
+    def _build_staged_forward(self, tables: StagedTables) -> Program:
+        """Build the forward pass of one kernel."""
+        buffers: dict[str, Buffer | None] = {
+            "o": self.output_buffer("o"),
+            "lse": self.lse_buffer,
+            **self._staged_buffers("relative_scores", "edge_scores", self.key_table),
+            "offset_sums": None if self.value_table is None else Buffer(self._sums_shape, self.plan.q.dtype),
+        }
+        launch = self.plan.launches(forward_launches, tables)["fwd"]
+        return Program([BoundLaunch(launch, (*self.names, *buffers))], list(buffers.values()))
+
+    def _staged_buffers(self, scores: str, edges: str, table: Any) -> dict[str, Buffer | None]:
+        """Return the buffers of products that kernels compute, by these names; edge columns are not rounded."""
+        buffers = self._scores_buffers(scores, edges, table)
+        if (buffer := buffers[edges]) is not None:
+            buffers[edges] = buffer._replace(dtype=torch.float32)
+        if self.plan.is_short:  # bwd_dkv_kernel computes them again
+            buffers[scores] = None
+        return buffers
 
     @property
     def _sums_shape(self) -> tuple[int, ...]:
@@ -110,8 +154,11 @@ class TableCall(BoundCall):
             "d_relative_scores": None,
             "d_relative_bias_partials": self.bias_partials_buffer(needs),
         }
+        if self.staged_tables is not None:
+            buffers |= self._staged_buffers("d_offset_sums", "d_edge_sums", self.value_table)
         if self.key_table is not None:
-            is_zero = self.value_table is None  # otherwise the first kernel zeroes it
+            # Otherwise the first kernel zeroes it, or bwd_dq_kernel stores all of it.
+            is_zero = self.value_table is None and self.staged_tables is None
             buffers["d_relative_scores"] = Buffer(self._sums_shape, self.plan.q.dtype, is_zero=is_zero)
         tables = {name: shape for name, shape in self._tables.items() if name in needs}
         partials = self._partials_buffers(tables)
@@ -147,16 +194,19 @@ class TableCall(BoundCall):
         plan = self.plan
         kernel_needs = needs | {"relative_scores"} if self.key_table is not None else needs
         has_sums = self.value_table is not None
-        launches = plan.launches(backward_launches, d_output, None, False, False, kernel_needs, has_sums)
+        is_staged = self.staged_tables is not None
+        launches = plan.launches(
+            backward_launches, d_output, None, False, False, kernel_needs, has_sums, self.staged_tables
+        )
         bound = []
-        if self.value_table is not None:
+        if self.value_table is not None and not is_staged:
             aliases = {"x": "do", "table": "value_table", "scores": "d_offset_sums", "edges": "d_edge_sums"}
             launch = self._scores_launch(d_output.stride(), self.value_table, zeros=self.key_table is not None)
             bound.append(BoundLaunch(launch, names, aliases | {"zeros": "d_relative_scores"}))
         bound.append(BoundLaunch(launches["dq"], names))
         if not needs.isdisjoint(("k", "v")):
             bound.append(BoundLaunch(launches["dkv"], names))
-        if self.key_table is not None:
+        if self.key_table is not None and not is_staged:
             launch = self._add_launch(plan.output_layouts["dq"][1], self.key_table)
             bound.append(BoundLaunch(launch, names, {"sums": "d_relative_scores", "table": "key_table", "out": "dq"}))
         # The gradient of a table: the tensors that are multiplied.

@@ -15,6 +15,22 @@ from headwise.attention.triton_backend.clipped_table import (
     store_clipped_sums,
 )
 from headwise.attention.triton_backend.sequence_tiles import query_offsets
+from headwise.attention.triton_backend.shared_memory import reserve_smem
+from headwise.attention.triton_backend.staged_tables import (
+    compute_product,
+    edge_scores,
+    initial_pairs,
+    keep_pairs,
+    load_pairs,
+    load_table,
+    lookup_product,
+    store_product,
+    store_rows,
+    stored_product,
+    sum_of_before,
+    synchronize,
+    with_clipped_sums,
+)
 from headwise.attention.triton_backend.tiles import (
     DIAGONAL,
     FAR_AFTER,
@@ -32,6 +48,7 @@ from headwise.attention.triton_backend.tiles import (
     load_sink,
     load_slope,
     query_block_range,
+    stage_distance_factors,
     sum_far_blocks,
     visited_tile,
 )
@@ -42,7 +59,6 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
     initial_product,
     query_table_scores_of_keys,
     query_table_scores_of_queries,
-    reserve_smem,
     shifted_scores_of_keys,
     shifted_scores_of_queries,
     weights_of_queries,
@@ -53,8 +69,9 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
 def fwd_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, weight_norms_ptr, offset_sums_ptr, w_ptr, sharpness_ptr,
     relative_scores_ptr, edge_scores_ptr, prefix_sums_ptr, bias_uv_ptr, dense_table_ptr, sinks_ptr,
-    query_table_ptr, relative_bias_ptr,
+    query_table_ptr, relative_bias_ptr, key_table_ptr, value_table_ptr,
     key_padding_ptr, query_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
+    stride_key_table_h, stride_value_table_h,
     stride_dense_table_h, stride_dense_table_r, stride_query_table_h, stride_query_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
     stride_v_b, stride_v_h, stride_v_m, stride_o_b, stride_o_h, stride_o_n,
@@ -85,6 +102,20 @@ def fwd_kernel(
         load_slope(w_ptr, h, OPT), relative_bias_ptr + h * (2 * max_offset + 1), max_offset,
     )  # fmt: skip
     head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    if OPT.staged_tables:
+        smem = reserve_smem(OPT)
+        pairs_smem = smem + BLOCK_N * OPT.product_pitch
+        if OPT.relative_scores:
+            key_table = load_table(key_table_ptr, stride_key_table_h, h, max_offset, OPT.width, BLOCK_E, OPT)
+            scores = compute_product(q, key_table, smem, max_offset, OPT)
+            store_product(relative_scores_ptr, edge_scores_ptr, scores, bh, offs_n, n, OPT)
+        if OPT.offset_sums:
+            pairs = initial_pairs(pairs_smem, float("-inf"), OPT)
+        zero = synchronize(OPT)
+        if OPT.relative_scores:
+            scores = stored_product(scores, zero)
+    if OPT.staged_distance:
+        head = stage_distance_factors(head, reserve_smem(OPT), 1 - BLOCK_N - block_start - q_offset, OPT)
     q_offset = query_offsets(i, n, q_offset, mods, OPT)
     if OPT.relative_shift:
         q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
@@ -101,6 +132,7 @@ def fwd_kernel(
     weight_norms = tl.zeros([BLOCK_N], tl.float32)
     sum_before = tl.zeros([BLOCK_N], tl.float32)  # weights of clipped relative positions
     sum_after = tl.zeros([BLOCK_N], tl.float32)
+    kept_sum = tl.zeros([BLOCK_N], tl.float32)  # weights that are not dropped
     acc = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     if OPT.sinks:
         row_max += load_sink(sinks_ptr, h)
@@ -134,7 +166,10 @@ def fwd_kernel(
                 hi = tl.where(far_is_zero, lo, hi)
             edge_score = tl.zeros([BLOCK_N], tl.float32)
             if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:
-                edge_score = load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
+                if OPT.staged_tables and OPT.relative_scores:
+                    edge_score = edge_scores(scores, head, mods, REGION, OPT)
+                else:
+                    edge_score = load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
             for index in range(lo, hi):
                 step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -142,7 +177,10 @@ def fwd_kernel(
                 k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                 if OPT.relative_scores and REGION == DIAGONAL:
-                    x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
+                    if OPT.staged_tables:
+                        x += lookup_product(scores, tile_i, j - i - q_offset, max_offset, q.dtype, OPT)
+                    else:
+                        x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
                 if OPT.relative_shift:
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
@@ -160,6 +198,11 @@ def fwd_kernel(
                 new_max = tl.maximum(row_max, tl.max(s, axis=1) * exponent_factor + edge_score)
                 finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
                 p = tl.exp2(s * exponent_factor - (finite_max - edge_score)[:, None])
+                if OPT.staged_tables and OPT.offset_sums and REGION == DIAGONAL:
+                    offset = step * BLOCK_M - block_start - q_offset
+                    pairs = keep_pairs(
+                        pairs, pairs_smem, s * exponent_factor, tile_i, j - i - q_offset, offset, max_offset, OPT
+                    )
                 rescale = tl.exp2(row_max - finite_max)
                 row_sum = row_sum * rescale + tl.sum(p, axis=1)
                 if OPT.weight_norms:
@@ -172,7 +215,12 @@ def fwd_kernel(
                     sum_after *= rescale
                     if REGION == FAR_BEFORE:
                         sum_before += tl.sum(p, axis=1)
-                    if REGION == FAR_AFTER:
+                    if OPT.staged_tables:
+                        if REGION == DIAGONAL and not OPT.causal:
+                            sum_before += sum_of_before(p, j - i - q_offset, max_offset)
+                        if OPT.dropout:
+                            kept_sum = kept_sum * rescale + tl.sum(p, axis=1)
+                    elif REGION == FAR_AFTER:
                         sum_after += tl.sum(p, axis=1)
                 v = load_block(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D)  # [BLOCK_M, BLOCK_D]
                 acc = tl.dot(p.to(v.dtype), v, acc, input_precision=OPT.precision)
@@ -188,11 +236,23 @@ def fwd_kernel(
     tl.store(lse_ptr + bh * n + offs_n, lse, mask=offs_n < n)
     if OPT.weight_norms:
         tl.store(weight_norms_ptr + bh * n + offs_n, weight_norms * inv_sum * inv_sum, mask=offs_n < n)
+    o = acc * inv_sum[:, None]
+    if OPT.staged_tables and OPT.offset_sums:
+        near_scores = load_pairs(pairs, pairs_smem + synchronize(OPT), float("-inf"), OPT)
+        sums = tl.exp2(near_scores - lse[:, None])
+        if OPT.dropout:
+            sums *= dropout_mask(seed, i, i + q_offset - max_offset + tl.arange(0, OPT.block_r)[None, :], dropout)
+        total = kept_sum * inv_sum if OPT.dropout else tl.where(is_valid, 1.0, 0.0)
+        sums = with_clipped_sums(sums, sum_before * inv_sum, total, max_offset, OPT).to(q.dtype)
+        store_rows(offset_sums_ptr, sums, bh, offs_n, n, OPT)
+        table = load_table(value_table_ptr, stride_value_table_h, h, max_offset, OPT.value_width, BLOCK_D, OPT)
+        o = tl.dot(sums, table.to(q.dtype), o, input_precision=OPT.precision)
     o_ptrs = o_ptr + b * stride_o_b + h * stride_o_h + i * stride_o_n + offs_d[None, :]
-    o = (acc * inv_sum[:, None]).to(o_ptr.dtype.element_ty)
-    tl.store(o_ptrs, o, mask=(i < n) & (offs_d[None, :] < OPT.value_width))
+    tl.store(o_ptrs, o.to(o_ptr.dtype.element_ty), mask=(i < n) & (offs_d[None, :] < OPT.value_width))
 
-    if OPT.offset_sums:  # unclipped positions: one pair per query each, whose weight needs the final lse
+    if (
+        OPT.offset_sums and not OPT.staged_tables
+    ):  # unclipped positions: one pair per query each, whose weight needs the final lse
         sum_before *= inv_sum
         sum_after *= inv_sum
         offset_sums = offset_sums_ptr + bh * n * row_stride(max_offset)

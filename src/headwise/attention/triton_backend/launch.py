@@ -38,6 +38,8 @@ class Options:
     single_tile_backward: bool  # and bwd_dkv_kernel computes all gradients
     causal: bool
     distance: bool  # distance-aware attention
+    staged_distance: bool  # its factors are kept in shared memory
+    num_staged: int  # for this many relative positions
     slopes: bool  # ALiBi
     rectify: bool
     sum_far_keys: bool  # far keys that score 0 enter as one prefix sum
@@ -46,6 +48,12 @@ class Options:
     sums_in_output: bool  # and the output contains their products with it
     relative_bias: bool  # biases by clipped relative position are added
     clipped_table: bool  # any of the three
+    staged_tables: bool  # products with clipped tables of keys and values are computed in the kernels
+    stores_products: bool  # and stored, because bwd_dkv_kernel looks them up in global memory
+    block_r: int  # rows of such a table, rounded up to a power of two
+    table_columns: int  # and to a multiple of 8
+    product_pitch: int  # bytes between rows of products in shared memory
+    pairs_pitch: int  # and between rows of 32-bit numbers
     relative_shift: bool  # scores with a dense table are added
     query_table: bool  # and the keys' products with another one
     window: bool
@@ -72,6 +80,11 @@ class Options:
     needs_relative_bias: bool
     fast: bool  # inline assembly for NVIDIA GPUs
     precision: str  # tl.dot's input_precision
+
+    @property
+    def reserves_smem(self) -> bool:
+        """Whether the kernel reserves shared memory (`shared_memory.py`)."""
+        return self.fast and (self.relative_shift or self.staged_distance or self.staged_tables)
 
 
 class Launch:
@@ -104,7 +117,7 @@ class Launch:
             kwargs = {name: present.get(name, tensors["q_ptr"]) for _, name in self.tensor_params}
             options = {"num_warps": self.tile.num_warps, "num_stages": self.tile.num_stages}
             options_of_kernel = self.arguments["OPT"]
-            if getattr(options_of_kernel, "relative_shift", False) and options_of_kernel.fast:
+            if getattr(options_of_kernel, "reserves_smem", False):
                 _compat.allow_shared_memory(self.kernel.warmup(**self.arguments, **kwargs, **options, grid=self.grid))
             self.compiled_kernel = self.kernel[self.grid](**self.arguments, **kwargs, **options)
             self.compiled = _compat.direct_launcher(self.compiled_kernel, self.grid, tensors["q_ptr"].device)

@@ -5,7 +5,7 @@ Legend: B batch, H query heads, N queries, M keys, E width of queries and keys.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,18 @@ from headwise.attention.triton_backend.layouts import edge_columns, has_contiguo
 from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TENSOR_PARAMS, Plan, get_plan
 
 NUM_SCALARS = 12  # arguments of the operators that are not tensors
+
+
+class StagedTables(NamedTuple):
+    """Strides between heads of clipped tables whose products the kernels compute (`staged_tables.py`)."""
+
+    stride_key_table_h: int
+    stride_value_table_h: int
+
+
+def table_arguments(tables: StagedTables | None) -> dict[str, Any]:
+    """Return the arguments of a launch for these tables."""
+    return dict.fromkeys(StagedTables._fields, 0) if tables is None else {"staged_tables": True, **tables._asdict()}
 
 
 class VisitedTiles:
@@ -106,11 +118,11 @@ def run_forward(plan: Plan, arguments: tuple[Any, ...]) -> tuple[Tensor | None, 
     return outputs
 
 
-def forward_launches(plan: Plan) -> dict[str, Launch]:
+def forward_launches(plan: Plan, tables: StagedTables | None = None) -> dict[str, Launch]:
     return {
         "value_block_sums": plan.launch("value_block_sums_kernel", "fwd", plan.groups, per_key=True),
         "prefix_sums": plan.launch("prefix_sums_kernel", "fwd", plan.groups, blocks=plan.key_blocks),
-        "fwd": plan.launch("fwd_kernel", "fwd", plan.heads),
+        "fwd": plan.launch("fwd_kernel", "fwd", plan.heads, **table_arguments(tables)),
         "received": plan.launch("fwd_received_kernel", "received", plan.heads, per_key=True),
     }
 
@@ -254,10 +266,11 @@ def backward_launches(
     has_d_lse: bool,
     needs: frozenset[str],
     sums_in_output: bool = False,
+    tables: StagedTables | None = None,
 ) -> dict[str, Launch]:
     store_d_scores = "after-softcap" if d_bias is not None and not is_shared_bias else ""
     flags: dict[str, Any] = {"has_d_lse": has_d_lse, "needs": needs, "sums_in_output": sums_in_output}
-    common: dict[str, Any] = {**flags, **tensor_strides("do", "bhn", d_output)}
+    common: dict[str, Any] = {**flags, **tensor_strides("do", "bhn", d_output), **table_arguments(tables)}
     d_scores_strides = tensor_strides("d_scores", "bhn", d_bias if store_d_scores else None)
     launches = {
         "received": plan.launch("bwd_received_kernel", "received", plan.heads, **common),

@@ -41,6 +41,12 @@ MAX_CACHED_PLANS = 1000
 #: Up to this length distance-aware attention has one loop over all keys. It was faster at 256 and 512 on an H200.
 MAX_SHORT_LENGTH = 512
 
+#: The same if distance factors are kept in shared memory, which was faster at 1024 and slower at 2048.
+MAX_STAGED_LENGTH = 1024
+
+#: Kernels that keep distance factors in shared memory.
+STAGING_KERNELS = ("fwd_kernel", "bwd_dq_kernel", "bwd_dkv_kernel")
+
 #: Size of a window without a limit on one side. Positions plus this fit into 32 bits.
 NO_LIMIT = 2**30
 
@@ -174,6 +180,7 @@ class Plan:
         store_d_scores: str = "",
         needs: frozenset[str] = frozenset(),
         sums_in_output: bool = False,
+        staged_tables: bool = False,
         **arguments: Any,
     ) -> Launch:
         """Build the launch of a kernel.
@@ -193,9 +200,14 @@ class Plan:
             store_d_scores: which gradient of each pair's score is stored; see `Options`.
             needs: the differentiable arguments whose gradients are needed.
             sums_in_output: whether the output contains the products of offset sums and the value table.
+            staged_tables: whether kernels compute the products with clipped tables.
             arguments: further arguments of the kernel.
         """
+        # On long sequences few pairs are near, and shared memory for them would cost bwd_dkv_kernel more than it saves.
+        staged_tables = staged_tables and (kernel != "bwd_dkv_kernel" or self.is_short)
         tile = self.tile(tile_name)
+        if staged_tables and kernel == "bwd_dkv_kernel":
+            tile = replace(tile, num_stages=1)
         pairs = (self.batch, self.heads, self.n, self.m)
         all_arguments: dict[str, Any] = {
             **tensor_strides("q", "bhn", self.q),
@@ -227,7 +239,13 @@ class Plan:
             "scale": self.scale,
             "dropout": self.dropout,
             "OPT": self.options(
-                tile, has_d_lse=has_d_lse, store_d_scores=store_d_scores, needs=needs, sums_in_output=sums_in_output
+                tile,
+                has_d_lse=has_d_lse,
+                store_d_scores=store_d_scores,
+                needs=needs,
+                sums_in_output=sums_in_output,
+                can_stage=kernel in STAGING_KERNELS,
+                staged_tables=staged_tables,
             ),
             **arguments,
         }
@@ -303,7 +321,19 @@ class Plan:
     def is_fast(self) -> bool:
         """Whether kernels use inline assembly for NVIDIA GPUs."""
         is_nvidia = self.device.type == "cuda" and torch.version.hip is None
-        return is_nvidia and (self.dense_table is None or _compat.reserved_shared_memory.works(self.device))
+        return is_nvidia and (self.dense_table is None or self.can_reserve_smem)
+
+    @cached_property
+    def can_reserve_smem(self) -> bool:
+        """Whether kernels can reserve shared memory in addition to Triton's."""
+        is_nvidia = self.device.type == "cuda" and torch.version.hip is None
+        return is_nvidia and _compat.reserved_shared_memory.works(self.device)
+
+    @cached_property
+    def can_stage_distance(self) -> bool:
+        """Whether shared memory can hold the factors of distance-aware attention, by relative position."""
+        has_only_distance = self.has_distance and not self.has_clipped_table and self.dense_table is None
+        return has_only_distance and not self.has_key_lengths and self.can_reserve_smem
 
     @property
     def _max_block_width(self) -> int:
@@ -347,7 +377,8 @@ class Plan:
     @property
     def is_short(self) -> bool:
         """Whether one loop over all keys is faster than one per region, for distance-aware attention."""
-        return bool(max(self.n, self.m) <= MAX_SHORT_LENGTH)
+        max_length = MAX_STAGED_LENGTH if self.can_stage_distance else MAX_SHORT_LENGTH
+        return bool(max(self.n, self.m) <= max_length)
 
     @cached_property
     def sum_far_keys(self) -> bool:
@@ -371,8 +402,14 @@ class Plan:
         store_d_scores: str = "",
         needs: frozenset[str] = frozenset(),
         sums_in_output: bool = False,
+        can_stage: bool = False,
+        staged_tables: bool = False,
     ) -> Options:
+        columns = padded_rows(self.max_offset)
         single_tile = self.fits(tile)
+        is_staged = can_stage and self.can_stage_distance and self.is_short
+        blocks_n, blocks_m = (num_blocks(self.n, tile.block_n), num_blocks(self.m, tile.block_m))
+        num_staged = power_of_two(max(blocks_n * tile.block_n + tile.block_m, blocks_m * tile.block_m + tile.block_n))
         one_region = (self.has_distance and self.is_short) or self.has_key_lengths
         if single_tile or one_region:
             regions = DIAGONAL
@@ -396,6 +433,8 @@ class Plan:
             single_tile_backward=self.single_tile_backward,
             causal=self.causal,
             distance=self.has_distance,
+            staged_distance=is_staged,
+            num_staged=num_staged if is_staged else 0,
             slopes=self.has_slopes,
             rectify=self.rectify,
             sum_far_keys=self.sum_far_keys,
@@ -404,6 +443,13 @@ class Plan:
             sums_in_output=sums_in_output,
             relative_bias=self.relative_bias is not None,
             clipped_table=self.has_clipped_table,
+            staged_tables=staged_tables,
+            stores_products=staged_tables and not self.is_short,
+            block_r=power_of_two(2 * self.max_offset + 1) if staged_tables else 0,
+            table_columns=columns if staged_tables else 0,
+            # Pitches that distribute the rows of a warp over the banks.
+            product_pitch=2 * (columns if columns % 16 else columns + 8) if staged_tables else 0,
+            pairs_pitch=4 * (columns + 4) if staged_tables else 0,
             relative_shift=self.dense_table is not None,
             query_table=self.query_table is not None,
             window=self.has_window,

@@ -28,7 +28,7 @@ def fastest_tile(
         has_position_terms: whether there are distance coefficients or clipped tables.
         has_relative_bias: whether there is a relative bias, whose gradient needs square tiles.
         has_clipped_table: whether there is a clipped table of keys, values or biases.
-        is_short: whether there are at most `MAX_SHORT_LENGTH` queries and keys.
+        is_short: whether there are few queries and keys (`Plan.is_short`).
         has_dropout: whether weights are dropped.
         want_received: whether received attention is requested.
     """

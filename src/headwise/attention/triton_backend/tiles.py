@@ -1,6 +1,6 @@
 """Triton functions that all kernels share: they work on a tile, a block of queries against a block of keys.
 
-Scores and log-sum-exps are in base 2. Four techniques keep the learnable distance cheap:
+Scores and log-sum-exps are in base 2. Five techniques keep the learnable distance cheap:
 
 - The scale, log₂e and σ(v) are folded into F = scale · log₂e · f = 1 / (c + a · e^(−w|i−j|)), one reciprocal per pair.
 - If all keys of a tile lie before (or after) its queries, e^(−w|i−j|) is the product of a row, a column and a scalar,
@@ -11,6 +11,7 @@ Scores and log-sum-exps are in base 2. Four techniques keep the learnable distan
   attention.
 - If that constant is 0, all far keys score 0, and their values enter as one prefix sum. The cost of such a head grows
   with its neighborhood, not with N².
+- If there are few keys, F of all relative positions that a block has is computed once and kept in shared memory.
 
 Clipped tables of relative positions, and biases, have one score per query for all keys of a far tile, which is added to
 the query's log-sum-exp. Only tiles near the diagonal look up one score per pair.
@@ -28,6 +29,7 @@ import triton
 import triton.language as tl
 
 from headwise.attention.triton_backend.sequence_tiles import is_same_sequence, position_range, query_range
+from headwise.attention.triton_backend.shared_memory import barrier, load_staged, store_word
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -52,6 +54,8 @@ class HeadParams(NamedTuple):
     far_distance: Any  # the distance from which F is constant, or the clipped table's last row applies
     is_steep: Any  # e^(−w|i−j|) is computed for each pair
     has_large_scores: Any  # F can be so large that rounding errors of delta = dO · O matter
+    smem: Any  # address of F of the relative positions from first_position on; see `stage_distance_factors`
+    first_position: Any
 
 
 class MaskAndBias(NamedTuple):
@@ -113,10 +117,10 @@ def load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT: tl.constex
         # c · e^(v − w|i−j|) has a small exponent, and is exact, where F changes and scores are large.
         is_shifted = has_large_scores & (w > 0.01)
         shift, start = tl.where(is_shifted, v, 0.0), tl.where(is_shifted, c, a)
-        return HeadParams(w, shift, start, c, a, far_factor, far_distance, is_steep, has_large_scores)
+        return HeadParams(w, shift, start, c, a, far_factor, far_distance, is_steep, has_large_scores, 0, 0)
     # A softcap is not linear: all scores with a clipped table are then looked up pair by pair.
     far_distance = 1 << 30 if OPT.softcap and (OPT.relative_scores or OPT.relative_bias) else max_offset
-    return HeadParams(0.0, 0.0, 0.0, 0.0, 0.0, scale * LOG2E, far_distance, False, False)
+    return HeadParams(0.0, 0.0, 0.0, 0.0, 0.0, scale * LOG2E, far_distance, False, False, 0, 0)
 
 
 @triton.jit
@@ -148,12 +152,37 @@ def distance_factors(tile_i, tile_j, i0, j0, head, REGION: tl.constexpr, OPT: tl
             gap = j0 - i0 - (OPT.block_n - 1)
             e = head.a * decay(head.w, gap) * decay(head.w, OPT.block_n - 1 - tile_i) * decay(head.w, tile_j)
         else:
-            exponent = head.shift - head.w * pair_distance(tile_i, tile_j, i0, j0)
-            e = head.start * tl.exp2(tl.minimum(exponent * LOG2E, 100.0))
+            e = near_exponential(pair_distance(tile_i, tile_j, i0, j0), head)
         f = reciprocal(head.c + e, OPT.fast)
     else:
         e, f = 0.0, head.far_factor
+    if OPT.staged_distance:
+        address = head.smem + ((j0 - i0 - head.first_position) * 4 + tile_j * 4 - tile_i * 4)
+        e, f = load_staged(address + OPT.num_staged * 4, tl.float32), load_staged(address, tl.float32)
     return e, f
+
+
+@triton.jit
+def near_exponential(distance, head):
+    """Compute a · e^(−w · distance)."""
+    return head.start * tl.exp2(tl.minimum((head.shift - head.w * distance) * LOG2E, 100.0))
+
+
+@triton.jit
+def stage_distance_factors(head, smem, first_position, OPT: tl.constexpr):
+    """Store F and a · e^(−w|r|) of OPT.num_staged relative positions r, the first of which is given.
+
+    Pairs then load them instead of computing an exponential and a reciprocal each.
+    """
+    index = tl.arange(0, OPT.num_staged)
+    e = near_exponential(tl.abs((first_position + index).to(tl.float32)), head)
+    address = smem + barrier() + index * 4
+    store_word(address, reciprocal(head.c + e, OPT.fast))
+    store_word(address + OPT.num_staged * 4, e)
+    return HeadParams(
+        head.w, head.shift, head.start, head.c, head.a, head.far_factor, head.far_distance, head.is_steep,
+        head.has_large_scores, smem + barrier(), first_position,
+    )  # fmt: skip
 
 
 @triton.jit

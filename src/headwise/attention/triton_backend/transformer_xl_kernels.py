@@ -23,16 +23,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from headwise.attention.triton_backend.shared_memory import barrier, load_smem, round_product, store_smem
 from headwise.attention.triton_backend.tiles import load_block
-
-#: Shared memory for two products of 64 × 64 half-precision or 32 × 32 single-precision numbers, with padding between
-#: rows. A multiple of 1024 bytes: Triton's own shared memory follows, and its products need that alignment.
-RESERVE_SMEM = tl.constexpr("{ .shared .align 1024 .b8 relative_shift_smem[18432]; mov.u32 $0, relative_shift_smem; }")
-BARRIER = tl.constexpr("bar.sync 0; mov.u32 $0, 0;")
-STORE = tl.constexpr("st.shared.b32 [$1], $2; mov.u32 $0, 0;")
-STORE_PAIR = tl.constexpr("st.shared.v2.b32 [$1], {$2, $3}; mov.u32 $0, 0;")
-LOAD, LOAD_HALF = tl.constexpr("ld.shared.b32 $0, [$1];"), tl.constexpr("ld.shared.u16 $0, [$1];")
-BF16_PAIR, FP16_PAIR = tl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;"), tl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
 
 
 class QueryBlockShift(NamedTuple):
@@ -53,66 +45,6 @@ class KeyBlockShift(NamedTuple):
     v_dot_table_ptr: Any  # [R]
     first_row: Any  # of the table, for query block 0
     smem: Any
-
-
-@triton.jit
-def reserve_smem(OPT: tl.constexpr):
-    """Return the address of this program's shared memory for products."""
-    address = 0
-    if OPT.fast:
-        address = tl.inline_asm_elementwise(RESERVE_SMEM, "=r,r,~{memory}", [0], dtype=tl.int32, is_pure=False, pack=1)
-    return address
-
-
-@triton.jit
-def barrier():
-    """Synchronize the program's threads, so that each can load what the others have stored. Returns 0.
-
-    Triton does not pipeline loops that contain its own barrier, so this one is hidden in assembly. Addresses to which
-    the 0 is added are computed after the barrier, not once before the loop, which would cost registers.
-    """
-    return tl.inline_asm_elementwise(BARRIER, "=r,r,~{memory}", [0], dtype=tl.int32, is_pure=False, pack=1)
-
-
-@triton.jit
-def round_product(z, DTYPE: tl.constexpr, OPT: tl.constexpr):
-    """Round a product to DTYPE; for shared memory, half precision is packed as pairs of neighbors in 32 bits."""
-    if not OPT.fast or DTYPE == tl.float32:
-        rounded = z.to(DTYPE)
-    else:
-        convert: tl.constexpr = BF16_PAIR if DTYPE == tl.bfloat16 else FP16_PAIR
-        even, odd = split_columns(z)
-        rounded = tl.inline_asm_elementwise(convert, "=r,r,r", [even, odd], dtype=tl.int32, is_pure=True, pack=1)
-    return rounded
-
-
-@triton.jit
-def split_columns(z):
-    """Return the even and the odd columns."""
-    return tl.split(tl.reshape(z, (z.shape[0], z.shape[1] // 2, 2)))
-
-
-@triton.jit
-def store_smem(address, rounded):
-    """Store pairs of neighbors at these addresses."""
-    if rounded.dtype == tl.float32:
-        even, odd = split_columns(rounded)
-        args = [address, even, odd]
-        tl.inline_asm_elementwise(STORE_PAIR, "=r,r,r,r,~{memory}", args, dtype=tl.int32, is_pure=False, pack=1)
-    else:
-        tl.inline_asm_elementwise(STORE, "=r,r,r,~{memory}", [address, rounded], dtype=tl.int32, is_pure=False, pack=1)
-
-
-@triton.jit
-def load_smem(address, DTYPE: tl.constexpr):
-    """Load single elements as float32."""
-    load: tl.constexpr = LOAD if DTYPE == tl.float32 else LOAD_HALF
-    bits = tl.inline_asm_elementwise(load, "=r,r,~{memory}", [address], dtype=tl.int32, is_pure=False, pack=1)
-    if DTYPE == tl.float16:
-        x = bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    else:
-        x = (bits << 16 if DTYPE == tl.bfloat16 else bits).to(tl.float32, bitcast=True)
-    return x
 
 
 @triton.jit
