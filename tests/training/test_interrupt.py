@@ -54,3 +54,31 @@ def test_a_run_without_a_checkpoint_starts_again(reviews: Path, tmp_path: Path, 
     code, _, stderr = headwise("train", "--resume", "--out", tmp_path / "run")
     assert code == 0
     assert "no complete checkpoint yet: training starts at the first epoch" in stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "hint"),
+    [
+        ("headwise.training.predict", ("predict", "run", "new.csv", "--out", "out.csv"), True),
+        ("headwise.training.evaluate", ("evaluate", "run", "--out", "metrics.json"), True),
+        ("headwise.training.evaluate", ("evaluate", "run"), False),
+        ("headwise.training.inspect.inspect", ("inspect", "run", "--data", "new.csv", "--out", "inspected"), True),
+        ("headwise.training.inspect.inspect", ("inspect", "run", "--text", "good", "--out", "inspected"), False),
+    ],
+)
+def test_interrupted_jobs_say_whether_they_can_be_resumed(
+    module: str,
+    arguments: tuple[str, ...],
+    hint: bool,
+    tmp_path: Path,
+    headwise: Headwise,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, interrupt)
+    code, _, stderr = headwise(*arguments)
+    assert code == 130
+    assert stderr.splitlines()[-1] == ("stopped; the same command with --resume continues" if hint else "stopped")

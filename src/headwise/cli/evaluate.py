@@ -18,6 +18,7 @@ from headwise.cli.model_options import (
     add_pipeline_options,
     add_run_argument,
     add_skip_option,
+    interrupt_hint,
     job_options,
     pipeline_options,
 )
@@ -48,7 +49,8 @@ def run(arguments: Namespace) -> int:
 
     with nullcontext() if arguments.out is None else lock_output(arguments.out, is_directory=False):
         options = pipeline_options(arguments) | job_options(arguments)
-        evaluation = evaluate(arguments.run, arguments.data, out=arguments.out, **options)
+        with interrupt_hint(stores_parts=arguments.out is not None):
+            evaluation = evaluate(arguments.run, arguments.data, out=arguments.out, **options)
         print(format_evaluation(evaluation))
         if arguments.out is not None and os.environ.get("RANK", "0") == "0":
             atomic_write(arguments.out, to_json(evaluation))

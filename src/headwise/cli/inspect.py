@@ -13,7 +13,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from headwise.cli.arguments import add_safe_csv_option, add_trust_option
-from headwise.cli.model_options import add_job_options, job_options
+from headwise.cli.model_options import add_job_options, interrupt_hint, job_options
 from headwise.errors import UserError
 
 
@@ -84,16 +84,17 @@ def run(arguments: Namespace) -> int:
     from headwise.training.inspect import inspect
 
     pairs = zip(arguments.text, arguments.pair, strict=True) if arguments.pair else [(text,) for text in arguments.text]
-    inspected = inspect(
-        tuple(arguments.models),
-        arguments.out,
-        texts=list(pairs),
-        targets=tuple(arguments.target),
-        data=arguments.data,
-        columns=tuple(arguments.columns),
-        rows=tuple(arguments.rows),
-        **job_options(arguments),
-    )
+    with interrupt_hint(stores_parts=arguments.data is not None):
+        inspected = inspect(
+            tuple(arguments.models),
+            arguments.out,
+            texts=list(pairs),
+            targets=tuple(arguments.target),
+            data=arguments.data,
+            columns=tuple(arguments.columns),
+            rows=tuple(arguments.rows),
+            **job_options(arguments),
+        )
     if inspected.viewer:
         print(f"The results are in {arguments.out}; open {inspected.page} in a browser")
     else:

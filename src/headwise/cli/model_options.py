@@ -1,11 +1,16 @@
 """Options of the commands that use a trained model, `evaluate`, `predict` and `inspect`."""
 
 import argparse
+import logging
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from headwise.cluster import add_cluster_option
+
+logger = logging.getLogger(__name__)
 
 #: Options that are passed on to the model's pipeline, which refuses those it does not have.
 PIPELINE_OPTIONS = {
@@ -78,3 +83,17 @@ def job_options(arguments: Namespace) -> dict[str, Any]:
         for name in ("processes", "cluster", "resume", "force", "part_rows")
         if name in arguments
     }
+
+
+@contextmanager
+def interrupt_hint(stores_parts: bool) -> Iterator[None]:
+    """Log how an interrupted command continues.
+
+    Args:
+        stores_parts: whether the command stores the parts that it has finished.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        logger.warning("\nstopped%s", "; the same command with --resume continues" if stores_parts else "")
+        raise

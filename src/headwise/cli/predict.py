@@ -20,6 +20,7 @@ from headwise.cli.model_options import (
     add_job_options,
     add_pipeline_options,
     add_run_argument,
+    interrupt_hint,
     job_options,
     pipeline_options,
 )
@@ -57,11 +58,8 @@ def run(arguments: Namespace) -> int:
 
     data = arguments.data[0] if len(arguments.data) == 1 else arguments.data
     options = pipeline_options(arguments) | job_options(arguments)
-    try:
+    with interrupt_hint(stores_parts=True):
         num_empty = predict(arguments.run, data, arguments.out, **options)
-    except KeyboardInterrupt:
-        logger.warning("\nstopped; the same command with --resume continues")
-        raise
     if num_empty:
         logger.warning("%s rows have no text and got no answer", f"{num_empty:,}")
     if str(arguments.out) != "-":

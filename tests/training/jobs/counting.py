@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ class CountingTask:
 
     Args:
         marks: a directory with a file for each attempt.
-        failures: what a part does on its first attempts: `die`, `raise` or `refuse`.
+        failures: what a part does on its first attempts: `die`, `raise`, `refuse`, or `wait` for `end_waiting`.
         num_failures: on how many attempts.
     """
 
@@ -38,6 +39,9 @@ class CountingTask:
             match failure:
                 case "die":
                     os.kill(os.getpid(), signal.SIGKILL)
+                case "wait":
+                    while not (self.marks / "go").exists():
+                        time.sleep(0.05)
                 case "raise":
                     raise RuntimeError("the disk has a hiccup")
                 case "refuse":
@@ -50,3 +54,6 @@ class CountingTask:
 
     def attempts(self, part: RowRange) -> int:
         return len(list(self.marks.glob(f"{part.start}-*")))
+
+    def end_waiting(self) -> None:
+        (self.marks / "go").touch()

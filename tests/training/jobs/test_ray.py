@@ -1,5 +1,6 @@
-"""Jobs and training on a Ray cluster of two nodes, processes on this machine."""
+"""Jobs and training on a Ray cluster of three nodes, processes on this machine."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,26 +8,76 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from headwise.errors import UserError
 from headwise.training.jobs import JobOptions, RowRange, run_job
-from tests.studies.ray_cluster import start_cluster, why_no_cluster
+from headwise.training.jobs.job import MAX_ATTEMPTS, PartFailedError
+from tests.studies.ray_cluster import LocalCluster, start_cluster, why_no_cluster
+from tests.studies.worker_script import wait_until
 from tests.training.conftest import Headwise, rows, write
 from tests.training.jobs.counting import CountingTask
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(why_no_cluster()), reason=why_no_cluster())]
 
 
+PARTS = RowRange.divide(10, 2)
+
+
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with start_cluster(num_nodes=2) as nodes:
-        yield nodes.address
+def nodes() -> Iterator[LocalCluster]:
+    with start_cluster() as nodes:
+        yield nodes
 
 
-def test_parts_of_a_dead_process_are_repeated(cluster: str, tmp_path: Path) -> None:
+@pytest.fixture
+def cluster(nodes: LocalCluster) -> str:
+    return nodes.address
+
+
+def count(task: CountingTask, cluster: str) -> Iterator[int]:
+    for result in run_job(task, PARTS, JobOptions(cluster=cluster), verb="counting", unit="rows"):
+        yield from result["numbers"].tolist()
+
+
+def test_parts_of_a_dead_process_are_repeated(cluster: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     task = CountingTask(tmp_path, ((0, "die"), (4, "raise")))
-    parts = RowRange.divide(10, 2)
-    results = run_job(task, parts, JobOptions(cluster=cluster), verb="counting", unit="rows")
-    assert [number for result in results for number in result["numbers"].tolist()] == list(range(10))
-    assert [task.attempts(part) for part in (parts[0], parts[2])] == [2, 2]
+    assert list(count(task, cluster)) == list(range(10))
+    assert [task.attempts(part) for part in PARTS] == [2, 1, 2, 1, 1]
+    assert capfd.readouterr().out == "", "messages of Ray are logged"
+
+
+def test_parts_of_a_dead_node_are_repeated(nodes: LocalCluster, tmp_path: Path) -> None:
+    """No other node takes its place."""
+    task = CountingTask(tmp_path, tuple((part.start, "wait") for part in PARTS))
+
+    def kill_one() -> None:
+        wait_until(lambda: sum(map(task.attempts, PARTS)) == 3)  # one on each node, which has one CPU
+        nodes.kill_node(next(filter(nodes.is_killable, nodes.nodes)))
+        task.end_waiting()
+
+    thread = threading.Thread(target=kill_one, daemon=True)
+    thread.start()
+    assert list(count(task, nodes.address)) == list(range(10))
+    thread.join()
+    assert sum(map(task.attempts, PARTS)) == len(PARTS) + 1, "only the part of the dead node is repeated"
+    nodes.add_node()
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [("die", "its process died 3 times on the cluster"), ("raise", r"failed 3 times .*RuntimeError: the disk has")],
+)
+def test_part_that_always_fails_is_one_line(failure: str, message: str, cluster: str, tmp_path: Path) -> None:
+    task = CountingTask(tmp_path, ((4, failure),), num_failures=9)
+    with pytest.raises(PartFailedError, match=f"rows 5 to 6: {message}"):
+        list(count(task, cluster))
+    assert task.attempts(PARTS[2]) == MAX_ATTEMPTS
+
+
+def test_invalid_input_is_not_repeated(cluster: str, tmp_path: Path) -> None:
+    task = CountingTask(tmp_path, ((4, "refuse"),))
+    with pytest.raises(UserError, match="line 7: not a number"):
+        list(count(task, cluster))
+    assert task.attempts(PARTS[2]) == 1
 
 
 def test_prediction_is_that_of_one_process(cluster: str, run: Path, tmp_path: Path, headwise: Headwise) -> None:

@@ -3,6 +3,7 @@
 Ray repeats tasks whose worker or node has died. The nodes must share the file system of the run and of the output.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +17,8 @@ from headwise.errors import UserError, to_one_line
 from headwise.training.jobs.engines import run_in_worker
 from headwise.training.jobs.job import MAX_ATTEMPTS, PartFailedError, PartRunner, Progress, Result
 
+logger = logging.getLogger(__name__)
+
 
 def run_on_cluster(
     runner: PartRunner, parts: Mapping[int, Any], progress: Progress, *, address: str
@@ -25,11 +28,23 @@ def run_on_cluster(
     Raises:
         UserError: there is no such cluster, a part is invalid, or a part failed repeatedly.
     """
+    if not parts:
+        return
     with connected_to_cluster(address):
         import ray
-        from ray.exceptions import RayError
+        from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError, WorkerCrashedError
 
-        resource = "GPU" if ray.cluster_resources().get("GPU") else "CPU"
+        resources = ray.cluster_resources()
+        resource = "GPU" if resources.get("GPU") else "CPU"
+        num_nodes = sum(node["Alive"] for node in ray.nodes())
+        logger.info(
+            "starting on the Ray cluster %s: parts %s, nodes %s, %ss %s",
+            address,
+            f"{len(parts):,}",
+            num_nodes,
+            resource,
+            int(resources.get(resource, 0)),
+        )
         task = ray.remote(run_on_node).options(
             num_cpus=1,
             num_gpus=1 if resource == "GPU" else 0,
@@ -48,8 +63,15 @@ def run_on_cluster(
             number = running.pop(reference)
             try:
                 message, result = ray.get(reference)
+            except (WorkerCrashedError, NodeDiedError, OutOfMemoryError):
+                raise PartFailedError(
+                    f"{parts[number]}: its process died {MAX_ATTEMPTS} times on the cluster, perhaps for lack of "
+                    "memory; use a smaller --part-rows"
+                ) from None
             except RayError as error:
-                reason = to_one_line(str(getattr(error, "cause", None) or error).strip().splitlines()[-1])
+                cause = getattr(error, "cause", None) or error
+                last_line = (str(cause).strip().splitlines() or [""])[-1]
+                reason = to_one_line(f"{type(cause).__name__}: {last_line}")
                 raise PartFailedError(
                     f"{parts[number]}: failed {MAX_ATTEMPTS} times on the cluster ({reason})"
                 ) from None
