@@ -18,7 +18,7 @@ from headwise.studies.worker import Outcome
 #: Seconds between two updates of the progress.
 POLL_SECONDS = 0.5
 
-#: A function (status of every run) → whether it has added runs to the study's trials. It is called when runs have ended.
+#: A function (status of every run) → whether it has added runs to the study's trials; called when runs have ended.
 AddRuns = Callable[[Sequence[TrialStatus]], bool]
 
 
