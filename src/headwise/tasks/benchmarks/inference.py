@@ -101,7 +101,7 @@ MULTINLI = Task(
     label_type="classification",
     about="relation of two sentences of ten genres: entailment, neutral or contradiction; test is dev-matched",
     paper="attention guiding, Table 1: 5 epochs",
-    source="hub:nyu-mll/multi_nli; multinli_1.0_{train,dev_matched}.jsonl; mnli_{train,dev}.csv; or {train,dev,test}.csv",
+    source="hub:nyu-mll/multi_nli; multinli_1.0_{train,dev_matched}.jsonl; mnli_{train,dev}.csv; {train,dev,test}.csv",
     read=PairLoader(
         "MultiNLI",
         {
