@@ -1,4 +1,4 @@
-"""Compare methods fairly: tuned with equal budgets, with fresh seeds, on many data sets. Studies run in order of value.
+"""Compare methods fairly: tuned with equal budgets, with fresh seeds, on many sets. Studies start in order of value.
 
     python benchmarks/prepare_data.py /data --out prepared
     python benchmarks/fair_studies.py --prepared prepared --model minilm --vectors glove.npz --out out --seconds 1500
@@ -6,13 +6,15 @@
     python benchmarks/fair_studies.py --out out --summary
 
 Each study is a `headwise compare` or `headwise reproduce` in a directory of its own. After the given number of seconds,
-the running study is interrupted. The same command continues it, and goes on with the next studies. Nothing is
-downloaded. `summary.md` and `summary.csv` contain the verdicts of all studies so far.
+the running studies are interrupted. The same command continues them, and goes on with the next studies. Nothing is
+downloaded. `summary.md` and `summary.csv` contain the verdicts of all studies so far. With --at-once 2, a study starts
+and ends while another one trains.
 
     fine-tuning   a pretrained encoder: unchanged, relative positions, distance-aware, MDG, PDG and both, on ten sets
     from-scratch  tables 3 and 4 of the distance-aware paper and more sets: all schemes
     clicks        simulated click logs in which distance, or recency, matters
-    guiding       table 3 of the attention guiding paper
+    figures       figures 3 to 5 of the distance-aware paper: ratings, mappings and adjustments
+    guiding       tables 1 to 4 and figures 3 and 6 of the attention guiding paper; rankings with --scifact
     translation   tables 1 to 3 of the relative positions paper, on line-aligned files (--pairs)
 """
 
@@ -24,6 +26,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +48,16 @@ FROM_SCRATCH = ("sst2", "sst5", "amazon-stars", "amazon-binary", "imdb")
 #: Schemes that are trained from scratch, with the control.
 SCHEMES = ("none", "plain", "rpr", "transformer-xl", "tener", "distance-aware")
 
+#: Variants of distance-aware attention, and the one that the others are compared with; sets on which they are compared.
+VARIANTS = {
+    "mappings": ("mapping", "learnable-sigmoid", ("clip", "linear", "exponent", "sigmoid")),
+    "adjustments": ("adjust", "early-multiply", ("early-add", "late-multiply", "late-add")),
+}
+VARIANT_SETS = ("amazon-stars", "ag-news")
+
+#: Guides of table 2 that need no further packages.
+GUIDES = ("AG", "[First]", "[Next]", "[Prev]", "[Period]", "[Delim]", "[PMI]")
+
 #: A tenth of the default learning rate of retrofitted schemes, at the default learning rate of the model.
 TENTH_OF_SCHEME_RATE = 5e-4
 
@@ -63,6 +76,11 @@ TINY_TRANSLATION = (
 TINY_TRANSLATION += "256 --clip --batch-size 1000 --warmup 2 --beams 1 --seeds 2 --tune 2"
 
 FINISHED = "finished"
+
+#: Seconds between two checks whether a study has ended.
+POLL_SECONDS = 0.2
+
+Process = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
@@ -97,9 +115,11 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--model", help="the pretrained encoder, a directory")
     parser.add_argument("--vectors", help="word vectors for models that are trained from scratch")
     parser.add_argument("--pairs", help="a directory with line-aligned files of en, de and fr, for translation")
+    parser.add_argument("--scifact", help="the directory of SciFact, for rankings")
     parser.add_argument("--out", type=Path, required=True, help="the directory of all studies")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time (default: when done)")
-    parser.add_argument("--jobs", type=int, default=12, help="runs at the same time (default: 12)")
+    parser.add_argument("--jobs", type=int, default=12, help="runs of all studies at the same time (default: 12)")
+    parser.add_argument("--at-once", type=int, default=1, help="studies at the same time (default: 1)")
     parser.add_argument("--seeds", type=int, default=10, help="seeds of each method (default: 10)")
     parser.add_argument("--tune", type=int, default=8, help="dev trials of each method (default: 8)")
     parser.add_argument("--rows", type=int, default=2000, help="training rows of fine-tuning (default: 2000)")
@@ -133,14 +153,49 @@ def build_studies(args: argparse.Namespace) -> Iterator[Study]:
     for mode in ("distance", "recency"):
         data = ("--task", "mind", "--data", str(args.out / "logs" / mode))
         yield Study("clicks", f"clicks-{mode}", "compare", (*data, "--methods", *SCHEMES, *scratch))
+    yield from build_figures(args, rows, scratch)
     if args.model:
-        tasks = task_options(args, ("snli", "healthver"))
-        arguments = ("guiding-table3", *tasks, "--model", args.model, *few_rows, *budget)
-        yield Study("guiding", "guiding-table3", "reproduce", arguments)
+        yield from build_guiding(args, few_rows, budget)
     for table in ("rpr-table1", "rpr-table2", "rpr-table3") if args.pairs else ():
         options = TINY_TRANSLATION.split() if args.tiny else [*TRANSLATION, "--tune", str(args.tune)]
         arguments = (table, "--task", f"en-de={args.pairs}", "--model", "small", *options)
         yield Study("translation", table, "reproduce", arguments)
+
+
+def build_figures(args: argparse.Namespace, rows: Sequence[str], options: Sequence[str]) -> Iterator[Study]:
+    """Yield the figures of the distance-aware paper."""
+    data = data_options(args.prepared / "amazon-stars")
+    ratings = (*data, "--label-type", "regression", "--methods", *SCHEMES, *rows, *options)
+    yield Study("figures", "ratings-amazon-stars", "compare", ratings)
+    for figure, (option, best, others) in VARIANTS.items():
+        variant = "{0}=--model distance-aware --scheme-options {1}={0}"
+        methods = ("none", f"{best}=--model distance-aware", *(variant.format(x, option) for x in others))
+        for name in VARIANT_SETS:
+            data = data_options(args.prepared / name)
+            arguments = (*data, "--methods", *methods, "--baseline", best, *rows, *options)
+            yield Study("figures", f"{figure}-{name}", "compare", arguments)
+
+
+def build_guiding(args: argparse.Namespace, few_rows: Sequence[str], budget: Sequence[str]) -> Iterator[Study]:
+    """Yield the tables and figures of the attention guiding paper."""
+
+    def reproduce(table: str, task: str, *options: str) -> Study:
+        path = args.scifact if task == "scifact" else args.prepared / task
+        arguments = (table, "--task", f"{task}={path}", "--model", args.model, *options)
+        return Study("guiding", f"{table}-{task}", "reproduce", arguments)
+
+    all_rows = few_rows if args.tiny else ()
+    layers = [f"AG at layer {layer}" for layer in range(1, 13)]  # those that the model does not have are left out
+    shares = [f"AG, {share}%" for share in (20, 40, 60, 80, 100)]
+    for name in ("healthver", "multinli", "snli"):
+        yield reproduce("guiding-table3", name, *few_rows, *budget)
+    if args.scifact:
+        yield reproduce("guiding-table3", "scifact", *all_rows, *budget)
+    yield reproduce("guiding-table2", "multinli", "--methods", *GUIDES, *few_rows, *budget)
+    yield reproduce("guiding-figure3", "multinli", "--methods", *layers, *few_rows, *budget)
+    yield reproduce("guiding-figure6", "multinli", "--methods", *shares, *budget)
+    yield reproduce("guiding-table1", "snli", *all_rows, *budget)
+    yield reproduce("guiding-table4", "snli", *few_rows, "--seeds", str(args.seeds))  # seconds: with --jobs 1
 
 
 def task_options(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
@@ -162,30 +217,53 @@ def fine_tuning_methods(model: str) -> list[str]:
 
 
 def run_studies(args: argparse.Namespace) -> None:
-    """Run the studies one after another, until the time is over."""
-    end = time.monotonic() + args.seconds
+    """Run the studies, `args.at_once` at the same time, until the time is over."""
+    end = time.monotonic() + args.seconds - GRACE_SECONDS
+    waiting = deque(select_studies(args))
+    running: list[tuple[Study, Process]] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < args.at_once:
+                running.append((waiting[0], start_study(args, waiting.popleft())))
+            time.sleep(POLL_SECONDS)
+            for study, process in [x for x in running if x[1].poll() is not None]:
+                running.remove((study, process))
+                report_end(args, study, process)
+            if time.monotonic() > end:
+                print("time is over", flush=True)
+                return
+    finally:  # also if this process is stopped
+        for _, process in running:
+            process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + GRACE_SECONDS
+        for study, process in running:
+            try:
+                process.wait(timeout=max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            report_end(args, study, process)
+
+
+def select_studies(args: argparse.Namespace) -> Iterator[Study]:
+    """Yield the selected studies that are not finished and whose data is there. With --list, only print them."""
     for study in build_studies(args):
-        directory = args.out / study.name
         if args.only and not {study.group, study.name} & set(args.only):
             continue
         if args.list:
             print(f"{study.name}: headwise {shlex.join([study.command, *study.arguments])}")
-            continue
-        if (directory / FINISHED).exists():
-            continue
-        if missing := [text for text in study.arguments if is_missing(text, args.prepared)]:
+        elif missing := [text for text in study.arguments if is_missing(text, args.prepared)]:
             print(f"{study.name}: skipped, {missing[0]} is missing")
-            continue
-        if end - time.monotonic() < GRACE_SECONDS:
-            print("time is over")
-            return
-        if study.group == "clicks":
-            simulate_log(args, study.name.removeprefix("clicks-"))
-        print(f"{study.name}: {'continued' if (directory / 'study.yaml').exists() else 'started'}", flush=True)
-        code = run_study(study, directory, args.jobs, end - time.monotonic() - GRACE_SECONDS)
-        print(f"{study.name}: {'finished' if code == 0 else f'stopped with exit code {code}'}", flush=True)
-        if code == 0:
-            (directory / FINISHED).touch()
+        elif not (args.out / study.name / FINISHED).exists():
+            yield study
+
+
+def report_end(args: argparse.Namespace, study: Study, process: Process) -> None:
+    """Print how a study ended, and mark it if it is finished."""
+    code = process.returncode
+    print(f"{study.name}: {'finished' if code == 0 else f'stopped with exit code {code}'}", flush=True)
+    if code == 0:
+        (args.out / study.name / FINISHED).touch()
 
 
 def is_missing(argument: str, prepared: Path) -> bool:
@@ -210,30 +288,18 @@ def headwise() -> list[str]:
     return [sys.executable, "-m", "headwise"]
 
 
-def run_study(study: Study, directory: Path, jobs: int, seconds: float) -> int:
-    """Start or continue a study, and interrupt it after a time. Return its exit code."""
+def start_study(args: argparse.Namespace, study: Study) -> Process:
+    """Start or continue a study."""
+    if study.group == "clicks":
+        simulate_log(args, study.name.removeprefix("clicks-"))
+    directory = args.out / study.name
     is_new = not (directory / "study.yaml").exists()
+    print(f"{study.name}: {'started' if is_new else 'continued'}", flush=True)
     arguments = study.arguments if is_new else ("--resume",)
+    jobs = -(-args.jobs // args.at_once)
     command = [*headwise(), study.command, *arguments, "--jobs", str(jobs), "--out", str(directory)]
-    with (directory.parent / f"{study.name}.log").open("a") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | OFFLINE)
-        try:
-            return process.wait(timeout=None if seconds == float("inf") else max(1.0, seconds))
-        except subprocess.TimeoutExpired:
-            return interrupt(process)
-        except BaseException:  # this process is stopped
-            interrupt(process)
-            raise
-
-
-def interrupt(process: "subprocess.Popen[bytes]") -> int:
-    """Interrupt a study, which can be continued afterwards. Return its exit code."""
-    process.send_signal(signal.SIGINT)
-    try:
-        return process.wait(timeout=GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+    with (args.out / f"{study.name}.log").open("a") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | OFFLINE)
 
 
 #: Nothing is downloaded, and many processes share the cores.

@@ -162,7 +162,7 @@ def test_a_model_from_a_folder_and_pages_about_it(
     bert: Path, reviews: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if choose_size(short=True, long=False):  # workers would import torch
-        monkeypatch.setattr(Study, "run", lambda self, _: work(self, train_run))
+        monkeypatch.setattr(Study, "run", lambda self, _, add_runs=None: work(self, train_run, add_runs))
     out, page = tmp_path / "run", tmp_path / "page.html"
     options = ("--data", reviews, "--model", bert, "--epochs", 1, "--batch-size", 16)
     assert headwise("train", *options, "--out", out)[0] == 0

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headwise.studies.scheduler import run_study
+from headwise.studies.scheduler import AddRuns, run_study
 from headwise.studies.study import Study
 from headwise.studies.trials import ClaimedTrial
 from headwise.studies.worker import Outcome, TrainFunction, execute
@@ -62,6 +62,6 @@ class ThisProcess:
         return {}
 
 
-def work(study: Study, train: TrainFunction) -> None:
+def work(study: Study, train: TrainFunction, add_runs: AddRuns | None = None) -> None:
     """Execute all runs of a study in this process."""
-    run_study(study.study_dir, study.trials, ThisProcess(study, train))
+    run_study(study.study_dir, study.trials, ThisProcess(study, train), add_runs)

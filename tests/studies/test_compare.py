@@ -91,7 +91,7 @@ def test_compare_from_file_to_report(
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     if choose_size(short=True, long=False):  # test_worker_pool.py starts workers in the short form
-        monkeypatch.setattr(Study, "run", lambda self, _: work(self, train_run))
+        monkeypatch.setattr(Study, "run", lambda self, _, add_runs=None: work(self, train_run, add_runs))
     out = tmp_path / "study"
     sizes = choose_size(short=("--jobs", 1, "--epochs", 1), long=("--jobs", 2, "--epochs", 2))
     code, output, errors = headwise(
@@ -254,7 +254,7 @@ def stop_study(*_: object) -> None:
 def test_stopped_study_names_the_command_to_resume(
     stopped: str, data: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Study, "run", stop_study if stopped == "run" else lambda self, resources: None)
+    monkeypatch.setattr(Study, "run", stop_study if stopped == "run" else lambda self, *_: None)
     monkeypatch.setattr(compare, "report_comparison", stop_study)
     out = tmp_path / "study"
     code, _, errors = headwise("compare", "--data", data, "--methods", "plain", "--out", out)

@@ -140,7 +140,7 @@ def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study_log: list[str])
         (run_dir / "metrics.json").write_text(json.dumps(metrics))
         return metrics
 
-    monkeypatch.setattr(Study, "run", lambda self, _: work(self, train))
+    monkeypatch.setattr(Study, "run", lambda self, _, add_runs=None: work(self, train, add_runs))
     write(tmp_path / "reviews.csv", ("text", "label"), list(rows(60)))
     return study_log
 

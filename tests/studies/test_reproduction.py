@@ -191,7 +191,7 @@ def test_reproduce_from_command_to_report(
         (run_dir / "metrics.json").write_text(json.dumps(result.metrics))
         return result.metrics
 
-    monkeypatch.setattr(Study, "run", lambda self, _: work(self, train))
+    monkeypatch.setattr(Study, "run", lambda self, _, add_runs=None: work(self, train, add_runs))
     out = tmp_path / "study"
     arguments = ["--task", "sst2", "--methods", "rpr", "--seeds", "6", "--out", str(out)]
     assert main(["reproduce", "da-table4", *arguments]) == 0

@@ -1,4 +1,4 @@
-"""Values that are chosen on dev, in the two phases of a reproduction."""
+"""Values that are chosen on dev, and the runs with them."""
 
 import csv
 import json
@@ -14,9 +14,12 @@ from headwise.errors import UserError
 from headwise.studies import tuning
 from headwise.studies.reproduction import reproduce
 from headwise.studies.reproduction.planning import ReproduceOptions
+from headwise.studies.scheduler import AddRuns, run_study
 from headwise.studies.study import Study
+from headwise.studies.trials import ClaimedTrial
 from headwise.studies.tuning import choose_candidates, select_final
-from tests.studies.fakes import work, write_run
+from headwise.studies.worker import Outcome
+from tests.studies.fakes import ThisProcess, fake_train, work, write_run
 from tests.studies.simulated import classification_run
 
 #: The dev and test accuracy of a run, by the weight of its guide. The best weight on dev is the worst one on test.
@@ -53,7 +56,8 @@ def train_function(tmp_path: Path, configs: list[Any]) -> Callable[[Any, Path, b
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The configurations of runs that take no time."""
     configs: list[Any] = []
-    monkeypatch.setattr(Study, "run", lambda self, _: work(self, train_function(tmp_path, configs)))
+    train = train_function(tmp_path, configs)
+    monkeypatch.setattr(Study, "run", lambda self, _, add_runs=None: work(self, train, add_runs))
     return configs
 
 
@@ -108,7 +112,7 @@ def test_resuming_adds_seeds_but_no_candidates(model: str, tmp_path: Path, train
 
 
 @pytest.mark.long
-def test_studies_interrupted_between_the_phases_continue(
+def test_studies_interrupted_after_the_trials_continue(
     model: str, tmp_path: Path, trained: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*_: Any) -> None:
@@ -118,7 +122,9 @@ def test_studies_interrupted_between_the_phases_continue(
         context.setattr(tuning, "enqueue_chosen", stop)
         assert main(arguments(model, tmp_path, "--seeds", "2")) == 130
     assert main(["reproduce", "--resume", "--out", str(tmp_path / "study")]) == 0
-    assert [config.guides for config in trained[-4:]] == [(), ("mdg=0.01",)] * 2
+    assert [(config.guides, config.seed) for config in trained[-4:]] == [
+        (guides, seed) for guides in ((), ("mdg=0.01",)) for seed in range(2)
+    ]
 
 
 def test_settings_are_chosen_after_all_trials(
@@ -133,7 +139,7 @@ def test_settings_are_chosen_after_all_trials(
         return train(config, run_dir, resume)
 
     with monkeypatch.context() as context:
-        context.setattr(Study, "run", lambda self, _: work(self, interrupt))
+        context.setattr(Study, "run", lambda self, _, add_runs=None: work(self, interrupt, add_runs))
         assert main(arguments(model, tmp_path, "--seeds", "2")) == 130
     assert main(["reproduce", "--resume", "--seeds", "3", "--out", str(tmp_path / "study")]) == 0
     trials, final = ([x for x in trained if (x.seed >= 1000) == is_trial] for is_trial in (True, False))
@@ -190,7 +196,7 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (run_dir / "metrics.json").write_text(json.dumps(metrics))
         return metrics
 
-    monkeypatch.setattr(Study, "run", lambda self, _: work(self, train))
+    monkeypatch.setattr(Study, "run", lambda self, _, add_runs=None: work(self, train, add_runs))
     (tmp_path / "reviews.csv").write_text("text,label\ngood,1\nbad,0\n")
     return configs
 
@@ -230,6 +236,49 @@ def test_compare_tunes_all_methods_and_the_control(
         assert len(list(csv.DictReader(file))) == 18
     table = (tmp_path / "study" / "table.csv").read_text()
     assert "learning_rate" not in table, "trials are not methods of the study"
+
+
+class SlowTrial(ThisProcess):
+    """An engine for any number of runs at the same time, in which one trial ends after all other runs."""
+
+    num_entered = 0
+    order: list[tuple[str, int]]
+
+    def __enter__(self) -> "SlowTrial":
+        self.num_entered, self.order = self.num_entered + 1, []
+        return self
+
+    def has_room(self, group: str, num_to_start: int) -> bool:
+        return True
+
+    def submit(self, claimed: ClaimedTrial) -> None:
+        self.order.append((claimed.run.method, claimed.run.seed))
+        super().submit(claimed)
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        slow, *others = sorted(self.outcomes, key=lambda outcome: outcome.trial_id)
+        self.outcomes = [slow] if others else []
+        return others or [slow]
+
+
+def test_runs_start_when_the_trials_of_their_method_have_ended(
+    tmp_path: Path, compared: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Methods do not wait for the slow trial of another one, and the workers are kept."""
+    engines: list[SlowTrial] = []
+
+    def run(study: Study, resources: Any, add_runs: AddRuns | None = None) -> None:
+        engines.append(SlowTrial(study, fake_train))
+        run_study(study.study_dir, study.trials, engines[-1], add_runs)
+
+    monkeypatch.setattr(Study, "run", run)
+    assert main(compare_arguments(tmp_path, "--tune", "2")) == 0
+    assert [engine.num_entered for engine in engines] == [1]
+    runs = [method for method, seed in engines[0].order if seed < 1000]
+    slow = engines[0].order[0][0].partition(":")[0]
+    others = {"none", "plain", "rpr"} - {slow}
+    assert {method: runs.count(method) for method in runs} == dict.fromkeys({slow, *others}, 3)
+    assert set(runs[:6]) == others
 
 
 def test_the_value_of_a_trial_is_that_of_dev(tmp_path: Path, compared: list[Any]) -> None:

@@ -5,13 +5,16 @@ import signal
 import sys
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from headwise.errors import UserError
 from headwise.locks import lock_output
+from headwise.studies.plan import plan_more_seeds
 from headwise.studies.study import Study
+from headwise.studies.trials import TrialStatus
 from headwise.studies.worker_pool import Resources, run_workers
 from tests.studies.conftest import create_study, states
 from tests.studies.worker_script import SOURCE, allow_runs, read_starts, wait_until, write_worker_script
@@ -48,6 +51,23 @@ def test_interrupted_study_is_resumed(tmp_path: Path, monkeypatch: pytest.Monkey
     run_workers(resumed.study_dir, resumed.trials, Resources(1), resumed.url, worker)
     assert len(resumed.results()) == 4
     assert len(read_starts(study)) <= 5, "finished runs were not trained again"
+
+
+def test_runs_that_are_added_while_the_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are trained by the workers of the other runs."""
+    study = create_study(tmp_path / "study", seeds=1)
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+
+    def add_seed(statuses: Sequence[TrialStatus]) -> bool:
+        if any(status.state != "finished" for status in statuses) or len(statuses) > 2:
+            return False
+        study.trials.enqueue(plan_more_seeds([status.run for status in statuses], range(2)))
+        return True
+
+    worker = write_worker_script(tmp_path / "worker.py")
+    run_workers(study.study_dir, study.trials, Resources(1), study.url, worker, add_seed)
+    assert states(study) == ["finished"] * 4
+    assert len(list((study.study_dir.path / "logs").glob("worker-*.log"))) == 1
 
 
 def test_workers_that_cannot_start_are_an_error(tmp_path: Path) -> None:

@@ -151,6 +151,14 @@ def test_the_cache_of_a_benchmark_is_not_used_for_own_data(tmp_path: Path) -> No
         load_files(tmp_path, cache=tmp_path / "cache")
 
 
+def test_multinli_with_fixed_splits(tmp_path: Path) -> None:
+    for split, count in (("train", 200), ("dev", 20), ("test", 30)):
+        write_file(tmp_path / f"{split}.csv", nli_columns(count))
+    examples = load("multinli", tmp_path)
+    assert sizes(examples) == [198, 18, 28]
+    assert "published" not in examples.recipe
+
+
 def test_multinli_is_evaluated_on_dev_matched(tmp_path: Path) -> None:
     write_file(tmp_path / "multinli_1.0_train.jsonl", nli_columns(200))
     write_file(tmp_path / "multinli_1.0_dev_matched.jsonl", nli_columns(30))

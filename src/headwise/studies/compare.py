@@ -151,24 +151,11 @@ def run_comparison(study: Study, resources: Resources) -> bool:
     Raises:
         KeyboardInterrupt: the study was stopped; it can be resumed.
     """
-    run_first_phase(study, resources)
     return run_and_report(study, resources, lambda: report_comparison(study), command="compare")
 
 
-def run_first_phase(study: Study, resources: Resources) -> None:
-    """Log the power of a study, run its trials if it has any, and log the power again."""
-    from headwise.studies.power import log_expected_power, log_measured_power  # takes seconds to import
-    from headwise.studies.tuning import enqueue_chosen, get_tuned_methods
-
-    log_expected_power(study)
-    if get_tuned_methods(study):
-        study.run(resources)
-        enqueue_chosen(study)
-        log_measured_power(study)
-
-
 def run_and_report(study: Study, resources: Resources, report: Callable[[], None], *, command: str) -> bool:
-    """Run a study and report on the finished runs. Return whether all runs finished.
+    """Log the power of a study, run it and report on the finished runs. Return whether all runs finished.
 
     Args:
         study: the study.
@@ -176,7 +163,12 @@ def run_and_report(study: Study, resources: Resources, report: Callable[[], None
         report: prints and writes the results.
         command: the command that resumes the study.
     """
-    study.run(resources)
+    from headwise.studies.power import log_expected_power, log_measured_power  # takes seconds to import
+    from headwise.studies.tuning import ChosenRuns, get_tuned_methods
+
+    log_expected_power(study)
+    chosen_runs = ChosenRuns(study, lambda: log_measured_power(study)) if get_tuned_methods(study) else None
+    study.run(resources, chosen_runs)
     unfinished = study.unfinished()
     try:
         report()

@@ -46,6 +46,9 @@ ROW_STDS = {
 #: The assumed standard deviation of the effect of seeds, in points or BLEU.
 SEED_STD = 0.5
 
+#: The study's value that says that its power was measured.
+MEASURED = "power_is_measured"
+
 
 @dataclass(frozen=True)
 class EvaluationSet:
@@ -149,9 +152,10 @@ def log_expected_power(study: Study) -> None:
 
 
 def log_measured_power(study: Study) -> None:
-    """Log the power of a tuned study after its trials, from the differences of the chosen settings on dev."""
-    finished = [status.run for status in study.trials.statuses() if status.state == "finished"]
-    choices = [] if select_final(study, finished) else choose_candidates(study)
+    """Log the power of a tuned study after its trials, once, from the differences of the chosen settings on dev."""
+    if study.metadata.get(MEASURED):
+        return
+    choices = choose_candidates(study)
     lines = []
     for task in dict.fromkeys(choice.tuned.task for choice in choices):
         chosen = {choice.tuned.method: choice.results[0] for choice in choices if choice.tuned.task == task}
@@ -171,6 +175,7 @@ def log_measured_power(study: Study) -> None:
         sentence = describe_power(test_set, std, count_seeds(study, task), len(baselines), f"{assumption}.")
         lines.append(f"{task}: {sentence}")
     log_lines(study, lines)
+    study.trials.set_metadata(MEASURED, True)
 
 
 def measure_row_std(pairs: Sequence[tuple[Result, Result]]) -> tuple[float, int] | None:

@@ -12,7 +12,7 @@ from headwise.cluster import connected_to_cluster
 from headwise.errors import UserError
 from headwise.studies.interrupts import interrupt_on
 from headwise.studies.plan import Run
-from headwise.studies.scheduler import run_study
+from headwise.studies.scheduler import AddRuns, run_study
 from headwise.studies.storage import allows_several_machines
 from headwise.studies.study_dir import StudyDir
 from headwise.studies.trials import ClaimedTrial, Trials
@@ -253,7 +253,9 @@ def gpu_share(peak_mib: float, gpu_mib: float) -> float:
     return 1.0 if share > 0.5 else round(steps * GPU_SHARE_STEP, 2)
 
 
-def run_tasks(study_dir: StudyDir, trials: Trials, resources: Resources, url: str) -> None:
+def run_tasks(
+    study_dir: StudyDir, trials: Trials, resources: Resources, url: str, add_runs: AddRuns | None = None
+) -> None:
     """Run a study on a Ray cluster until all runs have ended, and show its progress.
 
     Args:
@@ -261,6 +263,7 @@ def run_tasks(study_dir: StudyDir, trials: Trials, resources: Resources, url: st
         trials: the study's trials.
         resources: the cluster's address, and the number of runs at the same time.
         url: the database's URL.
+        add_runs: adds runs that depend on the results of others.
 
     Raises:
         KeyboardInterrupt: the study was stopped; it can be resumed.
@@ -270,7 +273,7 @@ def run_tasks(study_dir: StudyDir, trials: Trials, resources: Resources, url: st
     if study_dir.kind == "search":
         check_search_database(url)
     with connected_to_cluster(resources.cluster), interrupt_on(signal.SIGINT, signal.SIGTERM):
-        run_study(study_dir, trials, RayTasks(study_dir, trials.metadata, url, resources.jobs))
+        run_study(study_dir, trials, RayTasks(study_dir, trials.metadata, url, resources.jobs), add_runs)
 
 
 def check_search_database(url: str | None) -> None:

@@ -4,7 +4,7 @@ Engines are processes on this machine (`worker_pool.py`) and tasks of a Ray clus
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 
@@ -17,6 +17,9 @@ from headwise.studies.worker import Outcome
 
 #: Seconds between two updates of the progress.
 POLL_SECONDS = 0.5
+
+#: A function (status of every run) → whether it has added runs to the study's trials; called when runs have ended.
+AddRuns = Callable[[Sequence[TrialStatus]], bool]
 
 
 class Engine(AbstractContextManager["Engine"], Protocol):
@@ -115,6 +118,14 @@ class Scheduler:
         if status.state == "waiting":
             self.waiting.append(status)
 
+    def add_new(self) -> None:
+        """Append the runs to the queue that were added to the study's trials."""
+        for key, trials_of_run in self.trials.by_run().items():
+            if key not in self.status_of_run:
+                self.trials_of_run[key] = trials_of_run
+                self.status_of_run[key] = run_status(trials_of_run)
+                self.waiting.append(self.status_of_run[key])
+
     def release_running(self) -> None:
         """Return the runs in progress to the queue, unless the database cannot be reached.
 
@@ -132,13 +143,14 @@ class Scheduler:
         return status
 
 
-def run_study(study_dir: StudyDir, trials: Trials, engine: Engine) -> None:
+def run_study(study_dir: StudyDir, trials: Trials, engine: Engine, add_runs: AddRuns | None = None) -> None:
     """Execute all runs of a study, and show its progress.
 
     Args:
         study_dir: the study's directory.
         trials: the study's trials.
         engine: executes the runs.
+        add_runs: adds runs that depend on the results of others, such as those of tuned methods.
 
     Raises:
         KeyboardInterrupt: the study was stopped; it can be resumed.
@@ -154,8 +166,11 @@ def run_study(study_dir: StudyDir, trials: Trials, engine: Engine) -> None:
                     claimed = scheduler.claim()
                     assert claimed is not None
                     engine.submit(claimed)
-                for outcome in engine.wait(POLL_SECONDS):
+                outcomes = engine.wait(POLL_SECONDS)
+                for outcome in outcomes:
                     fetch_results(study_dir, scheduler.running[outcome.trial_id].run)
                     scheduler.end(outcome)
+                if outcomes and add_runs is not None and add_runs(scheduler.statuses):
+                    scheduler.add_new()
     finally:
         scheduler.release_running()

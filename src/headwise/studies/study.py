@@ -12,6 +12,7 @@ from headwise.small_files import read_json
 from headwise.studies.plan import Result, Run, plan_more_seeds
 from headwise.studies.ray_tasks import run_tasks
 from headwise.studies.run_storage import check_storage_path
+from headwise.studies.scheduler import AddRuns
 from headwise.studies.storage import connect, sqlite_url
 from headwise.studies.study_dir import StudyDir, absolute_storage_path
 from headwise.studies.trials import Trials, TrialStatus
@@ -152,8 +153,12 @@ class Study:
         study.trials.enqueue(runs, retry_failed=True)
         return study
 
-    def run(self, resources: Resources) -> None:
+    def run(self, resources: Resources, add_runs: AddRuns | None = None) -> None:
         """Run all waiting runs, on this machine or on a cluster.
+
+        Args:
+            resources: the resources that the study may use.
+            add_runs: adds runs that depend on the results of others, see `headwise.studies.scheduler`.
 
         Raises:
             KeyboardInterrupt: the study was stopped; it can be resumed.
@@ -161,9 +166,9 @@ class Study:
         """
         with lock_output(self.study_dir.path, is_directory=True):
             if resources.cluster is None:
-                run_workers(self.study_dir, self.trials, resources, self.url)
+                run_workers(self.study_dir, self.trials, resources, self.url, add_runs=add_runs)
             else:
-                run_tasks(self.study_dir, self.trials, resources, self.url)
+                run_tasks(self.study_dir, self.trials, resources, self.url, add_runs)
 
     @property
     def metadata(self) -> dict[str, Any]:

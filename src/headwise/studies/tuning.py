@@ -1,7 +1,8 @@
 """Tuning on dev: trials of a method are trained with a seed of their own, and the best settings are used in the study.
 
-A study with tuned methods runs in two phases. The first one trains the trials, and the methods that are not tuned.
-`enqueue_chosen` then adds the runs of the tuned methods, with the settings that were best on dev and with other seeds.
+A study with tuned methods first trains the trials, and the methods that are not tuned. As soon as all trials of a
+method have ended, `ChosenRuns` adds its runs, with the settings that were best on dev and with other seeds. The workers
+do not wait for the trials of other methods.
 """
 
 import csv
@@ -9,7 +10,7 @@ import io
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -22,6 +23,7 @@ from headwise.studies.plan import Result, Run, plan_more_seeds, plan_runs
 from headwise.studies.study import Study
 from headwise.studies.tables import TextTable
 from headwise.studies.trial_design import SEPARATOR
+from headwise.studies.trials import TrialStatus
 from headwise.training.core.config import RunConfig
 from headwise.training.core.run_dir import atomic_write
 
@@ -121,6 +123,42 @@ def select_final(study: Study, runs: Sequence[Any]) -> list[Any]:
     return [run for run in runs if (run.task, run.method) not in candidates]
 
 
+class ChosenRuns:
+    """Adds the runs of each tuned method to a study that runs, when the method's trials have ended; an `AddRuns`.
+
+    Args:
+        study: the study.
+        after_trials: called once the trials of all methods have ended.
+    """
+
+    def __init__(self, study: Study, after_trials: Callable[[], None]) -> None:
+        self.study, self.after_trials = study, after_trials
+        self.tuned = get_tuned_methods(study)
+        self.pending = self._find_pending(study.trials.statuses())
+        if not self.pending:
+            after_trials()
+
+    def __call__(self, statuses: Sequence[TrialStatus]) -> bool:
+        pending = self._find_pending(statuses)
+        if pending == self.pending:
+            return False
+        self.pending = pending
+        enqueue_chosen(self.study)
+        if not pending:
+            self.after_trials()
+        return True
+
+    def _find_pending(self, statuses: Sequence[TrialStatus]) -> list[TunedMethod]:
+        """Return the methods with trials that have not ended."""
+        not_ended = find_not_ended(statuses)
+        return [x for x in self.tuned if any((x.task, name) in not_ended for name in x.candidates)]
+
+
+def find_not_ended(statuses: Sequence[TrialStatus]) -> set[tuple[str, str]]:
+    """Return the tasks and methods with runs that wait or run."""
+    return {(x.run.task, x.run.method) for x in statuses if x.state in ("waiting", "running")}
+
+
 def enqueue_chosen(study: Study, seeds: int | None = None) -> None:
     """Add the runs of tuned methods whose trials have ended, and the seeds that are missing for all methods.
 
@@ -136,7 +174,7 @@ def enqueue_chosen(study: Study, seeds: int | None = None) -> None:
     """
     statuses = study.trials.statuses()
     runs = [status.run for status in statuses]
-    waiting = {(x.run.task, x.run.method) for x in statuses if x.state in ("waiting", "running")}
+    not_ended = find_not_ended(statuses)
     final_runs = select_final(study, runs)
     first, num_seeds = int(study.metadata["first_seed"]), int(study.metadata["seeds"])
     if seeds is not None and seeds < num_seeds:
@@ -147,7 +185,7 @@ def enqueue_chosen(study: Study, seeds: int | None = None) -> None:
     existing = {(run.task, run.method) for run in final_runs}
     for choice in choose_candidates(study):
         tuned = choice.tuned
-        has_ended = not any((tuned.task, name) in waiting for name in tuned.candidates)
+        has_ended = not any((tuned.task, name) in not_ended for name in tuned.candidates)
         if has_ended and (tuned.task, tuned.method) not in existing:
             logger.info("%s, %s: chosen on dev: %s", tuned.task, tuned.method, choice.values)
             chosen = next(run for run in runs if (run.task, run.method) == (tuned.task, choice.results[0].method))

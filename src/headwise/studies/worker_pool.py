@@ -18,7 +18,7 @@ from headwise.errors import UserError
 from headwise.studies.interrupts import interrupt_on
 from headwise.studies.parent import PARENT_VARIABLE
 from headwise.studies.progress import read_tail
-from headwise.studies.scheduler import run_study
+from headwise.studies.scheduler import AddRuns, run_study
 from headwise.studies.study_dir import LOGS, STORAGE_VARIABLE, StudyDir
 from headwise.studies.trials import ClaimedTrial, Trials
 from headwise.studies.worker import Outcome
@@ -227,9 +227,14 @@ class WorkerPool:
 
 
 def run_workers(
-    study_dir: StudyDir, trials: Trials, resources: Resources, url: str, command: Sequence[str] | None = None
+    study_dir: StudyDir,
+    trials: Trials,
+    resources: Resources,
+    url: str,
+    command: Sequence[str] | None = None,
+    add_runs: AddRuns | None = None,
 ) -> None:
-    """Run a study on this machine until all runs have ended. The arguments are those of `WorkerPool`.
+    """Run a study on this machine until all runs have ended. The arguments are those of `WorkerPool` and `run_study`.
 
     Raises:
         KeyboardInterrupt: the study was stopped; it can be resumed.
@@ -237,4 +242,4 @@ def run_workers(
     """
     with interrupt_on(signal.SIGINT, signal.SIGTERM):
         pool = WorkerPool(study_dir, trials.metadata, resources, url, command)
-        run_study(study_dir, trials, pool)
+        run_study(study_dir, trials, pool, add_runs)

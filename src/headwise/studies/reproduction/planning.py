@@ -63,7 +63,7 @@ class ReproductionPlan:
     """The runs of a reproduction.
 
     Args:
-        runs: the runs of the first phase: trials of tuned methods, or all runs if the study tunes nothing.
+        runs: the runs that do not depend on others: trials of tuned methods, or all runs if the study tunes nothing.
         tuned: the methods whose settings are chosen on dev.
         spec: the study, with the user's models and weights of guides.
         baseline: the method that others are compared with.
@@ -81,7 +81,7 @@ class ReproductionPlan:
 
     @property
     def num_runs(self) -> int:
-        """The number of runs of both phases."""
+        """The number of runs, including those of tuned methods."""
         return len(self.runs) + self.seeds * len(self.tuned)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from headwise.inspection.output_dir import write_figures
 from headwise.studies import tables
 from headwise.studies.analysis import Analysis, analyze
-from headwise.studies.compare import run_and_report, run_first_phase
+from headwise.studies.compare import run_and_report
 from headwise.studies.method_checks import check_methods
 from headwise.studies.papers import load_published_tables
 from headwise.studies.plan import Result, check_data
@@ -105,7 +105,6 @@ def run_reproduction(study: Study, resources: Resources) -> bool:
     Raises:
         KeyboardInterrupt: the study was stopped; it can be resumed.
     """
-    run_first_phase(study, resources)
     return run_and_report(study, resources, lambda: report_reproduction(study), command="reproduce")
 
 

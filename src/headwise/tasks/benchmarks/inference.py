@@ -37,7 +37,7 @@ class PairLoader:
         hub_name: The name on the hub.
         text, pair, label: The columns; by default they are chosen by their names.
         dev_fraction: The fraction of train that becomes dev if there is no dev split.
-        note: A remark on the splits, for the recipe.
+        note: A remark on the splits without a dev file, for the recipe.
     """
 
     title: str
@@ -59,7 +59,7 @@ class PairLoader:
             )
             for split, source in sources.items()
         }
-        note = self.note
+        note = "" if "dev" in sources else self.note
         if "train" not in sources and "dev" in sources:
             sources = {"train" if split == "dev" else split: source for split, source in sources.items()}
             note = "no train file: the published dev is used for training"
@@ -101,12 +101,13 @@ MULTINLI = Task(
     label_type="classification",
     about="relation of two sentences of ten genres: entailment, neutral or contradiction; test is dev-matched",
     paper="attention guiding, Table 1: 5 epochs",
-    source="hub:nyu-mll/multi_nli; multinli_1.0_{train,dev_matched}.jsonl; or mnli_{train,dev}.csv",
+    source="hub:nyu-mll/multi_nli; multinli_1.0_{train,dev_matched}.jsonl; mnli_{train,dev}.csv; {train,dev,test}.csv",
     read=PairLoader(
         "MultiNLI",
         {
             "train": ("multinli_1.0_train.jsonl", "mnli_train.*", "train.*", "train-*", "train"),
-            "test": ("multinli_1.0_dev_matched.jsonl", "mnli_dev.*", "dev_matched.*", "validation_matched*"),
+            "dev": ("dev.*",),
+            "test": ("multinli_1.0_dev_matched.jsonl", "mnli_dev.*", "dev_matched.*", "validation_matched*", "test.*"),
         },
         NLI_CLASSES,
         hub_name="nyu-mll/multi_nli",
