@@ -36,8 +36,8 @@ MAX_CHUNK_PAIRS = "headwise.attention.triton_backend.transformer_xl.MAX_CHUNK_PA
 def test_error_is_within_tolerance(name: str, option: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MAX_CHUNK_PAIRS, 1)  # several chunks of queries, as small as possible
     n, m = (20, 27) if option == "single-tile" else LENGTHS
-    if GPU and name == "distance-aware":  # this one has no loops over far keys
-        n -= 100
+    if GPU and name == "distance-aware":  # short enough for one loop over all keys
+        n = min(n, 1000)
     if "cu_seqlens" in option:
         m = n + 40 if "cu_seqlens_k" in option else n
     if OPTIONS[option].get("returns") == ():
