@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,10 @@ def test_weights_are_chosen_on_dev_and_tested_with_other_seeds(
     assert [(config.guides, config.seed) for config in final if config.guides] == [
         (("mdg=0.01",), seed) for seed in range(3)
     ]
-    output = " ".join(capsys.readouterr().out.split())
+    captured = capsys.readouterr()
+    counts = re.findall(r"^\[(\d+)/(\d+)\] ", captured.err, re.MULTILINE)
+    assert [(int(number), total) for number, total in counts] == [(i, "22") for i in range(1, 23)], "16 trials, 6 runs"
+    output = " ".join(captured.out.split())
     assert "+10.00" in output, "60 percent on test, not 90"
     assert "│ MDG │ mdg=0.01" in output
     assert output.count("│ 8 of 8 │") == 2

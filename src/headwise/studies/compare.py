@@ -73,11 +73,10 @@ def create_comparison(
         kept_seed = None if keep_models else first_seed
         tuning = {"tuning": tuned, "first_seed": first_seed, "seeds": seeds, "keep_models_of_seed": kept_seed}
         logger.info(
-            "%d trials, %d for each method, whose dev metrics select the settings of %d runs with %d other seeds",
+            "%d trials, %d for each method, whose dev metrics select the settings of %d runs with other seeds",
             len(runs),
             trials,
             len(tuned) * seeds,
-            seeds,
         )
     return Study.create(
         out_dir,

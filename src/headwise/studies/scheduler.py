@@ -4,7 +4,7 @@ Engines are processes on this machine (`worker_pool.py`) and tasks of a Ray clus
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 
@@ -18,8 +18,16 @@ from headwise.studies.worker import Outcome
 #: Seconds between two updates of the progress.
 POLL_SECONDS = 0.5
 
-#: A function (status of every run) → whether it has added runs to the study's trials; called when runs have ended.
-AddRuns = Callable[[Sequence[TrialStatus]], bool]
+
+class AddRuns(Protocol):
+    """Adds runs that depend on the results of others, such as those of tuned methods."""
+
+    @property
+    def num_planned(self) -> int:
+        """How many runs are still to be added."""
+
+    def __call__(self, statuses: Sequence[TrialStatus]) -> bool:
+        """Return whether runs were added to the study's trials. Called with the status of every run when runs end."""
 
 
 class Engine(AbstractContextManager["Engine"], Protocol):
@@ -150,7 +158,7 @@ def run_study(study_dir: StudyDir, trials: Trials, engine: Engine, add_runs: Add
         study_dir: the study's directory.
         trials: the study's trials.
         engine: executes the runs.
-        add_runs: adds runs that depend on the results of others, such as those of tuned methods.
+        add_runs: adds runs that depend on the results of others.
 
     Raises:
         KeyboardInterrupt: the study was stopped; it can be resumed.
@@ -159,7 +167,9 @@ def run_study(study_dir: StudyDir, trials: Trials, engine: Engine, add_runs: Add
     try:
         with engine, Progress(study_dir) as progress:
             while True:
-                progress.update(scheduler.statuses, num_to_start=scheduler.num_to_start, places=engine.places())
+                num_planned = 0 if add_runs is None else add_runs.num_planned
+                num_to_start = scheduler.num_to_start + num_planned
+                progress.update(scheduler.statuses, num_to_start=num_to_start, places=engine.places())
                 if scheduler.is_finished:
                     return
                 while scheduler.num_to_start and engine.has_room(scheduler.next_group, scheduler.num_to_start):

@@ -134,9 +134,14 @@ class ChosenRuns:
     def __init__(self, study: Study, after_trials: Callable[[], None]) -> None:
         self.study, self.after_trials = study, after_trials
         self.tuned = get_tuned_methods(study)
+        self.num_seeds = int(study.metadata["seeds"])
         self.pending = self._find_pending(study.trials.statuses())
         if not self.pending:
             after_trials()
+
+    @property
+    def num_planned(self) -> int:
+        return len(self.pending) * self.num_seeds
 
     def __call__(self, statuses: Sequence[TrialStatus]) -> bool:
         pending = self._find_pending(statuses)

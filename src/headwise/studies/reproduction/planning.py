@@ -328,9 +328,10 @@ def is_applicable(method: Method, base: RunConfig) -> bool:
 def describe_plan(plan: ReproductionPlan) -> str:
     """Return the number of runs, for the log."""
     num_trials = sum(tuned.num_trials for tuned in plan.tuned)
+    seeds = "1 seed" if plan.seeds == 1 else f"{plan.seeds} seeds"
     if not num_trials:
-        return f"{plan.num_runs} runs with {plan.seeds} seeds"
+        return f"{plan.num_runs} runs with {seeds}"
     return (
         f"{plan.num_runs} runs: {num_trials} trials, {plan.tuned[0].num_trials} for each method, whose dev metrics "
-        f"select the settings, and {plan.num_runs - num_trials} runs with {plan.seeds} seeds"
+        f"select the settings, and {plan.num_runs - num_trials} runs with {seeds}"
     )
