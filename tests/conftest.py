@@ -24,7 +24,7 @@ def seed() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cheap_cleanup() -> Iterator[None]:
-    """Leave garbage to Python, which accelerate collects before each training; do not wait for disks in the short form."""
+    """Leave garbage to Python: accelerate collects it before each training. The short form does not wait for disks."""
     with pytest.MonkeyPatch.context() as patch:
         if "accelerate.utils.memory" in sys.modules:
             patch.setattr("accelerate.utils.memory.gc", SimpleNamespace(collect=lambda: 0))
