@@ -1,11 +1,15 @@
+import atexit
 import gc
 import os
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from tests.short_form import select_short_form, set_form
+from tests.short_form import choose_size, select_short_form, set_form
 from tests.triton_interpreter import speed_up_interpreter
 
 gc.disable()  # until all tests are imported, see pytest_collection_finish
@@ -16,6 +20,16 @@ if not torch.cuda.is_available():
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_cleanup() -> Iterator[None]:
+    """Leave garbage to Python: accelerate collects it before each training. The short form does not wait for disks."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "accelerate.utils.memory" in sys.modules:
+            patch.setattr("accelerate.utils.memory.gc", SimpleNamespace(collect=lambda: 0))
+        patch.setattr(os, "fsync", choose_size(short=lambda descriptor: None, long=os.fsync))
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,4 +70,4 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)  # after pytest's own collections; Triton's bindings report frozen objects as leaks

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headwise import attend
 from headwise.attention.blockwise import block
 from tests.attention.cases import RETURN_ALL, VARIANTS, make_scheme
-from tests.short_form import scale_examples
+from tests.short_form import choose_size, scale_examples
 
 LSE = 3  # index among the outputs; −∞ for queries without any key
 
@@ -52,7 +52,7 @@ def attention_cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=scale_examples(4))
+@settings(max_examples=scale_examples(choose_size(short=2, long=4)))
 @given(attention_cases())
 def test_backends_agree(case: dict[str, Any]) -> None:
     scheme, q, k, v, options = (case[name] for name in ("scheme", "q", "k", "v", "options"))

@@ -1,10 +1,10 @@
 """Blockwise attention stores no N × M tensor: peak memory of forward and backward in a fresh process."""
 
-import subprocess
 import sys
 
 import pytest
 
+from tests.fresh_python import run_fresh_python
 from tests.short_form import keep_short
 
 SCHEMES = ("plain", "distance-aware", "rpr", "transformer-xl", "tener", "disentangled")
@@ -25,10 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 def peak_mib(**parameters: object) -> float:
     """Return the peak resident memory beyond the inputs. On Linux ru_maxrss is in KiB."""
-    process = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(**parameters)], capture_output=True, text=True, check=True
-    )
-    return int(process.stdout) / 1024
+    return int(run_fresh_python(PROGRAM.format(**parameters))) / 1024
 
 
 @pytest.mark.short_form("values")

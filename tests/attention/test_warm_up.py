@@ -14,6 +14,7 @@ from headwise.attention.warm_up import build_native, compile_cases, list_cases
 from headwise.cli import main
 from headwise.cli.warm_up import DEFAULT_LENGTHS, DEFAULT_SCHEMES
 from headwise.errors import UserError
+from tests.short_form import choose_size
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -36,7 +37,7 @@ def test_wrong_arguments(schemes: list[str], lengths: list[int], message: str) -
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_cases_run(scheme: str) -> None:
-    for case in list_cases([scheme], [20], 1, [8], [torch.float32]):
+    for case in list_cases([scheme], [choose_size(short=8, long=20)], 1, [8], [torch.float32]):
         replace(case, device=DEVICE).run()
 
 

@@ -1,6 +1,8 @@
 """Studies with fake runs, messages that studies log, and a PostgreSQL server if one is installed."""
 
 import logging
+import shutil
+import sqlite3
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -9,11 +11,15 @@ from typing import Any
 
 import alembic.util
 import pytest
+from optuna.storages import RDBStorage
+from sqlalchemy import event, make_url
+from sqlalchemy.engine import Engine
 
 from headwise.studies.methods import Method
 from headwise.studies.plan import Run, plan_runs
 from headwise.studies.study import Study
 from headwise.training import TextConfig
+from tests.short_form import choose_size
 from tests.studies.postgresql import Server, why_no_server
 from tests.training.conftest import bert, cheap_baselines, cheap_figures, headwise, own_cache, reviews
 
@@ -43,6 +49,33 @@ def states(study: Study) -> list[str]:
 def uncollected_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave garbage to Python: collecting it after each run takes longer than fake runs."""
     monkeypatch.setattr("headwise.studies.worker.gc", SimpleNamespace(collect=lambda: 0))
+
+
+@pytest.fixture(scope="package", autouse=True)
+def cheap_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """In the short form, copy one empty SQLite database for all studies, and do not wait for disks."""
+    empty = tmp_path_factory.mktemp("databases") / "empty.db"
+
+    class CopiedStorage(RDBStorage):
+        def __init__(self, url: str, **options: Any) -> None:
+            path = Path(make_url(url).database or "")
+            if url.startswith("sqlite:") and path.parent.is_dir() and not path.exists():
+                if not empty.exists():
+                    RDBStorage(f"sqlite:///{empty}").engine.dispose()
+                shutil.copyfile(empty, path)
+            super().__init__(url, **options)
+
+    def stop_waiting(connection: Any, _: Any) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("PRAGMA synchronous = OFF")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if choose_size(short=True, long=False):
+            patch.setattr("headwise.studies.storage.RDBStorage", CopiedStorage)
+            event.listen(Engine, "connect", stop_waiting)
+        yield
+        if event.contains(Engine, "connect", stop_waiting):
+            event.remove(Engine, "connect", stop_waiting)
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def row_ids(table: pa.Table) -> Any:
 
 def build_rows(columns: Mapping[str, Any], label_type: str, labels: Sequence[str]) -> Dataset:
     """Build a dataset from columns; token labels are cast to class labels."""
-    rows = Dataset.from_dict(dict(columns))
+    rows = Dataset(pa.table(dict(columns)), fingerprint="rows")  # not hashed: nothing of them is cached
     return rows.cast_column("label", List(ClassLabel(names=list(labels)))) if label_type == "tokens" else rows
 
 

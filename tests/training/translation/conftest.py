@@ -1,6 +1,8 @@
 """An artificial language that a translator learns in seconds: each word has one translation."""
 
+import json
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 
 from headwise.training import RunResult, train
 from headwise.training.translation.config import TranslationConfig
+from tests.shared_dirs import build_once
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
 SMALL: dict[str, Any] = {
@@ -47,12 +50,14 @@ def write(directory: Path, split: str, texts: Sequence[str]) -> None:
     (directory / f"{split}.de").write_text("".join(f"{translate_words(text)}\n" for text in texts), encoding="utf-8")
 
 
-@pytest.fixture(scope="session")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("pairs")
+def write_splits(directory: Path) -> None:
     for seed, (split, count) in enumerate({"train": 400, "dev": 40, "test": 40}.items()):
         write(directory, split, sentences(count, seed))
-    return directory
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_once(tmp_path_factory, "pairs", write_splits)
 
 
 def build_config(pairs: Path, **options: Any) -> TranslationConfig:
@@ -61,7 +66,13 @@ def build_config(pairs: Path, **options: Any) -> TranslationConfig:
 
 @pytest.fixture(scope="package")
 def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> RunResult:
-    """A run whose translator has learned the language."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("headwise.training.translation.pipeline.NUM_EVALUATIONS", 3)
-        return train(build_config(pairs, **SUFFICIENT), tmp_path_factory.mktemp("runs") / "run")
+    """A run whose translator has learned the language: a copy of the one that the first worker trains."""
+
+    def train_run(directory: Path) -> None:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr("headwise.training.translation.pipeline.NUM_EVALUATIONS", 3)
+            train(build_config(pairs, **SUFFICIENT), directory / "run")
+
+    trained = build_once(tmp_path_factory, "translator", train_run) / "run"
+    copy = shutil.copytree(trained, tmp_path_factory.mktemp("runs") / "run")
+    return RunResult(copy, json.loads((copy / "metrics.json").read_text(encoding="utf-8")))

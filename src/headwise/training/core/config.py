@@ -83,7 +83,7 @@ class RunConfig:
     @classmethod
     def default_value(cls, name: str) -> Any:
         """Return the default of an option."""
-        return next(field.default for field in fields(cls) if field.name == name)
+        return cls.__dataclass_fields__[name].default
 
     def resolve_paths(self) -> Self:
         """Return a copy with absolute paths, which is valid from any working directory."""

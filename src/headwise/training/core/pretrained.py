@@ -58,14 +58,14 @@ def load_pretrained(loader: Any, path: Path | str, *, complete: bool = False, **
 
     Raises:
         UserError: The directory needs Python code of its own, which is not trusted; its configuration does not fit its
-            weights; weights are missing; or memory is exhausted.
+            weights; weights are missing; settings of a tokenizer have wrong types; or memory is exhausted.
     """
     trusted = os.environ.get(TRUST_VARIABLE) == "1"
     load = getattr(loader, "from_pretrained", loader)
     if complete:
         options["output_loading_info"] = True
+    is_tokenizer = "Tokenizer" in getattr(loader, "__name__", "")  # Rust prints a stack trace before it panics
     try:
-        is_tokenizer = "Tokenizer" in getattr(loader, "__name__", "")  # Rust prints a stack trace before it panics
         with native_errors(path, "cannot be loaded"), held_stderr() if is_tokenizer else nullcontext():
             if Path(path).is_dir():
                 check_before_loading(loader, Path(path), options.get("config"), trusted=trusted)
@@ -76,6 +76,12 @@ def load_pretrained(loader: Any, path: Path | str, *, complete: bool = False, **
         return loaded
     except SafetensorError as error:
         raise UserError(f"{path}: the weights cannot be read ({error})") from None
+    except TypeError as error:
+        if not is_tokenizer:
+            raise
+        raise UserError(
+            f"{path}: the tokenizer cannot be loaded (TypeError: {error}); check tokenizer_config.json"
+        ) from None
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
