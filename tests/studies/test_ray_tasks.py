@@ -39,7 +39,6 @@ def read_starts(study: Study) -> dict[str, list[str]]:
     return {path.name: path.read_text().split() for path in starts}
 
 
-@pytest.mark.long
 def test_study_survives_dead_workers_and_nodes(tmp_path: Path, cluster: LocalCluster) -> None:
     from tests.studies.ray_runs import execute_blocked
 
