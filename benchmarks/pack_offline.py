@@ -7,7 +7,7 @@ The second command runs on the other machine, in a copy of the repository with t
 
     site.tar.xz  the packages of PACKAGES; the others of headwise[train,studies] have to be installed there
     data.tar.xz  the sets of benchmarks/prepare_data.py, Multi30k (English and German) and SciFact
-    imdb.tar.xz  IMDB, which is larger than the others together
+    imdb.tar.xz  IMDB, the largest set
     glove.npz    vectors in half precision of the words that occur in the sets
     NAME/        the model, named like its folder, in half precision; headwise loads it in float32
 
@@ -39,7 +39,7 @@ from headwise.models import count_words, read_vectors
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Packages that machines with torch, transformers, scikit-learn and matplotlib often lack. Their dependencies that
+#: Packages that machines with torch, transformers, scikit-learn and matplotlib may lack. Their dependencies that
 #: headwise does not import are left out: aiohttp (streaming), greenlet (asyncio), PyStemmer.
 PACKAGES = (
     *("alembic", "bm25s", "colorlog", "datasets", "dill", "fsspec", "mako", "multiprocess", "optuna", "pyarrow"),
