@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[1]
 EXTRA_FILES = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "benchmarks/README.md",
     "benchmarks/results/**/*",
+    "benchmarks/run_offline.sh",
     "examples/slurm/*.sh",
     "notebooks/*.ipynb",
     "src/headwise/studies/papers/figures.yaml",

@@ -74,6 +74,8 @@ def check_command(command: Command) -> None:
         source = (ROOT / rest[0]).read_text()
         for option in rest[1:]:
             assert not option.startswith("--") or option == "--help" or f'"{option}"' in source, command
+    elif program == "bash":
+        assert (ROOT / rest[0]).is_file(), command
     else:
         assert program in OTHER_PROGRAMS, f"{command}: unknown program {program}"
 

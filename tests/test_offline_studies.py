@@ -1,0 +1,145 @@
+"""benchmarks/pack_offline.py and run_offline.sh: parts are complete, and studies resume from a packed state."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+ROOT = Path(__file__).parents[1]
+
+#: Stands for Python. In place of fair_studies.py, it finishes one study and begins another, or finishes that one.
+FAKE_PYTHON = """#!/usr/bin/env bash
+[ "$1" = -c ] && { echo 3.12; exit; }
+echo "arguments: $*"
+case "$*" in *--endless*) while :; do sleep 0.1; done ;; esac
+mkdir -p out/first out/second
+[ -e out/second/study.yaml ] && touch out/second/finished
+touch out/first/study.yaml out/first/finished out/second/study.yaml out/second/study.db out/second/model.safetensors
+"""
+
+
+def read_names(path: Path) -> set[str]:
+    with tarfile.open(path) as archive:
+        return {member.name for member in archive if member.isfile()}
+
+
+def write_archive(path: Path, folder: Path, name: str) -> None:
+    with tarfile.open(path, "w:xz") as archive:
+        archive.add(folder / name, name)
+
+
+def test_parts(tmp_path: Path) -> None:
+    data, out, model = tmp_path / "data", tmp_path / "offline", tmp_path / "tiny"
+    for folder in (data / "sst2", data / "multi30k", out, model):
+        folder.mkdir(parents=True)
+    for split in ("train", "dev", "test"):
+        (data / f"sst2/{split}.csv").write_text(f"text,label\nA {split} film,positive\n")
+    for language in ("en", "de", "fr"):
+        (data / f"multi30k/train.{language}").write_text("film\n")
+    (tmp_path / "vectors.txt").write_text("film 0.5 1\nunseen 2 3\ndev 1 2\n")
+    (model / "config.json").write_text("{}")
+    save_file({"weight": torch.tensor([0.5, 1.0]), "ids": torch.tensor([1])}, model / "model.safetensors")
+    (out / "site.tar.xz").write_bytes(b"x" * 2**20)
+    options = ["--out", out, "--data", data, "--vectors", tmp_path / "vectors.txt", "--model", model]
+    options += ["--sets", "sst2", "snli", "multi30k", "--limit-mib", "1"]
+    command = [sys.executable, ROOT / "benchmarks/pack_offline.py", *options]
+    output = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
+    assert "site.tar.xz: kept" in output
+    assert "snli: skipped" in output
+    assert read_names(out / "data.tar.xz") == {
+        *(f"prepared/sst2/{split}.csv" for split in ("train", "dev", "test")),
+        "multi30k/train.en",
+        "multi30k/train.de",
+    }
+    with np.load(out / "glove.npz") as archive:
+        assert archive["words"].tobytes().decode().split("\n") == ["dev", "film"]
+        assert archive["vectors"].dtype == np.float16
+        assert archive["vectors"].tolist() == [[1, 2], [0.5, 1]]
+    weights = load_file(out / "tiny/model.safetensors")
+    assert weights["weight"].dtype == torch.float16
+    assert weights["weight"].tolist() == [0.5, 1.0]
+    assert weights["ids"].dtype == torch.int64
+    assert (out / "tiny/config.json").exists()
+    assert "1. site.tar.xz" in output
+    assert "2. " in output
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    """Parts with one file each."""
+    source, parts = tmp_path / "source", tmp_path / "parts"
+    for name in ("site-packages/python-version", "prepared/sst2/train.csv", "prepared/imdb/train.csv"):
+        (source / name).parent.mkdir(parents=True)
+        (source / name).write_text("3.12\n")
+    (parts / "minilm").mkdir(parents=True)
+    (parts / "minilm/config.json").write_text("{}")
+    (parts / "glove.npz").touch()
+    for archive, name in (("site", "site-packages"), ("data", "prepared/sst2"), ("imdb", "prepared/imdb")):
+        write_archive(parts / f"{archive}.tar.xz", source, name)
+    python = tmp_path / "python"
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+    return parts
+
+
+def run_offline(parts: Path, work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    if not all(map(shutil.which, ("bash", "setsid", "xz"))):
+        pytest.skip("bash, setsid or xz is missing")
+    environment = os.environ | {
+        "PARTS": str(parts),
+        "WORK": str(work),
+        "OUT": str(work / "packed"),
+        "SITE": str(work / "site"),
+        "PYTHON": str(parts.parent / "python"),
+        "MPS": "no",
+        "MODEL": "minilm",
+    }
+    command = ["bash", str(ROOT / "benchmarks/run_offline.sh"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_only_unpack(parts: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    assert run_offline(parts, work, "0").returncode == 0
+    for name in ("prepared/sst2/train.csv", "prepared/imdb/train.csv", "site/site-packages/python-version"):
+        assert (work / name).exists()
+    assert (work / "minilm/config.json").exists()
+    assert not any((work / "out").iterdir())
+
+
+def test_a_packed_state_is_resumed(parts: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    result = run_offline(parts, first, "600", "--only", "clicks")
+    assert result.returncode == 0, result.stdout
+    log = (first / "packed/log.txt").read_text()
+    assert "--model minilm --vectors glove.npz --only clicks" in log
+    assert read_names(first / "packed/state.tar.xz") == {"second/study.yaml", "second/study.db"}
+    assert read_names(first / "packed/finished.tar.xz") == {"first/study.yaml", "first/finished"}
+    state = (first / "packed/state.tar.xz").read_bytes()
+    (parts / "state.tar.xz.00").write_bytes(state[:50])
+    (parts / "state.tar.xz.01").write_bytes(state[50:])
+    result = run_offline(parts, second, "600")
+    assert result.returncode == 0, result.stdout
+    assert "second/finished" in read_names(second / "packed/finished.tar.xz")
+    assert not (second / "packed/state.tar.xz").exists()
+
+
+def test_studies_are_interrupted(parts: Path, tmp_path: Path) -> None:
+    result = run_offline(parts, tmp_path / "work", "1", "--endless")
+    assert result.returncode == 0
+    assert "time is over" in result.stdout
+
+
+def test_errors(parts: Path, tmp_path: Path) -> None:
+    assert "usage: " in run_offline(parts, tmp_path / "work", "--only").stderr
+    (parts / "data.tar.xz").write_bytes(b"incomplete")
+    result = run_offline(parts, tmp_path / "work", "0")
+    assert result.returncode == 1
+    assert "cannot be unpacked" in result.stdout
