@@ -8,7 +8,7 @@ Axes: B batch, H query heads, G key heads, N queries, M keys, R rows of a table.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,7 @@ from headwise.attention.triton_backend.layouts import (
     tensor_strides,
     to_meta,
 )
+from headwise.attention.triton_backend.staging import NOTHING_STAGED, stages_tables, staging_options
 from headwise.attention.triton_backend.tile_sizes import fastest_tile, num_blocks, power_of_two
 
 #: Bits of Options.regions, in the order of `tiles.py`.
@@ -43,9 +44,6 @@ MAX_SHORT_LENGTH = 512
 
 #: The same if distance factors are kept in shared memory, which was faster at 1024 and slower at 2048.
 MAX_STAGED_LENGTH = 1024
-
-#: Kernels that keep distance factors in shared memory.
-STAGING_KERNELS = ("fwd_kernel", "bwd_dq_kernel", "bwd_dkv_kernel")
 
 #: Size of a window without a limit on one side. Positions plus this fit into 32 bits.
 NO_LIMIT = 2**30
@@ -203,10 +201,8 @@ class Plan:
             staged_tables: whether kernels compute the products with clipped tables.
             arguments: further arguments of the kernel.
         """
-        # On long sequences few pairs are near, and shared memory for them would cost bwd_dkv_kernel more than it saves.
-        staged_tables = staged_tables and (kernel != "bwd_dkv_kernel" or self.is_short)
         tile = self.tile(tile_name)
-        if staged_tables and kernel == "bwd_dkv_kernel":
+        if kernel == "bwd_dkv_kernel" and stages_tables(self, kernel, staged_tables):
             tile = replace(tile, num_stages=1)
         pairs = (self.batch, self.heads, self.n, self.m)
         all_arguments: dict[str, Any] = {
@@ -244,8 +240,7 @@ class Plan:
                 store_d_scores=store_d_scores,
                 needs=needs,
                 sums_in_output=sums_in_output,
-                can_stage=kernel in STAGING_KERNELS,
-                staged_tables=staged_tables,
+                staging=staging_options(self, kernel, tile, staged_tables),
             ),
             **arguments,
         }
@@ -402,14 +397,9 @@ class Plan:
         store_d_scores: str = "",
         needs: frozenset[str] = frozenset(),
         sums_in_output: bool = False,
-        can_stage: bool = False,
-        staged_tables: bool = False,
+        staging: Mapping[str, Any] = NOTHING_STAGED,
     ) -> Options:
-        columns = padded_rows(self.max_offset)
         single_tile = self.fits(tile)
-        is_staged = can_stage and self.can_stage_distance and self.is_short
-        blocks_n, blocks_m = (num_blocks(self.n, tile.block_n), num_blocks(self.m, tile.block_m))
-        num_staged = power_of_two(max(blocks_n * tile.block_n + tile.block_m, blocks_m * tile.block_m + tile.block_n))
         one_region = (self.has_distance and self.is_short) or self.has_key_lengths
         if single_tile or one_region:
             regions = DIAGONAL
@@ -433,8 +423,6 @@ class Plan:
             single_tile_backward=self.single_tile_backward,
             causal=self.causal,
             distance=self.has_distance,
-            staged_distance=is_staged,
-            num_staged=num_staged if is_staged else 0,
             slopes=self.has_slopes,
             rectify=self.rectify,
             sum_far_keys=self.sum_far_keys,
@@ -443,13 +431,6 @@ class Plan:
             sums_in_output=sums_in_output,
             relative_bias=self.relative_bias is not None,
             clipped_table=self.has_clipped_table,
-            staged_tables=staged_tables,
-            stores_products=staged_tables and not self.is_short,
-            block_r=power_of_two(2 * self.max_offset + 1) if staged_tables else 0,
-            table_columns=columns if staged_tables else 0,
-            # Pitches that distribute the rows of a warp over the banks.
-            product_pitch=2 * (columns if columns % 16 else columns + 8) if staged_tables else 0,
-            pairs_pitch=4 * (columns + 4) if staged_tables else 0,
             relative_shift=self.dense_table is not None,
             query_table=self.query_table is not None,
             window=self.has_window,
@@ -476,6 +457,7 @@ class Plan:
             needs_relative_bias="relative_bias" in needs,
             fast=self.is_fast,
             precision="tf32" if tf32 else "ieee",
+            **staging,
         )
 
 
