@@ -1,0 +1,184 @@
+"""Compile the Triton kernels for GPUs that are not here, and print what they need: registers, stack, shared memory.
+
+    python benchmarks/compile_kernels.py
+    python benchmarks/compile_kernels.py --capabilities 86 90 --schemes rpr --lengths 512 --width 128
+
+It needs no GPU. Triton compiles for each compute capability, and contains NVIDIA's assembler. Registers that do not fit
+are spilled to a stack in memory. The exit code is 1 if a kernel needs more shared memory than a program can have there.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ["TRITON_INTERPRET"] = "0"
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import MockTensor
+
+from headwise import _compat
+from headwise.attention.triton_backend import cached_passes
+from headwise.attention.triton_backend.cached_tables import TableCall
+from headwise.attention.triton_backend.launch import Launch
+from headwise.attention.triton_backend.passes import backward_launches, forward_launches
+from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TABLE_PADDING, TENSOR_PARAMS, Plan
+
+#: Shared memory of a program in bytes, by compute capability (CUDA C++ Programming Guide, technical specifications).
+MAX_SMEM = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448}
+EXAMPLES = {80: "A100", 86: "A10, RTX 3090", 89: "L4, L40, RTX 4090", 90: "H100, H200", 100: "B200"}
+
+SCHEMES = ("plain", "distance-aware", "rpr", "transformer-xl")
+BATCH, HEADS, K = 4, 8, 16
+
+#: Tensors of kernels that have the dtype of the queries. The others are float32, or not read.
+INPUT_DTYPE = (
+    *("q", "k", "v", "o", "do", "dq", "dk", "dv", "relative_scores", "offset_sums", "d_offset_sums", "dense_table"),
+    *("d_relative_scores", "relative_q", "d_scores", "x", "sums", "out", "scores"),
+)
+
+
+class OtherGpu:
+    """Triton's driver of a GPU that is not here. It can compile, not launch.
+
+    Args:
+        capability: the compute capability, such as 90.
+    """
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return self.capability  # Triton keeps compiled kernels by device
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+
+class Resources(NamedTuple):
+    """What a compiled kernel needs."""
+
+    kernel: str
+    tile: str
+    registers: int
+    stack: int  # bytes, for spilled registers
+    smem: int
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--capabilities", type=int, nargs="+", choices=MAX_SMEM, default=list(MAX_SMEM))
+    parser.add_argument("--schemes", nargs="+", choices=SCHEMES, default=SCHEMES)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 4096], metavar="N")
+    parser.add_argument("--width", type=int, default=64, metavar="D", help="of a head (default: 64)")
+    arguments = parser.parse_args()
+    num_too_large = 0
+    print(f"Triton {triton.__version__}, bfloat16, batch size {BATCH}, {HEADS} heads of width {arguments.width}")
+    for capability in arguments.capabilities:
+        limit = MAX_SMEM[capability]
+        print(f"\ncompute capability {capability / 10}: {EXAMPLES[capability]}; {limit:,} bytes of shared memory")
+        for scheme in arguments.schemes:
+            for length in arguments.lengths:
+                for x in compile_scheme(scheme, length, arguments.width, capability):
+                    is_too_large = x.smem > limit
+                    num_too_large += is_too_large
+                    stack = f", {x.stack} bytes of stack" if x.stack else ""
+                    print(
+                        f"  {scheme:15} N {length:<6} {x.kernel:22} {x.tile:10} {x.registers:4} registers{stack}, "
+                        f"{x.smem:,} bytes of shared memory{': TOO MUCH' if is_too_large else ''}",
+                        flush=True,
+                    )
+    return 1 if num_too_large else 0
+
+
+def compile_scheme(scheme: str, length: int, width: int, capability: int) -> Iterator[Resources]:
+    """Compile the kernels of the forward and backward pass of a scheme."""
+    driver.set_active(OtherGpu(capability))
+    for target, name, value in (
+        (_compat.reserved_shared_memory, "works", lambda _: True),
+        (Plan, "has_large_smem", MAX_SMEM[capability] >= 160 * 1024),
+        (cached_passes, "get_plan", build_plan),
+    ):
+        setattr(target, name, value)
+    for launch in list_launches(scheme, length, width):
+        yield compile_launch(launch)
+
+
+def list_launches(scheme: str, length: int, width: int) -> list[Launch]:
+    """Return the launches of a call whose tensors are on a GPU that is not here."""
+    q, k, v, do = (meta((BATCH, length, HEADS, width)).transpose(1, 2) for _ in range(4))
+    scalars: tuple[Any, ...] = (width**-0.5, 0.0, 0, False, -1, -1)
+    if scheme == "rpr":
+        table = meta((1, 2 * K + 1, width), torch.float32)
+        names = ("q", "k", "v", "key_table", "value_table")
+        call = TableCall(names, (*scalars, False, K, True, 0.0, False, False), (q, k, v, table, table))
+        backward = call._build_backward(do, (True,) * len(names))
+        assert backward is not None
+        return [bound.launch for bound in (*call.forward_program.launches, *backward.launches)]
+    tensors: dict[str, Tensor] = {"q_ptr": q, "k_ptr": k, "v_ptr": v}
+    if scheme == "distance-aware":
+        tensors["w_ptr"] = tensors["sharpness_ptr"] = meta((HEADS,), torch.float32)
+    if scheme == "transformer-xl":
+        tensors["dense_table_ptr"] = meta((HEADS, 2 * length - 1 + 2 * TABLE_PADDING, width))
+        tensors["bias_uv_ptr"] = meta((2, HEADS, width), torch.float32)
+    arguments = [tensors.get(name) for name in TENSOR_PARAMS]
+    plan = build_plan(*arguments, *scalars, scheme == "distance-aware", 0, False, 0.0, False, False)
+    needs = frozenset(name for name in DIFFERENTIABLE if f"{name}_ptr" in tensors)
+    forward = forward_launches(plan)
+    backward_kernels = backward_launches(plan, do, None, False, False, needs)
+    return [forward["fwd"], backward_kernels["dq"], backward_kernels["dkv"]]
+
+
+def build_plan(*arguments: Any) -> Plan:
+    return Plan(*arguments, device=torch.device("cuda"))
+
+
+def meta(shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def compile_launch(launch: Launch) -> Resources:
+    """Compile a kernel as its launch does."""
+    pointers = {
+        name: MockTensor(torch.bfloat16 if name.removesuffix("_ptr") in INPUT_DTYPE else torch.float32)
+        for _, name in launch.tensor_params
+    }
+    tile = launch.tile
+    compiled = launch.kernel.warmup(
+        **launch.arguments, **pointers, num_warps=tile.num_warps, num_stages=tile.num_stages, grid=launch.grid
+    )
+    used = read_resources(compiled.asm["cubin"])
+    return Resources(
+        launch.kernel.fn.__name__,
+        f"{tile.block_n}x{tile.block_m}",
+        used["REG"],
+        used["STACK"],
+        compiled.metadata.shared + used["SHARED"],
+    )
+
+
+def read_resources(cubin: bytes) -> dict[str, int]:
+    """Return the resources of a compiled kernel, by the names of NVIDIA's cuobjdump."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+        command = [str(program), "--dump-resource-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {name: int(value) for name, value in re.findall(r"(REG|STACK|SHARED):(\d+)", text)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
