@@ -58,14 +58,18 @@ def test_runs_that_are_added_while_the_study_runs(tmp_path: Path, monkeypatch: p
     study = create_study(tmp_path / "study", seeds=1)
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))
 
-    def add_seed(statuses: Sequence[TrialStatus]) -> bool:
-        if any(status.state != "finished" for status in statuses) or len(statuses) > 2:
-            return False
-        study.trials.enqueue(plan_more_seeds([status.run for status in statuses], range(2)))
-        return True
+    class AddSeed:
+        num_planned = 2
+
+        def __call__(self, statuses: Sequence[TrialStatus]) -> bool:
+            if any(status.state != "finished" for status in statuses) or not self.num_planned:
+                return False
+            study.trials.enqueue(plan_more_seeds([status.run for status in statuses], range(2)))
+            self.num_planned = 0
+            return True
 
     worker = write_worker_script(tmp_path / "worker.py")
-    run_workers(study.study_dir, study.trials, Resources(1), study.url, worker, add_seed)
+    run_workers(study.study_dir, study.trials, Resources(1), study.url, worker, AddSeed())
     assert states(study) == ["finished"] * 4
     assert len(list((study.study_dir.path / "logs").glob("worker-*.log"))) == 1
 
