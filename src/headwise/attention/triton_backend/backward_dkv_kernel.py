@@ -16,7 +16,7 @@ from headwise.attention.triton_backend.staged_tables import (
     compute_product,
     load_table,
     lookup_product_of_keys,
-    stored_product,
+    product_after_barrier,
     synchronize,
 )
 from headwise.attention.triton_backend.tiles import (
@@ -185,9 +185,9 @@ def bwd_dkv_kernel(
                             d_sums = compute_product(do, table, d_sums_smem, max_offset, OPT)
                         zero = synchronize(OPT)
                         if OPT.relative_scores:
-                            scores = stored_product(scores, zero)
+                            scores = product_after_barrier(scores, zero)
                         if OPT.offset_sums:
-                            d_sums = stored_product(d_sums, zero)
+                            d_sums = product_after_barrier(d_sums, zero)
                     r = j - i - offsets
                     if OPT.relative_scores and REGION == DIAGONAL:
                         if OPT.staged_tables:

@@ -33,10 +33,10 @@ from headwise.attention.triton_backend.staged_tables import (
     load_pairs,
     load_table,
     lookup_product,
-    store_product,
+    product_after_barrier,
+    save_product_for_dkv,
     store_rows,
-    stored_product,
-    sum_of_before,
+    sum_clipped_before,
     synchronize,
     with_clipped_sums,
 )
@@ -153,12 +153,12 @@ def bwd_dq_kernel(
         if OPT.offset_sums:
             table = load_table(value_table_ptr, stride_value_table_h, h, max_offset, OPT.value_width, BLOCK_D, OPT)
             d_sums = compute_product(do, table, smem + BLOCK_N * OPT.product_pitch, max_offset, OPT)
-            store_product(d_offset_sums_ptr, d_edge_sums_ptr, d_sums, bh, offs_n, n, OPT)
+            save_product_for_dkv(d_offset_sums_ptr, d_edge_sums_ptr, d_sums, bh, offs_n, n, OPT)
         zero = synchronize(OPT)
         if OPT.relative_scores:
-            scores = stored_product(scores, zero)
+            scores = product_after_barrier(scores, zero)
         if OPT.offset_sums:
-            d_sums = stored_product(d_sums, zero)
+            d_sums = product_after_barrier(d_sums, zero)
     if OPT.staged_distance:
         head = stage_distance_factors(head, reserve_smem(OPT), 1 - BLOCK_N - block_start - q_offset, OPT)
     q_offset = query_offsets(i, n, q_offset, mods, OPT)
@@ -294,7 +294,7 @@ def bwd_dq_kernel(
                         offset = step * BLOCK_M - block_start - q_offset
                         pairs = keep_pairs(pairs, pairs_smem, dx, tile_i, r, offset, max_offset, OPT)
                         if not OPT.causal:
-                            sum_before += sum_of_before(dx, r, max_offset)
+                            sum_before += sum_clipped_before(dx, r, max_offset)
                 elif OPT.relative_scores and OPT.needs_relative:
                     if REGION == FAR_BEFORE:
                         sum_before += tl.sum(dx, axis=1) * scale

@@ -24,10 +24,10 @@ from headwise.attention.triton_backend.staged_tables import (
     load_pairs,
     load_table,
     lookup_product,
-    store_product,
+    product_after_barrier,
+    save_product_for_dkv,
     store_rows,
-    stored_product,
-    sum_of_before,
+    sum_clipped_before,
     synchronize,
     with_clipped_sums,
 )
@@ -108,12 +108,12 @@ def fwd_kernel(
         if OPT.relative_scores:
             key_table = load_table(key_table_ptr, stride_key_table_h, h, max_offset, OPT.width, BLOCK_E, OPT)
             scores = compute_product(q, key_table, smem, max_offset, OPT)
-            store_product(relative_scores_ptr, edge_scores_ptr, scores, bh, offs_n, n, OPT)
+            save_product_for_dkv(relative_scores_ptr, edge_scores_ptr, scores, bh, offs_n, n, OPT)
         if OPT.offset_sums:
             pairs = initial_pairs(pairs_smem, float("-inf"), OPT)
         zero = synchronize(OPT)
         if OPT.relative_scores:
-            scores = stored_product(scores, zero)
+            scores = product_after_barrier(scores, zero)
     if OPT.staged_distance:
         head = stage_distance_factors(head, reserve_smem(OPT), 1 - BLOCK_N - block_start - q_offset, OPT)
     q_offset = query_offsets(i, n, q_offset, mods, OPT)
@@ -217,7 +217,7 @@ def fwd_kernel(
                         sum_before += tl.sum(p, axis=1)
                     if OPT.staged_tables:
                         if REGION == DIAGONAL and not OPT.causal:
-                            sum_before += sum_of_before(p, j - i - q_offset, max_offset)
+                            sum_before += sum_clipped_before(p, j - i - q_offset, max_offset)
                         if OPT.dropout:
                             kept_sum = kept_sum * rescale + tl.sum(p, axis=1)
                     elif REGION == FAR_AFTER:

@@ -41,7 +41,7 @@ def load_table(table_ptr, stride_h, h, max_offset, WIDTH: tl.constexpr, BLOCK: t
 
 @triton.jit
 def compute_product(x, table, smem, max_offset, OPT: tl.constexpr):
-    """Multiply a block with a table. Elements can be looked up after `synchronize` and `stored_product`."""
+    """Multiply a block with a table. Elements can be looked up after `synchronize` and `product_after_barrier`."""
     product = tl.dot(x, tl.trans(table.to(x.dtype)), input_precision=OPT.precision)
     offs_r = tl.arange(0, OPT.block_r)[None, :]
     before = tl.sum(tl.where(offs_r == 0, product, 0.0), axis=1)
@@ -64,7 +64,7 @@ def synchronize(OPT: tl.constexpr):
 
 
 @triton.jit
-def stored_product(product, zero):
+def product_after_barrier(product, zero):
     """Return products that can be looked up, given the result of `synchronize`."""
     return StagedProduct(product.smem + zero, product.rounded, product.before, product.after)
 
@@ -131,7 +131,7 @@ def load_pairs(pairs, smem, FILL: tl.constexpr, OPT: tl.constexpr):
 
 
 @triton.jit
-def sum_of_before(x, r, max_offset):
+def sum_clipped_before(x, r, max_offset):
     """Return the rows' sums of pairs whose relative position is clipped to the first row of a table."""
     return tl.sum(tl.where(r <= -max_offset, x, 0.0), axis=1)
 
@@ -159,7 +159,7 @@ def store_rows(ptr, x, bh, offs_n, n, OPT: tl.constexpr):
 
 
 @triton.jit
-def store_product(products_ptr, edges_ptr, product, bh, offs_n, n, OPT: tl.constexpr):
+def save_product_for_dkv(products_ptr, edges_ptr, product, bh, offs_n, n, OPT: tl.constexpr):
     """Store what bwd_dkv_kernel needs: the first and last column in [B, H, 2, N], on request all in [B, H, N, R]."""
     ptrs = edges_ptr + bh * 2 * n + offs_n
     tl.store(ptrs, product.before, mask=offs_n < n)
