@@ -91,9 +91,9 @@ def test_text_studies_can_be_planned(name: str, monkeypatch: pytest.MonkeyPatch)
     spec = STUDIES[name]
     tasks = dict.fromkeys(task for task in spec.tasks if task != "mind")
     plan = plan_reproduction(name, spec, ReproduceOptions(tasks, (), {"epochs": 3.0}), 2)
-    num_candidates = sum(len(tuned.candidates) for tuned in plan.tuned)
+    num_trials = sum(tuned.num_trials for tuned in plan.tuned)
     assert len(plan.runs) == len({run.key for run in plan.runs})
-    assert plan.num_runs == num_candidates + len(tasks) * len(spec.methods) * 2
+    assert plan.num_runs == num_trials + len(tasks) * len(spec.methods) * 2
     assert {run.config.epochs for run in plan.runs} == {3.0}, "the user's options take precedence"
 
 

@@ -26,6 +26,12 @@ def values(plan: ReproductionPlan, option: str) -> dict[str, Any]:
     return {run.method: getattr(run.config, option) for run in reversed(plan.runs)}
 
 
+def second_guides(plan: ReproductionPlan, name: str) -> list[list[tuple[str, ...]]]:
+    """Return the guides of the trials of a method that follow the first ones, for each of the first ones."""
+    (tuned,) = (tuned for tuned in plan.tuned if tuned.method == name)
+    return [sorted(options["guides"] for options in trials.values()) for trials in tuned.second.values()]
+
+
 TABLE3 = ("guiding-table3", "--task", "snli=data")
 
 
@@ -50,8 +56,12 @@ def test_guide_weights_keep_the_layers_of_the_study() -> None:
 def test_one_weight_is_given_and_the_other_one_is_tuned() -> None:
     planned = plan(*TABLE3, "--methods", "AG", "--guides", "mdg=auto")
     assert [(tuned.method, tuned.num_trials) for tuned in planned.tuned] == [("unguided", 8), ("AG", 8)]
-    guides = [guides for method, guides in values(planned, "guides").items() if method.startswith("AG: ")]
-    assert sorted(guides) == sorted(2 * [("mdg=auto", f"pdg={x}") for x in ("0.1", "0.01", "0.001", "0.0001")])
+    first = [guides for method, guides in values(planned, "guides").items() if method.startswith("AG: ")]
+    assert first == 3 * [("mdg=auto", "pdg=0.0001")]
+    weights = ("0.0001", "0.001", "0.01", "0.1")
+    assert [list(dict.fromkeys(x)) for x in second_guides(planned, "AG")] == 3 * [
+        [("mdg=auto", f"pdg={x}") for x in weights]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -79,20 +89,23 @@ def test_guided_methods_have_the_loss_of_the_paper_and_its_grid() -> None:
     reductions = {(bool(run.config.guides), run.config.guide_reduction) for run in planned.runs}  # type: ignore[attr-defined]
     assert reductions == {(True, "paper"), (False, "mean")}, "without guides, the option has no effect"
     weights = ("0.1", "0.01", "0.001", "0.0001")
-    guides = [guides for method, guides in values(planned, "guides").items() if method.startswith("AG: ")]
-    assert sorted(guides) == sorted((f"mdg={x}", f"pdg={y}") for x in weights for y in weights)
+    combinations = sorted((f"mdg={x}", f"pdg={y}") for x in weights for y in weights)
+    assert second_guides(planned, "AG") == 3 * [combinations], "all of them, for each best learning rate"
     assert {run.seed for run in planned.runs}.isdisjoint({planned.first_seed}), "the study's seeds are fresh"
 
 
 def test_every_method_has_the_same_number_of_trials() -> None:
     planned = plan(*TABLE3)
     assert {tuned.method: tuned.num_trials for tuned in planned.tuned} == dict.fromkeys(
-        ("unguided", "MDG", "PDG", "AG"), 16
+        ("unguided", "MDG", "PDG", "AG"), 3 + 16
     )
-    for name in ("unguided", "MDG", "PDG", "AG"):
-        runs = [run for run in planned.runs if run.method.startswith(f"{name}: ")]
-        assert len(runs) == 16
-        assert len({run.config.learning_rate for run in runs}) == 16, "all methods are tried with the same rates"
+    rates = []
+    for tuned in planned.tuned:
+        first = [run.config.learning_rate for run in planned.runs if run.method in tuned.second]
+        second = [sorted(str(x.get("learning_rate")) for x in trials.values()) for trials in tuned.second.values()]
+        assert (len(first), [len(trials) for trials in second]) == (3, [16, 16, 16])
+        rates.append((first, second))
+    assert all(x == rates[0] for x in rates), "all methods are tried with the same rates"
     assert {tuned.num_trials for tuned in plan("da-table4", "--task", "sst2=data").tuned} == {8}
     assert {tuned.num_trials for tuned in plan("da-table4", "--task", "sst2=data", "--tune", "5").tuned} == {5}
     assert plan("da-figure4", "--task", "ag-news=data").tuned == [], "the paper tuned nothing"

@@ -8,7 +8,7 @@ import pytest
 from headwise.studies.methods import Method, parse_method
 from headwise.studies.plan import build_config
 from headwise.studies.search_space import Dimension
-from headwise.studies.trial_design import DEFAULTS, build_design, build_trials, default_learning_rate
+from headwise.studies.trial_design import DEFAULTS, TrialPlan, build_design, build_trials, default_learning_rate
 from headwise.training import TextConfig
 from headwise.training.core.config import RunConfig
 from headwise.training.recommendation.config import RecommendationConfig
@@ -19,9 +19,15 @@ CLICKS = RecommendationConfig(task="mind", data=("log",))
 PAIRS = TranslationConfig(data=("pairs",), source="en", target="de", model="small")
 
 
-def trials(base: RunConfig, method: Method | str, count: int = 8, **options: Any) -> list[Method]:
+def plan(base: RunConfig, method: Method | str, count: int = 8, **options: Any) -> TrialPlan:
     method = parse_method(method) if isinstance(method, str) else method
     return build_trials(build_config(base, method, 0), method, count, **options)
+
+
+def trials(base: RunConfig, method: Method | str, count: int = 8, **options: Any) -> list[Method]:
+    """Return the trials of a method if the default learning rate is the best of the first ones."""
+    planned = plan(base, method, count, **options)
+    return [*planned.first, *planned.second.get(planned.first[0].name, [])]
 
 
 def tuned(base: RunConfig, method: Method | str) -> set[str]:
@@ -58,7 +64,9 @@ def test_all_methods_have_the_same_number_of_trials_and_learning_rates(count: in
     methods = ("none", "plain", "rpr", "distance-aware")
     by_method = {name: trials(TEXTS, name, count) for name in methods}
     for name, method_trials in by_method.items():
-        assert len({trial.name for trial in method_trials}) == count, "no trial is repeated"
+        assert len(method_trials) == count
+        repeated = [x.name for i, x in enumerate(method_trials) if x.name in [y.name for y in method_trials[:i]]]
+        assert repeated in ([], [f"{name}: {DEFAULTS}"]), "the center of the second trials"
         assert method_trials[0].name == f"{name}: {DEFAULTS}"
         assert method_trials[0].overrides == {"model": name}
         for trial in method_trials:
@@ -77,12 +85,25 @@ def test_settings_vary_independently_of_each_other() -> None:
         assert np.abs(correlations).max() < 0.5
 
 
-def test_learning_rate_of_the_user_is_the_center() -> None:
+@pytest.mark.parametrize("method", ["none", "distance-aware"])
+def test_learning_rates_are_tried_around_the_best_of_the_first_trials(method: str) -> None:
+    """The learning rate of the user is the center of the first trials."""
     base = TextConfig(data=("reviews.csv",), learning_rate=1e-2)
-    rates = [trial.overrides.get("learning_rate", 1e-2) for trial in trials(base, "none", 9)]
-    assert min(rates) == pytest.approx(1e-2 / 8, rel=1e-2)
-    assert max(rates) == pytest.approx(8e-2, rel=1e-2)
-    assert np.exp(np.mean(np.log(rates))) == pytest.approx(1e-2, rel=1e-2)
+    planned = plan(base, method, 9)
+    rates = [trial.overrides.get("learning_rate", 1e-2) for trial in planned.first]
+    assert rates == pytest.approx([1e-2, 2.5e-3, 4e-2])
+    assert all(trial.overrides.keys() <= {"model", "learning_rate"} for trial in planned.first), "other defaults"
+    for center, first in zip(rates, planned.first, strict=True):
+        second = sorted(trial.overrides.get("learning_rate", 1e-2) for trial in planned.second[first.name])
+        assert second == pytest.approx(list(np.geomspace(center / 2, center * 2, 6)), rel=1e-2)
+
+
+def test_few_trials_have_one_stage() -> None:
+    planned = plan(TEXTS, "distance-aware", 4)
+    assert planned.second == {}
+    rates = [trial.overrides.get("learning_rate", 1e-3) for trial in planned.first]
+    assert sorted(rates) == pytest.approx([1e-3 / 8, 1e-3, 2e-3, 8e-3], rel=1e-2)
+    assert planned.first[0].name == f"distance-aware: {DEFAULTS}"
 
 
 def test_scheme_learning_rates_are_multiples_of_the_learning_rate() -> None:
@@ -104,12 +125,13 @@ def test_initial_values_keep_other_options_of_the_scheme() -> None:
 
 def test_grids_are_tried_completely() -> None:
     grid = [Dimension("mdg", (0.1, 0.01), True), Dimension("pdg", (0.1, 0.01), True)]
-    guided = trials(TEXTS, "bert+mdg+pdg", grid=grid)
-    assert sorted(trial.overrides["guides"] for trial in guided) == sorted(
+    guided = trials(TEXTS, "bert+mdg+pdg", 11, grid=grid)
+    assert [trial.overrides["guides"] for trial in guided[:3]] == 3 * [("mdg=0.01", "pdg=0.01")], "the smallest weights"
+    assert sorted(trial.overrides["guides"] for trial in guided[3:]) == sorted(
         2 * [(f"mdg={x}", f"pdg={y}") for x in ("0.1", "0.01") for y in ("0.1", "0.01")]
     )
     assert not any("guide_share" in trial.overrides for trial in guided), "there are no automatic weights"
-    assert len({trial.overrides.get("learning_rate") for trial in guided}) == 8
+    assert len({trial.overrides.get("learning_rate") for trial in guided[3:]}) == 8
     only = trials(TEXTS, "bert+mdg+pdg", grid=grid, grid_only=True)
     assert len(only) == 8
     assert len({trial.name for trial in only}) == 4

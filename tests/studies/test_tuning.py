@@ -73,9 +73,11 @@ def test_weights_are_chosen_on_dev_and_tested_with_other_seeds(
     assert main(arguments(model, tmp_path, "--seeds", "3")) == 0
     trials, final = ([x for x in trained if (x.seed >= 3) == is_trial] for is_trial in (True, False))
     guided = [config.guides for config in trials if config.guides]
-    assert sorted(guided) == sorted(2 * [(f"mdg={x}",) for x in ("0.1", "0.01", "0.001", "0.0001")])
-    assert len({config.learning_rate for config in trials if config.guides}) == 8
-    assert len({config.learning_rate for config in trials if not config.guides}) == 8, "the baseline has as many trials"
+    assert guided[:3] == 3 * [("mdg=0.0001",)], "learning rates are tried first"
+    assert len(guided) == 8
+    assert set(guided[3:]) == {(f"mdg={x}",) for x in ("0.1", "0.01", "0.001", "0.0001")}
+    rates = [[x.learning_rate for x in trials if bool(x.guides) == is_guided] for is_guided in (True, False)]
+    assert sorted(rates[0]) == sorted(rates[1]), "the baseline has as many trials"
     assert [(config.guides, config.seed) for config in final if config.guides] == [
         (("mdg=0.01",), seed) for seed in range(3)
     ]
@@ -88,7 +90,8 @@ def test_weights_are_chosen_on_dev_and_tested_with_other_seeds(
     assert output.count("│ 8 of 8 │") == 2
     with (tmp_path / "study" / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["method"] for row in rows] == 8 * ["unguided"] + 8 * ["MDG"]
+    assert [row["method"] for row in rows if row["seeds"] == "1"] == 6 * ["unguided"] + 8 * ["MDG"]
+    assert [row["method"] for row in rows if row["seeds"] == "2"] == ["unguided"], "the center of the second trials"
     dev_values = {row["settings"].split()[0]: float(row["dev_value"]) for row in rows if row["method"] == "MDG"}
     assert dev_values == {"mdg=0.1": 60.0, "mdg=0.01": 80.0, "mdg=0.001": 70.0, "mdg=0.0001": 60.0}
     page = (tmp_path / "study" / "report.html").read_text()
@@ -224,6 +227,7 @@ def test_compare_tunes_all_methods_and_the_control(
     rates = {x.learning_rate for x in trials if x.learning_rate}
     best = min(rates, key=lambda rate: abs(np.log(rate / 4e-3)))
     assert {x.learning_rate for x in final} == {best}, "chosen on dev, although another one is better on test"
+    assert sum(2e-3 <= x.learning_rate <= 8e-3 for x in trials if x.learning_rate) == 3 * 4, "near the first best, 4e-3"
     for model in ("rpr", "plain"):
         settings = {(x.scheme_learning_rate, x.scheme_options, x.position_scale) for x in final if x.model == model}
         assert len(settings) == 1
@@ -237,7 +241,7 @@ def test_compare_tunes_all_methods_and_the_control(
         assert "settings chosen on dev" in text
         assert "all trials" in text
     with (tmp_path / "study" / "trials.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == 18
+        assert sum(int(row["seeds"]) for row in csv.DictReader(file)) == 18
     table = (tmp_path / "study" / "table.csv").read_text()
     assert "learning_rate" not in table, "trials are not methods of the study"
 
@@ -291,6 +295,21 @@ def test_the_value_of_a_trial_is_that_of_dev(tmp_path: Path, compared: list[Any]
     for status in Study.open(tmp_path / "study").trials.statuses():
         dev, test = accuracy_of(status.run.config)
         assert status.value == pytest.approx(dev if status.run.seed >= 1000 else test, abs=0.01)
+
+
+def test_chosen_learning_rates_at_the_end_of_the_range_are_named(
+    tmp_path: Path, compared: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On dev, 4e-3 is best: higher than all rates around 1e-4, and lower than all around 1e-1."""
+    for rate, adjective in ((1e-4, "highest"), (1e-1, "lowest")):
+        out = tmp_path / adjective
+        options = ["--tune", "6", "--learning-rate", str(rate), "--out", str(out)]
+        assert main([*compare_arguments(tmp_path), *options]) == 0
+        chosen = {x.learning_rate for x in compared[-9:]}
+        text = f"the chosen learning rate {chosen.pop():g} is the {adjective} that was tried"
+        assert " ".join(capsys.readouterr().out.split()).count(text) == 3
+        assert not chosen
+        assert text in (out / "report.html").read_text()
 
 
 def test_compare_without_tuning_says_so(

@@ -74,7 +74,7 @@ def create_comparison(
         tuning = {"tuning": tuned, "first_seed": first_seed, "seeds": seeds, "keep_models_of_seed": kept_seed}
         logger.info(
             "%d trials, %d for each method, whose dev metrics select the settings of %d runs with other seeds",
-            len(runs),
+            len(tuned) * trials,
             trials,
             len(tuned) * seeds,
         )
@@ -96,7 +96,7 @@ def create_comparison(
 def plan_tuning(
     base_configs: Sequence[RunConfig], methods: Sequence[Method], trials: int, seeds: int
 ) -> tuple[list[Run], list[dict[str, Any]]]:
-    """Return the runs of the trials of all methods on all tasks, and the tuned methods as the database stores them.
+    """Return the runs of all methods' first trials on all tasks, and the tuned methods as the database stores them.
 
     Raises:
         UserError: the number of trials is below 2, or that of seeds too large.
@@ -184,11 +184,12 @@ def report_comparison(study: Study) -> None:
     """Analyze the finished runs, write the report and print the results."""
     from headwise.studies.report import print_analysis, stdout_console, write_report  # takes seconds to import
     from headwise.studies.tables import to_rich
-    from headwise.studies.tuning import NOT_TUNED, build_choice_tables, build_trial_tables, write_trials
+    from headwise.studies.tuning import build_choice_tables, build_trial_tables, describe_tuning, write_trials
 
     analysis = analyze_comparison(study)
     choices = build_choice_tables(study)
-    notes = [*study.metadata.get("power", ()), *(() if choices else [NOT_TUNED])]
+    tuning_notes = describe_tuning(study)
+    notes = [*study.metadata.get("power", ()), *tuning_notes]
     extra_tables = [*choices, *build_trial_tables(study)]
     write_trials(study)
     write_report(analysis, study.study_dir.path, introduction=notes, extra_tables=extra_tables)
@@ -196,8 +197,8 @@ def report_comparison(study: Study) -> None:
     print_analysis(analysis, console)
     for table in choices:
         console.print(to_rich(table))
-    if not choices:
-        console.print(NOT_TUNED, markup=False)
+    for note in tuning_notes:
+        console.print(note, markup=False)
 
 
 def analyze_comparison(study: Study) -> "Analysis":

@@ -1,13 +1,14 @@
 """Trials of a tuned method: which settings are tried on dev. Every method of a study gets the same number of trials.
 
-All methods are tried with the same learning rates. The other settings of a method (learning rate and initial values of
-its scheme, scale of positions, strength of guides) vary at the same time, in a Latin hypercube: each setting has as
-many values as there are trials, and each value is tried once. The first trial has the default settings.
+The first trials have the default settings and three learning rates, the same for all methods. The other trials have
+learning rates near the best of them. At the same time the other settings of the method vary (learning rate and initial
+values of its scheme, scale of positions, strength of guides), in a Latin hypercube: each setting has as many values as
+there are trials, and each value is tried once. A method without other settings has only learning rates to try.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -20,8 +21,16 @@ from headwise.training.core.config import RunConfig
 from headwise.training.core.defaults import choose_settings
 from headwise.training.text.config import TextConfig, is_automatic
 
-#: Learning rates are tried from the default divided by this factor to the default times it.
-LEARNING_RATE_RANGE = 8.0
+#: The number of learning rates in the first trials: the default, the default divided by `FIRST_FACTOR` and times it.
+NUM_FIRST_TRIALS = 3
+FIRST_FACTOR = 4.0
+
+#: The learning rates of the other trials: from the best of the first trials divided by this factor to that times it.
+SECOND_FACTOR = 2.0
+
+#: With fewer trials, there are no first trials: learning rates and other settings vary at the same time, the former in
+#: the whole range.
+MIN_TRIALS_FOR_TWO_STAGES = NUM_FIRST_TRIALS + 2
 
 #: The separator of a method's name and the settings of a trial.
 SEPARATOR = ": "
@@ -56,6 +65,19 @@ class Range:
         return [None if i == closest else value for i, value in enumerate(values)]
 
 
+@dataclass(frozen=True)
+class TrialPlan:
+    """The trials of a method.
+
+    Args:
+        first: the trials that are run first.
+        second: the trials that follow, by the name of the best of the first trials. Empty if there is one stage.
+    """
+
+    first: list[Method]
+    second: dict[str, list[Method]] = field(default_factory=dict)
+
+
 #: The initial values of schemes that are tuned: the standard deviation of w, of vectors or of biases.
 INITIAL_VALUES = {
     "distance-aware": Range("w_std", 0.01, 1.0, 0.1),
@@ -66,15 +88,12 @@ INITIAL_VALUES = {
 
 
 def list_ranges(config: RunConfig) -> list[Range]:
-    """Return what is tuned for a method: the settings that it has and that the user did not set.
-
-    The learning rate is always tuned, around the value of the user if there is one.
+    """Return what is tuned beside the learning rate: the settings that the method has and the user did not set.
 
     Args:
         config: the configuration of the method.
     """
-    rate = default_learning_rate(config)
-    ranges = [Range("learning_rate", rate / LEARNING_RATE_RANGE, rate * LEARNING_RATE_RANGE, rate)]
+    ranges = []
     if config.has_scheme_parameters and config.scheme_learning_rate is None:
         is_retrofit = getattr(config, "retrofit", None) is not None
         ranges.append(Range("scheme_learning_rate", 1.0, 300.0, 100.0 if is_retrofit else 1.0))
@@ -121,34 +140,95 @@ def translation_learning_rate(config: Any) -> float:
 
 def build_trials(
     config: RunConfig, method: Method, num_trials: int, grid: Sequence[Dimension] = (), *, grid_only: bool = False
-) -> list[Method]:
-    """Return the trials of a method. If the method has fewer settings, some trials are the same, for other seeds.
+) -> TrialPlan:
+    """Return the trials of a method.
 
     Args:
         config: the configuration of the method.
         method: the method.
         num_trials: the number of trials.
         grid: dimensions with given values; all combinations are tried if there are enough trials.
-        grid_only: tune nothing but the grid.
+        grid_only: tune nothing but the grid. If it has fewer combinations, some trials are the same, for other seeds.
     """
+    stage = Stage(config, method, tuple(grid))
+    if grid_only:
+        return TrialPlan(stage.build_trials([], [], num_trials))
     names = {dimension.name for dimension in grid}
-    ranges = [] if grid_only else [x for x in list_ranges(config) if x.name not in names]
+    ranges = [x for x in list_ranges(config) if x.name not in names]
     if any(dimension.is_guide_weight for dimension in grid):
         ranges = [x for x in ranges if x.name != "guide_share" or has_other_guides(config, names)]
-    combinations = [
-        dict(zip([x.name for x in grid], values, strict=True)) for values in product(*(x.values for x in grid))
-    ]
-    columns: list[list[Any]] = [x.values(num_trials) for x in ranges]
-    defaults: list[int | None] = [column.index(None) for column in columns]
-    if grid:
-        columns, defaults = [*columns, repeat_evenly(combinations, num_trials)], [*defaults, None]
-    trials = []
-    for row in build_design(num_trials, defaults):
-        values = [column[i] for column, i in zip(columns, row, strict=True)]
-        combination = values.pop() if grid else {}
-        settings = {x.name: value for x, value in zip(ranges, values, strict=True) if value is not None}
-        trials.append(build_trial(config, method, grid, combination, settings))
-    return trials
+    rate = default_learning_rate(config)
+    if num_trials < MIN_TRIALS_FOR_TWO_STAGES:
+        factor = FIRST_FACTOR * SECOND_FACTOR
+        rates = Range("learning_rate", rate / factor, rate * factor, rate).values(num_trials)
+        return TrialPlan(stage.build_trials(rates, ranges, num_trials, starts_with_defaults=True))
+    weakest = tuple(replace(x, values=(min(x.values),)) for x in grid if x.is_guide_weight)
+    first: list[Method] = []
+    second: dict[str, list[Method]] = {}
+    for first_rate in (rate, rate / FIRST_FACTOR, rate * FIRST_FACTOR):
+        (trial,) = Stage(config, method, weakest).build_trials(list_rates(first_rate, rate), [], 1)
+        first.append(trial)
+        num_second = num_trials - NUM_FIRST_TRIALS
+        rates = list_rates(first_rate, rate, SECOND_FACTOR, num_second)
+        second[trial.name] = stage.build_trials(rates, ranges, num_second)
+    return TrialPlan(first, second)
+
+
+def list_rates(center: float, default: float, factor: float = 1.0, count: int = 1) -> list[float | None]:
+    """Return learning rates from center/factor to center · factor. The default is None.
+
+    >>> list_rates(4e-3, 1e-3, 4.0, 3)
+    [None, 0.004, 0.016]
+    """
+    rates = [float(f"{x:.3g}") for x in np.geomspace(center / factor, center * factor, count)]
+    return [None if math.isclose(x, default, rel_tol=0.01) else x for x in rates]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Builds trials of a method in which all settings vary at the same time.
+
+    Args:
+        config: the configuration of the method.
+        method: the method.
+        grid: dimensions with given values.
+    """
+
+    config: RunConfig
+    method: Method
+    grid: tuple[Dimension, ...]
+
+    def build_trials(
+        self,
+        rates: Sequence[float | None],
+        ranges: Sequence[Range],
+        num_trials: int,
+        *,
+        starts_with_defaults: bool = False,
+    ) -> list[Method]:
+        """Return trials with these learning rates, each in one of them.
+
+        Args:
+            rates: a learning rate for each trial; None for the default. If empty, it is not varied.
+            ranges: the other settings.
+            num_trials: the number of trials.
+            starts_with_defaults: whether the first trial has the defaults of all settings.
+        """
+        columns: list[list[Any]] = [list(rates)] if rates else []
+        columns += [x.values(num_trials) for x in ranges]
+        names = ["learning_rate"] * bool(rates) + [x.name for x in ranges]
+        defaults = [column.index(None) if starts_with_defaults else None for column in columns]
+        if self.grid:
+            values = product(*(x.values for x in self.grid))
+            combinations = [dict(zip([x.name for x in self.grid], x, strict=True)) for x in values]
+            columns, defaults = [*columns, repeat_evenly(combinations, num_trials)], [*defaults, None]
+        trials = []
+        for row in build_design(num_trials, defaults):
+            row_values = [column[i] for column, i in zip(columns, row, strict=True)]
+            combination = row_values.pop() if self.grid else {}
+            settings = {name: x for name, x in zip(names, row_values, strict=True) if x is not None}
+            trials.append(build_trial(self.config, self.method, self.grid, combination, settings))
+        return trials
 
 
 def has_other_guides(config: Any, names: set[str]) -> bool:

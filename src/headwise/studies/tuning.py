@@ -1,8 +1,9 @@
 """Tuning on dev: trials of a method are trained with a seed of their own, and the best settings are used in the study.
 
-A study with tuned methods first trains the trials, and the methods that are not tuned. As soon as all trials of a
-method have ended, `ChosenRuns` adds its runs, with the settings that were best on dev and with other seeds. The workers
-do not wait for the trials of other methods.
+A study with tuned methods first trains the first trials of each method, and the methods that are not tuned. As soon as
+the first trials of a method have ended, `ChosenRuns` adds the other trials, near the best of them (`trial_design`), and
+then the method's runs, with the settings that were best on dev and with other seeds. The workers do not wait for the
+trials of other methods.
 """
 
 import csv
@@ -10,8 +11,8 @@ import io
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -22,7 +23,7 @@ from headwise.studies.methods import Method
 from headwise.studies.plan import Result, Run, plan_more_seeds, plan_runs
 from headwise.studies.study import Study
 from headwise.studies.tables import TextTable
-from headwise.studies.trial_design import SEPARATOR
+from headwise.studies.trial_design import SEPARATOR, TrialPlan, default_learning_rate
 from headwise.studies.trials import TrialStatus
 from headwise.training.core.config import RunConfig
 from headwise.training.core.run_dir import atomic_write
@@ -49,14 +50,16 @@ class TunedMethod:
     Args:
         task: the task's name in the study.
         method: the method's name.
-        candidates: the names under which trials are run, one for each combination of settings.
-        num_trials: the number of trials. If it is larger than that of the candidates, some have several seeds.
+        candidates: the names of all possible trials, one for each combination of settings.
+        num_trials: the number of trials. A candidate can have several, with different seeds.
+        second: the candidates that are tried after the first trials, and their options, by the best first candidate.
     """
 
     task: str
     method: str
     candidates: tuple[str, ...]
     num_trials: int
+    second: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values that the study's database stores."""
@@ -65,7 +68,17 @@ class TunedMethod:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TunedMethod":
         """Return the method that a study's database stores."""
-        return cls(values["task"], values["method"], tuple(values["candidates"]), values["num_trials"])
+        second = values.get("second", {})
+        return cls(values["task"], values["method"], tuple(values["candidates"]), values["num_trials"], second)
+
+    @property
+    def num_second(self) -> int:
+        """The number of trials after the first ones."""
+        return max(map(len, self.second.values()), default=0)
+
+    def is_in_second_stage(self, names: Collection[tuple[str, str]]) -> bool:
+        """Return whether the tasks and methods of runs contain trials after the first ones."""
+        return any((self.task, x) in names for group in self.second.values() for x in group if x not in self.second)
 
     def settings(self, candidate: str) -> str:
         """Return the settings of a candidate, such as `learning_rate=0.001`."""
@@ -96,20 +109,40 @@ class Choice:
         return dev_mean(self.results)
 
 
-def plan_trials(base: RunConfig, method: Method, trials: Sequence[Method], task: str) -> tuple[TunedMethod, list[Run]]:
-    """Return a tuned method and the runs of its trials, under the task's name in the study.
+def plan_trials(base: RunConfig, method: Method, plan: TrialPlan, task: str) -> tuple[TunedMethod, list[Run]]:
+    """Return a tuned method and the runs of its first trials, under the task's name in the study.
 
     A trial that is in the list several times is run with several seeds.
     """
-    counts = Counter(trial.name for trial in trials)
-    candidates = {trial.name: trial for trial in trials}
+    counts = Counter(trial.name for trial in plan.first)
+    candidates = {trial.name: trial for trial in plan.first}
     seed = base.seed + TUNING_SEED_OFFSET
     runs = [
         replace(run, task=task)
         for name, trial in candidates.items()
         for run in plan_runs([base], [trial], range(seed, seed + counts[name]))
     ]
-    return TunedMethod(task, method.name, tuple(candidates), len(trials)), runs
+    second = {name: {trial.name: trial.overrides for trial in trials} for name, trials in plan.second.items()}
+    names = dict.fromkeys([*candidates, *(name for group in second.values() for name in group)])
+    tuned = TunedMethod(task, method.name, tuple(names), len(plan.first), second)
+    return replace(tuned, num_trials=len(plan.first) + tuned.num_second), runs
+
+
+def plan_second_trials(tuned: TunedMethod, best: Run, runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of the trials that follow the first ones.
+
+    Args:
+        tuned: the method.
+        best: the best of the first trials.
+        runs: all runs of the study. Settings that were tried before are tried with another seed.
+    """
+    seeds = {(run.task, run.method): run.seed for run in runs}
+    planned = []
+    for name, options in tuned.second[best.method].items():
+        overrides: dict[str, Any] = {x: tuple(y) if isinstance(y, list) else y for x, y in options.items()}
+        seed = seeds.get((tuned.task, name), best.seed - 1) + 1
+        planned.append(Run(tuned.task, name, seed, replace(best.config, **overrides, seed=seed)))
+    return planned
 
 
 def get_tuned_methods(study: Study) -> list[TunedMethod]:
@@ -141,22 +174,26 @@ class ChosenRuns:
 
     @property
     def num_planned(self) -> int:
-        return len(self.pending) * self.num_seeds
+        return sum(self.num_seeds + num_trials for _, num_trials in self.pending)
 
     def __call__(self, statuses: Sequence[TrialStatus]) -> bool:
-        pending = self._find_pending(statuses)
-        if pending == self.pending:
+        if self._find_pending(statuses) == self.pending:
             return False
-        self.pending = pending
         enqueue_chosen(self.study)
-        if not pending:
+        self.pending = self._find_pending(self.study.trials.statuses())
+        if not self.pending:
             self.after_trials()
         return True
 
-    def _find_pending(self, statuses: Sequence[TrialStatus]) -> list[TunedMethod]:
-        """Return the methods with trials that have not ended."""
+    def _find_pending(self, statuses: Sequence[TrialStatus]) -> list[tuple[TunedMethod, int]]:
+        """Return the methods with trials that have not ended, and the number of trials that are to be added."""
         not_ended = find_not_ended(statuses)
-        return [x for x in self.tuned if any((x.task, name) in not_ended for name in x.candidates)]
+        names = {(x.run.task, x.run.method) for x in statuses}
+        return [
+            (x, 0 if x.is_in_second_stage(names) else x.num_second)
+            for x in self.tuned
+            if any((x.task, name) in not_ended for name in x.candidates)
+        ]
 
 
 def find_not_ended(statuses: Sequence[TrialStatus]) -> set[tuple[str, str]]:
@@ -165,7 +202,7 @@ def find_not_ended(statuses: Sequence[TrialStatus]) -> set[tuple[str, str]]:
 
 
 def enqueue_chosen(study: Study, seeds: int | None = None) -> None:
-    """Add the runs of tuned methods whose trials have ended, and the seeds that are missing for all methods.
+    """Add the second trials of tuned methods, the runs of those whose trials have ended, and missing seeds.
 
     Settings are chosen once all trials of a method have ended. A choice is final: it does not change if failed trials
     are repeated later.
@@ -187,14 +224,20 @@ def enqueue_chosen(study: Study, seeds: int | None = None) -> None:
     check_seeds(num_seeds if seeds is None else seeds)
     if seeds is not None:
         study.trials.set_metadata("seeds", seeds)  # also for methods whose trials have not ended
-    existing = {(run.task, run.method) for run in final_runs}
+    existing = {(run.task, run.method) for run in runs}
+    second_trials = []
     for choice in choose_candidates(study):
         tuned = choice.tuned
         has_ended = not any((tuned.task, name) in not_ended for name in tuned.candidates)
-        if has_ended and (tuned.task, tuned.method) not in existing:
+        if not has_ended or (tuned.task, tuned.method) in existing:
+            continue
+        best = next(run for run in runs if (run.task, run.method) == (tuned.task, choice.results[0].method))
+        if tuned.second and not tuned.is_in_second_stage(existing):
+            second_trials += plan_second_trials(tuned, best, runs)
+        else:
             logger.info("%s, %s: chosen on dev: %s", tuned.task, tuned.method, choice.values)
-            chosen = next(run for run in runs if (run.task, run.method) == (tuned.task, choice.results[0].method))
-            final_runs.append(Run(tuned.task, tuned.method, first, replace(chosen.config, seed=first)))
+            final_runs.append(Run(tuned.task, tuned.method, first, replace(best.config, seed=first)))
+    study.trials.enqueue(second_trials)
     study.trials.enqueue([*final_runs, *plan_more_seeds(final_runs, range(first, first + (seeds or num_seeds)))])
 
 
@@ -277,6 +320,26 @@ def build_choice_tables(study: Study) -> list[TextTable]:
     return tables
 
 
+def describe_tuning(study: Study) -> list[str]:
+    """Return what a reader has to know: that methods were not tuned, or chosen learning rates at the end of a range."""
+    if not get_tuned_methods(study):
+        return [NOT_TUNED]
+    configs = {(x.run.task, x.run.method): x.run.config for x in study.trials.statuses()}
+    rates = {key: config.learning_rate or default_learning_rate(config) for key, config in configs.items()}
+    lines = []
+    for choice in choose_candidates(study):
+        tuned = choice.tuned
+        tried = [rates[tuned.task, name] for name in tuned.candidates if (tuned.task, name) in rates]
+        chosen = rates[tuned.task, choice.results[0].method]
+        for end, other, extreme in (("highest", "higher", max(tried)), ("lowest", "lower", min(tried))):
+            if chosen == extreme and min(tried) < max(tried):
+                lines.append(
+                    f"{tuned.task}, {tuned.method}: the chosen learning rate {chosen:g} is the {end} that was tried. "
+                    f"A {other} one may be better: --learning-rate {chosen:g} moves the range."
+                )
+    return lines
+
+
 def build_trial_tables(study: Study) -> list[TextTable]:
     """Return a table of all trials for each task."""
     rows_by_task: dict[str, list[tuple[str, ...]]] = {}
@@ -288,9 +351,15 @@ def build_trial_tables(study: Study) -> list[TextTable]:
 
 
 def list_trials(study: Study) -> list[tuple[TunedMethod, str, list[Result]]]:
-    """Return, for each candidate of each tuned method, the method, its name and its finished trials."""
+    """Return, for each candidate that is or will be tried, its method, its name and its finished trials."""
     results = group_results(study)
-    return [(x, name, results.get((x.task, name), [])) for x in get_tuned_methods(study) for name in x.candidates]
+    tried = {(status.run.task, status.run.method) for status in study.trials.statuses()}
+    return [
+        (x, name, results.get((x.task, name), []))
+        for x in get_tuned_methods(study)
+        for name in x.candidates
+        if (x.task, name) in tried
+    ]
 
 
 def write_trials(study: Study) -> None:

@@ -14,7 +14,7 @@ from headwise.studies.methods import Method, model_label, unused_name
 from headwise.studies.plan import Run, build_config, plan_runs
 from headwise.studies.reproduction import Overrides, StudySpec
 from headwise.studies.search_space import Dimension, parse_values
-from headwise.studies.trial_design import build_trials
+from headwise.studies.trial_design import NUM_FIRST_TRIALS, build_trials
 from headwise.studies.tuning import TunedMethod, plan_trials
 from headwise.tasks.mind import MIND
 from headwise.training.core.config import EncoderConfig, RunConfig, option_name
@@ -63,7 +63,7 @@ class ReproductionPlan:
     """The runs of a reproduction.
 
     Args:
-        runs: the runs that do not depend on others: trials of tuned methods, or all runs if the study tunes nothing.
+        runs: the runs that do not depend on others: first trials of tuned methods, or all runs if nothing is tuned.
         tuned: the methods whose settings are chosen on dev.
         spec: the study, with the user's models and weights of guides.
         baseline: the method that others are compared with.
@@ -82,7 +82,7 @@ class ReproductionPlan:
     @property
     def num_runs(self) -> int:
         """The number of runs, including those of tuned methods."""
-        return len(self.runs) + self.seeds * len(self.tuned)
+        return len(self.runs) + sum(self.seeds + tuned.num_second for tuned in self.tuned)
 
 
 def plan_reproduction(name: str, spec: StudySpec, options: ReproduceOptions, seeds: int) -> ReproductionPlan:
@@ -231,8 +231,8 @@ def why_unavailable(guides: Sequence[str]) -> str:
 def count_trials(grids: Sequence[Sequence[Dimension]], options: ReproduceOptions) -> int:
     """Return the number of trials, which is the same for all methods of a task; 0 if the study tunes nothing.
 
-    It is the number of combinations in the largest grid and at least `DEFAULT_TRIALS`, unless the user sets it or
-    gives the values to try.
+    The default tries all combinations of the largest grid after the first trials, and is at least `DEFAULT_TRIALS`. If
+    the user gives the values to try, it is the number of combinations.
 
     Raises:
         UserError: the number of the user is below 2.
@@ -242,7 +242,7 @@ def count_trials(grids: Sequence[Sequence[Dimension]], options: ReproduceOptions
             raise UserError(f"--tune must be at least 2, got {options.trials}")
         return options.trials
     largest = max((math.prod(len(x.values) for x in grid) for grid in grids if grid), default=0)
-    return largest if options.over or not largest else max(largest, DEFAULT_TRIALS)
+    return largest if options.over or not largest else max(largest + NUM_FIRST_TRIALS, DEFAULT_TRIALS)
 
 
 def build_grid(spec: StudySpec, method: Method, base: RunConfig, options: ReproduceOptions) -> list[Dimension]:

@@ -20,10 +20,9 @@ from headwise.studies.reproduction.registry import get_study
 from headwise.studies.reproduction.significance import build_best_tables
 from headwise.studies.study import Study, higher_is_better
 from headwise.studies.tuning import (
-    NOT_TUNED,
     build_choice_tables,
+    describe_tuning,
     enqueue_chosen,
-    get_tuned_methods,
     select_final,
     write_trials,
 )
@@ -125,7 +124,7 @@ def report_reproduction(study: Study) -> None:
         f"{published.citation}, {published.location}. Its conclusion: {published.conclusion}.",
         *spec.notes,
         *study.metadata.get("power", ()),
-        *(() if get_tuned_methods(study) else [NOT_TUNED]),
+        *describe_tuning(study),
     ]
     figures = draw_figures(name, spec, analysis, results)
     write_trials(study)
