@@ -52,6 +52,10 @@ def list_rows() -> Iterator[tuple[str, str, AttentionBenchConfig]]:
     for name, shape in DECODING.items():
         options = common | triton | shape | {"forward_only": True}
         yield name, "forward", AttentionBenchConfig(schemes=ALL[:4], **options)
+    for name, shape in (SHORT | LONG).items():
+        for passes in PASSES:
+            options = common | triton | shape | {"forward_only": passes == "forward", "layout": "bnhd"}
+            yield f"{name}, bnhd", passes, AttentionBenchConfig(schemes=ALL, **options)
     for name, shape in SHORT.items():
         options = common | shape | {"implementations": (COMPILED,)}
         yield f"{name}, compiled", "both", AttentionBenchConfig(schemes=ALL[:3], **options)

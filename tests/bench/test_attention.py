@@ -20,6 +20,7 @@ from headwise.bench.attention import (
     Case,
     build_workload,
     compute_errors,
+    make_tensors,
 )
 from headwise.bench.measure import NotMeasurable, shorten_error
 from headwise.bench.report import Measurement
@@ -77,6 +78,16 @@ def test_sdpa_is_measured_with_the_same_shapes() -> None:
     output, *gradients = build_workload(case)()
     assert [x.shape for x in (output, *gradients)] == [(1, 2, 3, 8), (1, 2, 3, 8), (1, 1, 13, 8), (1, 1, 13, 8)]
     compute_errors(case, [output, *gradients])
+
+
+def test_tensors_have_the_layout_of_a_models_projections() -> None:
+    case = Case(SMALL, "plain", BASELINE, 13)
+    models_case = replace(case, config=replace(SMALL, layout="bnhd"))
+    for x, y in zip(make_tensors(case)[:4], make_tensors(models_case)[:4], strict=True):
+        assert torch.equal(x, y), "the same values"
+        assert x.is_contiguous()
+        assert y.transpose(1, 2).is_contiguous()
+    compute_errors(models_case, build_workload(models_case)())
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,9 @@ class AttentionBenchConfig:
     """Dimension of each head; must be even."""
     queries: int | None = None
     """Number of queries, at the end of the sequence: 1 measures decoding with a cache. Not set: all N."""
+    layout: Literal["bhnd", "bnhd"] = "bhnd"
+    """Order of batch, heads, positions and width in memory. bhnd is contiguous; bnhd is that of a model's projections,
+    which are transposed, and torch's SDPA can have a faster kernel for it."""
     clip: int = 16
     """Clipping distance k of rpr."""
     dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
@@ -178,6 +181,8 @@ def describe(config: AttentionBenchConfig) -> str:
     shape = f"Batch {config.batch}, {config.heads} heads{key_heads} of width {config.head_dim}, {config.dtype}"
     if config.queries is not None:
         options.append(f"{config.queries} queries")
+    if config.layout != "bhnd":
+        options.append(f"layout {config.layout}")
     if config.initial_w is not None:
         options.append(f"initial w {config.initial_w:g}")
     return (
@@ -401,5 +406,7 @@ def make_tensors(case: Case) -> list[Tensor]:
     shape_q = (config.batch, config.heads, case.num_queries, config.head_dim)
     shape_k = (config.batch, config.key_heads or config.heads, case.length, config.head_dim)
     shapes = [shape_q, shape_k, shape_k, shape_q, (config.batch, config.heads, case.length)]
-    tensors = [torch.randn(shape) for shape in shapes]
-    return [x.to(config.torch_device, getattr(torch, config.dtype)) for x in tensors]
+    tensors = [torch.randn(shape).to(config.torch_device, getattr(torch, config.dtype)) for shape in shapes]
+    if config.layout == "bnhd":
+        tensors[:4] = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors[:4]]
+    return tensors
