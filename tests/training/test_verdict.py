@@ -86,6 +86,19 @@ def test_a_run_is_judged_by_test_then_by_dev() -> None:
     assert judge_run(metrics | {"metrics": {}}) == "not evaluated: the data has no dev or test split"
 
 
+def test_more_epochs_are_not_recommended_after_early_stopping(tmp_path: Path, headwise: Headwise) -> None:
+    rows = [(f"film {i}", ("good", "bad")[i % 2]) for i in range(60)]  # nothing to learn
+    data = write(tmp_path / "data.csv", ("text", "label"), rows)
+    options = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--learning-rate", 1e-9, "--early-stopping-patience", 1)
+    for epochs, recommends in ((1, True), (9, False)):
+        out = tmp_path / str(epochs)
+        assert headwise("train", "--data", data, "--out", out, "--epochs", epochs, *options)[0] == 0
+        metrics = json.loads((out / "metrics.json").read_text())
+        assert metrics["stopped_early"] is not recommends
+        assert "; try --tune" in metrics["verdict"]
+        assert ("more --epochs" in metrics["verdict"]) == recommends
+
+
 @pytest.mark.parametrize(("rate", "verdict"), [("0.01", "better than always answering"), ("1e-9", "learned nothing")])
 def test_a_run_ends_with_its_verdict(tmp_path: Path, headwise: Headwise, rate: str, verdict: str) -> None:
     labels = ["good", "bad", "bad"] * 40

@@ -78,6 +78,7 @@ def build_metrics(
         "parameters": count_parameters(bundle.model),
         "epochs": output.metrics.get("epoch"),
         "steps": output.global_step,
+        "stopped_early": output.global_step < trainer.state.max_steps,
         "train_seconds": round(train_seconds, 2),
         "examples_per_second": round(output.metrics["train_samples_per_second"], 1),
         "peak_memory": get_peak_memory(),

@@ -20,7 +20,8 @@ ORACLE = "oracle"
 #: A difference is clear if it exceeds this number of standard errors.
 CLEAR = 2.0
 
-HINTS = ("--tune", "more --epochs", "more training rows")
+MORE_EPOCHS = "more --epochs"
+HINTS = ("--tune", MORE_EPOCHS, "more training rows")
 HINTS_FROM_SCRATCH = (*HINTS, "a pretrained --model")
 
 
@@ -32,6 +33,7 @@ def judge(
     standard_error: float = 0.0,
     most_frequent_label: str | None = None,
     from_scratch: bool = False,
+    stopped_early: bool = False,
 ) -> str:
     """Return one sentence that says whether a model is better than its baselines.
 
@@ -45,6 +47,7 @@ def judge(
         standard_error: its standard error. Differences of up to twice the standard error are not clear.
         most_frequent_label: the label that the baseline "most frequent label" always answers.
         from_scratch: whether the model was trained from scratch, for the hint.
+        stopped_early: whether training was stopped before its last epoch, so that more epochs would not help.
 
     Example:
         >>> constant, tfidf = {"accuracy": 0.28}, {"accuracy": 0.74}
@@ -56,7 +59,8 @@ def judge(
         >>> judge({"accuracy": 0.70}, baselines, primary_metric="accuracy", standard_error=0.01)[:62]
         'better than always answering the most frequent label, but belo'
     """
-    value, hints = metrics[primary_metric], HINTS_FROM_SCRATCH if from_scratch else HINTS
+    value = metrics[primary_metric]
+    hints = [x for x in (HINTS_FROM_SCRATCH if from_scratch else HINTS) if not (stopped_early and x == MORE_EPOCHS)]
     hint = describe_hints(hints)
     sign = -1 if primary_metric in LOWER_IS_BETTER else 1
     values = {
@@ -120,6 +124,7 @@ def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False) -> str:
         standard_error=metrics["standard_error"][split],
         most_frequent_label=metrics.get("most_frequent_label"),
         from_scratch=from_scratch,
+        stopped_early=metrics.get("stopped_early", False),
     )
     return f"{split}: {verdict}"
 
