@@ -1,5 +1,6 @@
 """Jobs and training on a Ray cluster of three nodes, processes on this machine."""
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,6 +91,30 @@ def test_prediction_is_that_of_one_process(cluster: str, run: Path, tmp_path: Pa
     code, _, err = headwise("predict", run, broken, "--out", tmp_path / "x.csv", "--cluster", cluster)
     assert code == 2
     assert "broken.jsonl, line 1: invalid JSON" in err
+
+
+def test_paths_are_relative_to_the_directory_of_the_command(
+    cluster: str, run: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes were started in another one. All results are those of one process."""
+    write(tmp_path / "new.csv", ("text", "label"), list(rows(30, seed=5)))
+    monkeypatch.chdir(tmp_path)
+    model = os.path.relpath(run)
+    for name, options in (("one", ()), ("cluster", ("--cluster", cluster))):
+        for command in (
+            ("predict", model, "new.csv", "--out", f"{name}.csv"),
+            ("evaluate", model, "--data", "new.csv", "--out", f"{name}.json"),
+            ("inspect", model, "--data", "new.csv", "--out", name),
+        ):
+            code, _, err = headwise(*command, "--part-rows", 10, *options)
+            assert code == 0, err
+    assert Path("one.csv").read_bytes() == Path("cluster.csv").read_bytes()
+    assert Path("one.json").read_bytes() == Path("cluster.json").read_bytes()
+    files = [path for path in Path("one").rglob("*") if path.is_file() and path.suffix != ".svg"]
+    assert Path("one/statistics.json") in files
+    for path in files:
+        assert path.read_bytes() == Path("cluster", path.relative_to("one")).read_bytes(), path
+    assert not list(tmp_path.glob(".*")), "nothing is left"
 
 
 def test_training_is_that_of_one_process(cluster: str, tmp_path: Path, headwise: Headwise) -> None:
