@@ -46,6 +46,16 @@ def test_parts_of_a_dead_process_are_repeated(cluster: str, tmp_path: Path, capf
     assert capfd.readouterr().out == "", "messages of Ray are logged"
 
 
+def test_cluster_is_named_by_its_address(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`auto` does not state which cluster is used."""
+    caplog.set_level("INFO")
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
+    assert list(count(CountingTask(tmp_path), "auto")) == list(range(10))
+    assert f"starting on the Ray cluster {cluster}: parts 5, nodes 3, CPUs 3" in caplog.messages
+
+
 def test_parts_of_a_dead_node_are_repeated(nodes: LocalCluster, tmp_path: Path) -> None:
     """No other node takes its place."""
     task = CountingTask(tmp_path, tuple((part.start, "wait") for part in PARTS))
@@ -110,7 +120,7 @@ def test_paths_are_relative_to_the_directory_of_the_command(
             assert code == 0, err
     assert Path("one.csv").read_bytes() == Path("cluster.csv").read_bytes()
     assert Path("one.json").read_bytes() == Path("cluster.json").read_bytes()
-    files = [path for path in Path("one").rglob("*") if path.is_file() and path.suffix != ".svg"]
+    files = [path for path in Path("one").rglob("*") if path.is_file()]
     assert Path("one/statistics.json") in files
     for path in files:
         assert path.read_bytes() == Path("cluster", path.relative_to("one")).read_bytes(), path

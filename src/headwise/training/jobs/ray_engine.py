@@ -41,7 +41,7 @@ def run_on_cluster(
         num_nodes = sum(node["Alive"] for node in ray.nodes())
         logger.info(
             "starting on the Ray cluster %s: parts %s, nodes %s, %ss %s",
-            address,
+            ray.get_runtime_context().gcs_address,
             f"{len(parts):,}",
             num_nodes,
             resource,
