@@ -61,6 +61,13 @@ def test_messages_of_ray_are_logged_in_one_line(
     assert capsys.readouterr().out == ""
 
 
+def test_long_messages_of_ray_end_at_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    log_ray_message({"lines": ["reason " * 100], "pid": "raylet"})
+    (message,) = caplog.messages
+    assert set(message.removeprefix("Ray: ").removesuffix(" …").split()) == {"reason"}
+    assert len(message) < 250
+
+
 def test_silent_cluster_leaves_no_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same command works once the cluster runs."""
     pytest.importorskip("ray")

@@ -6,6 +6,7 @@ import socket
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 from typing import Any
 
 from headwise.errors import UserError
@@ -14,6 +15,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds to wait for the head of a cluster. `ray.init` waits for minutes, and then ends the process.
 CONNECT_TIMEOUT = 10.0
+
+#: Characters of a message of Ray that are logged.
+MESSAGE_LENGTH = 200
 
 #: Environment variables of the command that also hold for its tasks; in addition to all that begin with HEADWISE_.
 FORWARDED_VARIABLES = ("HF_HUB_OFFLINE", "HF_ENDPOINT", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -101,7 +105,7 @@ def log_ray_message(data: Any, ignore_prefix: bool = False) -> None:
     """Log the first line of a message of Ray, such as the death of a worker, which Ray prints to stdout."""
     for text in data["lines"]:
         first_line = text.strip().partition("\n")[0].partition(" To troubleshoot")[0].removesuffix(" Error:")
-        logger.warning("Ray: %s", first_line[:200])
+        logger.warning("Ray: %s", shorten(first_line, MESSAGE_LENGTH, placeholder=" …"))
 
 
 def find_head(address: str) -> str:

@@ -11,7 +11,13 @@ from matplotlib.figure import Figure
 
 from headwise.inspection import build_viewer, compute_head_statistics, draw_measures, draw_received, draw_similarity
 from headwise.inspection.inspected_model import InspectedModel
-from headwise.inspection.output_dir import find_schemes, plot_learned_parameters, select_heads, write_inspection
+from headwise.inspection.output_dir import (
+    find_schemes,
+    plot_learned_parameters,
+    select_heads,
+    write_figures,
+    write_inspection,
+)
 from headwise.inspection.passages import capture_passages
 from headwise.models import HeadwiseConfig, HeadwiseForRecommendation, RecommenderConfig
 from tests.blank_figures import BlankFigure
@@ -28,6 +34,15 @@ def test_figures_of_statistics(num_models: int) -> None:
         figure.draw_without_rendering()
     distance = np.asarray(figures[0].axes[0].get_images()[0].get_array())
     np.testing.assert_allclose(distance, statistics[0].measures["distance"])
+
+
+def test_equal_figures_are_equal_files(tmp_path: Path) -> None:
+    statistics = [compute_head_statistics(build_bert("model"), [(TEXT,)])]
+    for out in ("a", "b"):
+        write_figures([("received", draw_received(statistics))], tmp_path / out)
+    for extension in ("png", "svg"):
+        first, second = (tmp_path / out / "figures" / f"received.{extension}" for out in ("a", "b"))
+        assert first.read_bytes() == second.read_bytes(), extension
 
 
 def test_the_directory_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ RC_PARAMS: dict[Any, Any] = {
     "figure.constrained_layout.h_pad": 0.06,
     "figure.constrained_layout.w_pad": 0.06,
     "savefig.dpi": 160,
+    "svg.hashsalt": "headwise",  # identifiers in SVG files are random by default
 }
 
 
@@ -50,10 +51,10 @@ def plot_style(width: float, height: float) -> Iterator[Figure]:
 
 
 def save_figure(figure: Figure, file: Path | BinaryIO) -> None:
-    """Save a figure in our style. The format follows from the file name; PNG by default.
+    """Save a figure in our style. The format follows from the file name; PNG by default. Equal figures are equal files.
 
     Characters that the font does not have are drawn as boxes.
     """
     with matplotlib.rc_context(RC_PARAMS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(file)
+        figure.savefig(file, metadata={"Date": None})

@@ -1,5 +1,6 @@
 """Jobs and training on a Ray cluster of three nodes, processes on this machine."""
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,16 @@ def test_parts_of_a_dead_process_are_repeated(cluster: str, tmp_path: Path, capf
     assert list(count(task, cluster)) == list(range(10))
     assert [task.attempts(part) for part in PARTS] == [2, 1, 2, 1, 1]
     assert capfd.readouterr().out == "", "messages of Ray are logged"
+
+
+def test_cluster_is_named_by_its_address(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`auto` does not state which cluster is used."""
+    caplog.set_level("INFO")
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
+    assert list(count(CountingTask(tmp_path), "auto")) == list(range(10))
+    assert f"starting on the Ray cluster {cluster}: parts 5, nodes 3, CPUs 3" in caplog.messages
 
 
 def test_parts_of_a_dead_node_are_repeated(nodes: LocalCluster, tmp_path: Path) -> None:
@@ -90,6 +101,30 @@ def test_prediction_is_that_of_one_process(cluster: str, run: Path, tmp_path: Pa
     code, _, err = headwise("predict", run, broken, "--out", tmp_path / "x.csv", "--cluster", cluster)
     assert code == 2
     assert "broken.jsonl, line 1: invalid JSON" in err
+
+
+def test_paths_are_relative_to_the_directory_of_the_command(
+    cluster: str, run: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes were started in another one. All results are those of one process."""
+    write(tmp_path / "new.csv", ("text", "label"), list(rows(30, seed=5)))
+    monkeypatch.chdir(tmp_path)
+    model = os.path.relpath(run)
+    for name, options in (("one", ()), ("cluster", ("--cluster", cluster))):
+        for command in (
+            ("predict", model, "new.csv", "--out", f"{name}.csv"),
+            ("evaluate", model, "--data", "new.csv", "--out", f"{name}.json"),
+            ("inspect", model, "--data", "new.csv", "--out", name),
+        ):
+            code, _, err = headwise(*command, "--part-rows", 10, *options)
+            assert code == 0, err
+    assert Path("one.csv").read_bytes() == Path("cluster.csv").read_bytes()
+    assert Path("one.json").read_bytes() == Path("cluster.json").read_bytes()
+    files = [path for path in Path("one").rglob("*") if path.is_file()]
+    assert Path("one/statistics.json") in files
+    for path in files:
+        assert path.read_bytes() == Path("cluster", path.relative_to("one")).read_bytes(), path
+    assert not list(tmp_path.glob(".*")), "nothing is left"
 
 
 def test_training_is_that_of_one_process(cluster: str, tmp_path: Path, headwise: Headwise) -> None:

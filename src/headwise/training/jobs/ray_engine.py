@@ -6,6 +6,8 @@ Ray repeats tasks whose worker or node has died. The nodes must share the file s
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import chdir, nullcontext
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -39,7 +41,7 @@ def run_on_cluster(
         num_nodes = sum(node["Alive"] for node in ray.nodes())
         logger.info(
             "starting on the Ray cluster %s: parts %s, nodes %s, %ss %s",
-            address,
+            ray.get_runtime_context().gcs_address,
             f"{len(parts):,}",
             num_nodes,
             resource,
@@ -52,13 +54,13 @@ def run_on_cluster(
             retry_exceptions=True,
             scheduling_strategy="SPREAD",
         )
-        job_id, shared_runner = uuid4().hex, ray.put(runner)
+        job_id, shared_runner, directory = uuid4().hex, ray.put(runner), Path.cwd()
         waiting, running = deque(parts), dict[Any, int]()
         while waiting or running:
             limit = 2 * max(int(ray.cluster_resources().get(resource, 0)), 1)  # nodes may join and leave
             while waiting and len(running) < limit:
                 number = waiting.popleft()
-                running[task.remote(job_id, shared_runner, number, parts[number], is_safe_csv())] = number
+                running[task.remote(job_id, shared_runner, number, parts[number], is_safe_csv(), directory)] = number
             (reference,), _ = ray.wait(list(running), num_returns=1)
             number = running.pop(reference)
             try:
@@ -81,8 +83,15 @@ def run_on_cluster(
             yield number, result
 
 
-def run_on_node(job_id: str, runner: PartRunner, number: int, part: Any, is_safe: bool) -> tuple[str, Result]:
+def run_on_node(
+    job_id: str, runner: PartRunner, number: int, part: Any, is_safe: bool, directory: Path
+) -> tuple[str, Result]:
     """Run a part in a process of a node.
+
+    Args:
+        job_id, runner, number, part: as for `run_in_worker`.
+        is_safe: whether CSV cells are written safely.
+        directory: the working directory of the command, to which paths are relative. Absolute paths do not need it.
 
     Returns:
         The message of a UserError, which is not repeated, or an empty text; and the result.
@@ -90,7 +99,7 @@ def run_on_node(job_id: str, runner: PartRunner, number: int, part: Any, is_safe
     if not torch.cuda.is_available():
         torch.set_num_threads(1)
     try:
-        with safe_csv(is_safe):
+        with safe_csv(is_safe), chdir(directory) if directory.is_dir() else nullcontext():
             return "", run_in_worker(job_id, runner, number, part)
     except UserError as error:
         return str(error), {}
