@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
 import headwise
 from headwise.cli import level, logging_to_stderr, main, parse
@@ -132,6 +133,15 @@ def test_quiet_leaves_results_only(options: list[str], expected: bool, capsys: p
     assert captured.out == ""
     assert ("epoch 1" in captured.err) == expected
     assert "slow" in captured.err
+
+
+def test_messages_are_printed_above_progress_bars(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_to_stderr(logging.INFO), tqdm(total=2, desc="rows") as bar:
+        bar.update()
+        logging.getLogger("headwise").info("a node died")
+    lines = [line.rpartition("\r")[2] for line in capsys.readouterr().err.split("\n")]
+    assert lines[0] == "a node died", "the bar is erased first, and drawn again below"
+    assert lines[1].startswith("rows:")
 
 
 @pytest.mark.parametrize(("options", "expected"), [([], None), (["--quiet"], "1")])

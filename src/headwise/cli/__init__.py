@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO
 
 from headwise import __version__
 from headwise._extras import require
@@ -174,11 +174,20 @@ def trust(remote_code: bool) -> AbstractContextManager[None]:
     return pretrained.remote_code(True)
 
 
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Prints each message on a line of its own, above the progress bars."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm = sys.modules.get("tqdm")  # without it there are no bars
+        with nullcontext() if tqdm is None else tqdm.tqdm.external_write_mode(self.stream):
+            super().emit(record)
+
+
 @contextmanager
 def logging_to_stderr(threshold: int) -> Iterator[None]:
     """Print the messages of headwise's loggers to standard error, while a command runs."""
     logger = logging.getLogger("headwise")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LineHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     previous = logger.level
     logger.addHandler(handler)

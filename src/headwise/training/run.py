@@ -16,7 +16,7 @@ from headwise.training.core.environment import deterministic_algorithms
 from headwise.training.core.pipeline import Pipeline
 from headwise.training.core.pretrained import remote_code
 from headwise.training.core.run_dir import RunResult
-from headwise.training.jobs import JobDir, JobOptions
+from headwise.training.jobs import JobOptions
 from headwise.training.registry import get_task_type, load_config
 
 __all__ = ["RunResult", "evaluate", "predict", "train"]
@@ -151,9 +151,8 @@ def predict(
             return pipeline.predict(run, paths[0] if len(paths) == 1 else paths, out, options=job, **own_options)
     has_directory = len(paths) > 1 or out.is_dir()
     with remote_code(trust_remote_code), lock_output(out, is_directory=has_directory):
-        replaced = force or (resume and JobDir.next_to(out).has_finished_parts())
         is_input = any(path.exists() and out.exists() and out.samefile(path) for path in paths)
-        if out.is_file() and not replaced and not is_input:
+        if out.is_file() and not job.replaces(out) and not is_input:
             raise UserError(f"--out {out}: the file exists; --force replaces it")
         return pipeline.predict(run, paths[0] if len(paths) == 1 else paths, out, options=job, **own_options)
 

@@ -67,9 +67,11 @@ def test_several_files_are_written_to_a_directory(run: Path, tmp_path: Path, hea
     assert sorted(path.name for path in (tmp_path / "labelled").iterdir()) == ["a.csv", "b.parquet"]
     assert len((tmp_path / "labelled" / "a.csv").read_text().splitlines()) == 12
     assert pq.read_metadata(tmp_path / "labelled" / "b.parquet").num_rows == 19
-    code, _, err = headwise("predict", run, shards / "a.csv", shards / "b.parquet", "--out", tmp_path / "labelled")
-    assert code == 2
-    assert "a.csv: the file exists; --force replaces it" in err
+    for options in ((), ("--resume",)):  # there is nothing to resume
+        files = (shards / "a.csv", shards / "b.parquet")
+        code, _, err = headwise("predict", run, *files, "--out", tmp_path / "labelled", *options)
+        assert code == 2
+        assert "a.csv: the file exists; --force replaces it" in err
     with pytest.raises(UserError, match=r"a.csv: two input files have this name"):
         predict(run, [shards / "a.csv", shards / "a.csv"], tmp_path / "twice")
 

@@ -55,6 +55,10 @@ class JobOptions:
         if self.cluster is not None and self.processes is not None:
             raise UserError("--processes and --cluster cannot be combined: the cluster determines the processes")
 
+    def replaces(self, out: Path) -> bool:
+        """Return whether existing outputs are replaced: with `force`, or by the unfinished job that wrote them."""
+        return self.force or (self.resume and JobDir.next_to(out).has_finished_parts())
+
 
 class Part(Protocol):
     """A part of the data. Its text names it in messages."""

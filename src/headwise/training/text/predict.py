@@ -75,7 +75,7 @@ def predict(
     metrics, config = read_text_metrics(run), TextConfig.load(run / run_dir.CONFIG)
     rule, has_pair = DecisionRule.from_metrics(metrics), metrics["inputs"]["pair"] is not None
     delimiter = None if delimiter is None else parse_delimiter(delimiter)
-    outputs = output_paths(data, out, replace=options.force or options.resume)
+    outputs = output_paths(data, out, replace=options.replaces(out))
     settings = {"text": text, "pair": pair, "delimiter": delimiter, "safe_csv": is_safe_csv()}
     is_tagging = rule.label_type == "tokens"
     parts: list[Any]

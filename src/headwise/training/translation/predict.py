@@ -75,7 +75,7 @@ def predict(
         if not isinstance(data, Path):
             raise UserError("--out -: name one file, or - for standard input")
         return translate_stream(TranslationModel.load(run, **languages), data, out, clip=clip)
-    outputs = output_paths(data, out, replace=options.force or options.resume)
+    outputs = output_paths(data, out, replace=options.replaces(out))
     for file in outputs:
         if language_of(file) == config.target:
             raise UserError(f"{file}: is in {config.target}; the run in {run} translates from {config.source}")
