@@ -1,6 +1,7 @@
 """benchmarks/pack_offline.py and run_offline.sh: parts are complete, and studies resume from a packed state."""
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def write_archive(path: Path, folder: Path, name: str) -> None:
         archive.add(folder / name, name)
 
 
-def test_parts(tmp_path: Path) -> None:
+def test_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     data, out, model = tmp_path / "data", tmp_path / "offline", tmp_path / "tiny"
     for folder in (data / "sst2", data / "multi30k", out, model):
         folder.mkdir(parents=True)
@@ -49,8 +50,10 @@ def test_parts(tmp_path: Path) -> None:
     (out / "site.tar.xz").write_bytes(b"x" * 2**20)
     options = ["--out", out, "--data", data, "--vectors", tmp_path / "vectors.txt", "--model", model]
     options += ["--sets", "sst2", "snli", "multi30k", "--limit-mib", "1"]
-    command = [sys.executable, ROOT / "benchmarks/pack_offline.py", *options]
-    output = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.setattr(sys, "argv", ["pack_offline.py", *map(str, options)])
+    runpy.run_path(str(ROOT / "benchmarks/pack_offline.py"), run_name="__main__")
+    output = capsys.readouterr().out
     assert "site.tar.xz: kept" in output
     assert "snli: skipped" in output
     assert read_names(out / "data.tar.xz") == {
