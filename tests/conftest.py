@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     no_clock = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.register_profile("short", no_clock, max_examples=20, derandomize=True)
+    settings.register_profile("short", no_clock, max_examples=12, derandomize=True)
     settings.register_profile("long", no_clock, max_examples=100)
     settings.load_profile("long" if config.getoption("--long") else "short")
     set_form(is_short=not config.getoption("--long"))
