@@ -22,7 +22,6 @@ from tests.integrations.tiny_models import (
     randomize_schemes,
     run_model,
 )
-from tests.short_form import choose_size
 
 hf: Any = transformers
 
@@ -170,12 +169,16 @@ LOADS = {
     "sdpa": "transformers.AutoModel.from_pretrained(path, attn_implementation='sdpa')",
     "eager": "transformers.AutoModel.from_pretrained(path, attn_implementation='eager')",
     "pipeline": "transformers.pipeline('text-classification', path)",
+    "window": "transformers.AutoModelForSequenceClassification.from_pretrained(path + '/window')",
 }
 
 
 def test_transformers_refuses_the_model_without_headwise(tmp_path: Path) -> None:
-    save_retrofitted("bert", tmp_path)
+    """It loads the model once headwise is imported."""
+    model, inputs = save_retrofitted("bert", tmp_path)
+    torch.save({"inputs": inputs, "logits": run_model(model, inputs)}, tmp_path / "expected.pt")
     save_tokenizer(tmp_path)
+    hw.set_window(build_model("bert"), 4).save_pretrained(tmp_path / "window")  # type: ignore[operator]
     program = f"""
 import os, sys
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -187,18 +190,25 @@ for name, load in {LOADS!r}.items():
         eval(load)
     except Exception as error:
         print(name, "|", repr(error))
+del sys.modules["headwise"]
+import headwise, torch
+expected = torch.load({str(tmp_path / "expected.pt")!r})
+model = transformers.AutoModelForSequenceClassification.from_pretrained(path)
+assert torch.equal(model(**expected["inputs"]).logits, expected["logits"])
 """
-    errors = dict(line.split(" | ") for line in run_fresh_python(program).splitlines() if " | " in line)
+    lines = [line.partition(" | ") for line in run_fresh_python(program).splitlines()]
+    errors = {name: error for name, _, error in lines if name in LOADS}
     assert errors.keys() == LOADS.keys()
+    assert 'attn_implementation="headwise"' in errors.pop("window")
     for error in errors.values():
         assert "install headwise, and import it before loading the model" in error
 
 
+@pytest.mark.long  # the test above imports headwise after transformers in the short form
 def test_headwise_may_be_imported_before_and_after_transformers(tmp_path: Path) -> None:
     model, inputs = save_retrofitted("bert", tmp_path)
     torch.save({"inputs": inputs, "logits": run_model(model, inputs)}, tmp_path / "expected.pt")
-    orders = ("import transformers.modeling_utils, headwise", "import headwise, transformers")
-    for imports in choose_size(short=orders[:1], long=orders):
+    for imports in ("import transformers.modeling_utils, headwise", "import headwise, transformers"):
         program = f"""
 {imports}
 import torch

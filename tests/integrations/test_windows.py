@@ -11,7 +11,6 @@ from transformers import AutoModelForSequenceClassification
 import headwise as hw
 from headwise.integrations import packing
 from headwise.integrations.window_attention import Window
-from tests.fresh_python import run_fresh_python
 from tests.integrations.tiny_models import VOCAB_SIZE, build_model
 
 SCHEMES: dict[str, Any] = {
@@ -175,18 +174,3 @@ def test_models_without_a_window_are_not_changed() -> None:
     hw.set_window(model, None)
     assert not hasattr(model.config, "headwise_window")
     assert model.config._attn_implementation != "headwise"
-
-
-def test_transformers_alone_refuses_to_load_a_window(tmp_path: Path) -> None:
-    hw.set_window(build_model("bert"), 4).save_pretrained(tmp_path)  # type: ignore[operator]
-    run_fresh_python(
-        f"""
-        from transformers import AutoModelForSequenceClassification
-        try:
-            AutoModelForSequenceClassification.from_pretrained({str(tmp_path)!r})
-        except ValueError as error:
-            assert "headwise" in str(error), error
-        else:
-            raise AssertionError("the model was loaded without its window")
-        """
-    )
