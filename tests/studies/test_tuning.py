@@ -84,6 +84,8 @@ def test_weights_are_chosen_on_dev_and_tested_with_other_seeds(
     captured = capsys.readouterr()
     counts = re.findall(r"^\[(\d+)/(\d+)\] ", captured.err, re.MULTILINE)
     assert [(int(number), total) for number, total in counts] == [(i, "22") for i in range(1, 23)], "16 trials, 6 runs"
+    chosen = captured.err.index("MDG: chosen on dev")
+    assert captured.err.rindex("MDG: mdg=") < chosen < captured.err.index("MDG, seed 0"), "trials, choice, runs"
     output = " ".join(captured.out.split())
     assert "+10.00" in output, "60 percent on test, not 90"
     assert "│ MDG │ mdg=0.01" in output

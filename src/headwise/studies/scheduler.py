@@ -166,10 +166,14 @@ def run_study(study_dir: StudyDir, trials: Trials, engine: Engine, add_runs: Add
     scheduler = Scheduler(trials)
     try:
         with engine, Progress(study_dir) as progress:
-            while True:
+
+            def show_progress() -> None:
                 num_planned = 0 if add_runs is None else add_runs.num_planned
                 num_to_start = scheduler.num_to_start + num_planned
                 progress.update(scheduler.statuses, num_to_start=num_to_start, places=engine.places())
+
+            while True:
+                show_progress()
                 if scheduler.is_finished:
                     return
                 while scheduler.num_to_start and engine.has_room(scheduler.next_group, scheduler.num_to_start):
@@ -180,7 +184,9 @@ def run_study(study_dir: StudyDir, trials: Trials, engine: Engine, add_runs: Add
                 for outcome in outcomes:
                     fetch_results(study_dir, scheduler.running[outcome.trial_id].run)
                     scheduler.end(outcome)
-                if outcomes and add_runs is not None and add_runs(scheduler.statuses):
-                    scheduler.add_new()
+                if outcomes and add_runs is not None:
+                    show_progress()  # the trials that have ended, before the settings that are chosen from them
+                    if add_runs(scheduler.statuses):
+                        scheduler.add_new()
     finally:
         scheduler.release_running()
