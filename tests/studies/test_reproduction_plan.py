@@ -9,6 +9,7 @@ import pytest
 from headwise.cli.arguments import Parser
 from headwise.cli.reproduce import add_arguments, reproduce_options
 from headwise.errors import UserError
+from headwise.studies.plan import Run
 from headwise.studies.reproduction.planning import ReproductionPlan, plan_reproduction
 from headwise.studies.reproduction.registry import get_study
 
@@ -29,7 +30,8 @@ def values(plan: ReproductionPlan, option: str) -> dict[str, Any]:
 def second_guides(plan: ReproductionPlan, name: str) -> list[list[tuple[str, ...]]]:
     """Return the guides of the trials of a method that follow the first ones, for each of the first ones."""
     (tuned,) = (tuned for tuned in plan.tuned if tuned.method == name)
-    return [sorted(options["guides"] for options in trials.values()) for trials in tuned.second.values()]
+    runs = [list(map(Run.from_attributes, trials)) for trials in tuned.second.values()]
+    return [sorted(getattr(run.config, "guides", ()) for run in group) for group in runs]
 
 
 TABLE3 = ("guiding-table3", "--task", "snli=data")
@@ -102,7 +104,8 @@ def test_every_method_has_the_same_number_of_trials() -> None:
     rates = []
     for tuned in planned.tuned:
         first = [run.config.learning_rate for run in planned.runs if run.method in tuned.second]
-        second = [sorted(str(x.get("learning_rate")) for x in trials.values()) for trials in tuned.second.values()]
+        runs = [list(map(Run.from_attributes, trials)) for trials in tuned.second.values()]
+        second = [sorted(str(run.config.learning_rate) for run in group) for group in runs]
         assert (len(first), [len(trials) for trials in second]) == (3, [16, 16, 16])
         rates.append((first, second))
     assert all(x == rates[0] for x in rates), "all methods are tried with the same rates"

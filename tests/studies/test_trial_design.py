@@ -66,9 +66,10 @@ def test_all_methods_have_the_same_number_of_trials_and_learning_rates(count: in
     for name, method_trials in by_method.items():
         assert len(method_trials) == count
         repeated = [x.name for i, x in enumerate(method_trials) if x.name in [y.name for y in method_trials[:i]]]
-        assert repeated in ([], [f"{name}: {DEFAULTS}"]), "the center of the second trials"
-        assert method_trials[0].name == f"{name}: {DEFAULTS}"
-        assert method_trials[0].overrides == {"model": name}
+        assert repeated in ([], [method_trials[0].name]), "the center of the second trials"
+        # With few rows, another rate is the default. The rate is set, so that the second trials are around it.
+        rate = {} if count == 2 else {"learning_rate": 1e-3}
+        assert method_trials[0].overrides == {"model": name, **rate}
         for trial in method_trials:
             build_config(TEXTS, trial, 0)  # valid options
     rates = {name: sorted(str(x.overrides.get("learning_rate")) for x in by_method[name]) for name in methods}
@@ -96,6 +97,24 @@ def test_learning_rates_are_tried_around_the_best_of_the_first_trials(method: st
     for center, first in zip(rates, planned.first, strict=True):
         second = sorted(trial.overrides.get("learning_rate", 1e-2) for trial in planned.second[first.name])
         assert second == pytest.approx(list(np.geomspace(center / 2, center * 2, 6)), rel=1e-2)
+
+
+@pytest.mark.parametrize(("rows", "rate"), [(100, 3e-3), (2000, 1e-3), (None, 1e-3)])
+def test_the_default_learning_rate_depends_on_the_rows(rows: int | None, rate: float) -> None:
+    base = TextConfig(data=("reviews.csv",), rows=rows)
+    assert [x.overrides["learning_rate"] for x in plan(base, "none").first] == pytest.approx([rate, rate / 4, rate * 4])
+
+
+@pytest.mark.parametrize("count", [8, 60, 300])
+def test_trials_have_names_of_their_own(count: int) -> None:
+    for method in ("none", "bert"):
+        for trials_of_best in plan(TEXTS, method, count).second.values():
+            assert len({trial.name for trial in trials_of_best}) == count - 3
+
+
+def test_methods_without_values_of_the_grid_are_repeated() -> None:
+    assert {x.name for x in trials(TEXTS, "none", 4, grid_only=True)} == {f"none: {DEFAULTS}"}
+    assert len(trials(TEXTS, "none", 4, grid_only=True)) == 4
 
 
 def test_few_trials_have_one_stage() -> None:

@@ -17,7 +17,7 @@ from headwise.studies.reproduction import reproduce
 from headwise.studies.reproduction.planning import ReproduceOptions
 from headwise.studies.scheduler import AddRuns, run_study
 from headwise.studies.study import Study
-from headwise.studies.trials import ClaimedTrial
+from headwise.studies.trials import ClaimedTrial, Trials
 from headwise.studies.tuning import choose_candidates, select_final
 from headwise.studies.worker import Outcome
 from tests.studies.fakes import ThisProcess, fake_train, work, write_run
@@ -312,6 +312,54 @@ def test_chosen_learning_rates_at_the_end_of_the_range_are_named(
         assert " ".join(capsys.readouterr().out.split()).count(text) == 3
         assert not chosen
         assert text in (out / "report.html").read_text()
+
+
+@pytest.mark.parametrize("num_added", [1, 2, 4])
+def test_a_study_interrupted_while_second_trials_are_added_misses_none(
+    tmp_path: Path, compared: list[Any], monkeypatch: pytest.MonkeyPatch, num_added: int
+) -> None:
+    add, added = Trials._add, 0
+
+    def interrupt(self: Trials, run: Any, *args: Any) -> Any:
+        nonlocal added
+        added += 1
+        if added > 9 + num_added:  # 9 first trials
+            raise KeyboardInterrupt
+        return add(self, run, *args)
+
+    with monkeypatch.context() as context:
+        context.setattr(Trials, "_add", interrupt)
+        assert main(compare_arguments(tmp_path, "--tune", "8")) == 130
+    assert main(["compare", "--resume", "--out", str(tmp_path / "study")]) == 0
+    trials = [x for x in compared if x.seed >= 1000]
+    assert {model: sum(x.model == model for x in trials) for model in ("none", "plain", "rpr")} == {
+        "none": 8,
+        "plain": 8,
+        "rpr": 8,
+    }
+
+
+def test_second_trials_have_absolute_paths_and_the_options_of_the_method(
+    tmp_path: Path, compared: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps({"model_type": "bert", "num_hidden_layers": 2}))
+    (tmp_path / "words.txt").write_text("good 1 2\nbad 2 1\n")
+    methods = ["tiny", "own=--model rpr --vectors words.txt"]
+    data = ["--data", "reviews.csv", "--methods", *methods, "--seeds", "2"]
+    assert main(["compare", *data, "--out", "study", "--tune", "6"]) == 0
+    assert {x.model for x in compared} == {str(tmp_path / "tiny"), "rpr", "none"}
+    assert len({x.vectors for x in compared if x.model == "rpr"}) == 1
+    assert all(x.vectors is not None for x in compared if x.model == "rpr")
+
+
+def test_trials_of_a_method_need_the_same_memory(tmp_path: Path, compared: list[Any]) -> None:
+    """On a cluster, the first run of a group determines the share of a GPU that the others get."""
+    assert main(compare_arguments(tmp_path, "--tune", "6")) == 0
+    trials = Study.open(tmp_path / "study").trials
+    groups = {trials.group(status.run) for status in trials.statuses()}
+    assert groups == {f"reviews.csv, {name}" for name in ("none", "plain", "rpr")}
 
 
 def test_compare_without_tuning_says_so(

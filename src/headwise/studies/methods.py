@@ -11,6 +11,9 @@ from headwise.scheme_names import ModelSchemeName
 #: Names of the position schemes of models; `none` has no positions.
 SCHEMES: tuple[str, ...] = get_args(ModelSchemeName)
 
+#: The separator of a method's name and the settings of a trial.
+SEPARATOR = ": "
+
 #: Options that configure a scheme and have no effect without one.
 SCHEME_OPTIONS = (
     "positions",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import qmc
 
-from headwise.studies.methods import SCHEMES, Method
+from headwise.studies.methods import SCHEMES, SEPARATOR, Method
 from headwise.studies.search_space import Dimension, build_candidate, format_assignment
 from headwise.training.core.config import RunConfig
 from headwise.training.core.defaults import choose_settings
@@ -31,9 +31,6 @@ SECOND_FACTOR = 2.0
 #: With fewer trials, there are no first trials: learning rates and other settings vary at the same time, the former in
 #: the whole range.
 MIN_TRIALS_FOR_TWO_STAGES = NUM_FIRST_TRIALS + 2
-
-#: The separator of a method's name and the settings of a trial.
-SEPARATOR = ": "
 
 #: The name of the trial with default settings.
 DEFAULTS = "default settings"
@@ -111,11 +108,12 @@ def list_ranges(config: RunConfig) -> list[Range]:
 
 
 def default_learning_rate(config: RunConfig) -> float:
-    """Return the learning rate of the user, or the default, which for texts is that of a few thousand rows."""
+    """Return the learning rate of the user, or the default, which for texts is that of `--rows` or a few thousand."""
     if config.learning_rate is not None:
         return config.learning_rate
     if isinstance(config, TextConfig):
-        rate = choose_settings(4000, from_scratch=config.model in SCHEMES).learning_rate
+        num_rows = config.rows if isinstance(config.rows, int) else 4000
+        rate = choose_settings(num_rows, from_scratch=config.model in SCHEMES).learning_rate
         if config.lora:
             from headwise.training.text.lora import LEARNING_RATE_FACTOR  # imports transformers
 
@@ -163,25 +161,28 @@ def build_trials(
         rates = Range("learning_rate", rate / factor, rate * factor, rate).values(num_trials)
         return TrialPlan(stage.build_trials(rates, ranges, num_trials, starts_with_defaults=True))
     weakest = tuple(replace(x, values=(min(x.values),)) for x in grid if x.is_guide_weight)
+    depends_on_rows = isinstance(config, TextConfig) and config.learning_rate is None and config.model in SCHEMES
+    default = None if depends_on_rows else rate  # the rows are not counted yet
     first: list[Method] = []
     second: dict[str, list[Method]] = {}
     for first_rate in (rate, rate / FIRST_FACTOR, rate * FIRST_FACTOR):
-        (trial,) = Stage(config, method, weakest).build_trials(list_rates(first_rate, rate), [], 1)
+        (trial,) = Stage(config, method, weakest).build_trials(list_rates(first_rate, default), [], 1)
         first.append(trial)
         num_second = num_trials - NUM_FIRST_TRIALS
-        rates = list_rates(first_rate, rate, SECOND_FACTOR, num_second)
+        rates = list_rates(first_rate, default, SECOND_FACTOR, num_second)
         second[trial.name] = stage.build_trials(rates, ranges, num_second)
     return TrialPlan(first, second)
 
 
-def list_rates(center: float, default: float, factor: float = 1.0, count: int = 1) -> list[float | None]:
-    """Return learning rates from center/factor to center · factor. The default is None.
+def list_rates(center: float, default: float | None, factor: float = 1.0, count: int = 1) -> list[float | None]:
+    """Return learning rates from center/factor to center · factor. The default, if it is known, is None.
 
     >>> list_rates(4e-3, 1e-3, 4.0, 3)
     [None, 0.004, 0.016]
     """
-    rates = [float(f"{x:.3g}") for x in np.geomspace(center / factor, center * factor, count)]
-    return [None if math.isclose(x, default, rel_tol=0.01) else x for x in rates]
+    digits = 3 if count <= 50 else 6
+    rates = [float(f"{x:.{digits}g}") for x in np.geomspace(center / factor, center * factor, count)]
+    return [None if default is not None and x == float(f"{default:.{digits}g}") else x for x in rates]
 
 
 @dataclass(frozen=True)
@@ -222,6 +223,8 @@ class Stage:
             values = product(*(x.values for x in self.grid))
             combinations = [dict(zip([x.name for x in self.grid], x, strict=True)) for x in values]
             columns, defaults = [*columns, repeat_evenly(combinations, num_trials)], [*defaults, None]
+        if not columns:  # nothing varies but the seed
+            return [build_trial(self.config, self.method, (), {}, {})] * num_trials
         trials = []
         for row in build_design(num_trials, defaults):
             row_values = [column[i] for column, i in zip(columns, row, strict=True)]

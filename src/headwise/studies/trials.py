@@ -18,6 +18,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from headwise.errors import UserError
+from headwise.studies.methods import SEPARATOR
 from headwise.studies.outages import Outages, refuses_damage, waits_for_database
 from headwise.studies.plan import Run
 from headwise.studies.storage import display_url
@@ -195,7 +196,7 @@ class Trials:
 
     def group(self, run: Run) -> str:
         """Return the group of a run. Runs of one group need the same memory."""
-        return f"{run.task}, {run.method}"
+        return f"{run.task}, {run.method.partition(SEPARATOR)[0]}"  # the trials of a method, too
 
     def num_to_sample(self, num_runs: int) -> int:
         """Return how many runs are still to be sampled, given the number of runs so far."""

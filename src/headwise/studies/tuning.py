@@ -19,11 +19,11 @@ from typing import Any
 from headwise.csv_cells import quote_formula
 from headwise.errors import UserError
 from headwise.studies.analysis import Metric
-from headwise.studies.methods import Method
-from headwise.studies.plan import Result, Run, plan_more_seeds, plan_runs
+from headwise.studies.methods import SEPARATOR, Method
+from headwise.studies.plan import Result, Run, build_config, plan_more_seeds
 from headwise.studies.study import Study
 from headwise.studies.tables import TextTable
-from headwise.studies.trial_design import SEPARATOR, TrialPlan, default_learning_rate
+from headwise.studies.trial_design import TrialPlan, default_learning_rate
 from headwise.studies.trials import TrialStatus
 from headwise.training.core.config import RunConfig
 from headwise.training.core.run_dir import atomic_write
@@ -52,14 +52,14 @@ class TunedMethod:
         method: the method's name.
         candidates: the names of all possible trials, one for each combination of settings.
         num_trials: the number of trials. A candidate can have several, with different seeds.
-        second: the candidates that are tried after the first trials, and their options, by the best first candidate.
+        second: the runs that follow the first trials, by the best first candidate, as the database stores them.
     """
 
     task: str
     method: str
     candidates: tuple[str, ...]
     num_trials: int
-    second: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    second: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values that the study's database stores."""
@@ -76,9 +76,17 @@ class TunedMethod:
         """The number of trials after the first ones."""
         return max(map(len, self.second.values()), default=0)
 
-    def is_in_second_stage(self, names: Collection[tuple[str, str]]) -> bool:
-        """Return whether the tasks and methods of runs contain trials after the first ones."""
-        return any((self.task, x) in names for group in self.second.values() for x in group if x not in self.second)
+    def find_second_trials(self, existing: Collection[tuple[str, str, int]], best: str | None = None) -> list[Run]:
+        """Return the trials after the first ones that are missing. Those that were begun are continued.
+
+        Args:
+            existing: the keys of the study's runs.
+            best: the best first candidate; by default any.
+        """
+        groups = {name: [Run.from_attributes(x) for x in runs] for name, runs in self.second.items()}
+        names = [*groups] if best is None else [best, *groups]
+        begun = max(names, key=lambda name: sum(run.key in existing for run in groups[name]), default=None)
+        return [] if begun is None else [run for run in groups[begun] if run.key not in existing]
 
     def settings(self, candidate: str) -> str:
         """Return the settings of a candidate, such as `learning_rate=0.001`."""
@@ -93,11 +101,13 @@ class Choice:
         tuned: the method.
         results: the trials of the best candidate.
         num_finished: the number of trials of all candidates that finished.
+        best_first: the best of the first candidates; None if none of them finished.
     """
 
     tuned: TunedMethod
     results: tuple[Result, ...]
     num_finished: int
+    best_first: str | None = None
 
     @property
     def values(self) -> str:
@@ -109,40 +119,40 @@ class Choice:
         return dev_mean(self.results)
 
 
-def plan_trials(base: RunConfig, method: Method, plan: TrialPlan, task: str) -> tuple[TunedMethod, list[Run]]:
-    """Return a tuned method and the runs of its first trials, under the task's name in the study.
+def plan_trials(
+    base: RunConfig,
+    method: Method,
+    plan: TrialPlan,
+    task: str,
+    complete: Callable[[RunConfig], RunConfig] = lambda config: config,
+) -> tuple[TunedMethod, list[Run]]:
+    """Return a tuned method and the runs of its first trials.
 
     A trial that is in the list several times is run with several seeds.
+
+    Args:
+        base: the configuration that all methods share.
+        method: the method.
+        plan: its trials.
+        task: the task's name in the study.
+        complete: sets further options of each run.
     """
+
+    def build_run(trial: Method, seed: int) -> Run:
+        return Run(task, trial.name, seed, complete(build_config(base, trial, seed)))
+
     counts = Counter(trial.name for trial in plan.first)
     candidates = {trial.name: trial for trial in plan.first}
     seed = base.seed + TUNING_SEED_OFFSET
-    runs = [
-        replace(run, task=task)
-        for name, trial in candidates.items()
-        for run in plan_runs([base], [trial], range(seed, seed + counts[name]))
-    ]
-    second = {name: {trial.name: trial.overrides for trial in trials} for name, trials in plan.second.items()}
-    names = dict.fromkeys([*candidates, *(name for group in second.values() for name in group)])
+    runs = [build_run(trial, seed + i) for name, trial in candidates.items() for i in range(counts[name])]
+    # Settings that were tried before are tried with another seed.
+    second = {
+        name: [build_run(trial, seed + counts[trial.name]).to_attributes() for trial in trials]
+        for name, trials in plan.second.items()
+    }
+    names = dict.fromkeys([*candidates, *(trial.name for trials in plan.second.values() for trial in trials)])
     tuned = TunedMethod(task, method.name, tuple(names), len(plan.first), second)
     return replace(tuned, num_trials=len(plan.first) + tuned.num_second), runs
-
-
-def plan_second_trials(tuned: TunedMethod, best: Run, runs: Sequence[Run]) -> list[Run]:
-    """Return the runs of the trials that follow the first ones.
-
-    Args:
-        tuned: the method.
-        best: the best of the first trials.
-        runs: all runs of the study. Settings that were tried before are tried with another seed.
-    """
-    seeds = {(run.task, run.method): run.seed for run in runs}
-    planned = []
-    for name, options in tuned.second[best.method].items():
-        overrides: dict[str, Any] = {x: tuple(y) if isinstance(y, list) else y for x, y in options.items()}
-        seed = seeds.get((tuned.task, name), best.seed - 1) + 1
-        planned.append(Run(tuned.task, name, seed, replace(best.config, **overrides, seed=seed)))
-    return planned
 
 
 def get_tuned_methods(study: Study) -> list[TunedMethod]:
@@ -188,9 +198,9 @@ class ChosenRuns:
     def _find_pending(self, statuses: Sequence[TrialStatus]) -> list[tuple[TunedMethod, int]]:
         """Return the methods with trials that have not ended, and the number of trials that are to be added."""
         not_ended = find_not_ended(statuses)
-        names = {(x.run.task, x.run.method) for x in statuses}
+        existing = {x.run.key for x in statuses}
         return [
-            (x, 0 if x.is_in_second_stage(names) else x.num_second)
+            (x, len(x.find_second_trials(existing)))
             for x in self.tuned
             if any((x.task, name) in not_ended for name in x.candidates)
         ]
@@ -224,17 +234,18 @@ def enqueue_chosen(study: Study, seeds: int | None = None) -> None:
     check_seeds(num_seeds if seeds is None else seeds)
     if seeds is not None:
         study.trials.set_metadata("seeds", seeds)  # also for methods whose trials have not ended
-    existing = {(run.task, run.method) for run in runs}
+    existing, names = {run.key for run in runs}, {(run.task, run.method) for run in runs}
     second_trials = []
     for choice in choose_candidates(study):
         tuned = choice.tuned
         has_ended = not any((tuned.task, name) in not_ended for name in tuned.candidates)
-        if not has_ended or (tuned.task, tuned.method) in existing:
+        if not has_ended or (tuned.task, tuned.method) in names:
             continue
-        best = next(run for run in runs if (run.task, run.method) == (tuned.task, choice.results[0].method))
-        if tuned.second and not tuned.is_in_second_stage(existing):
-            second_trials += plan_second_trials(tuned, best, runs)
+        missing = tuned.find_second_trials(existing, choice.best_first)
+        if missing:
+            second_trials += missing
         else:
+            best = next(run for run in runs if (run.task, run.method) == (tuned.task, choice.results[0].method))
             logger.info("%s, %s: chosen on dev: %s", tuned.task, tuned.method, choice.values)
             final_runs.append(Run(tuned.task, tuned.method, first, replace(best.config, seed=first)))
     study.trials.enqueue(second_trials)
@@ -269,7 +280,10 @@ def choose_candidates(study: Study) -> list[Choice]:
             used = configs.get((tuned.task, tuned.method))  # a choice is final
             possible = [x for x in finished if used in (None, configs[tuned.task, x[0].method])]
             best = max(possible or finished, key=lambda trials: sign * dev_mean(trials))
-            choices.append(Choice(tuned, tuple(best), sum(map(len, finished))))
+            first = [trials for trials in finished if trials[0].method in tuned.second]
+            best_first = max(first, key=lambda trials: sign * dev_mean(trials), default=None)
+            name = None if best_first is None else best_first[0].method
+            choices.append(Choice(tuned, tuple(best), sum(map(len, finished)), name))
     return choices
 
 
@@ -329,6 +343,8 @@ def describe_tuning(study: Study) -> list[str]:
     lines = []
     for choice in choose_candidates(study):
         tuned = choice.tuned
+        if not tuned.second:  # few trials, or the values of the user
+            continue
         tried = [rates[tuned.task, name] for name in tuned.candidates if (tuned.task, name) in rates]
         chosen = rates[tuned.task, choice.results[0].method]
         for end, other, extreme in (("highest", "higher", max(tried)), ("lowest", "lower", min(tried))):

@@ -111,7 +111,7 @@ def plan_reproduction(name: str, spec: StudySpec, options: ReproduceOptions, see
         for method in task_methods if num_trials else ():
             config = use_paper_settings(build_config(base, method, base.seed))
             trials = build_trials(config, method, num_trials, grids[method.name], grid_only=bool(options.over))
-            tuned_method, trial_runs = plan_trials(base, method, trials, task)
+            tuned_method, trial_runs = plan_trials(base, method, trials, task, use_paper_settings)
             tuned.append(tuned_method)
             runs += trial_runs
         planned = plan_runs([base], () if num_trials else task_methods, range(base.seed, base.seed + seeds))
