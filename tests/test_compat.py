@@ -1,5 +1,6 @@
 """Private parts of torch, Triton and transformers: without them, or if a self-test fails, the public way is used."""
 
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -232,6 +233,18 @@ def test_implementation_of_one_configuration_is_set() -> None:
     with pytest.warns(RuntimeWarning, match="stores attention implementations in another way"):
         _compat.set_attn_implementation(config, "headwise")
     assert _compat.get_attn_implementation(config) == "headwise"
+
+
+def test_attention_runs_without_the_collector_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _compat.find_active_collector() is not None
+    monkeypatch.setitem(sys.modules, "transformers.utils.output_capturing", SimpleNamespace())
+    with pytest.warns(RuntimeWarning, match="does not say which outputs it collects"):
+        collector = _compat.find_active_collector()
+    assert collector is None
+    from headwise.integrations import hf_attention
+
+    monkeypatch.setattr(hf_attention, "ACTIVE_COLLECTOR", collector)
+    assert not hf_attention.are_weights_collected()
 
 
 def test_guided_trainer_guides_without_the_inner_training_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

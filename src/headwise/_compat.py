@@ -294,6 +294,19 @@ def set_attn_implementation(config: Any, name: str | None) -> None:
         config._attn_implementation = name
 
 
+def find_active_collector() -> Any:
+    """Return the variable with the outputs that transformers collects in the current forward pass, or None."""
+    try:
+        from transformers.utils.output_capturing import _active_collector
+    except ImportError:
+        warn_once(
+            "transformers does not say which outputs it collects: with output_attentions=True, models that do not pass "
+            "it on to their layers, such as GPT-2, return no maps"
+        )
+        return None
+    return _active_collector
+
+
 def keep_in_float32(model: Any, name: str) -> None:
     """Load the parameters of submodules of this name in float32, whatever the dtype of the model."""
     model._keep_in_fp32_modules_strict = {*(getattr(model, "_keep_in_fp32_modules_strict", None) or ()), name}

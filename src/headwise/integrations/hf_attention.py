@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.utils.output_capturing import _active_collector
 
-from headwise._compat import can_set_attn_implementation, set_attn_implementation
+from headwise._compat import can_set_attn_implementation, find_active_collector, set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention import Plain, Scheme, attend
 from headwise.attention.triton_backend.multi_layer_received import LayerQK
@@ -49,6 +48,9 @@ from headwise.integrations.window_attention import find_window
 
 #: The attention implementations that return weights and whose masks a layer with a scheme can read.
 WITH_WEIGHTS = (ATTN_IMPLEMENTATION, "eager")
+
+#: The outputs that transformers collects in the current forward pass.
+ACTIVE_COLLECTOR = find_active_collector()
 
 _PLAIN = Plain()
 _WEIGHTS = frozenset[RecordField]({"weights"})
@@ -188,7 +190,9 @@ def are_weights_collected() -> bool:
 
     Some models, such as GPT-2, do not pass `output_attentions` on to their layers.
     """
-    collected = _active_collector.global_var if torch.compiler.is_compiling() else _active_collector.get()
+    if ACTIVE_COLLECTOR is None:
+        return False
+    collected = ACTIVE_COLLECTOR.global_var if torch.compiler.is_compiling() else ACTIVE_COLLECTOR.get()
     return collected is not None and ("attentions" in collected or "cross_attentions" in collected)
 
 

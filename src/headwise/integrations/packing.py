@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from headwise._compat import get_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention.packing import PackedTokens
 from headwise.integrations.model_utils import UnsupportedAttentionError, check_same_outputs, run_example, unwrap_model
@@ -97,7 +98,7 @@ def enable_packing(model: nn.Module, example: Mapping[str, Any] | None = None) -
     layers = find_stack(inner, attention_layers)
     before = run_example(inner, example)
     base: Any = inner.base_model
-    previous = inner.config._attn_implementation
+    previous = get_attn_implementation(inner.config) or "eager"
     inner.set_attn_implementation(ATTN_IMPLEMENTATION)
     packing = Packing(base, layers)
     for layer in attention_layers:
