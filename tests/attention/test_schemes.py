@@ -1,5 +1,7 @@
 """ALiBi and rotary embeddings against transformers, and schemes of one's own."""
 
+from collections.abc import Sequence
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise import Alibi, Rotary, Scheme, SchemeTerms, attend, explain
+from headwise import Alibi, Disentangled, Rotary, Scheme, SchemeTerms, TransformerXL, attend, explain
 from tests.attention.cases import RETURN_ALL
 
 
@@ -68,3 +70,138 @@ def test_slopes_are_linear_coefficients_that_are_added() -> None:
     x = torch.randn(1, 2, 6, 4)
     results = [attend(x, x, x, scheme=scheme, offset=2, **RETURN_ALL) for scheme in (LearnedAlibi(2), Added(2))]
     torch.testing.assert_close(results[0], results[1])
+
+
+HEADS, WIDTH, REACH = 2, 16, 4
+
+#: Shapes of the terms that a scheme can combine. `sigmoid` is w and v.
+TERM_SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "slopes": ((HEADS,),),
+    "sigmoid": ((HEADS,), (HEADS,)),
+    "key_table": ((HEADS, 2 * REACH + 1, WIDTH),),
+    "value_table": ((1, 2 * REACH + 1, WIDTH),),
+    "query_table": ((HEADS, 2 * REACH + 1, WIDTH),),
+    "relative_bias": ((HEADS, 2 * REACH + 1),),
+    "biases": ((2, HEADS, WIDTH),),
+}
+
+
+class Combined(Scheme):
+    """A scheme with any of the terms."""
+
+    def __init__(self, names: Sequence[str], **options: Any) -> None:
+        super().__init__()
+        self.heads, self.names, self.options = HEADS, names, options
+        shapes = [shape for name in names for shape in TERM_SHAPES[name]]
+        self.tensors = nn.ParameterList(0.3 * torch.randn(shape) for shape in shapes)
+
+    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
+        tensors = iter(self.tensors)
+        terms: dict[str, Any] = {}
+        for name in self.names:
+            values = [next(tensors) for _ in TERM_SHAPES[name]]
+            terms[name] = values[0] if len(values) == 1 else tuple(values)
+        if "sigmoid" in terms:
+            w, v = terms["sigmoid"]
+            terms["coefficients"] = lambda n: learnable_sigmoid(w, v, n)
+        return SchemeTerms(q=q, k=k, table_start=-REACH, **terms, **self.options)
+
+
+def learnable_sigmoid(w: Tensor, v: Tensor, length: int) -> Tensor:
+    """Return the learnable sigmoid of Wu et al. (2021), (1 + eᵛ) / (1 + exp(v − w · distance))."""
+    distances = torch.arange(length, device=w.device)
+    return (1 + v.exp()[:, None]) / (1 + (v[:, None] - w[:, None] * distances).exp())
+
+
+TABLES = ("key_table", "value_table", "query_table")
+
+#: Combinations that the kernels do not compute, and the reason.
+REFUSED = {
+    **{("slopes", table): "tables together with slopes" for table in TABLES},
+    **{("sigmoid", name): "tables together with distance" for name in (*TABLES, "relative_bias")},
+    ("value_table", "query_table"): "a value table with a row for every relative position",
+    ("query_table", "relative_bias"): "a relative bias and a table with a row for every relative position",
+}
+
+
+@pytest.mark.parametrize("names", list(combinations(TERM_SHAPES, 2)), ids="-".join)
+def test_kernels_compute_combined_terms_or_refuse_them(names: tuple[str, str]) -> None:
+    """Own schemes combine terms that no scheme of ours does. The second call is cached."""
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    scheme = Combined(names).to(device)
+    q, k, v = (torch.randn(1, HEADS, 20, WIDTH, device=device, requires_grad=True) for _ in range(3))
+
+    def run(backend: Any) -> list[Tensor]:
+        output = attend(q, k, v, scheme=scheme, backend=backend)
+        inputs = [q, k, v, *scheme.parameters()]
+        gradients = torch.autograd.grad(output.square().sum(), inputs, allow_unused=True)
+        return [output, *(torch.zeros_like(x) if dx is None else dx for x, dx in zip(inputs, gradients, strict=True))]
+
+    expected = run("reference")
+    torch.testing.assert_close(run("blockwise"), expected, atol=1e-4, rtol=1e-3)
+    if names in REFUSED:
+        with pytest.raises(ValueError, match=f"the Triton kernels do not support {REFUSED[names]}"):
+            run("triton")
+        return
+    for _ in range(3):
+        torch.testing.assert_close(run("triton"), expected, atol=2e-4, rtol=2e-3)
+
+
+def test_a_cached_call_is_not_used_for_terms_that_the_kernels_refuse() -> None:
+    pytest.importorskip("triton")
+    x = torch.randn(1, HEADS, 20, WIDTH, device="cuda" if torch.cuda.is_available() else "cpu")
+    for _ in range(2):
+        attend(x, x, x, scheme=Combined(("sigmoid",)).to(x.device), backend="triton")
+    with pytest.raises(ValueError, match="early-multiply"):
+        attend(x, x, x, scheme=Combined(("sigmoid",), adjust="late-multiply").to(x.device), backend="triton")
+
+    def half(length: int) -> Tensor:
+        return torch.full((1, length), 0.5, device=x.device)
+
+    for _ in range(2):
+        attend(x, x, x, scheme=Combined(()).to(x.device), backend="triton")
+    with pytest.raises(ValueError, match="early-multiply"):
+        attend(x, x, x, scheme=Combined((), coefficients=half).to(x.device), backend="triton")
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise", "auto"])
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ({"slopes": (3,)}, r"returned slopes of shape \(3,\); expected \(2\) for 2 heads"),
+        (
+            {"key_table": (2, 9, 5)},
+            r"returned key_table of shape \(2, 9, 5\); expected \(1 or H, any, 16\) for 2 heads",
+        ),
+        ({"relative_bias": (3, 9)}, r"returned relative_bias of shape \(3, 9\); expected \(1 or H, any\)"),
+        ({"biases": (2, 1, 16)}, r"returned biases of shape \(2, 1, 16\); expected \(2, 2, 16\)"),
+        ({"q": (1, 2, 19, 16)}, r"returned q of shape \(1, 2, 19, 16\); expected \(1, 2, 20, any\)"),
+        (None, "Wrong.forward must return SchemeTerms, got None"),
+    ],
+)
+def test_wrong_terms_are_named(terms: dict[str, tuple[int, ...]] | None, message: str, backend: Any) -> None:
+    class Wrong(Scheme):
+        def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> Any:
+            if terms is None:
+                return None
+            tensors = {name: torch.zeros(shape) for name, shape in terms.items()}
+            options: dict[str, Any] = {"q": q, "k": k, "table_start": -REACH, **tensors}
+            return SchemeTerms(**options)
+
+    x = torch.randn(1, HEADS, 20, WIDTH)
+    with pytest.raises((TypeError, ValueError), match=message):
+        attend(x, x, x, scheme=Wrong(), backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise", "auto"])
+@pytest.mark.parametrize("lengths", [(1, 0), (0, 1), (0, 0)])
+@pytest.mark.parametrize(
+    "scheme", [TransformerXL(HEADS, WIDTH), Disentangled(HEADS, WIDTH)], ids=["xl", "disentangled"]
+)
+def test_full_tables_of_empty_sequences(scheme: Scheme, lengths: tuple[int, int], backend: Any) -> None:
+    q, k = (torch.randn(1, HEADS, n, WIDTH) for n in lengths)
+    output = attend(q, k, k, scheme=scheme, backend=backend)
+    assert output.shape == q.shape
+    assert not output.any()

@@ -50,6 +50,21 @@ def test_schemes_are_trained_and_saved_with_the_adapter(build: Any, tmp_path: Pa
     torch.testing.assert_close(hw.scheme_parameters(loaded), parameters)
 
 
+def test_adapters_inside_of_a_scheme_are_trained() -> None:
+    model = hw.retrofit(build_model("bert"), hw.TransformerXL)
+    randomize_schemes(model)
+    model, inputs = peft.get_peft_model(model, peft.LoraConfig(target_modules=["projection"], r=2)), build_batch()
+    before = run_model(model, inputs)
+    model(**inputs).logits.square().sum().backward()
+    adapters = {name: p for name, p in model.named_parameters() if "projection.lora_B" in name}
+    assert adapters
+    assert all(p.grad is not None and p.grad.any() for p in adapters.values())
+    with torch.no_grad():
+        for parameter in adapters.values():
+            parameter.normal_()
+    assert not torch.allclose(run_model(model, inputs), before)
+
+
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
 def test_an_adapter_with_schemes_is_refused_by_a_model_without(build: Any, tmp_path: Path) -> None:
     build().save_pretrained(tmp_path)

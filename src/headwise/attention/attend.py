@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headwise.attention import blockwise, reference, sdpa, triton_backend
 from headwise.attention.checks import (
+    check_is_terms,
     check_offset,
     check_packed,
     check_probability,
@@ -17,6 +18,7 @@ from headwise.attention.checks import (
     check_sinks,
     check_softcap,
     check_tensors,
+    check_terms,
     check_window,
     disable_autocast,
     to_broadcastable,
@@ -259,12 +261,10 @@ def attend(
         if scale is not None and not scale > 0.0:
             raise ValueError(f"scale must be above 0, got {scale}")
         terms = scheme(q, k, offset=first_position)
+        check_is_terms(terms, scheme)
         if q_lengths is not None and k_lengths is not None and not (terms.q is q and terms.k is k):
             terms = _shift_positions(terms, scheme, q, k, sequence_slices(q_lengths, k_lengths, is_aligned=is_aligned))
-        if terms.value_table is not None and terms.value_table.shape[2] != v.shape[3]:
-            raise ValueError(
-                f"scheme adds vectors of width {terms.value_table.shape[2]} to v, which is {v.shape[3]} wide"
-            )
+        check_terms(terms, scheme, q, k, v)
         inputs = AttentionInputs(
             terms=terms,
             v=v,

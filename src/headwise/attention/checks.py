@@ -9,6 +9,10 @@ from torch import Tensor
 
 from headwise import _compat
 from headwise.attention.schemes import Scheme
+from headwise.attention.types import SchemeTerms
+
+#: The first dimension of a term that all heads can share.
+ANY_HEADS = "1 or H"
 
 #: How to pass the masks of Hugging Face's tokenizers, which are int64.
 HUGGING_FACE_HINT = "; pass Hugging Face's attention_mask (1: a real token) as key_padding=attention_mask.bool()"
@@ -69,6 +73,46 @@ def check_scheme(scheme: Scheme, q: Tensor) -> None:
         raise ValueError(f"scheme has heads={scheme.heads} but q has {q.shape[1]} heads")
     if scheme.head_dim is not None and scheme.head_dim != q.shape[3]:
         raise ValueError(f"scheme has head_dim={scheme.head_dim} but q's heads are {q.shape[3]} wide")
+
+
+def check_is_terms(terms: object, scheme: Scheme) -> None:
+    """Check that a scheme returned terms."""
+    if not isinstance(terms, SchemeTerms):
+        raise TypeError(f"{type(scheme).__name__}.forward must return SchemeTerms, got {terms!r}")
+
+
+def check_terms(terms: SchemeTerms, scheme: Scheme, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Check the shapes of what a scheme returned. None stands for any size."""
+    heads, width = q.shape[1], terms.q.shape[3] if terms.q.dim() == 4 else None
+    if terms.value_table is not None and terms.value_table.shape[-1] != v.shape[3]:
+        raise ValueError(f"scheme adds vectors of width {terms.value_table.shape[-1]} to v, which is {v.shape[3]} wide")
+    w, sharpness = terms.sigmoid or (None, None)
+    shapes: dict[str, tuple[Tensor | None, tuple[int | str | None, ...]]] = {
+        "q": (terms.q, (*q.shape[:3], None)),
+        "k": (terms.k, (*k.shape[:3], width)),
+        "key_table": (terms.key_table, (ANY_HEADS, None, width)),
+        "query_table": (terms.query_table, (ANY_HEADS, None, width)),
+        "value_table": (terms.value_table, (ANY_HEADS, None, v.shape[3])),
+        "relative_bias": (terms.relative_bias, (ANY_HEADS, None)),
+        "biases": (terms.biases, (2, heads, width)),
+        "slopes": (terms.slopes, (heads,)),
+        "w of sigmoid": (w, (heads,)),
+        "v of sigmoid": (sharpness, (heads,)),
+    }
+    for name, (x, sizes) in shapes.items():
+        if x is not None and not _has_shape(x, sizes, heads):
+            expected = ", ".join("any" if size is None else str(size) for size in sizes)
+            raise ValueError(
+                f"{type(scheme).__name__} returned {name} of shape {tuple(x.shape)}; expected ({expected}) for {heads} "
+                "heads"
+            )
+
+
+def _has_shape(x: Tensor, sizes: tuple[int | str | None, ...], heads: int) -> bool:
+    if x.dim() != len(sizes):
+        return False
+    possible = [(1, heads) if size == ANY_HEADS else (size,) for size in sizes]
+    return all(None in allowed or actual in allowed for actual, allowed in zip(x.shape, possible, strict=True))
 
 
 def check_probability(name: str, value: float) -> float:

@@ -348,7 +348,7 @@ def _convert_padding_mask(padding_mask: Tensor | None) -> tuple[Tensor | None, T
     if not padding_mask.is_floating_point():
         raise TypeError(
             "padding masks must be boolean (True: padding) or floating point (added to the scores), "
-            f"got {padding_mask.dtype}"
+            f"got {padding_mask.dtype}; pass Hugging Face's attention_mask (1: a real token) as attention_mask == 0"
         )
     return None, padding_mask[:, None, None, :]
 

@@ -36,8 +36,8 @@ class SchemeTerms:
     """Terms that a position scheme contributes to the equations of attention; what a `Scheme` returns.
 
     A scheme fills in the terms that it uses. The kernels compute all of them except `coefficients` without `sigmoid` or
-    `slopes`, tables together with `sigmoid`, and `value_table` or `relative_bias` together with `query_table` or with
-    `is_full_table`.
+    `slopes`, tables together with `sigmoid` or `slopes`, and `value_table` or `relative_bias` together with
+    `query_table` or with `is_full_table`.
 
     Example:
         >>> import torch, headwise as hw

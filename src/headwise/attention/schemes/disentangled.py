@@ -98,7 +98,7 @@ class Disentangled(Scheme):
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
         table_start = 1 - q.shape[2] - offset  # smallest relative position j − i
-        table_end = max(table_start, k.shape[2] - offset)
+        table_end = max(table_start + 1, k.shape[2] - offset)
         rows = position_constant(
             disentangled_rows_of_range, table_start, table_end, self.max_distance, self.num_buckets, device=q.device
         )

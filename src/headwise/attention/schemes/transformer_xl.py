@@ -59,11 +59,14 @@ class TransformerXL(Scheme):
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
         table_start = 1 - q.shape[2] - offset  # smallest relative position j − i
         dtype = q.dtype if q.is_cuda else compute_dtype(q.dtype)  # GPU kernels use the precision of their inputs
-        table_end = max(table_start, k.shape[2] - offset)
+        table_end = max(table_start + 1, k.shape[2] - offset)
         embeddings = position_constant(  # of the differences i − j
             sinusoids_of_range, -table_start, -table_end, -1, self.dim, dtype, device=q.device
         )
-        table = linear(embeddings, self.projection.weight.to(dtype))
+        if type(self.projection) is nn.Linear:
+            table = linear(embeddings, self.projection.weight.to(dtype))
+        else:  # such as LoRA's layer around it
+            table = self.projection(embeddings.to(self.projection.weight.dtype)).to(dtype)
         return SchemeTerms(
             q=q,
             k=k,

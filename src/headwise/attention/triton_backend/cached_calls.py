@@ -276,7 +276,8 @@ def tensors_key(terms: SchemeTerms, tensors: SchemeInputs, max_offset: int) -> A
     if not all(x is None or type(x) in PLAIN_TYPES for x in tensors):
         return None
     layouts = [None if x is None else (x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % 16) for x in tensors]
-    return terms.rectify, max_offset, terms.biases is not None, *layouts
+    kind = terms.adjust, terms.rectify, terms.coefficients is None, terms.biases is None  # whether kernels compute it
+    return *kind, terms.is_full_table, terms.table_start, max_offset, *layouts
 
 
 def as_float32(x: Tensor) -> Tensor:

@@ -73,11 +73,13 @@ def why_unsupported(inputs: AttentionInputs) -> str | None:
     is_sigmoid = terms.sigmoid is not None and terms.adjust == "early-multiply"
     if terms.coefficients is not None and terms.slopes is None and not is_sigmoid:
         return (
-            "the Triton kernels support distance-aware attention only with the mapping learnable-sigmoid and the "
-            "adjustment early-multiply"
+            "the Triton kernels compute factors of distances only as slopes or as the mapping learnable-sigmoid with "
+            "the adjustment early-multiply"
         )
     if terms.sigmoid is not None and (_tables(inputs) or terms.relative_bias is not None):
         return "the Triton kernels do not support tables together with distance"
+    if terms.slopes is not None and _tables(inputs):
+        return "the Triton kernels do not support tables together with slopes"
     is_dense = terms.is_full_table or terms.query_table is not None
     if is_dense and _tables(inputs) and terms.relative_bias is not None:
         return "the Triton kernels do not support a relative bias and a table with a row for every relative position"
