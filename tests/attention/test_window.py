@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise import EncoderLayer, MultiheadAttention, Plain, Scheme, attend
+from headwise import DistanceAware, EncoderLayer, MultiheadAttention, Plain, Scheme, attend, explain
 from headwise.attention.blockwise import block
 from tests.attention.cases import SCHEMES, make_scheme
 from tests.short_form import keep_short
@@ -34,6 +34,18 @@ def run(scheme: Scheme, inputs: list[Tensor], **options: Any) -> list[Tensor]:
     total = output.nan_to_num().square().sum() + received.nan_to_num().square().sum()
     grads = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
     return [output, received, *grads]
+
+
+@pytest.mark.skipif(GPU, reason="the kernels compute it")
+def test_narrow_windows_store_no_whole_maps() -> None:
+    def backend(n: int, window: tuple[int, int], **options: Any) -> str:
+        x = torch.zeros(1, 1, n, 2)
+        return explain(x, x, x, scheme=DistanceAware(1), window=window, **options).backend
+
+    assert [backend(n, (64, 0)) for n in (256, 512, 1024)] == ["reference", "blockwise", "blockwise"]
+    assert backend(1024, (400, 400)) == "reference", "most pairs are inside"
+    assert backend(1024, (64, -1)) == "reference", "there is no limit on one side"
+    assert backend(1024, (64, 0), return_weights=True) == "reference", "whole maps are asked for"
 
 
 @pytest.mark.parametrize("name", keep_short(SCHEMES, "distance-aware", "transformer-xl"))
