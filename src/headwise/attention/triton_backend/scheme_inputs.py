@@ -75,10 +75,11 @@ def _dense_tables(terms: SchemeTerms, q: Tensor, k: Tensor, offset: int) -> tupl
     start = 1 - n - offset  # the smallest relative position
 
     def get_rows(table: Tensor) -> Tensor:
-        if terms.is_full_table and n + m:
-            table = table[:, start - terms.table_start :][:, : n + m - 1]
-        elif not terms.is_full_table:
-            positions = torch.arange(start, start + max(n + m - 1, 0), device=table.device)
+        num_rows = max(n + m - 1, 0)
+        if terms.is_full_table:
+            table = table[:, start - terms.table_start :][:, :num_rows]
+        else:
+            positions = torch.arange(start, start + num_rows, device=table.device)
             table = table[:, clip_to_rows(positions, terms.table_start, table.shape[1])]
         return table.to(q.dtype).expand(heads, -1, -1)
 
