@@ -36,7 +36,6 @@ def run(scheme: Scheme, inputs: list[Tensor], **options: Any) -> list[Tensor]:
     return [output, received, *grads]
 
 
-@pytest.mark.skipif(GPU, reason="the kernels compute it")
 def test_narrow_windows_store_no_whole_maps() -> None:
     def backend(n: int, window: tuple[int, int], **options: Any) -> str:
         x = torch.zeros(1, 1, n, 2)

@@ -207,7 +207,7 @@ class Stage:
         *,
         starts_with_defaults: bool = False,
     ) -> list[Method]:
-        """Return trials with these learning rates, each in one of them.
+        """Return trials. Each learning rate is that of one trial.
 
         Args:
             rates: a learning rate for each trial; None for the default. If empty, it is not varied.
