@@ -40,7 +40,11 @@ ANYTHING: dict[str, Any] = {"half": 1.5, "log": "log", "late": "late", "4": "4"}
         ({"scheme": "plain"}, TypeError, "scheme must be a headwise Scheme"),
         ({"scheme": DistanceAware(heads=8)}, ValueError, "scheme has heads=8 but q has 4 heads"),
         ({"scheme": Tener(4, 16)}, ValueError, "scheme has head_dim=16 but q's heads are 8 wide"),
-        ({"scheme": RelativePositions(4, 8, k=1), "v": X[..., :4]}, ValueError, "vectors of width 8 to v, .* 4 wide"),
+        (
+            {"scheme": RelativePositions(4, 8, k=1), "v": X[..., :4]},
+            ValueError,
+            r"returned value_table of shape \(1, 3, 8\); expected \(1 or H, any, 4\)",
+        ),
         ({"key_padding": torch.ones(2, 5)}, TypeError, "key_padding must be boolean .* or integer lengths"),
         ({"key_padding": torch.ones(2, 4).bool()}, ValueError, r"key_padding must be \(2, 5\).*got shape \(2, 4\)"),
         ({"key_padding": torch.tensor([5, 6])}, ValueError, r"key_padding lengths must lie between 0 and 5.*\[5, 6\]"),

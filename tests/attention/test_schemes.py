@@ -175,6 +175,7 @@ def test_a_cached_call_is_not_used_for_terms_that_the_kernels_refuse() -> None:
             {"key_table": (2, 9, 5)},
             r"returned key_table of shape \(2, 9, 5\); expected \(1 or H, any, 16\) for 2 heads",
         ),
+        ({"value_table": (1, 9, 8)}, r"returned value_table of shape \(1, 9, 8\); expected \(1 or H, any, 16\)"),
         ({"relative_bias": (3, 9)}, r"returned relative_bias of shape \(3, 9\); expected \(1 or H, any\)"),
         ({"biases": (2, 1, 16)}, r"returned biases of shape \(2, 1, 16\); expected \(2, 2, 16\)"),
         ({"q": (1, 2, 19, 16)}, r"returned q of shape \(1, 2, 19, 16\); expected \(1, 2, 20, any\)"),

@@ -82,10 +82,8 @@ def check_is_terms(terms: object, scheme: Scheme) -> None:
 
 
 def check_terms(terms: SchemeTerms, scheme: Scheme, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Check the shapes of what a scheme returned. None stands for any size."""
+    """Check the shapes of the terms that a scheme returned. In `shapes`, None stands for any size."""
     heads, width = q.shape[1], terms.q.shape[3] if terms.q.dim() == 4 else None
-    if terms.value_table is not None and terms.value_table.shape[-1] != v.shape[3]:
-        raise ValueError(f"scheme adds vectors of width {terms.value_table.shape[-1]} to v, which is {v.shape[3]} wide")
     w, sharpness = terms.sigmoid or (None, None)
     shapes: dict[str, tuple[Tensor | None, tuple[int | str | None, ...]]] = {
         "q": (terms.q, (*q.shape[:3], None)),
