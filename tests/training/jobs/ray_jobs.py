@@ -1,4 +1,4 @@
-"""Jobs and training on a Ray cluster of three nodes, processes on this machine."""
+"""Jobs and training on a Ray cluster of three nodes, processes on this machine. `tests/test_ray.py` runs this file."""
 
 import os
 import threading
