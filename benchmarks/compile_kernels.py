@@ -5,6 +5,8 @@
 
 It needs no GPU. Triton compiles for each compute capability, and contains NVIDIA's assembler. Registers that do not fit
 are spilled to a stack in memory. The exit code is 1 if a kernel needs more shared memory than a program can have there.
+For each loop over tiles, in the order of regions, the number of instructions for each pair of query and key is printed.
+"serialized" means that the assembler lets matrix products wait for each other.
 """
 
 import argparse
@@ -75,6 +77,8 @@ class Resources(NamedTuple):
     registers: int
     stack: int  # bytes, for spilled registers
     smem: int
+    instructions: tuple[float, ...]  # for each pair, of each loop over tiles
+    is_serialized: bool  # asynchronous matrix products wait for each other
 
 
 def main() -> int:
@@ -95,9 +99,11 @@ def main() -> int:
                     is_too_large = x.smem > limit
                     num_too_large += is_too_large
                     stack = f", {x.stack} bytes of stack" if x.stack else ""
+                    instructions = " ".join(f"{count:.1f}" for count in x.instructions)
                     print(
                         f"  {scheme:15} N {length:<6} {x.kernel:22} {x.tile:10} {x.registers:4} registers{stack}, "
-                        f"{x.smem:,} bytes of shared memory{': TOO MUCH' if is_too_large else ''}",
+                        f"{x.smem:,} bytes of shared memory{': TOO MUCH' if is_too_large else ''}, {instructions} "
+                        f"instructions per pair{', serialized' if x.is_serialized else ''}",
                         flush=True,
                     )
     return 1 if num_too_large else 0
@@ -113,7 +119,7 @@ def compile_scheme(scheme: str, length: int, width: int, capability: int) -> Ite
     ):
         setattr(target, name, value)
     for launch in list_launches(scheme, length, width):
-        yield compile_launch(launch)
+        yield compile_launch(launch, capability)
 
 
 def list_launches(scheme: str, length: int, width: int) -> list[Launch]:
@@ -149,7 +155,7 @@ def meta(shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def compile_launch(launch: Launch) -> Resources:
+def compile_launch(launch: Launch, capability: int) -> Resources:
     """Compile a kernel as its launch does."""
     pointers = {
         name: MockTensor(torch.bfloat16 if name.removesuffix("_ptr") in INPUT_DTYPE else torch.float32)
@@ -166,18 +172,45 @@ def compile_launch(launch: Launch) -> Resources:
         used["REG"],
         used["STACK"],
         compiled.metadata.shared + used["SHARED"],
+        count_instructions(compiled.asm["cubin"], tile.block_n * tile.block_m / (32 * tile.num_warps)),
+        is_serialized(compiled.asm["ptx"], capability),
     )
 
 
 def read_resources(cubin: bytes) -> dict[str, int]:
     """Return the resources of a compiled kernel, by the names of NVIDIA's cuobjdump."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-        command = [str(program), "--dump-resource-usage", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    text = run_tool("cuobjdump", cubin, "--dump-resource-usage")
     return {name: int(value) for name, value in re.findall(r"(REG|STACK|SHARED):(\d+)", text)}
+
+
+def count_instructions(cubin: bytes, pairs_per_thread: float) -> tuple[float, ...]:
+    """Return the number of instructions for each pair, of each loop that has more than 96 instructions."""
+    lines = re.findall(r"/\*([0-9a-f]{4,})\*/\s+(.*?);", run_tool("cuobjdump", cubin, "-sass"))
+    addresses = [int(address, 16) for address, _ in lines]
+    loops = []
+    for address, (_, instruction) in zip(addresses, lines, strict=True):
+        target = re.search(r"\bBRA\b.*\b0x([0-9a-f]+)", instruction)
+        if target and int(target[1], 16) < address:
+            count = sum(int(target[1], 16) <= other <= address for other in addresses)
+            loops += [(int(target[1], 16), count)] if count > 96 else []
+    return tuple(count / pairs_per_thread for _, count in sorted(loops))
+
+
+def is_serialized(ptx: str, capability: int) -> bool:
+    """Return whether NVIDIA's assembler reports that asynchronous matrix products wait for each other."""
+    name = f"sm_{capability}a" if capability >= 90 else f"sm_{capability}"
+    output = run_tool("ptxas", ptx.encode(), "-v", f"--gpu-name={name}", "-o", os.devnull)
+    return "wgmma.mma_async instructions are serialized" in output
+
+
+def run_tool(name: str, content: bytes, *options: str) -> str:
+    """Run a program that is a part of Triton over a file with this content. Return what it prints."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+        process = subprocess.run([program, *options, file.name], capture_output=True, text=True, check=True)
+    return process.stdout + process.stderr
 
 
 if __name__ == "__main__":

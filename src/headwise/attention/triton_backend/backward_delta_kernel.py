@@ -11,6 +11,7 @@ from headwise.attention.triton_backend.clipped_table import (
     lookup_pairs,
     row_stride,
 )
+from headwise.attention.triton_backend.distance_tiles import distance_factors, load_head_params, rectify
 from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.shared_memory import reserve_smem
 from headwise.attention.triton_backend.tiles import (
@@ -22,12 +23,10 @@ from headwise.attention.triton_backend.tiles import (
     MaskAndBias,
     batch_head_index,
     compute_scores,
-    distance_factors,
     dropout_mask,
     first_key_block,
     key_block_range,
     load_block,
-    load_head_params,
     load_sink,
     load_slope,
     visited_tile,
@@ -100,7 +99,7 @@ def delta_of_weights(
         v = load_block(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, OPT.block_d)
         x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
         _, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * OPT.block_m, head, DIAGONAL, OPT)
-        s, _ = compute_scores(x, f, i, j, n, m, q_offset, mods, DIAGONAL, OPT)
+        s, _ = compute_scores(rectify(x, OPT), f, i, j, n, m, q_offset, mods, DIAGONAL, OPT)
         p = tl.exp2(s - lse[:, None])
         dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
         if OPT.dropout:
@@ -184,7 +183,7 @@ def bwd_received_kernel(
                 step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
                 j = offs_m[None, :]
-                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
+                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
                 d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                 if OPT.relative_scores and REGION == DIAGONAL:
@@ -198,7 +197,7 @@ def bwd_received_kernel(
                         step, tile_i, tile_j, OPT,
                     )  # fmt: skip
                 _, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
-                s, _ = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
+                s, _ = compute_scores(rectify(x, OPT), f, i, j, n, m, q_offset, mods, REGION, OPT)
                 delta += tl.sum(tl.exp2(s - region_lse[:, None]) * d_received[None, :], axis=1)
     if OPT.distance:
         if head.has_large_scores:

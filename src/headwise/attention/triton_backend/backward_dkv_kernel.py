@@ -10,6 +10,14 @@ from headwise.attention.triton_backend.backward_delta_kernel import (
 )
 from headwise.attention.triton_backend.backward_kernels import store_distance_partials
 from headwise.attention.triton_backend.clipped_table import load_edge, load_edge_scores, lookup_pairs
+from headwise.attention.triton_backend.distance_tiles import (
+    distance_factors,
+    distance_grads,
+    load_head_params,
+    pair_distance,
+    rectify_factor,
+    stage_distance_factors,
+)
 from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.shared_memory import reserve_smem
 from headwise.attention.triton_backend.staged_tables import (
@@ -28,15 +36,11 @@ from headwise.attention.triton_backend.tiles import (
     MaskAndBias,
     batch_head_index,
     compute_scores,
-    distance_factors,
-    distance_grads,
     dropout_mask,
     load_block,
-    load_head_params,
+    load_numbers,
     load_slope,
-    pair_distance,
     query_block_range,
-    stage_distance_factors,
     sum_far_blocks,
     visited_tile,
 )
@@ -129,33 +133,21 @@ def bwd_dkv_kernel(
         d_received = tl.zeros([BLOCK_M], tl.float32)
         if OPT.received:
             d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
-        far_is_zero = False
-        if OPT.sum_far_keys:
-            far_is_zero = head.w < 0.0
-            lo, hi = query_block_range(block_start, n, m, q_offset, head, mods, FAR_BEFORE, OPT)
-            lo_after, hi_after = query_block_range(block_start, n, m, q_offset, head, mods, FAR_AFTER, OPT)
-            if far_is_zero:
-                prefix_sums = prefix_sums_ptr + bh * (tl.cdiv(n, BLOCK_N) + 1) * (OPT.value_width + 1)
-                far_dv = sum_far_blocks(prefix_sums, lo, hi, lo_after, hi_after, offs_d, OPT.value_width)
-                is_valid = offs_m < m
-                if OPT.key_padding:
-                    is_valid = is_valid & (tl.load(key_padding_ptr + b * m + offs_m, mask=is_valid, other=0) != 0)
-                dv += tl.where(is_valid[:, None], far_dv[None, :], 0.0)
         for REGION in tl.static_range(NUM_REGIONS):
             if (OPT.regions >> REGION) & 1:
                 lo, hi = query_block_range(block_start, n, m, q_offset, head, mods, REGION, OPT)
                 if OPT.sum_far_keys and (REGION == FAR_BEFORE or REGION == FAR_AFTER):
-                    hi = tl.where(far_is_zero, lo, hi)
+                    hi = tl.where(head.w < 0.0, lo, hi)  # far keys have score 0
                 for index in range(lo, hi):
                     step = visited_tile(index, block_start // BLOCK_M, tl.cdiv(n, BLOCK_N), mods, OPT)
                     offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
                     i = offs_n[None, :]
                     offsets = query_offsets(i, n, q_offset, mods, OPT)
                     q_bh = q_ptr + b * stride_q_b + h * stride_q_h
-                    q = load_block(q_bh, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
+                    q = load_block(q_bh, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E, OPT.even_n)
                     do_bh = do_ptr + b * stride_do_b + h * stride_do_h  # [BLOCK_N, BLOCK_D]
-                    do = load_block(do_bh, stride_do_n, offs_n, offs_d, n, OPT.value_width, BLOCK_D)
-                    lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
+                    do = load_block(do_bh, stride_do_n, offs_n, offs_d, n, OPT.value_width, BLOCK_D, OPT.even_n)
+                    lse = load_numbers(lse_ptr + bh * n, offs_n, n, float("inf"), OPT.even_n)
                     if OPT.single_tile_backward:
                         delta = delta_of_output(
                             o_ptr + b * stride_o_b + h * stride_o_h, stride_o_n, do, offset_sums_ptr,
@@ -165,14 +157,14 @@ def bwd_dkv_kernel(
                             d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr, bh, offs_n, n, OPT
                         )
                     elif OPT.needs_dk:
-                        delta = tl.load(delta_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
+                        delta = load_numbers(delta_ptr + bh * n, offs_n, n, 0.0, OPT.even_n)
                     else:  # only dv is computed
                         delta = tl.zeros([BLOCK_N], tl.float32)
                     if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:
                         lse -= load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
                     d_edge_sum = tl.zeros([BLOCK_N], tl.float32)
                     if OPT.offset_sums and REGION != DIAGONAL:
-                        d_edge_sum = load_edge(d_edge_sums_ptr, bh, offs_n, n, REGION)
+                        d_edge_sum = load_edge(d_edge_sums_ptr, bh, offs_n, n, REGION, OPT)
                         if not OPT.dropout:
                             delta -= d_edge_sum
                     x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
@@ -202,6 +194,7 @@ def bwd_dkv_kernel(
                             block_start, m, step, tile_i, tile_j, OPT,
                         )  # fmt: skip
                     e, f = distance_factors(tile_i, tile_j, step * BLOCK_N + offsets, block_start, head, REGION, OPT)
+                    f = rectify_factor(x, f, OPT)
                     s, cap_derivative = compute_scores(x, f, i, j, n, m, offsets, mods, REGION, OPT)
                     p = weights_of_queries(s, lse[None, :], OPT)
                     dp = tl.dot(v, tl.trans(do), input_precision=OPT.precision)
@@ -239,13 +232,12 @@ def bwd_dkv_kernel(
                         d_scores_ptrs = d_scores + step * BLOCK_N + tile_j.to(tl.int64) * stride_d_scores_n + tile_i
                         tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
                     if OPT.distance:
-                        if OPT.rectify:
-                            dx = tl.where(x > 0.0, dx, 0.0)
-                        dx *= f
                         if OPT.single_tile_backward and OPT.needs_distance:
-                            distance = pair_distance(tile_i, tile_j, step * BLOCK_N + offsets, block_start)
-                            dw, d_sharpness = distance_grads(dx, x, e, f, distance, head, 1, REGION, OPT)
+                            dw, d_sharpness = distance_grads(
+                                dx, x, e, f, tile_i, tile_j, step * BLOCK_N + offsets, block_start, head, REGION, OPT
+                            )
                             store_distance_partials(d_distance_partials_ptr, bh, H, dw, d_sharpness, head, scale, OPT)
+                        dx *= f
                     if OPT.slopes and OPT.single_tile_backward and OPT.needs_distance:
                         distance = pair_distance(tile_i, tile_j, step * BLOCK_N + offsets, block_start)
                         dw = tl.sum(dx * distance, axis=1)
@@ -262,6 +254,15 @@ def bwd_dkv_kernel(
                         dq_ptrs = dq_ptr + b * stride_dq_b + h * stride_dq_h + rows * stride_dq_n + offs_e[None, :]
                         dq_mask = (rows < n) & (offs_e[None, :] < OPT.width)
                         tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=dq_mask)
+        if OPT.sum_far_keys:
+            lo, hi = query_block_range(block_start, n, m, q_offset, head, mods, FAR_BEFORE, OPT)
+            lo_after, hi_after = query_block_range(block_start, n, m, q_offset, head, mods, FAR_AFTER, OPT)
+            prefix_sums = prefix_sums_ptr + bh * (tl.cdiv(n, BLOCK_N) + 1) * (OPT.value_width + 1)
+            far_dv = sum_far_blocks(prefix_sums, lo, hi, lo_after, hi_after, offs_d, OPT.value_width)
+            is_valid = offs_m < m
+            if OPT.key_padding:
+                is_valid = is_valid & (tl.load(key_padding_ptr + b * m + offs_m, mask=is_valid, other=0) != 0)
+            dv += tl.where(is_valid[:, None], tl.where(head.w < 0.0, far_dv, 0.0)[None, :], 0.0)
         if OPT.relative_shift:
             u = tl.load(bias_uv_ptr + h * OPT.width + offs_e, mask=offs_e < OPT.width, other=0.0)
             dk += dx_sum[:, None] * u[None, :]

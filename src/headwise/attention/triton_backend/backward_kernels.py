@@ -23,6 +23,14 @@ from headwise.attention.triton_backend.clipped_table import (
     store_clipped_sums,
     store_diagonal_sums,
 )
+from headwise.attention.triton_backend.distance_tiles import (
+    distance_factors,
+    distance_grads,
+    load_head_params,
+    pair_distance,
+    rectify_factor,
+    stage_distance_factors,
+)
 from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.shared_memory import reserve_smem
 from headwise.attention.triton_backend.staged_tables import (
@@ -49,16 +57,11 @@ from headwise.attention.triton_backend.tiles import (
     MaskAndBias,
     batch_head_index,
     compute_scores,
-    distance_factors,
-    distance_grads,
     dropout_mask,
     first_key_block,
     key_block_range,
     load_block,
-    load_head_params,
     load_slope,
-    pair_distance,
-    stage_distance_factors,
     visited_tile,
 )
 from headwise.attention.triton_backend.transformer_xl_kernels import (
@@ -210,15 +213,15 @@ def bwd_dq_kernel(
                 if OPT.staged_tables:
                     d_edge_sum = d_sums.after if REGION == FAR_AFTER else d_sums.before
                 else:
-                    d_edge_sum = load_edge(d_edge_sums_ptr, bh, offs_n, n, REGION)
+                    d_edge_sum = load_edge(d_edge_sums_ptr, bh, offs_n, n, REGION, OPT)
                 if not OPT.dropout:
                     region_delta -= d_edge_sum
             for index in range(lo, hi):
                 step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
                 j = offs_m[None, :]
-                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
-                v = load_block(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D)  # [BLOCK_M, BLOCK_D]
+                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
+                v = load_block(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D, OPT.even_m)
                 d_received = tl.zeros([BLOCK_M], tl.float32)
                 if OPT.received:
                     d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
@@ -238,6 +241,7 @@ def bwd_dq_kernel(
                         step, tile_i, tile_j, OPT,
                     )  # fmt: skip
                 e, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
+                f = rectify_factor(x, f, OPT)
                 s, cap_derivative = compute_scores(x, f, i, j, n, m, q_offset, mods, REGION, OPT)
                 p = tl.exp2(s - region_lse[:, None])
                 dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
@@ -276,16 +280,15 @@ def bwd_dq_kernel(
                         bias_before += before
                         bias_after += after
                 if OPT.distance:
-                    if OPT.rectify:
-                        dx = tl.where(x > 0.0, dx, 0.0)
+                    if OPT.needs_distance:
+                        dw_tile, d_sharpness_tile = distance_grads(
+                            dx, x, e, f, tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT
+                        )
+                        dw += dw_tile
+                        d_sharpness += d_sharpness_tile
                     dx *= f
                 if OPT.slopes and OPT.needs_distance:
                     dw += tl.sum(dx * pair_distance(tile_i, tile_j, block_start + q_offset, step * BLOCK_M), axis=1)
-                if OPT.distance and OPT.needs_distance:
-                    distance = pair_distance(tile_i, tile_j, block_start + q_offset, step * BLOCK_M)
-                    dw_tile, d_sharpness_tile = distance_grads(dx, x, e, f, distance, head, 1, REGION, OPT)
-                    dw += dw_tile
-                    d_sharpness += d_sharpness_tile
                 if OPT.relative_scores and OPT.staged_tables:
                     dx_sum += tl.sum(dx, axis=1)
                     if REGION == FAR_BEFORE:
@@ -384,6 +387,7 @@ def bwd_dbias_kernel(
             if OPT.offset_sums:
                 dp += lookup_pairs(d_offset_sums_ptr, bh, i, j, n, q_offset, max_offset)
             _, f = distance_factors(i, j, q_offset, 0, head, DIAGONAL, OPT)
+            f = rectify_factor(x, f, OPT)
             s, _ = compute_scores(x, f, i, j, n, m, q_offset, mods, DIAGONAL, OPT)
             p = tl.exp2(s - lse[:, None])
             if OPT.dropout:

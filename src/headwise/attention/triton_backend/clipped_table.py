@@ -10,7 +10,7 @@ they are aligned. The first and last column, which all far keys share, also lie 
 import triton
 import triton.language as tl
 
-from headwise.attention.triton_backend.tiles import FAR_AFTER, LOG2E
+from headwise.attention.triton_backend.tiles import FAR_AFTER, LOG2E, load_numbers
 
 
 @triton.jit
@@ -28,16 +28,16 @@ def lookup_pairs(ptr, bh, i, j, n, q_offset, max_offset):
 
 
 @triton.jit
-def load_edge(edges_ptr, bh, offs_n, n, REGION: tl.constexpr):
+def load_edge(edges_ptr, bh, offs_n, n, REGION: tl.constexpr, OPT: tl.constexpr):
     """Load each query's element for all keys far before, or far after, from [B, H, 2, N]."""
-    return tl.load(edges_ptr + (bh * 2 + REGION // FAR_AFTER) * n + offs_n, mask=offs_n < n, other=0.0).to(tl.float32)
+    return load_numbers(edges_ptr + (bh * 2 + REGION // FAR_AFTER) * n, offs_n, n, 0.0, OPT.even_n).to(tl.float32)
 
 
 @triton.jit
 def load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION: tl.constexpr, OPT: tl.constexpr):
     """Load each query's score with the row of all keys far before, or far after, plus their bias, in base 2."""
     if OPT.relative_scores:
-        scores = load_edge(edge_scores_ptr, bh, offs_n, n, REGION) * head.far_factor
+        scores = load_edge(edge_scores_ptr, bh, offs_n, n, REGION, OPT) * head.far_factor
     else:
         scores = tl.zeros([offs_n.shape[0]], tl.float32)
     if OPT.relative_bias:

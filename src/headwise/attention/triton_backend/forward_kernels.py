@@ -14,6 +14,12 @@ from headwise.attention.triton_backend.clipped_table import (
     store_by_offset,
     store_clipped_sums,
 )
+from headwise.attention.triton_backend.distance_tiles import (
+    distance_factors,
+    load_head_params,
+    rectify,
+    stage_distance_factors,
+)
 from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.shared_memory import reserve_smem
 from headwise.attention.triton_backend.staged_tables import (
@@ -32,6 +38,8 @@ from headwise.attention.triton_backend.staged_tables import (
     with_clipped_sums,
 )
 from headwise.attention.triton_backend.tiles import (
+    AFTER,
+    BEFORE,
     DIAGONAL,
     FAR_AFTER,
     FAR_BEFORE,
@@ -39,16 +47,14 @@ from headwise.attention.triton_backend.tiles import (
     MaskAndBias,
     batch_head_index,
     compute_scores,
-    distance_factors,
     dropout_mask,
     first_key_block,
     key_block_range,
     load_block,
-    load_head_params,
+    load_numbers,
     load_sink,
     load_slope,
     query_block_range,
-    stage_distance_factors,
     sum_far_blocks,
     visited_tile,
 )
@@ -137,33 +143,11 @@ def fwd_kernel(
     if OPT.sinks:
         row_max += load_sink(sinks_ptr, h)
         row_sum += 1.0
-    far_is_zero = False
-    if OPT.sum_far_keys:  # far keys have score 0: start with the sum of their values
-        far_is_zero = head.w < 0.0
-        lo, hi = key_block_range(block_start, n, m, q_offset, head, mods, FAR_BEFORE, OPT)
-        lo_after, hi_after = key_block_range(block_start, n, m, q_offset, head, mods, FAR_AFTER, OPT)
-        kv_head = b * (H // GROUP) + h // GROUP
-        prefix_sums = prefix_sums_ptr + kv_head * (tl.cdiv(m, BLOCK_M) + 1) * (OPT.value_width + 1)
-        count = sum_far_blocks(prefix_sums, lo, hi, lo_after, hi_after, OPT.value_width, OPT.value_width)
-        if far_is_zero & (count > 0.0):
-            far_sum = sum_far_blocks(prefix_sums, lo, hi, lo_after, hi_after, offs_d, OPT.value_width)[None, :]
-            if OPT.sinks:
-                new_max = tl.maximum(row_max, 0.0)
-                factor = tl.exp2(-new_max)  # of a score of 0
-                row_sum = row_sum * tl.exp2(row_max - new_max) + count * factor
-                weight_norms += count * factor * factor
-                acc += far_sum * factor[:, None]
-                row_max = new_max
-            else:
-                row_max = tl.zeros([BLOCK_N], tl.float32)
-                row_sum += count
-                weight_norms += count
-                acc += far_sum
     for REGION in tl.static_range(NUM_REGIONS):
         if (OPT.regions >> REGION) & 1:
             lo, hi = key_block_range(block_start, n, m, q_offset, head, mods, REGION, OPT)
             if OPT.sum_far_keys and (REGION == FAR_BEFORE or REGION == FAR_AFTER):
-                hi = tl.where(far_is_zero, lo, hi)
+                hi = tl.where(head.w < 0.0, lo, hi)  # far keys have score 0
             edge_score = tl.zeros([BLOCK_N], tl.float32)
             if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:
                 if OPT.staged_tables and OPT.relative_scores:
@@ -174,7 +158,7 @@ def fwd_kernel(
                 step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
                 j = offs_m[None, :]
-                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
+                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                 if OPT.relative_scores and REGION == DIAGONAL:
                     if OPT.staged_tables:
@@ -192,9 +176,11 @@ def fwd_kernel(
                 _, f = distance_factors(tile_i, tile_j, block_start + q_offset, step * BLOCK_M, head, REGION, OPT)
                 # A factor that all pairs share is applied in the exponent, where it takes no extra time.
                 has_bias: tl.constexpr = OPT.bias or OPT.slopes or (OPT.relative_bias and REGION == DIAGONAL)
-                exponent_factor = 1.0 if OPT.distance or OPT.softcap or has_bias else f
-                score_factor = f if OPT.distance or OPT.softcap or has_bias else 1.0
-                s, _ = compute_scores(x, score_factor, i, j, n, m, q_offset, mods, REGION, OPT)
+                is_near: tl.constexpr = OPT.distance and REGION >= BEFORE and REGION <= AFTER
+                is_shared: tl.constexpr = not (OPT.softcap or has_bias or is_near)
+                exponent_factor = tl.maximum(f, 1e-30) if is_shared else 1.0  # −∞ · 0 would not be −∞
+                score_factor = 1.0 if is_shared else f
+                s, _ = compute_scores(rectify(x, OPT), score_factor, i, j, n, m, q_offset, mods, REGION, OPT)
                 new_max = tl.maximum(row_max, tl.max(s, axis=1) * exponent_factor + edge_score)
                 finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
                 p = tl.exp2(s * exponent_factor - (finite_max - edge_score)[:, None])
@@ -222,9 +208,25 @@ def fwd_kernel(
                             kept_sum = kept_sum * rescale + tl.sum(p, axis=1)
                     elif REGION == FAR_AFTER:
                         sum_after += tl.sum(p, axis=1)
-                v = load_block(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D)  # [BLOCK_M, BLOCK_D]
+                v = load_block(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D, OPT.even_m)
                 acc = tl.dot(p.to(v.dtype), v, acc, input_precision=OPT.precision)
                 row_max = new_max
+
+    if OPT.sum_far_keys:  # after the loops: the compiler serializes the products of loops that follow
+        lo, hi = key_block_range(block_start, n, m, q_offset, head, mods, FAR_BEFORE, OPT)
+        lo_after, hi_after = key_block_range(block_start, n, m, q_offset, head, mods, FAR_AFTER, OPT)
+        kv_head = b * (H // GROUP) + h // GROUP
+        prefix_sums = prefix_sums_ptr + kv_head * (tl.cdiv(m, BLOCK_M) + 1) * (OPT.value_width + 1)
+        count = sum_far_blocks(prefix_sums, lo, hi, lo_after, hi_after, OPT.value_width, OPT.value_width)
+        far_sum = sum_far_blocks(prefix_sums, lo, hi, lo_after, hi_after, offs_d, OPT.value_width)
+        has_far = (head.w < 0.0) & (count > 0.0)
+        new_max = tl.where(has_far, tl.maximum(row_max, 0.0), row_max)
+        rescale = tl.where(has_far, tl.exp2(row_max - new_max), 1.0)
+        p_far = tl.where(has_far, tl.exp2(-new_max), 0.0)  # of a far key, whose score is 0
+        row_sum = row_sum * rescale + count * p_far
+        weight_norms = weight_norms * rescale * rescale + count * p_far * p_far
+        acc = acc * rescale[:, None] + far_sum[None, :] * p_far[:, None]
+        row_max = new_max
 
     is_valid = (row_max != float("-inf")) & (offs_n < n)
     if OPT.query_padding:
@@ -261,7 +263,7 @@ def fwd_kernel(
             step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
             offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
             j = offs_m[None, :]
-            k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)
+            k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
             x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
             if OPT.relative_scores:
                 x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
@@ -359,8 +361,8 @@ def fwd_received_kernel(
                 offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
                 i = offs_n[None, :]
                 offsets = query_offsets(i, n, q_offset, mods, OPT)
-                q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
-                lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
+                q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E, OPT.even_n)
+                lse = load_numbers(lse_ptr + bh * n, offs_n, n, float("inf"), OPT.even_n)
                 x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
                 if OPT.relative_scores and REGION == DIAGONAL:
                     x += lookup_pairs(relative_scores_ptr, bh, i, j, n, offsets, max_offset)
@@ -374,6 +376,6 @@ def fwd_received_kernel(
                         step, tile_i, tile_j, OPT,
                     )  # fmt: skip
                 _, f = distance_factors(tile_i, tile_j, step * BLOCK_N + offsets, block_start, head, REGION, OPT)
-                s, _ = compute_scores(x, f, i, j, n, m, offsets, mods, REGION, OPT)
+                s, _ = compute_scores(rectify(x, OPT), f, i, j, n, m, offsets, mods, REGION, OPT)
                 received += tl.sum(weights_of_queries(s, lse[None, :], OPT), axis=1)
     tl.store(received_ptr + bh * m + offs_m, received, mask=offs_m < m)

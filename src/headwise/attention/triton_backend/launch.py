@@ -26,6 +26,7 @@ class Tile:
 class Options:
     """Compile-time options of a kernel."""
 
+    half: bool  # queries, keys and values are float16 or bfloat16
     width: int  # of queries and keys
     value_width: int
     block_e: int  # width, rounded up
@@ -71,6 +72,7 @@ class Options:
     received: bool
     weight_norms: bool
     has_d_lse: bool  # lse has a gradient
+    even_n: bool  # the number of queries is a multiple of block_n
     even_m: bool  # the number of keys is a multiple of block_m
     needs_dq: bool  # gradients that kernels of the backward pass compute
     needs_dk: bool

@@ -16,6 +16,7 @@ from headwise.attention.triton_backend.tiles import (
     compute_scores,
     key_block_range,
     load_block,
+    load_numbers,
     query_block_range,
 )
 
@@ -67,7 +68,7 @@ def multi_layer_lse_kernel(
             lo, hi = key_block_range(block_start, n, m, 0, 0, 0, REGION, OPT)
             for step in range(lo, hi):
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
-                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
+                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                 i, j = offs_n[:, None], offs_m[None, :]
                 s, _ = compute_scores(x, scale * LOG2E, i, j, n, m, 0, mods, REGION, OPT)
@@ -106,8 +107,8 @@ def multi_layer_received_kernel(
             lo, hi = query_block_range(block_start, n, m, 0, 0, 0, REGION, OPT)
             for step in range(lo, hi):
                 offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
-                q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
-                lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
+                q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E, OPT.even_n)
+                lse = load_numbers(lse_ptr + bh * n, offs_n, n, float("inf"), OPT.even_n)
                 x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
                 i, j = offs_n[None, :], offs_m[:, None]
                 p = attention_weights(x, lse[None, :], i, j, n, m, scale, key_padding_ptr + b * m, REGION, OPT)
@@ -143,7 +144,7 @@ def multi_layer_bwd_dq_kernel(
                 lo, hi = key_block_range(block_start, n, m, 0, 0, 0, REGION, OPT)
                 for step in range(lo, hi):
                     offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
-                    k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
+                    k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
                     d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
                     x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                     j = offs_m[None, :]
@@ -189,9 +190,9 @@ def multi_layer_bwd_dk_kernel(
                 lo, hi = query_block_range(block_start, n, m, 0, 0, 0, REGION, OPT)
                 for step in range(lo, hi):
                     offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
-                    q = load_block(q_head_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)  # [BLOCK_N, BLOCK_E]
-                    lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
-                    delta = tl.load(delta_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
+                    q = load_block(q_head_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E, OPT.even_n)
+                    lse = load_numbers(lse_ptr + bh * n, offs_n, n, float("inf"), OPT.even_n)
+                    delta = load_numbers(delta_ptr + bh * n, offs_n, n, 0.0, OPT.even_n)
                     x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
                     i = offs_n[None, :]
                     p = attention_weights(x, lse[None, :], i, j, n, m, scale, key_padding_ptr + b * m, REGION, OPT)

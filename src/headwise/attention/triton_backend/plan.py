@@ -411,6 +411,7 @@ class Plan:
             regions = FAR_BEFORE | (DIAGONAL if self.causal else 0)
         tf32 = self.q.dtype != torch.float32 or self.precision != "highest"
         return Options(
+            half=self.q.dtype != torch.float32,
             width=self.width,
             value_width=self.value_width,
             block_e=power_of_two(self.width),
@@ -448,6 +449,7 @@ class Plan:
             received=self.want_received,
             weight_norms=self.want_weight_norms,
             has_d_lse=has_d_lse,
+            even_n=self.n % tile.block_n == 0,
             even_m=self.m % tile.block_m == 0,
             needs_dq="q" in needs or self.dense_table is not None,
             needs_dk=not needs.isdisjoint(("k", "query_table")),

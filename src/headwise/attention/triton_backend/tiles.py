@@ -1,17 +1,6 @@
 """Triton functions that all kernels share: they work on a tile, a block of queries against a block of keys.
 
-Scores and log-sum-exps are in base 2. Five techniques keep the learnable distance cheap:
-
-- The scale, log₂e and σ(v) are folded into F = scale · log₂e · f = 1 / (c + a · e^(−w|i−j|)), one reciprocal per pair.
-- If all keys of a tile lie before (or after) its queries, e^(−w|i−j|) is the product of a row, a column and a scalar,
-  and only the scalar differs between tiles. All factors lie on the same side of 1, so the product is never 0 · ∞.
-  Steep heads compute e^(−w|i−j|) for each pair: their factors could overflow, and their scores can be so large that all
-  passes must compute the same bits.
-- At large distances f is constant to the last bit (1/σ(−v) for w > 0, 0 for w < 0). Such tiles cost as much as plain
-  attention.
-- If that constant is 0, all far keys score 0, and their values enter as one prefix sum. The cost of such a head grows
-  with its neighborhood, not with N².
-- If there are few keys, F of all relative positions that a block has is computed once and kept in shared memory.
+Scores and log-sum-exps are in base 2. `distance_tiles.py` computes the learnable distance.
 
 Clipped tables of relative positions, and biases, have one score per query for all keys of a far tile, which is added to
 the query's log-sum-exp. Only tiles near the diagonal look up one score per pair.
@@ -29,33 +18,13 @@ import triton
 import triton.language as tl
 
 from headwise.attention.triton_backend.sequence_tiles import is_same_sequence, position_range, query_range
-from headwise.attention.triton_backend.shared_memory import barrier, load_staged, store_word
 
 LOG2E = tl.constexpr(1.4426950408889634)
-
-#: Heads beyond these are steep. With w = 0.3, the factor of 63 tokens is 2^27.
-MAX_W, MAX_V = tl.constexpr(0.3), tl.constexpr(3.0)
 
 #: Where the keys of a tile lie relative to its queries' positions.
 FAR_BEFORE, BEFORE, DIAGONAL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 AFTER, FAR_AFTER = tl.constexpr(3), tl.constexpr(4)
 NUM_REGIONS = tl.constexpr(5)
-
-
-class HeadParams(NamedTuple):
-    """Parameters of F for one head. Without distance, all but the last four are 0."""
-
-    w: Any
-    shift: Any  # e^(shift − w|i−j|) times start is a · e^(−w|i−j|)
-    start: Any
-    c: Any
-    a: Any
-    far_factor: Any  # F at large distances
-    far_distance: Any  # the distance from which F is constant, or the clipped table's last row applies
-    is_steep: Any  # e^(−w|i−j|) is computed for each pair
-    has_large_scores: Any  # F can be so large that rounding errors of delta = dO · O matter
-    smem: Any  # address of F of the relative positions from first_position on; see `stage_distance_factors`
-    first_position: Any
 
 
 class MaskAndBias(NamedTuple):
@@ -86,41 +55,29 @@ def batch_head_index():
 
 
 @triton.jit
-def load_block(ptr, stride, rows, columns, num_rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Load [rows, columns] of a matrix with num_rows rows and WIDTH columns; elements outside of it are 0."""
+def load_block(
+    ptr, stride, rows, columns, num_rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr = False
+):  # fmt: skip
+    """Load [rows, columns] of a matrix with num_rows rows and WIDTH columns; elements outside of it are 0.
+
+    EVEN states that all rows are inside of it. Loads without a mask need fewer instructions.
+    """
     ptrs = ptr + rows[:, None] * stride + columns[None, :]
+    if EVEN and WIDTH == BLOCK:
+        return tl.load(ptrs)
+    if EVEN:
+        return tl.load(ptrs, mask=columns[None, :] < WIDTH, other=0.0)
     if WIDTH == BLOCK:
         return tl.load(ptrs, mask=rows[:, None] < num_rows, other=0.0)
     return tl.load(ptrs, mask=(rows[:, None] < num_rows) & (columns[None, :] < WIDTH), other=0.0)
 
 
 @triton.jit
-def reciprocal(x, FAST: tl.constexpr):
-    if FAST:
-        return tl.inline_asm_elementwise(
-            "rcp.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
-    return 1.0 / x
-
-
-@triton.jit
-def load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT: tl.constexpr):
-    if OPT.distance:
-        w = tl.load(w_ptr + h)
-        v = tl.load(sharpness_ptr + h)
-        c = tl.sigmoid(-v) / (scale * LOG2E)
-        a = tl.maximum(tl.sigmoid(v), 1e-30) / (scale * LOG2E)
-        far_distance = tl.minimum((24.0 + tl.abs(v)) / tl.maximum(tl.abs(w), 1e-9), 1e9).to(tl.int32)
-        far_factor = tl.where(w > 0.0, reciprocal(c, OPT.fast), 0.0)
-        has_large_scores = (w > 0.0) & (v > MAX_V)
-        is_steep = has_large_scores | (tl.abs(w) > MAX_W)
-        # c · e^(v − w|i−j|) has a small exponent, and is exact, where F changes and scores are large.
-        is_shifted = has_large_scores & (w > 0.01)
-        shift, start = tl.where(is_shifted, v, 0.0), tl.where(is_shifted, c, a)
-        return HeadParams(w, shift, start, c, a, far_factor, far_distance, is_steep, has_large_scores, 0, 0)
-    # A softcap is not linear: all scores with a clipped table are then looked up pair by pair.
-    far_distance = 1 << 30 if OPT.softcap and (OPT.relative_scores or OPT.relative_bias) else max_offset
-    return HeadParams(0.0, 0.0, 0.0, 0.0, 0.0, scale * LOG2E, far_distance, False, False, 0, 0)
+def load_numbers(ptr, index, size, other, EVEN: tl.constexpr):
+    """Load the numbers with these indices; those at and after size are other. EVEN states that there are none."""
+    if EVEN:
+        return tl.load(ptr + index)
+    return tl.load(ptr + index, mask=index < size, other=other)
 
 
 @triton.jit
@@ -139,86 +96,12 @@ def load_sink(sinks_ptr, h):
 
 
 @triton.jit
-def distance_factors(tile_i, tile_j, i0, j0, head, REGION: tl.constexpr, OPT: tl.constexpr):
-    """Compute a · e^(−w|i−j|) and F = scale · log₂e · f (eq. 5) for positions i = i0 + tile_i and j = j0 + tile_j.
-
-    In far regions, where F is constant, these are the scalars 0 and F.
-    """
-    if OPT.distance and REGION >= BEFORE and REGION <= AFTER:
-        if REGION == BEFORE:
-            gap = i0 - j0 - (OPT.block_m - 1)
-            e = head.a * decay(head.w, gap) * decay(head.w, tile_i) * decay(head.w, OPT.block_m - 1 - tile_j)
-        elif REGION == AFTER:
-            gap = j0 - i0 - (OPT.block_n - 1)
-            e = head.a * decay(head.w, gap) * decay(head.w, OPT.block_n - 1 - tile_i) * decay(head.w, tile_j)
-        else:
-            e = near_exponential(pair_distance(tile_i, tile_j, i0, j0), head)
-        f = reciprocal(head.c + e, OPT.fast)
-    else:
-        e, f = 0.0, head.far_factor
-    if OPT.staged_distance:
-        address = head.smem + ((j0 - i0 - head.first_position) * 4 + tile_j * 4 - tile_i * 4)
-        e, f = load_staged(address + OPT.num_staged * 4, tl.float32), load_staged(address, tl.float32)
-    return e, f
-
-
-@triton.jit
-def near_exponential(distance, head):
-    """Compute a · e^(−w · distance)."""
-    return head.start * tl.exp2(tl.minimum((head.shift - head.w * distance) * LOG2E, 100.0))
-
-
-@triton.jit
-def stage_distance_factors(head, smem, first_position, OPT: tl.constexpr):
-    """Store F and a · e^(−w|r|) of OPT.num_staged relative positions r, the first of which is given.
-
-    Pairs then load them instead of computing an exponential and a reciprocal each.
-    """
-    index = tl.arange(0, OPT.num_staged)
-    e = near_exponential(tl.abs((first_position + index).to(tl.float32)), head)
-    address = smem + barrier() + index * 4
-    store_word(address, reciprocal(head.c + e, OPT.fast))
-    store_word(address + OPT.num_staged * 4, e)
-    return HeadParams(
-        head.w, head.shift, head.start, head.c, head.a, head.far_factor, head.far_distance, head.is_steep,
-        head.has_large_scores, smem + barrier(), first_position,
-    )  # fmt: skip
-
-
-@triton.jit
-def decay(w, distance):
-    """Compute e^(−w · distance)."""
-    return tl.exp2((-w * LOG2E) * distance.to(tl.float32))
-
-
-@triton.jit
-def pair_distance(tile_i, tile_j, i0, j0):
-    """Compute |i − j|, converting rows and columns to float instead of pairs."""
-    return tl.abs((i0 - j0).to(tl.float32) + tile_i.to(tl.float32) - tile_j.to(tl.float32))
-
-
-@triton.jit
-def distance_grads(dx, x, e, f, distance, head, AXIS: tl.constexpr, REGION: tl.constexpr, OPT: tl.constexpr):
-    """Return this tile's part of the gradients of w and v, summed along an axis; dx is the gradient of x."""
-    # ∂f/∂w = |i−j| f · eF and ∂f/∂v = f · σ(v) (1 − e/a) · σ(−v) f. Neither cancels.
-    dfx = dx * x
-    if REGION >= BEFORE and REGION <= AFTER:
-        dfx *= f
-        dw = tl.sum(dfx * e * distance, axis=AXIS)
-        d_sharpness = tl.sum(dfx * (head.a - e), axis=AXIS)
-    else:
-        d_sharpness = tl.sum(dfx, axis=AXIS) * (head.a * head.far_factor)
-        dw = tl.zeros_like(d_sharpness)
-    return dw, d_sharpness
-
-
-@triton.jit
 def compute_scores(x, f, i, j, n, m, q_offset, mods, REGION: tl.constexpr, OPT: tl.constexpr):
-    """Compute x · F, rectified if the scheme says so, capped, plus the bias; masked keys score −∞.
+    """Compute x · F, capped, plus the bias; masked keys score −∞.
 
     mods is a MaskAndBias. Also returns the derivative of the cap.
     """
-    s = tl.maximum(x, 0.0) * f if OPT.distance and OPT.rectify else x * f
+    s = x * f
     cap_derivative = 1.0
     if OPT.slopes:
         s += mods.slope * tl.abs(j - i - q_offset).to(tl.float32)
