@@ -386,8 +386,8 @@ class Plan:
         return self.has_distance and not self.is_short and can_sum
 
     def skips_tiles(self, tile: Tile) -> bool:
-        """Whether tiles without any unmasked pair are skipped. The relative shift needs consecutive tiles."""
-        return self.mask is not None and self.dense_table is None and not self.fits(tile)
+        """Whether tiles without any unmasked pair are skipped."""
+        return self.mask is not None and not self.fits(tile)
 
     def options(
         self,
