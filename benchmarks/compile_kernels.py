@@ -2,6 +2,7 @@
 
     python benchmarks/compile_kernels.py
     python benchmarks/compile_kernels.py --capabilities 86 90 --schemes rpr --lengths 512 --width 128
+    python benchmarks/compile_kernels.py --schemes transformer-xl --bias
 
 It needs no GPU. Triton compiles for each compute capability, and contains NVIDIA's assembler. Registers that do not fit
 are spilled to a stack in memory. The exit code is 1 if a kernel needs more shared memory than a program can have there.
@@ -32,6 +33,7 @@ from headwise import _compat
 from headwise.attention.triton_backend import cached_passes
 from headwise.attention.triton_backend.cached_tables import TableCall
 from headwise.attention.triton_backend.launch import Launch
+from headwise.attention.triton_backend.layouts import padded_rows
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches
 from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TABLE_PADDING, TENSOR_PARAMS, Plan
 
@@ -87,6 +89,7 @@ def main() -> int:
     parser.add_argument("--schemes", nargs="+", choices=SCHEMES, default=SCHEMES)
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 4096], metavar="N")
     parser.add_argument("--width", type=int, default=64, metavar="D", help="of a head (default: 64)")
+    parser.add_argument("--bias", action="store_true", help="with a position bias in float32 and a dense mask")
     arguments = parser.parse_args()
     num_too_large = 0
     print(f"Triton {triton.__version__}, bfloat16, batch size {BATCH}, {HEADS} heads of width {arguments.width}")
@@ -95,7 +98,7 @@ def main() -> int:
         print(f"\ncompute capability {capability / 10}: {EXAMPLES[capability]}; {limit:,} bytes of shared memory")
         for scheme in arguments.schemes:
             for length in arguments.lengths:
-                for x in compile_scheme(scheme, length, arguments.width, capability):
+                for x in compile_scheme(scheme, length, arguments.width, capability, has_bias=arguments.bias):
                     is_too_large = x.smem > limit
                     num_too_large += is_too_large
                     stack = f", {x.stack} bytes of stack" if x.stack else ""
@@ -109,24 +112,24 @@ def main() -> int:
     return 1 if num_too_large else 0
 
 
-def compile_scheme(scheme: str, length: int, width: int, capability: int) -> Iterator[Resources]:
+def compile_scheme(scheme: str, length: int, width: int, capability: int, *, has_bias: bool) -> Iterator[Resources]:
     """Compile the kernels of the forward and backward pass of a scheme."""
     driver.set_active(OtherGpu(capability))
     for target, name, value in (
         (_compat.reserved_shared_memory, "works", lambda _: True),
-        (Plan, "has_large_smem", MAX_SMEM[capability] >= 160 * 1024),
+        (Plan, "max_smem", MAX_SMEM[capability]),
         (cached_passes, "get_plan", build_plan),
     ):
         setattr(target, name, value)
-    for launch in list_launches(scheme, length, width):
+    for launch in list_launches(scheme, length, width, has_bias=has_bias):
         yield compile_launch(launch, capability)
 
 
-def list_launches(scheme: str, length: int, width: int) -> list[Launch]:
+def list_launches(scheme: str, length: int, width: int, *, has_bias: bool) -> list[Launch]:
     """Return the launches of a call whose tensors are on a GPU that is not here."""
     q, k, v, do = (meta((BATCH, length, HEADS, width)).transpose(1, 2) for _ in range(4))
     scalars: tuple[Any, ...] = (width**-0.5, 0.0, 0, False, -1, -1)
-    if scheme == "rpr":
+    if scheme == "rpr" and not has_bias:
         table = meta((1, 2 * K + 1, width), torch.float32)
         names = ("q", "k", "v", "key_table", "value_table")
         call = TableCall(names, (*scalars, False, K, True, 0.0, False, False), (q, k, v, table, table))
@@ -139,8 +142,14 @@ def list_launches(scheme: str, length: int, width: int) -> list[Launch]:
     if scheme == "transformer-xl":
         tensors["dense_table_ptr"] = meta((HEADS, 2 * length - 1 + 2 * TABLE_PADDING, width))
         tensors["bias_uv_ptr"] = meta((2, HEADS, width), torch.float32)
+    if scheme == "rpr":
+        tensors["relative_scores_ptr"] = meta((BATCH, HEADS, length, padded_rows(K)))
+    if has_bias:
+        tensors["mask_ptr"] = meta((BATCH, 1, length, length), torch.bool)
+        tensors["bias_ptr"] = meta((BATCH, HEADS, length, length), torch.float32)
     arguments = [tensors.get(name) for name in TENSOR_PARAMS]
-    plan = build_plan(*arguments, *scalars, scheme == "distance-aware", 0, False, 0.0, False, False)
+    max_offset, has_tables = (K, True) if scheme == "rpr" else (0, False)
+    plan = build_plan(*arguments, *scalars, scheme == "distance-aware", max_offset, has_tables, 0.0, False, False)
     needs = frozenset(name for name in DIFFERENTIABLE if f"{name}_ptr" in tensors)
     forward = forward_launches(plan)
     backward_kernels = backward_launches(plan, do, None, False, False, needs)
@@ -157,9 +166,9 @@ def meta(shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 def compile_launch(launch: Launch, capability: int) -> Resources:
     """Compile a kernel as its launch does."""
+    dtypes = dict.fromkeys(INPUT_DTYPE, torch.bfloat16) | {"mask": torch.uint8, "visited": torch.int32}
     pointers = {
-        name: MockTensor(torch.bfloat16 if name.removesuffix("_ptr") in INPUT_DTYPE else torch.float32)
-        for _, name in launch.tensor_params
+        name: MockTensor(dtypes.get(name.removesuffix("_ptr"), torch.float32)) for _, name in launch.tensor_params
     }
     tile = launch.tile
     compiled = launch.kernel.warmup(

@@ -12,11 +12,17 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks" / "compile_kernels.py"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("capability", "width"), [("86", "128"), ("90", "64")])
-def test_kernels_fit_into_shared_memory(capability: str, width: str, tmp_path: Path) -> None:
-    options = ["--capabilities", capability, "--schemes", "distance-aware", "rpr", "--lengths", "600", "--width", width]
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--schemes distance-aware rpr --capabilities 86 --width 128",
+        "--schemes distance-aware rpr --capabilities 90",
+        "--schemes transformer-xl --capabilities 80 90 --width 128 --bias",
+    ],
+)
+def test_kernels_fit_into_shared_memory(options: str, tmp_path: Path) -> None:
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, str(SCRIPT), *options]
+    command = [sys.executable, str(SCRIPT), "--lengths", "600", *options.split()]
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
     kernels = [line.split()[3] for line in result.stdout.splitlines() if line.startswith("  ")]

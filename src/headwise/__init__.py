@@ -28,6 +28,7 @@ if _typing.TYPE_CHECKING:
         T5Bias,
         Tener,
         TransformerXL,
+        torch_state_dict,
     )
     from headwise.attention.attend import BackendChoice, attend, explain
     from headwise.guidance import Guided, GuidedLoss, GuidedTrainer, guiding
@@ -87,6 +88,7 @@ __all__ = [
     "save_adapter",
     "scheme_parameters",
     "set_window",
+    "torch_state_dict",
     "unfuse_attention",
 ]
 

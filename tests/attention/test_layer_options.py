@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise import DecoderLayer, DistanceAware, EncoderLayer, MultiheadAttention
+from headwise import DecoderLayer, DistanceAware, EncoderLayer, MultiheadAttention, torch_state_dict
 from tests.attention.cases import SCHEMES, make_scheme
 
 DIM, HEADS = 16, 2
@@ -43,6 +43,71 @@ def test_torch_arguments_and_state_dicts_both_ways(options: dict[str, Any], batc
         torch.testing.assert_close(again(*inputs, **call), expected)
 
 
+class Translator(nn.Module):
+    """A model of torch's modules or of ours, in which some are nested and some weights have other names."""
+
+    def __init__(self, attention: nn.Module, encoder: nn.Module, decoder: nn.Module) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, DIM)
+        self.attentions = nn.ModuleDict({"first": attention})
+        self.encoder = nn.ModuleList([encoder])
+        self.decoder = decoder
+        self.norm = nn.BatchNorm1d(DIM)
+
+    def embed_both(self) -> tuple[Tensor, Tensor]:
+        source, target = self.embed(torch.arange(6).view(2, 3)), self.embed(torch.arange(8).view(2, 4))
+        return self.attentions["first"](source, source, source)[0], target
+
+
+def test_state_dicts_of_whole_models_both_ways() -> None:
+    layer: dict[str, Any] = {"dim_feedforward": 24, "dropout": 0.0, "batch_first": True, "activation": "gelu"}
+    theirs = Translator(
+        nn.MultiheadAttention(DIM, HEADS, batch_first=True, add_bias_kv=True),
+        nn.TransformerEncoderLayer(DIM, HEADS, norm_first=True, **layer),
+        nn.TransformerDecoderLayer(DIM, HEADS, **layer),
+    )
+    options: dict[str, Any] = {"feedforward": 24, "dropout": 0.0, "activation": "gelu"}
+    ours = Translator(
+        MultiheadAttention(DIM, HEADS, add_bias_kv=True),
+        EncoderLayer(DIM, HEADS, norm_first=True, **options),
+        DecoderLayer(DIM, HEADS, **options),
+    )
+    state_dict = ours.state_dict()
+    assert torch_state_dict(ours).keys() == theirs.state_dict().keys()
+    assert ours.state_dict().keys() == state_dict.keys(), "the model itself is not changed"
+
+    def run_both() -> tuple[Tensor, Tensor]:
+        source, target = theirs.embed_both()
+        future = torch.ones(4, 4, dtype=torch.bool).triu(1)
+        expected = theirs.decoder(target, theirs.encoder[0](source), tgt_mask=future)
+        source, target = ours.embed_both()
+        return ours.decoder(target, ours.encoder[0](source)), expected
+
+    ours.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(*run_both())
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    theirs.load_state_dict(torch_state_dict(ours))
+    torch.testing.assert_close(*run_both())
+    ours.load_state_dict(state_dict)  # our own names
+
+
+def test_torch_models_with_our_attention_inside() -> None:
+    theirs, model = (
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(DIM, HEADS, dropout=0.0, batch_first=True), 2).eval()
+        for _ in range(2)
+    )
+    for layer in model.layers:
+        layer.self_attn = MultiheadAttention(DIM, HEADS)
+    theirs.load_state_dict(torch_state_dict(model))
+    x = torch.randn(2, 5, DIM)
+    torch.testing.assert_close(theirs(x), model(x))
+    model.layers[1].self_attn = MultiheadAttention(DIM, HEADS, scheme=DistanceAware(HEADS))
+    with pytest.raises(ValueError, match=r"layers\.1\.self_attn: torch\.nn\.MultiheadAttention has no position scheme"):
+        torch_state_dict(model)
+
+
 def test_added_keys_are_visible_to_causal_queries() -> None:
     theirs = nn.MultiheadAttention(DIM, HEADS, add_bias_kv=True, batch_first=True)
     ours = MultiheadAttention(DIM, HEADS, add_bias_kv=True)
@@ -55,7 +120,7 @@ def test_added_keys_are_visible_to_causal_queries() -> None:
 
 def test_torch_cannot_have_all_weights() -> None:
     layer = MultiheadAttention(DIM, HEADS, scheme=DistanceAware(HEADS), sinks=True)
-    with pytest.raises(ValueError, match="has no a scheme with position terms and no sinks"):
+    with pytest.raises(ValueError, match="has no position scheme and no sinks"):
         layer.torch_state_dict()
     with pytest.raises(ValueError, match=r"need the scheme Plain\(\).* got DistanceAware"):
         MultiheadAttention(DIM, HEADS, scheme=DistanceAware(HEADS), add_bias_kv=True)

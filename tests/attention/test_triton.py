@@ -266,14 +266,14 @@ def test_plans_depend_on_the_matmul_precision() -> None:
 def test_pipelines_have_one_stage_if_shared_memory_is_small() -> None:
     from headwise.attention.triton_backend.plan import Plan
 
-    def num_stages(width: int, has_large_smem: bool) -> int:
+    def num_stages(width: int, max_smem: int) -> int:
         x = torch.empty(1, HEADS, 500, width, dtype=torch.float16, device="meta")
         plan = Plan(x, x, x, *[None] * 15, 0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
-        plan.has_large_smem = has_large_smem
+        plan.max_smem = max_smem
         return plan.tile("dq").num_stages
 
-    assert num_stages(128, has_large_smem=False) == 1 < num_stages(128, has_large_smem=True)
-    assert num_stages(64, has_large_smem=False) == num_stages(64, has_large_smem=True)
+    assert num_stages(128, max_smem=100_000) == 1 < num_stages(128, max_smem=166_912)
+    assert num_stages(64, max_smem=100_000) == num_stages(64, max_smem=166_912)
 
 
 @pytest.mark.gpu

@@ -17,7 +17,6 @@ from tests.short_form import keep_short
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 HEADS, WIDTH, TILE = 2, 32, 32  # TILE is that of the kernels in float32
-MASKED_SCHEMES = [name for name in SCHEMES if name not in ("transformer-xl", "disentangled")]
 
 
 def backends() -> list[Any]:
@@ -79,7 +78,7 @@ def test_queries_outside_the_window_are_never_read(name: str) -> None:
     torch.testing.assert_close(results[3:5], expected[3:5], atol=2e-4, rtol=2e-3)
 
 
-@pytest.mark.parametrize("name", keep_short(MASKED_SCHEMES, "distance-aware"))
+@pytest.mark.parametrize("name", keep_short(SCHEMES, "distance-aware", "transformer-xl", "disentangled"))
 def test_masked_tiles_are_never_read(name: str) -> None:
     scheme = make_scheme(name, HEADS, WIDTH, dtype=torch.float32).to(DEVICE)
     n = 4 * TILE

@@ -60,6 +60,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "softcap-sinks": {"softcap": 1.2, "sinks": True, "padded": True},
     "softcap-sinks-masked": {"softcap": 0.8, "sinks": True, "window": (-1, 20), "mask": True},
     "blocks-masked": {"mask": "blocks", "returns": ("received", "lse")},
+    "random-blocks-masked": {"mask": "random-blocks", "returns": ()},
 }
 
 #: Options of schemes that share most of their code with another scheme; the others are tested with all options.
@@ -67,7 +68,10 @@ FEW_OPTIONS = {
     "t5-bias": (
         "masked", "single-tile", "cu_seqlens", "output-only-causal", "window", "softcap-sinks", "blocks-masked",
     ),
-    "disentangled": ("masked", "grouped", "single-tile", "cu_seqlens", "output-only-causal", "softcap-sinks-masked"),
+    "disentangled": (
+        "masked", "grouped", "single-tile", "cu_seqlens", "output-only-causal", "softcap-sinks-masked",
+        "random-blocks-masked",
+    ),
     "disentangled-p2c": ("no-options", "window-causal"),
 }  # fmt: skip
 #: A GPU compiles the kernels of each case, which takes seconds, so each scheme has each option in float32 and in one of
@@ -208,6 +212,10 @@ def build_options(case: dict[str, Any], batch: int, n: int, m: int) -> tuple[dic
         mask_BHNM &= options["mask"]
     elif options.get("mask"):
         options["mask"] = torch.rand(2, 1, n, m, device=DEVICE) > 0.3
+        if case["mask"] == "random-blocks":
+            has_pairs = torch.rand(2, HEADS, -(-n // 32), -(-m // 32), device=DEVICE) > 0.75
+            has_pairs = has_pairs.repeat_interleave(32, dim=2).repeat_interleave(32, dim=3)
+            options["mask"] = options["mask"] & has_pairs[..., :n, :m]
         options["mask"][:, :, 5] = False  # a query without a key
         options["position_bias"] = torch.randn(1, HEADS, n, m, device=DEVICE)
         mask_BHNM &= options["mask"]

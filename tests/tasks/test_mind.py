@@ -1,15 +1,18 @@
 """Click logs in the layout of MIND, and their errors."""
 
 import gzip
+import pickle
 import re
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from headwise.errors import UserError
 from headwise.tasks import mind
+from headwise.tasks.arrow_cache import write_arrow
 from headwise.tasks.metrics import clicks
 
 NEWS = [("N1", "Rain", "sunny"), ("N2", 'A "quoted" title', ""), ("N3", "Goal", "late")]
@@ -22,6 +25,10 @@ TRAIN = [
 
 def news_lines(*news: tuple[str, str, str]) -> list[str]:
     return ["\t".join((name, "news", "world", title, abstract, "", "[]", "[]")) for name, title, abstract in news]
+
+
+def many_lines(count: int) -> list[str]:
+    return [f"{number}\tU\tt\t{'N1 ' * (number % 3)}\tN2-1 {'N3-0 ' * (number % 4)}" for number in range(count)]
 
 
 def write_split(path: Path, news: list[str], behaviors: list[str]) -> Path:
@@ -86,8 +93,7 @@ def test_separators_and_new_ids_in_later_batches_do_not_change_the_lists(tmp_pat
 
 
 def test_parts_contain_every_row(tmp_path: Path) -> None:
-    lines = [f"{number}\tU\tt\t{'N1 ' * (number % 3)}\tN2-1 {'N3-0 ' * (number % 4)}" for number in range(2500)]
-    write_split(tmp_path / "log" / "train", news_lines(*NEWS), lines)
+    write_split(tmp_path / "log" / "train", news_lines(*NEWS), many_lines(2500))
     split = read(tmp_path / "log").splits["train"]
     parts = list(split.parts())
     assert len(parts) > 1
@@ -95,6 +101,48 @@ def test_parts_contain_every_row(tmp_path: Path) -> None:
     sizes = np.concatenate([np.diff(part.offsets) for part in parts])
     np.testing.assert_array_equal(sizes, [1 + number % 4 for number in range(2500)])
     assert split.counts["only_clicks"] == 625
+
+
+def test_slices_cross_batches(tmp_path: Path) -> None:
+    write_split(tmp_path / "log" / "train", news_lines(*NEWS), many_lines(2500))
+    split = read(tmp_path / "log").splits["train"].slice(100, 2400).slice(800, 2050)
+    assert [len(part.offsets) - 1 for part in split.parts()] == [100, 1000, 150]
+    sizes = np.concatenate([np.diff(part.offsets) for part in split.parts()])
+    np.testing.assert_array_equal(sizes, [1 + number % 4 for number in range(900, 2150)])
+    ids = [name for strings in split.strings("impression") for name in strings.to_pylist()]
+    assert ids == [str(number) for number in range(900, 2150)]
+    for empty in (split.slice(0, 0), split.slice(1250, 1250)):
+        assert list(empty.parts()) == list(empty.strings("user")) == []
+
+
+def test_a_split_is_sent_as_the_name_of_its_file(tmp_path: Path) -> None:
+    write_split(tmp_path / "log" / "train", news_lines(*NEWS), many_lines(2500))
+    split = read(tmp_path / "log").splits["train"].slice(1, 2400)
+    data = pickle.dumps(split)
+    assert len(data) < len(split)
+    for ours, sent in zip(split.parts(), pickle.loads(data).parts(), strict=True):
+        np.testing.assert_array_equal(ours.candidates, sent.candidates)
+
+
+def read_own_memory() -> int:
+    """Return the memory of this process without memory-mapped files, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not report memory in /proc")
+def test_memory_does_not_grow_with_the_number_of_batches(tmp_path: Path) -> None:
+    """Arrow needs 16 kB for each batch that is open."""
+    num_batches = 5000
+    write_split(tmp_path / "log" / "train", news_lines(*NEWS), TRAIN)
+    file = read(tmp_path / "log").splits["train"].rows.file
+    (batch,) = pa.ipc.open_stream(file.read_bytes())
+    write_arrow(file, [batch.columns] * num_batches, batch.schema)
+    before = read_own_memory()
+    split = read(tmp_path / "log").splits["train"]
+    assert sum(len(part.offsets) - 1 for part in split.parts()) == num_batches * len(TRAIN)
+    assert len(split.slice(10, 20).take([3]).offsets) == 2
+    assert read_own_memory() - before < 1000 * num_batches
 
 
 def test_splits_share_news(data: Path) -> None:
@@ -169,8 +217,7 @@ def test_invalid_directories_raise_errors(data: Path) -> None:
 
 
 def test_take_returns_any_rows(tmp_path: Path) -> None:
-    lines = [f"{number}\tU\tt\t{'N1 ' * (number % 3)}\tN2-1 {'N3-0 ' * (number % 4)}" for number in range(2500)]
-    write_split(tmp_path / "log" / "train", news_lines(*NEWS), lines)
+    write_split(tmp_path / "log" / "train", news_lines(*NEWS), many_lines(2500))
     split = read(tmp_path / "log").splits["train"]
     rows = np.array([2499, 3, 3, 1024, 0, 1023])
     impressions, stored = split.take(rows), split.rows.data

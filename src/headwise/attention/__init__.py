@@ -1,7 +1,7 @@
 """Attention operator, position schemes and Transformer layers, independent of models, data and training."""
 
 from headwise.attention.attend import BackendChoice, attend, explain
-from headwise.attention.layers import DecoderLayer, EncoderLayer
+from headwise.attention.layers import DecoderLayer, EncoderLayer, torch_state_dict
 from headwise.attention.multihead import MultiheadAttention
 from headwise.attention.schemes import (
     Alibi,
@@ -36,4 +36,5 @@ __all__ = [
     "TransformerXL",
     "attend",
     "explain",
+    "torch_state_dict",
 ]

@@ -4,7 +4,7 @@ Vaswani et al. 2017, section 3.1; Wu, Wu and Huang 2021, eq. 4.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +70,8 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """Transformer encoder layer: self-attention with a position scheme and a feed-forward network.
 
+    State dicts of `nn.TransformerEncoderLayer` can be loaded.
+
     Args:
         dim: width of the layer; see `MultiheadAttention` for this and the other arguments of attention.
         heads: number of query heads.
@@ -84,6 +86,15 @@ class EncoderLayer(nn.Module):
         sinks: learn a sink of each head; see `attend`.
         backend: see `attend`.
     """
+
+    #: Names of submodules of `nn.TransformerEncoderLayer`, and of those that have the same parameters here.
+    torch_names: ClassVar = {
+        "self_attn": "attention",
+        "linear1": "feedforward.0",
+        "linear2": "feedforward.3",
+        "norm1": "around_attention.norm",
+        "norm2": "around_feedforward.norm",
+    }
 
     def __init__(
         self,
@@ -116,6 +127,7 @@ class EncoderLayer(nn.Module):
         self.around_attention = Residual(dim, dropout=dropout, norm_first=norm_first)
         self.feedforward = FeedForward(dim, feedforward, activation=activation, dropout=dropout)
         self.around_feedforward = Residual(dim, dropout=dropout, norm_first=norm_first)
+        self.register_load_state_dict_pre_hook(_rename_torch_parameters)
 
     def forward(
         self,
@@ -184,7 +196,8 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Transformer decoder layer: causal self-attention with a scheme, cross-attention and a feed-forward network.
 
-    Cross-attention is plain, because relative positions between two sequences have no meaning.
+    Cross-attention is plain, because relative positions between two sequences have no meaning. State dicts of
+    `nn.TransformerDecoderLayer` can be loaded.
 
     Args:
         dim: width of the layer; see `MultiheadAttention` for this and the other arguments of attention.
@@ -199,6 +212,17 @@ class DecoderLayer(nn.Module):
         sinks: learn a sink of each head of self-attention; see `attend`.
         backend: see `attend`.
     """
+
+    #: Names of submodules of `nn.TransformerDecoderLayer`, and of those that have the same parameters here.
+    torch_names: ClassVar = {
+        "self_attn": "attention",
+        "multihead_attn": "cross_attention",
+        "linear1": "feedforward.0",
+        "linear2": "feedforward.3",
+        "norm1": "around_attention.norm",
+        "norm2": "around_cross_attention.norm",
+        "norm3": "around_feedforward.norm",
+    }
 
     def __init__(
         self,
@@ -231,6 +255,7 @@ class DecoderLayer(nn.Module):
         self.around_cross_attention = Residual(dim, dropout=dropout, norm_first=norm_first)
         self.feedforward = FeedForward(dim, feedforward, activation=activation, dropout=dropout)
         self.around_feedforward = Residual(dim, dropout=dropout, norm_first=norm_first)
+        self.register_load_state_dict_pre_hook(_rename_torch_parameters)
 
     def forward(
         self,
@@ -319,3 +344,48 @@ def _invert(mask: Tensor | None) -> Tensor | None:
             "pass values to add to the scores as position_bias"
         )
     return ~mask[(None,) * (4 - mask.dim())]
+
+
+def _rename_torch_parameters(
+    module: EncoderLayer | DecoderLayer, state_dict: dict[str, Any], prefix: str, *_: Any
+) -> None:
+    """Convert the names of parameters of torch's layer."""
+    for torch_name, name in module.torch_names.items():
+        rename_prefix(state_dict, f"{prefix}{torch_name}.", f"{prefix}{name}.")
+
+
+def rename_prefix(state_dict: dict[str, Any], old: str, new: str) -> None:
+    """Replace the beginning of names."""
+    for name in [name for name in state_dict if name.startswith(old)]:
+        state_dict[new + name.removeprefix(old)] = state_dict.pop(name)
+
+
+def torch_state_dict(model: nn.Module) -> dict[str, Any]:
+    """Return a model's state dict for the same model with torch's modules.
+
+    The weights of each `MultiheadAttention`, `EncoderLayer` and `DecoderLayer` get the names of
+    `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerDecoderLayer`. Other names stay the same.
+
+    Args:
+        model: a module that contains any of these, or is one of them.
+
+    Raises:
+        ValueError: torch's modules cannot have these weights: a scheme with position terms, head_dim, key_heads, a
+            softcap or sinks.
+    """
+    state_dict = model.state_dict()
+    for path, module in reversed(list(model.named_modules(remove_duplicate=False))):  # submodules first
+        prefix = f"{path}." if path else ""
+        if isinstance(module, MultiheadAttention):
+            try:
+                weights = module.torch_state_dict()
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}" if path else str(error)) from None
+            for name in ("q_proj", "k_proj", "v_proj"):
+                for parameter in ("weight", "bias"):
+                    state_dict.pop(f"{prefix}{name}.{parameter}", None)
+            state_dict.update({prefix + name: x for name, x in weights.items()})
+        elif isinstance(module, EncoderLayer | DecoderLayer):
+            for torch_name, name in module.torch_names.items():
+                rename_prefix(state_dict, f"{prefix}{name}.", f"{prefix}{torch_name}.")
+    return state_dict

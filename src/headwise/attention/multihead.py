@@ -23,8 +23,8 @@ class MultiheadAttention(nn.Module):
 
     Drop-in replacement for `nn.MultiheadAttention(embed_dim, num_heads, batch_first=True)`: arguments have the same
     names, the call is the same, `Plain()` gives the same result, and state dicts of the torch module can be loaded.
-    `torch_state_dict` returns the weights for the torch module. As in torch, and unlike in `attend`, masks are True
-    where attention is not allowed.
+    `torch_state_dict` returns the weights for the torch module; `headwise.torch_state_dict` does so for a whole model.
+    As in torch, and unlike in `attend`, masks are True where attention is not allowed.
 
     Args:
         embed_dim: width of the queries and the output.
@@ -281,7 +281,7 @@ class MultiheadAttention(nn.Module):
         reasons = {
             "head_dim": self.num_heads * self.head_dim != self.embed_dim,
             "key_heads": self.key_heads != self.num_heads,
-            "a scheme with position terms": type(self.scheme) is not Plain,
+            "position scheme": type(self.scheme) is not Plain,
             "softcap": self.softcap is not None,
             "sinks": self.sinks is not None,
         }

@@ -20,7 +20,7 @@ from headwise.simulation.user_model import Impressions
 
 PROBABILITIES = "probabilities.parquet"
 SCHEMA = pa.schema([("split", pa.string()), ("impression", pa.int64()), ("probability", pa.list_(pa.float32()))])
-MIN_ROW_GROUP = 4096  # impressions
+MIN_ROW_GROUP = 2**16  # impressions
 MINUTES_SECONDS = pa.array([f"{second // 60:02}:{second % 60:02}" for second in range(3600)])  # of an hour
 START, DURATION = datetime(2019, 11, 9), timedelta(days=7)  # the last week of MIND
 

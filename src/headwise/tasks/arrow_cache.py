@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -126,24 +127,24 @@ class Rows:
     """Cached rows: the fields, and the columns `row`, `line` and `file` with the location of each row.
 
     Args:
-        data: The rows.
-        files: Their files.
+        file: The Arrow file.
+        files: The files that were parsed.
         skipped: The rows that were skipped.
     """
 
-    data: Dataset
+    file: Path
     files: tuple[Path, ...]
     skipped: BadRows = field(default_factory=BadRows)
+
+    @cached_property
+    def data(self) -> Dataset:
+        """The rows, memory-mapped. A batch of `BATCH_ROWS` rows takes thousands of bytes of memory for its layout."""
+        return Dataset.from_file(str(self.file))
 
     def location(self, index: int) -> str:
         """Return the file and line of a row, for a message."""
         row = self.data[int(index)]
         return format_location(self.files[row["file"]], row["line"])
-
-    @property
-    def file(self) -> Path:
-        """The Arrow file."""
-        return Path(self.data.cache_files[0]["filename"])
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return a column."""
@@ -189,8 +190,8 @@ def load_rows(
             temporary.unlink(missing_ok=True)
     elif skip_bad_rows:
         bad_rows = BadRows(**json.loads(report.read_text(encoding="utf-8")))
-    rows = Rows(Dataset.from_file(str(target)), source.files, bad_rows)
-    if not len(rows.data):
+    rows = Rows(target, source.files, bad_rows)
+    if not any(batch.num_rows for batch in pa.ipc.open_stream(pa.memory_map(str(target)))):
         raise UserError(f"{rows.origin}: the file has no rows")
     if bad_rows.count:
         logger.warning("skipped: %s", bad_rows)

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
-from headwise.cluster import connected_to_cluster
+from headwise.cluster import MESSAGE_LENGTH, connected_to_cluster
 from headwise.errors import UserError, to_one_line
 from headwise.training.core import run_dir
 from headwise.training.core.config import RunConfig
@@ -96,7 +97,8 @@ def train_on_cluster(
             if message.is_file():
                 raise UserError(message.read_text(encoding="utf-8"))
         except TrainingFailedError as error:
-            reason = to_one_line((str(error).strip().splitlines() or [type(error).__name__])[-1])
+            last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            reason = shorten(to_one_line(last_line), MESSAGE_LENGTH, placeholder=" …")
             raise UserError(
                 f"{out}: the run failed {MAX_FAILURES + 1} times on the cluster ({reason}); to continue it: "
                 f"{resume_command(out)} --cluster {address}"
@@ -124,11 +126,11 @@ def fit(trainer: Any) -> None:
 
 @contextmanager
 def printed(path: Path) -> Iterator[None]:
-    """Print what another process, maybe on another machine, appends to a file, to stderr."""
+    """Print what another process, maybe on another machine, appends to a file, to stderr, and end its last line."""
     ended = threading.Event()
 
     def copy() -> None:
-        position, is_last = 0, False
+        position, is_last, last_byte = 0, False, b"\n"
         while not is_last:
             is_last = ended.wait(OUTPUT_INTERVAL)
             if path.is_file():
@@ -136,8 +138,11 @@ def printed(path: Path) -> Iterator[None]:
                     file.seek(position)
                     data = file.read()
                 position += len(data)
+                last_byte = data[-1:] or last_byte
                 sys.stderr.write(data.decode("utf-8", "replace"))
                 sys.stderr.flush()
+        if last_byte != b"\n":  # the process died while its progress bar was shown
+            sys.stderr.write("\n")
 
     thread = threading.Thread(target=copy, daemon=True)
     thread.start()

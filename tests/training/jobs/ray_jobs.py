@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwise.errors import UserError
+from headwise.training import ray_train
 from headwise.training.jobs import JobOptions, RowRange, run_job
 from headwise.training.jobs.job import MAX_ATTEMPTS, PartFailedError
 from tests.studies.ray_cluster import LocalCluster, start_cluster, why_no_cluster
 from tests.studies.worker_script import wait_until
 from tests.training.conftest import Headwise, rows, write
 from tests.training.jobs.counting import CountingTask
+from tests.training.jobs.dying import read_starts, run_dying_worker
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(why_no_cluster()), reason=why_no_cluster())]
 
@@ -127,22 +130,59 @@ def test_paths_are_relative_to_the_directory_of_the_command(
     assert not list(tmp_path.glob(".*")), "nothing is left"
 
 
-def test_training_is_that_of_one_process(cluster: str, tmp_path: Path, headwise: Headwise) -> None:
-    data = write(tmp_path / "reviews.csv", ("text", "label"), list(rows(80)))
-    options = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--epochs", 2, "--batch-size", 16, "--dropout", 0)
+TRAINING = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--epochs", 2, "--batch-size", 16, "--dropout", 0)
+NUM_EPOCH_STEPS = 4  # of the 80 texts, some are dev and test
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("reviews") / "reviews.csv", ("text", "label"), list(rows(80)))
+
+
+@pytest.fixture
+def marks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("marks")
+
+
+def test_training_is_that_of_one_process(
+    cluster: str, reviews: Path, marks: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of its processes dies. The run continues from its checkpoint."""
+    monkeypatch.setattr(ray_train, "run_worker", partial(run_dying_worker, marks=marks, num_deaths=1))
     outs = tmp_path / "one", tmp_path / "two"
-    assert headwise("train", "--data", data, *options, "--out", outs[0])[0] == 0
+    assert headwise("train", "--data", reviews, *TRAINING, "--out", outs[0])[0] == 0
     code, stdout, err = headwise(
-        "train", "--data", data, *options, "--out", outs[1], "--cluster", cluster, "--processes", 2
+        "train", "--data", reviews, *TRAINING, "--out", outs[1], "--cluster", cluster, "--processes", 2
     )
     assert code == 0, err
     assert "accuracy" in stdout
-    assert err.count("labels: ") == 1  # what the main process prints
-    assert "Ray" not in err
+    assert read_starts(marks) == [0, NUM_EPOCH_STEPS]
+    assert err.count("a process or node died; the run continues from its last checkpoint") == 1
+    assert err.count("labels: ") == 2  # what the main process prints at each start
+    assert not [line for line in err.splitlines() if "Ray" in line and "A worker died" not in line]
     one, two = (pq.read_table(out / "predictions.parquet").to_pydict() for out in outs)
     assert one["row"] == two["row"]
     np.testing.assert_allclose(one["scores"], two["scores"], atol=1e-4)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "reviews.csv", "two"]
-    code, _, err = headwise("train", "--data", data, *options, "--out", outs[1], "--cluster", cluster)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+    code, _, err = headwise("train", "--data", reviews, *TRAINING, "--out", outs[1], "--cluster", cluster)
     assert code == 2
     assert "contains a finished run; --force replaces it" in err
+
+
+def test_training_whose_process_always_dies_is_one_line(
+    cluster: str, reviews: Path, marks: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_train, "run_worker", partial(run_dying_worker, marks=marks, num_deaths=99))
+    monkeypatch.setattr(ray_train, "MAX_FAILURES", 1)  # a start takes several seconds
+    out = tmp_path / "run"
+    code, stdout, err = headwise("train", "--data", reviews, *TRAINING, "--out", out, "--cluster", cluster)
+    assert code == 2
+    assert not stdout
+    assert read_starts(marks) == [0, NUM_EPOCH_STEPS]
+    last_line = err.splitlines()[-1]
+    assert last_line.startswith(f"headwise: error: {out}: the run failed 2 times on the cluster (The actor is dead")
+    assert last_line.endswith(f"; to continue it: headwise train --resume --out {out} --cluster {cluster}")
+    assert len(last_line) < 600, "Ray's explanation is shortened"
+    assert "Traceback" not in err
+    assert not list(tmp_path.glob(".run.ray-*"))
+    assert not (out / "metrics.json").exists()

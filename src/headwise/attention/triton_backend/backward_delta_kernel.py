@@ -35,6 +35,7 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
     QueryBlockShift,
     add_biases,
     initial_product,
+    preceding_product,
     query_table_scores_of_keys,
     shifted_scores_of_keys,
 )
@@ -92,7 +93,7 @@ def delta_of_weights(
     lo, before_end = key_block_range(block_start, n, m, q_offset, head, mods, FAR_BEFORE, OPT)
     after_start, hi = key_block_range(block_start, n, m, q_offset, head, mods, FAR_AFTER, OPT)
     for index in tl.range(lo, hi, num_stages=1):
-        step = visited_tile(index, block_start // OPT.block_n, tl.cdiv(m, OPT.block_m), mods, OPT)
+        step = visited_tile(index, block_start // OPT.block_n, tl.cdiv(m, OPT.block_m), mods.visited_ptr, OPT)
         offs_m = step * OPT.block_m + tl.arange(0, OPT.block_m)
         j = offs_m[None, :]
         k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, OPT.block_e)
@@ -180,7 +181,7 @@ def bwd_received_kernel(
             if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:
                 region_lse -= load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
             for index in range(lo, hi):
-                step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
+                step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods.visited_ptr, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
                 j = offs_m[None, :]
                 k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
@@ -189,6 +190,7 @@ def bwd_received_kernel(
                 if OPT.relative_scores and REGION == DIAGONAL:
                     x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
                 if OPT.relative_shift:
+                    product = preceding_product(shift, product, step, OPT)
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
                 if OPT.query_table:

@@ -42,6 +42,7 @@ from headwise.attention.triton_backend.tiles import (
     load_slope,
     query_block_range,
     sum_far_blocks,
+    tile_ptrs,
     visited_tile,
 )
 from headwise.attention.triton_backend.transformer_xl_kernels import (
@@ -139,7 +140,7 @@ def bwd_dkv_kernel(
                 if OPT.sum_far_keys and (REGION == FAR_BEFORE or REGION == FAR_AFTER):
                     hi = tl.where(head.w < 0.0, lo, hi)  # far keys have score 0
                 for index in range(lo, hi):
-                    step = visited_tile(index, block_start // BLOCK_M, tl.cdiv(n, BLOCK_N), mods, OPT)
+                    step = visited_tile(index, block_start // BLOCK_M, tl.cdiv(n, BLOCK_N), mods.visited_ptr, OPT)
                     offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
                     i = offs_n[None, :]
                     offsets = query_offsets(i, n, q_offset, mods, OPT)
@@ -186,13 +187,13 @@ def bwd_dkv_kernel(
                             x += lookup_product_of_keys(scores, tile_i, r, max_offset, q.dtype, OPT)
                         else:
                             x += lookup_pairs(relative_scores_ptr, bh, i, j, n, offsets, max_offset)
-                    if OPT.relative_shift:
-                        x += shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT) + u_dot_k[:, None]
                     if OPT.query_table:
                         x += query_table_scores_of_queries(
                             query_table_ptr + h * stride_query_table_h, stride_query_table_r, shift.smem, k,
                             block_start, m, step, tile_i, tile_j, OPT,
                         )  # fmt: skip
+                    if OPT.relative_shift:
+                        x += shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT) + u_dot_k[:, None]
                     e, f = distance_factors(tile_i, tile_j, step * BLOCK_N + offsets, block_start, head, REGION, OPT)
                     f = rectify_factor(x, f, OPT)
                     s, cap_derivative = compute_scores(x, f, i, j, n, m, offsets, mods, REGION, OPT)
@@ -229,7 +230,7 @@ def bwd_dkv_kernel(
                     if OPT.store_d_scores != "":
                         d_scores = d_scores_ptr + b * stride_d_scores_b + h * stride_d_scores_h
                         d_scores += (block_start - chunk_start).to(tl.int64) * stride_d_scores_n
-                        d_scores_ptrs = d_scores + step * BLOCK_N + tile_j.to(tl.int64) * stride_d_scores_n + tile_i
+                        d_scores_ptrs = tile_ptrs(d_scores + step * BLOCK_N, tile_j, stride_d_scores_n, tile_i, OPT)
                         tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
                     if OPT.distance:
                         if OPT.single_tile_backward and OPT.needs_distance:

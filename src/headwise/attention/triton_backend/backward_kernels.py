@@ -62,12 +62,14 @@ from headwise.attention.triton_backend.tiles import (
     key_block_range,
     load_block,
     load_slope,
+    tile_ptrs,
     visited_tile,
 )
 from headwise.attention.triton_backend.transformer_xl_kernels import (
     QueryBlockShift,
     add_biases,
     initial_product,
+    preceding_product,
     query_table_scores_of_keys,
     shifted_scores_of_keys,
 )
@@ -217,7 +219,7 @@ def bwd_dq_kernel(
                 if not OPT.dropout:
                     region_delta -= d_edge_sum
             for index in range(lo, hi):
-                step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
+                step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods.visited_ptr, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
                 j = offs_m[None, :]
                 k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
@@ -233,6 +235,7 @@ def bwd_dq_kernel(
                     else:
                         x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
                 if OPT.relative_shift:
+                    product = preceding_product(shift, product, step, OPT)
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
                 if OPT.query_table:
@@ -260,7 +263,7 @@ def bwd_dq_kernel(
                     dp += p * twice_d_norms[:, None]
                 dx = p * (dp - region_delta[:, None])
                 if OPT.store_d_scores != "":
-                    d_scores_ptrs = d_scores + step * BLOCK_M + tile_i.to(tl.int64) * stride_d_scores_n + tile_j
+                    d_scores_ptrs = tile_ptrs(d_scores + step * BLOCK_M, tile_i, stride_d_scores_n, tile_j, OPT)
                 if OPT.store_d_scores == "after-softcap":
                     tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
                 if OPT.softcap:

@@ -63,6 +63,7 @@ from headwise.attention.triton_backend.transformer_xl_kernels import (
     QueryBlockShift,
     add_biases,
     initial_product,
+    preceding_product,
     query_table_scores_of_keys,
     query_table_scores_of_queries,
     shifted_scores_of_keys,
@@ -155,7 +156,7 @@ def fwd_kernel(
                 else:
                     edge_score = load_edge_scores(edge_scores_ptr, bh, offs_n, n, head, mods, REGION, OPT)
             for index in range(lo, hi):
-                step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
+                step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods.visited_ptr, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
                 j = offs_m[None, :]
                 k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
@@ -166,6 +167,7 @@ def fwd_kernel(
                     else:
                         x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
                 if OPT.relative_shift:
+                    product = preceding_product(shift, product, step, OPT)
                     relative_x, product = shifted_scores_of_keys(shift, product, step, tile_i, tile_j, OPT)
                     x += relative_x
                 if OPT.query_table:
@@ -260,7 +262,7 @@ def fwd_kernel(
         offset_sums = offset_sums_ptr + bh * n * row_stride(max_offset)
         lo, hi = key_block_range(block_start, n, m, q_offset, head, mods, DIAGONAL, OPT)
         for index in range(lo, hi):
-            step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods, OPT)
+            step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods.visited_ptr, OPT)
             offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
             j = offs_m[None, :]
             k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
@@ -357,7 +359,7 @@ def fwd_received_kernel(
         if (OPT.regions >> REGION) & 1:
             lo, hi = query_block_range(block_start, n, m, q_offset, head, mods, REGION, OPT)
             for index in range(lo, hi):
-                step = visited_tile(index, block_start // BLOCK_M, tl.cdiv(n, BLOCK_N), mods, OPT)
+                step = visited_tile(index, block_start // BLOCK_M, tl.cdiv(n, BLOCK_N), mods.visited_ptr, OPT)
                 offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
                 i = offs_n[None, :]
                 offsets = query_offsets(i, n, q_offset, mods, OPT)

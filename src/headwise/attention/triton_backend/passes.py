@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from headwise.attention.triton_backend import transformer_xl
-from headwise.attention.triton_backend.launch import Launch, Tile, on_device
+from headwise.attention.triton_backend.launch import Launch, on_device
 from headwise.attention.triton_backend.layouts import edge_columns, has_contiguous_rows, tensor_strides, with_strides
 from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TENSOR_PARAMS, Plan, get_plan
+from headwise.attention.triton_backend.visited_tiles import VisitedTiles
 
 NUM_SCALARS = 12  # arguments of the operators that are not tensors
 
@@ -29,53 +29,6 @@ class StagedTables(NamedTuple):
 def table_arguments(tables: StagedTables | None) -> dict[str, Any]:
     """Return the arguments of a launch for these tables."""
     return dict.fromkeys(StagedTables._fields, 0) if tables is None else {"staged_tables": True, **tables._asdict()}
-
-
-class VisitedTiles:
-    """The tiles with an unmasked pair, for each division of a mask into tiles that a call needs."""
-
-    def __init__(self, plan: Plan, tensors: dict[str, Any]) -> None:
-        self.plan, self.tensors = plan, tensors
-        self.cache: dict[Any, Tensor] = {}
-
-    def set(self, tile_name: str, *, per_key: bool = False) -> None:
-        """Set the kernels' argument for the kernel with this tile."""
-        if self.plan.mask is None:
-            return
-        tile = self.plan.tile(tile_name)
-        if not self.plan.skips_tiles(tile):
-            return
-        key = (tile.block_n, tile.block_m, per_key)
-        if key not in self.cache:
-            self.cache[key] = visited_tiles(self.tensors["mask_ptr"], self.plan.n, self.plan.m, tile, per_key=per_key)
-        self.tensors["visited_ptr"] = self.cache[key]
-
-
-def visited_tiles(mask: Tensor, n: int, m: int, tile: Tile, *, per_key: bool) -> Tensor:
-    """Return the tiles of a mask, (B or 1, H or 1, N or 1, M or 1), in which any pair is allowed.
-
-    Args:
-        mask: 1 where attention is allowed.
-        n: number of queries.
-        m: number of keys.
-        tile: the tile size.
-        per_key: whether to list the query blocks of each key block, not the key blocks of each query block.
-
-    Returns:
-        (B or 1, H or 1, blocks, 2 · tiles + 1). Of each block's row, element i ≤ tiles is the number of visited tiles
-        before tile i, and the rest are the tiles, the visited ones first, in ascending order.
-    """
-    batch, heads = mask.shape[:2]
-    query_blocks, key_blocks = -(-n // tile.block_n), -(-m // tile.block_m)
-    padding = (0, key_blocks * tile.block_m - m, 0, query_blocks * tile.block_n - n)
-    padded = pad(mask.expand(batch, heads, n, m), padding)
-    blocks = padded.view(batch, heads, query_blocks, tile.block_n, key_blocks, tile.block_m)
-    is_visited = blocks.amax((3, 5)) > 0
-    if per_key:
-        is_visited = is_visited.mT
-    counts = pad(is_visited.cumsum(-1), (1, 0))
-    order = (~is_visited).to(torch.uint8).argsort(dim=-1, stable=True)
-    return torch.cat([counts, order], dim=-1).int()
 
 
 def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
@@ -211,6 +164,7 @@ def run_backward(
             visited.set("received")
             run["received"](tensors)
         if needs_dq_kernel and plan.dense_table is not None:
+            visited.set("dq")
             grads["bias_uv"] = transformer_xl.compute_gradients(plan, tensors, d_table, d_bias, d_lse is not None)
         elif needs_dq_kernel and not plan.single_tile_backward:
             visited.set("dq")
@@ -218,6 +172,7 @@ def run_backward(
         if plan.sum_far_keys:
             run["prefix_sums"](tensors)
         if needs_key_chunks:
+            visited.set("dkv", per_key=True)
             transformer_xl.compute_key_gradients(plan, tensors, grads["query_table"], d_lse is not None, needs)
         elif plan.single_tile_backward or not needs.isdisjoint(("k", "v")):
             visited.set("dkv", per_key=True)

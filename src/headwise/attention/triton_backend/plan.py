@@ -301,16 +301,18 @@ class Plan:
         tile = self._fastest_tile(name)
         if self.query_table is not None:
             return replace(tile, num_stages=1)
-        needs_large_smem = self.dense_table is not None or self._max_block_width > 64
-        return replace(tile, num_stages=1) if needs_large_smem and not self.has_large_smem else tile
+        is_dense, is_wide = self.dense_table is not None, self._max_block_width > 64
+        needed_smem = 160 * 1024 if is_dense or is_wide else 0  # of an A100
+        if is_dense and is_wide and self.mask is not None and self.bias is not None:
+            needed_smem = 227 * 1024  # of an H100
+        return replace(tile, num_stages=1) if self.max_smem < needed_smem else tile
 
     @cached_property
-    def has_large_smem(self) -> bool:
-        """Whether shared memory is large enough for pipelines of wide tiles (NVIDIA A100, H100, …)."""
+    def max_smem(self) -> int:
+        """Shared memory that a program can have, in bytes."""
         if self.device.type != "cuda":
-            return True
-        properties = torch.cuda.get_device_properties(self.device)
-        return bool(getattr(properties, "shared_memory_per_block_optin", 0) >= 160 * 1024)
+            return 227 * 1024
+        return int(getattr(torch.cuda.get_device_properties(self.device), "shared_memory_per_block_optin", 0))
 
     @cached_property
     def is_fast(self) -> bool:
@@ -346,6 +348,7 @@ class Plan:
             has_relative_bias=self.relative_bias is not None,
             has_clipped_table=self.has_clipped_table,
             is_short=self.is_short,
+            has_pair_inputs=self.mask is not None or self.bias is not None,
             has_dropout=self.seed is not None,
             want_received=self.want_received,
         )
@@ -386,8 +389,8 @@ class Plan:
         return self.has_distance and not self.is_short and can_sum
 
     def skips_tiles(self, tile: Tile) -> bool:
-        """Whether tiles without any unmasked pair are skipped. The relative shift needs consecutive tiles."""
-        return self.mask is not None and self.dense_table is None and not self.fits(tile)
+        """Whether tiles without any unmasked pair are skipped."""
+        return self.mask is not None and not self.fits(tile)
 
     def options(
         self,

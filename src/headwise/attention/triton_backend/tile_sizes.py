@@ -14,6 +14,7 @@ def fastest_tile(
     has_relative_bias: bool,
     has_clipped_table: bool,
     is_short: bool,
+    has_pair_inputs: bool,
     has_dropout: bool,
     want_received: bool,
 ) -> Tile:
@@ -29,6 +30,7 @@ def fastest_tile(
         has_relative_bias: whether there is a relative bias, whose gradient needs square tiles.
         has_clipped_table: whether there is a clipped table of keys, values or biases.
         is_short: whether there are few queries and keys (`Plan.is_short`).
+        has_pair_inputs: whether there is a dense mask or a position bias, which take shared memory in each stage.
         has_dropout: whether weights are dropped.
         want_received: whether received attention is requested.
     """
@@ -41,7 +43,7 @@ def fastest_tile(
         return Tile(64, 64)
     if has_dense_table:  # the relative shift needs square tiles
         return {
-            "fwd": Tile(64, 64, 8 if is_wide else 4, 3),
+            "fwd": Tile(64, 64, 8 if is_wide else 4, 2 if is_wide and has_pair_inputs else 3),
             "dkv": Tile(64, 64, 8 if is_wide else 4, 2),
             "dq": Tile(64, 64, 8 if is_wide else 4, 2),
             "received": Tile(64, 64, 4, 2),

@@ -39,7 +39,7 @@ class MaskAndBias(NamedTuple):
     stride_bias_m: Any
     seq_starts_ptr: Any  # [N], or with cu_seqlens_k [N + N + M], see `sequence_tiles.py`
     seq_ends_ptr: Any  # [N], or [N + M]
-    visited_ptr: Any  # [blocks, 2 · tiles + 1], see `visited_tiles` in operator.py
+    visited_ptr: Any  # [blocks, 2 · tiles + 1], see `visited_tiles.py`
     window_left: Any  # numbers of positions
     window_right: Any
     softcap: Any  # in base 2
@@ -78,6 +78,16 @@ def load_numbers(ptr, index, size, other, EVEN: tl.constexpr):
     if EVEN:
         return tl.load(ptr + index)
     return tl.load(ptr + index, mask=index < size, other=other)
+
+
+@triton.jit
+def tile_ptrs(ptr, rows, stride, columns, OPT: tl.constexpr):
+    """Return the addresses of a tile. Which of two equal forms spills fewer registers depends on OPT.skip_tiles."""
+    if OPT.skip_tiles:
+        ptrs = ptr + (rows * stride + columns)
+    else:
+        ptrs = ptr + rows.to(tl.int64) * stride + columns
+    return ptrs
 
 
 @triton.jit
@@ -227,7 +237,7 @@ def key_block_range(block_start, n, m, q_offset, head, mods, REGION: tl.constexp
         lo = tl.maximum(lo, tl.maximum(low - mods.window_left, 0) // OPT.block_m)
         hi = tl.minimum(hi, tl.maximum(high + mods.window_right + OPT.block_m, 0) // OPT.block_m)
     if OPT.skip_tiles:
-        lo, hi = visited_range(lo, hi, block_start // OPT.block_n, tl.cdiv(m, OPT.block_m), mods)
+        lo, hi = visited_range(lo, hi, block_start // OPT.block_n, tl.cdiv(m, OPT.block_m), mods.visited_ptr)
     if OPT.single_tile:
         lo, hi = 0, 1
     return lo, hi
@@ -286,7 +296,7 @@ def query_block_range(block_start, n, m, q_offset, head, mods, REGION: tl.conste
         lo = tl.maximum(lo, tl.maximum(low - mods.window_right, 0) // OPT.block_n)
         hi = tl.minimum(hi, tl.maximum(high + mods.window_left + OPT.block_n, 0) // OPT.block_n)
     if OPT.skip_tiles:
-        lo, hi = visited_range(lo, hi, block_start // OPT.block_m, tl.cdiv(n, OPT.block_n), mods)
+        lo, hi = visited_range(lo, hi, block_start // OPT.block_m, tl.cdiv(n, OPT.block_n), mods.visited_ptr)
     if OPT.single_tile:
         lo, hi = 0, 1
     return lo, hi
@@ -302,16 +312,16 @@ def first_key_block(block_start, n, m, q_offset, head, mods, OPT: tl.constexpr):
 
 
 @triton.jit
-def visited_range(lo, hi, block, tiles, mods):
+def visited_range(lo, hi, block, tiles, visited_ptr):
     """Convert a range of tiles to the range of indices of those that are visited."""
-    counts_ptr = mods.visited_ptr + block * (2 * tiles + 1)
+    counts_ptr = visited_ptr + block * (2 * tiles + 1)
     lo = tl.minimum(lo, tiles)
     return tl.load(counts_ptr + lo), tl.load(counts_ptr + tl.maximum(lo, hi))
 
 
 @triton.jit
-def visited_tile(index, block, tiles, mods, OPT: tl.constexpr):
+def visited_tile(index, block, tiles, visited_ptr, OPT: tl.constexpr):
     """Return the tile with this index among the visited ones."""
     if OPT.skip_tiles:
-        index = tl.load(mods.visited_ptr + block * (2 * tiles + 1) + (tiles + 1) + index)
+        index = tl.load(visited_ptr + block * (2 * tiles + 1) + (tiles + 1) + index)
     return index

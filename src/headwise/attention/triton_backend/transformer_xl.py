@@ -25,6 +25,7 @@ from torch.nn.functional import pad
 from headwise.attention.triton_backend.launch import Launch, Options, Tile, kernels
 from headwise.attention.triton_backend.layouts import named_strides, tensor_strides
 from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
+from headwise.attention.triton_backend.visited_tiles import visited_dz_tiles
 
 #: Pairs in a chunk, unless that is less than 64 queries: 256 MiB in half precision. A chunk has no more queries than
 #: there are keys, so dz has at most twice as many elements.
@@ -34,7 +35,7 @@ DZ_WIDTH_MULTIPLE = 128
 
 
 #: Options that the kernels of this file read. The others are neutral, so that fewer variants are compiled.
-TABLE_OPTIONS = ("width", "block_e", "block_n", "block_m", "window", "precision")
+TABLE_OPTIONS = ("width", "block_e", "block_n", "block_m", "window", "skip_tiles", "precision")
 NEUTRAL_OPTIONS: dict[str, Any] = {
     **{field.name: False for field in fields(Options) if field.name not in TABLE_OPTIONS},
     "store_d_scores": "",
@@ -115,16 +116,17 @@ def compute_gradients(
     for chunk_start in range(0, n, max_size):
         chunk_size = min(max_size, n - chunk_start)
         if dz.shape[2] != chunk_size:
-            dz = new_dz(plan, table, chunk_size, m, has_all_pairs=not plan.causal)
+            dz = new_dz(plan, table, chunk_size, m, has_all_pairs=not plan.causal and plan.mask is None)
             tensors["relative_q_ptr"] = relative_q = table.new_empty(batch, heads, chunk_size, plan.width)
         window = (plan.window_left, plan.window_right) if plan.has_window else None
         columns = visited_columns(window, chunk_start + plan.q_offset, chunk_size, dz.shape[3])
         if plan.seq_starts is not None or (plan.has_window and d_bias is not None):
             dz.zero_()  # a chunk does not have the keys of the previous one
-        elif plan.has_window:
+        elif plan.has_window or plan.mask is not None:
             dz[..., slice(*columns)].zero_()
         d_scores = view_by_pair(dz, m)
         tensors |= {"dz_ptr": dz, "d_scores_ptr": d_scores}
+        tensors |= visited_dz_tiles(plan, tensors.get("visited_ptr"), dz, chunk_start)
         run = plan.launches(
             chunk_launches, dz, d_table_fp32, relative_q, tensors["do_ptr"], chunk_start, columns, has_d_lse,
             d_table is not None,
@@ -169,14 +171,15 @@ def compute_key_gradients(
                 d_keys.zero_()
     for chunk_start in range(first, end, max_size):
         chunk_size = min(max_size, end - chunk_start)
-        has_all_pairs = not (plan.causal or plan.has_window or plan.seq_starts is not None)
-        dz = new_dz(plan, k, chunk_size, n, has_all_pairs=has_all_pairs)
+        is_limited = plan.causal or plan.has_window or plan.mask is not None or plan.seq_starts is not None
+        dz = new_dz(plan, k, chunk_size, n, has_all_pairs=not is_limited)
         chunk_k = k[:, :, chunk_start : chunk_start + chunk_size]
         run = plan.launches(
             key_chunk_launches, dz, d_table_fp32, chunk_k, tensors["do_ptr"], chunk_start, has_d_lse, needs,
             d_table is not None,
         )  # fmt: skip
         run["dkv"]({**tensors, "d_scores_ptr": view_by_pair(dz, n)})
+        table_tensors |= visited_dz_tiles(plan, tensors.get("visited_ptr"), dz, chunk_start)
         run["dense_table"]({**table_tensors, "dz_ptr": dz, "relative_q_ptr": chunk_k})
     if d_table is not None:
         torch.mul(d_table_fp32, plan.scale, out=d_table)

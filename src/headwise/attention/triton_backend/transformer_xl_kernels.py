@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 
 from headwise.attention.triton_backend.shared_memory import barrier, load_smem, round_product, store_smem
-from headwise.attention.triton_backend.tiles import load_block
+from headwise.attention.triton_backend.tiles import load_block, visited_range, visited_tile
 
 
 class QueryBlockShift(NamedTuple):
@@ -95,10 +95,18 @@ def initial_product(shift, block_index, first_step, OPT: tl.constexpr):
 
 
 @triton.jit
+def preceding_product(shift, product, step, OPT: tl.constexpr):
+    """Return the product of the key block before a step. It is that of the previous step, unless tiles are skipped."""
+    if OPT.skip_tiles:
+        product = table_product(shift, step - 1, OPT)
+    return product
+
+
+@triton.jit
 def shifted_scores_of_keys(shift, lower, step, tile_i, tile_j, OPT: tl.constexpr):
     """Return a query block's relative scores with a key block, [T, T], and the product to pass in the next step.
 
-    lower is the previous step's product, which holds the pairs on or below the diagonal.
+    lower is the preceding key block's product, which holds the pairs on or below the diagonal.
     """
     T: tl.constexpr = OPT.block_n
     smem = shift.smem
@@ -199,16 +207,17 @@ def bias_dot_kernel(
 
 @triton.jit
 def bwd_dense_table_kernel(
-    dz_ptr, dense_table_ptr, relative_q_ptr, dq_ptr, d_bias_v_partials_ptr, d_table_ptr,
-    stride_dz_h, stride_dz_b, stride_dz_n, stride_dense_table_h, stride_dense_table_r, stride_d_table_h,
-    stride_d_table_r, stride_relative_q_b, stride_relative_q_h, stride_relative_q_n,
+    dz_ptr, dense_table_ptr, relative_q_ptr, dq_ptr, d_bias_v_partials_ptr, d_table_ptr, visited_columns_ptr,
+    visited_rows_ptr, stride_dz_h, stride_dz_b, stride_dz_n, stride_dense_table_h, stride_dense_table_r,
+    stride_d_table_h, stride_d_table_r, stride_relative_q_b, stride_relative_q_h, stride_relative_q_n,
     stride_dq_b, stride_dq_h, stride_dq_n,
     B, chunk_start, chunk_size, column_start, column_end, first_row, num_rows, n, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
     """Compute the table's part of dq, and the gradient of the table, from dz of a chunk of queries.
 
     One program per query block, then one per block of the table's rows. Both read dz of a head, which is cached if they
-    read it at about the same time.
+    read it at about the same time. With OPT.skip_tiles, visited_columns [B, H, blocks, 2 · tiles + 1] lists each query
+    block's tiles of columns, and visited_rows [H, blocks, 2 · tiles + 1] each column block's tiles of queries.
     """
     blocks = tl.cdiv(chunk_size, OPT.block_n)
     program = tl.program_id(0)
@@ -220,6 +229,7 @@ def bwd_dense_table_kernel(
         add_relative_dq(
             dz_ptr + b * stride_dz_b, dense_table_ptr + h * stride_dense_table_h,
             dq_ptr + b * stride_dq_b + h * stride_dq_h, d_bias_v_partials_ptr + partial * OPT.width,
+            visited_columns_ptr, (b * tl.num_programs(1) + h) * blocks + program % blocks,
             stride_dz_n, stride_dense_table_r, stride_dq_n,
             block_start, chunk_start, chunk_size, column_start, column_end, first_row, num_rows, m, scale, OPT,
         )  # fmt: skip
@@ -231,6 +241,7 @@ def bwd_dense_table_kernel(
         if is_visited:
             add_d_table(
                 dz_ptr, relative_q_ptr + h * stride_relative_q_h, d_table_ptr + h * stride_d_table_h,
+                visited_rows_ptr, h * (stride_dz_n // OPT.block_m) + first_column // OPT.block_m,
                 stride_dz_n, stride_relative_q_b, stride_relative_q_n, stride_d_table_r,
                 first_column, B, chunk_size, first_row, num_rows, OPT,
             )  # fmt: skip
@@ -238,7 +249,7 @@ def bwd_dense_table_kernel(
 
 @triton.jit
 def add_relative_dq(
-    dz_ptr, table_ptr, dq_ptr, d_bias_v_ptr, stride_dz_n, stride_table_r, stride_dq_n,
+    dz_ptr, table_ptr, dq_ptr, d_bias_v_ptr, visited_ptr, list_index, stride_dz_n, stride_table_r, stride_dq_n,
     block_start, chunk_start, chunk_size, column_start, column_end, first_row, num_rows, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
     """Add dz · table to dq, and store this block's part of the gradient of bias v."""
@@ -253,7 +264,11 @@ def add_relative_dq(
     if OPT.window:
         lo = tl.maximum(lo, column_start // STEP)
         hi = tl.minimum(hi, tl.cdiv(column_end, STEP))
-    for step in range(lo, hi):
+    tiles = stride_dz_n // STEP
+    if OPT.skip_tiles:
+        lo, hi = visited_range(lo, hi, list_index, tiles, visited_ptr)
+    for index in range(lo, hi):
+        step = visited_tile(index, list_index, tiles, visited_ptr, OPT)
         columns = step * STEP + tl.arange(0, STEP)
         dz = load_block(dz_ptr, stride_dz_n, offs_n.to(tl.int64), columns, chunk_size, STEP, STEP)  # [BLOCK_N, STEP]
         table = load_block(table_ptr, stride_table_r, first_row + columns, offs_e, num_rows, OPT.width, BLOCK_E)
@@ -268,7 +283,8 @@ def add_relative_dq(
 
 @triton.jit
 def add_d_table(
-    dz_ptr, relative_q_ptr, d_table_ptr, stride_dz_n, stride_relative_q_b, stride_relative_q_n, stride_d_table_r,
+    dz_ptr, relative_q_ptr, d_table_ptr, visited_ptr, list_index,
+    stride_dz_n, stride_relative_q_b, stride_relative_q_n, stride_d_table_r,
     column_start, B, chunk_size, first_row, num_rows, OPT: tl.constexpr,
 ):  # fmt: skip
     """Add dzᵀ · relative_q of the whole batch to the gradient of the table."""
@@ -277,7 +293,12 @@ def add_d_table(
     STEP: tl.constexpr = min(BLOCK_M, 64)
     columns, offs_e = column_start + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_E)
     acc = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
-    for step in range(tl.cdiv(B * chunk_size, STEP)):
+    tiles = tl.cdiv(B * chunk_size, STEP)
+    lo, hi = 0, tiles
+    if OPT.skip_tiles:
+        lo, hi = visited_range(lo, hi, list_index, tiles, visited_ptr)
+    for index in range(lo, hi):
+        step = visited_tile(index, list_index, tiles, visited_ptr, OPT)
         offs_bn = step * STEP + tl.arange(0, STEP)  # the queries of all batch elements, one after another
         dz = load_block(dz_ptr, stride_dz_n, offs_bn.to(tl.int64), columns, B * chunk_size, BLOCK_M, BLOCK_M)
         q_offsets = (offs_bn // chunk_size).to(tl.int64) * stride_relative_q_b

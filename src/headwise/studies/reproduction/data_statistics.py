@@ -75,8 +75,8 @@ def build_mind_table(data_by_task: Mapping[str, str | None]) -> TextTable:
     users: set[str] = set()
     num_impressions = num_clicks = num_candidates = 0
     for split in log.splits.values():
-        for chunk in split.column("user").chunks:
-            users.update(chunk.to_pylist())
+        for part_users in split.strings("user"):
+            users.update(part_users.to_pylist())
         num_impressions += len(split)
         for part in split.parts():
             if part.clicked is not None:

@@ -18,6 +18,7 @@ from headwise.tasks.metrics.clicks import sum_per_impression
 from headwise.tasks.mind.news import News, read_headerless_tsv
 
 COLUMNS = ("id", "user", "time", "history", "impressions")
+MAPPED_COLUMNS = ("impression", "user", "history", "clicked", "candidates")
 LABEL_SUFFIXES = {"-0": 0, "-1": 1}  # of candidates
 
 
@@ -46,37 +47,50 @@ class Split:
 
     Args:
         rows: The columns impression (the id), user, time, history, candidates and clicked, and their locations.
+        columns: The columns of `MAPPED_COLUMNS`.
         labelled: Whether the log contains the clicks.
         start: The first impression.
         stop: The impression after the last; None for the end of the log.
     """
 
     rows: Rows
+    columns: Mapping[str, "MappedColumn"]
     labelled: bool
     start: int = 0
     stop: int | None = None
 
+    @classmethod
+    def open(cls, rows: Rows, labelled: bool, start: int = 0, stop: int | None = None) -> "Split":
+        """Memory-map the columns of cached rows."""
+        names = [name for name in MAPPED_COLUMNS if labelled or name != "clicked"]
+        return cls(rows, map_columns(rows.file, names), labelled, start, stop)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes memory-map the file, too."""
+        return Split.open, (self.rows, self.labelled, self.start, self.stop)
+
     def __len__(self) -> int:
-        return (len(self.rows.data) if self.stop is None else self.stop) - self.start
+        return (len(self.columns["candidates"]) if self.stop is None else self.stop) - self.start
 
     def slice(self, start: int, stop: int) -> "Split":
         """Return the impressions from `start` to `stop`, without copies."""
         return replace(self, start=self.start + start, stop=self.start + stop)
 
-    def column(self, name: str) -> pa.ChunkedArray:
-        """Return a column in the batches of `parts`."""
-        return self.rows.column(name).slice(self.start, len(self))
-
     def parts(self) -> Iterator[Impressions]:
         """Iterate over all impressions in order, in batches and without copies."""
-        names = self.list_names
-        for chunks in zip(*(self.column(name).chunks for name in names), strict=True):
-            yield self.to_impressions(dict(zip(names, map(flatten_lists, chunks), strict=True)))
+        batches = (self.columns[name].batches(self.start, self.start + len(self)) for name in self.list_names)
+        for columns in zip(*batches, strict=True):
+            yield self.to_impressions(dict(zip(self.list_names, columns, strict=True)))
+
+    def strings(self, name: str) -> Iterator[pa.StringArray]:
+        """Iterate over the values of a column of strings, impression or user, in the batches of `parts`."""
+        for values, offsets in self.columns[name].batches(self.start, self.start + len(self)):
+            yield pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(values))
 
     def take(self, rows: Any) -> Impressions:
         """Return the impressions of these rows, in their order; other rows are not read."""
         rows = np.asarray(rows) + self.start
-        return self.to_impressions({name: column.take(rows) for name, column in self.list_columns.items()})
+        return self.to_impressions({name: self.columns[name].take(rows) for name in self.list_names})
 
     def to_impressions(self, columns: Mapping[str, tuple[Any, Any]]) -> Impressions:
         """Build impressions from the values and offsets of columns."""
@@ -88,11 +102,6 @@ class Split:
     def list_names(self) -> tuple[str, ...]:
         """The names of the columns of lists."""
         return ("candidates", "clicked", "history") if self.labelled else ("candidates", "history")
-
-    @cached_property
-    def list_columns(self) -> dict[str, "ListColumn"]:
-        """The columns of lists."""
-        return map_list_columns(self.rows.file, self.list_names)
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -110,15 +119,9 @@ class Split:
         return counts
 
 
-def flatten_lists(lists: pa.ListArray) -> tuple[Any, Any]:
-    """Return the values and offsets of lists, which may be a slice of a longer array."""
-    offsets = lists.offsets.to_numpy()
-    return lists.values.to_numpy()[offsets[0] : offsets[-1]], offsets - offsets[0]
-
-
 @dataclass(frozen=True)
-class ListColumn:
-    """A column of lists in a memory-mapped Arrow file, for random access to its rows.
+class MappedColumn:
+    """A column of lists or strings in a memory-mapped Arrow file.
 
     `values` and `offsets` are views of the whole file. Only some of their entries belong to the column: those of each
     batch start at `value_starts` and `offset_starts`.
@@ -140,6 +143,18 @@ class ListColumn:
     def __len__(self) -> int:
         return int(self.batch_rows[-1])
 
+    def batches(self, start: int, stop: int) -> Iterator[tuple[Any, Any]]:
+        """Iterate over the batches of the rows from `start` to `stop`: their values as a flat array, and offsets."""
+        first_batch = int(np.searchsorted(self.batch_rows, start, side="right")) - 1
+        for batch in range(first_batch, len(self.value_starts)):
+            begin, end = max(start, self.batch_rows[batch]), min(stop, self.batch_rows[batch + 1])
+            if begin >= end:
+                return
+            first_offset = self.offset_starts[batch] - self.batch_rows[batch]
+            offsets = self.offsets[first_offset + begin : first_offset + end + 1]
+            values = self.values[self.value_starts[batch] + offsets[0] : self.value_starts[batch] + offsets[-1]]
+            yield values, offsets - offsets[0]
+
     def bounds(self, rows: Any) -> tuple[Any, Any]:
         """Return the start and end of the values of these rows."""
         rows = np.asarray(rows, dtype=np.int64)
@@ -155,24 +170,37 @@ class ListColumn:
         return self.values[np.repeat(start - offsets[:-1], end - start) + np.arange(offsets[-1])], offsets
 
 
-def map_list_columns(file: Path, names: Sequence[str]) -> dict[str, ListColumn]:
-    """Memory-map columns of an Arrow file that `arrow_cache` wrote."""
+def map_columns(file: Path, names: Sequence[str]) -> dict[str, MappedColumn]:
+    """Memory-map columns of lists or strings of an Arrow file that `arrow_cache` wrote.
+
+    Arrow's description of a batch takes thousands of bytes, so only the positions of the columns are kept.
+    """
     buffer = pa.memory_map(str(file)).read_buffer()
-    batches = list(pa.ipc.open_stream(buffer))
-    batch_rows = np.cumsum([0, *(batch.num_rows for batch in batches)])
+    stream = pa.ipc.open_stream(buffer)
+
+    def locate() -> Iterator[list[int]]:
+        """Return the number of rows of each batch, and the positions of the offsets and values of each column."""
+        for batch in stream:
+            location = [batch.num_rows]
+            for name in names:
+                # Buffers of strings: validity, offsets and data; of lists: also the validity of their values.
+                _, offsets, *_, data = batch.column(name).buffers()
+                location += (0 if part is None else part.address - buffer.address for part in (offsets, data))
+            yield location
+
+    num_rows, *positions = np.fromiter(locate(), np.dtype((np.int64, 1 + 2 * len(names)))).T
+    batch_rows = np.concatenate([[0], np.cumsum(num_rows)])
     columns = {}
-    for name in names:
-        # Buffers of a list: validity and offsets; of its values: validity and data.
-        buffers = [batch.column(name).buffers() for batch in batches]
-        dtype = np.dtype(batches[0].schema.field(name).type.value_type.to_pandas_dtype())
-        value_bytes = [0 if data is None else data.address - buffer.address for *_, data in buffers]
-        offset_bytes = [offsets.address - buffer.address for _, offsets, *_ in buffers]
-        columns[name] = ListColumn(
+    for name, offset_bytes, value_bytes in zip(names, positions[::2], positions[1::2], strict=True):
+        column_type = stream.schema.field(name).type
+        is_string = pa.types.is_string(column_type)
+        dtype = np.dtype(np.uint8 if is_string else column_type.value_type.to_pandas_dtype())
+        columns[name] = MappedColumn(
             values=view_as(buffer, dtype),
             offsets=view_as(buffer, np.dtype(np.int32)),
             batch_rows=batch_rows,
-            value_starts=np.array(value_bytes) // dtype.itemsize,
-            offset_starts=np.array(offset_bytes) // 4,
+            value_starts=value_bytes // dtype.itemsize,
+            offset_starts=offset_bytes // 4,
         )
     return columns
 
@@ -225,7 +253,7 @@ def read_split(path: Path, news: News, *, cache: Path | None = None, days: Days 
     if days is not None:
         cache_key += f", {days}"
     source = Source((path,), partial(read_behaviors, days=days), cache_key)
-    return Split(load_rows(source, fields, cache=cache), labelled)
+    return Split.open(load_rows(source, fields, cache=cache), labelled)
 
 
 def read_behaviors(path: Path, columns: Sequence[str] | None = None, *, days: Days | None = None) -> Iterator[Batch]:

@@ -102,7 +102,7 @@ class RankingTask:
         impressions = split.slice(part.start, part.stop)
         with choose_writer(self.out)(out, news_ids, is_first=part.start == 0) as write:
             scored = recommender.score(impressions, news_vectors, progress)
-            for ids, (chunk, scores) in zip(impressions.column("impression").chunks, scored, strict=True):
+            for ids, (chunk, scores) in zip(impressions.strings("impression"), scored, strict=True):
                 write(ids, chunk, scores)
         return {"impressions": np.array(part.num_rows)}
 
