@@ -7,7 +7,7 @@
 It needs no GPU. Triton compiles for each compute capability, and contains NVIDIA's assembler. Registers that do not fit
 are spilled to a stack in memory. The exit code is 1 if a kernel needs more shared memory than a program can have there.
 For each loop over tiles, in the order of regions, the number of instructions for each pair of query and key is printed.
-"serialized" means that the assembler lets matrix products wait for each other.
+"serialized" means that the assembler lets each matrix product wait for the one before.
 """
 
 import argparse
@@ -122,7 +122,7 @@ def compile_scheme(scheme: str, length: int, width: int, capability: int, *, has
     ):
         setattr(target, name, value)
     for launch in list_launches(scheme, length, width, has_bias=has_bias):
-        yield compile_launch(launch, capability)
+        yield compile_launch(launch)
 
 
 def list_launches(scheme: str, length: int, width: int, *, has_bias: bool) -> list[Launch]:
@@ -164,7 +164,7 @@ def meta(shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def compile_launch(launch: Launch, capability: int) -> Resources:
+def compile_launch(launch: Launch) -> Resources:
     """Compile a kernel as its launch does."""
     dtypes = dict.fromkeys(INPUT_DTYPE, torch.bfloat16) | {"mask": torch.uint8, "visited": torch.int32}
     pointers = {
@@ -182,7 +182,7 @@ def compile_launch(launch: Launch, capability: int) -> Resources:
         used["STACK"],
         compiled.metadata.shared + used["SHARED"],
         count_instructions(compiled.asm["cubin"], tile.block_n * tile.block_m / (32 * tile.num_warps)),
-        is_serialized(compiled.asm["ptx"], capability),
+        is_serialized(compiled.asm["cubin"]),
     )
 
 
@@ -205,11 +205,10 @@ def count_instructions(cubin: bytes, pairs_per_thread: float) -> tuple[float, ..
     return tuple(count / pairs_per_thread for _, count in sorted(loops))
 
 
-def is_serialized(ptx: str, capability: int) -> bool:
-    """Return whether NVIDIA's assembler reports that asynchronous matrix products wait for each other."""
-    name = f"sm_{capability}a" if capability >= 90 else f"sm_{capability}"
-    output = run_tool("ptxas", ptx.encode(), "-v", f"--gpu-name={name}", "-o", os.devnull)
-    return "wgmma.mma_async instructions are serialized" in output
+def is_serialized(cubin: bytes) -> bool:
+    """Return whether there is a wait for each asynchronous matrix product (HGMMA), not one for several."""
+    text = run_tool("cuobjdump", cubin, "-sass")
+    return 0 < text.count("HGMMA") <= text.count("WARPGROUP.DEPBAR")
 
 
 def run_tool(name: str, content: bytes, *options: str) -> str:

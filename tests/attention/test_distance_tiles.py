@@ -52,6 +52,7 @@ def compute(dtype: torch.dtype, backend: Any, n: int, rectify: bool, options: di
     if options.pop("sinks", False):
         options["sinks"] = torch.linspace(-2.0, 2.0, len(W), device=DEVICE, dtype=parameter_dtype)
     result = attend(*leaves, scheme=scheme, backend=backend, return_weight_norms=True, **options)
+    assert result.weight_norms is not None
     loss = result.output.double().square().sum() + result.weight_norms.double().sum()
     grads = torch.autograd.grad(loss, [*leaves, *scheme.parameters()])
     return [x.detach().double() for x in (result.output, result.weight_norms, *grads)]
