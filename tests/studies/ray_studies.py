@@ -12,6 +12,7 @@ from headwise.studies.plan import plan_runs
 from headwise.studies.ray_tasks import RayTasks
 from headwise.studies.scheduler import run_study
 from headwise.studies.study import Study
+from headwise.studies.worker import Outcome
 from headwise.training import TextConfig
 from tests.studies.fakes import fake_train, work
 from tests.studies.ray_cluster import LocalCluster, kill, start_cluster, why_no_cluster
@@ -42,7 +43,7 @@ def test_study_survives_dead_workers_and_nodes(tmp_path: Path, cluster: LocalClu
     places_in_progress: set[str] = set()
 
     class Observed(RayTasks):
-        def wait(self, seconds: float):  # type: ignore[no-untyped-def]
+        def wait(self, seconds: float) -> list[Outcome]:
             places_in_progress.update(self.places().values())
             return super().wait(seconds)
 

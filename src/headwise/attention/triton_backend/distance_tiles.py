@@ -82,7 +82,7 @@ def load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT: tl.constex
 def distance_factors(tile_i, tile_j, i0, j0, head, REGION: tl.constexpr, OPT: tl.constexpr):
     """Compute a · e^(−w|i−j|) and F = scale · log₂e · f (eq. 5) for positions i = i0 + tile_i and j = j0 + tile_j.
 
-    In far regions, where F is constant, these are the scalars 0 and F. See `stage_distance_factors` for shared memory.
+    In far regions, where F is constant, these are the scalars 0 and F.
     """
     if OPT.distance and REGION >= BEFORE and REGION <= AFTER:
         if REGION == BEFORE:
@@ -122,17 +122,15 @@ def near_exponential(distance, head):
 
 @triton.jit
 def stage_distance_factors(head, smem, first_position, OPT: tl.constexpr):
-    """Store F and e = a · e^(−w|r|) of OPT.num_staged relative positions r, the first of which is given.
+    """Store F and a · e^(−w|r|) of OPT.num_staged relative positions r, the first of which is given.
 
-    Pairs then load them instead of computing an exponential and a reciprocal each. In half precision, (a − e) F is
-    stored instead of e, which saves instructions in `distance_grads`.
+    Pairs then load them instead of computing an exponential and a reciprocal each.
     """
     index = tl.arange(0, OPT.num_staged)
     e = near_exponential(tl.abs((first_position + index).to(tl.float32)), head)
     address = smem + barrier() + index * 4
-    f = reciprocal(head.c + e, OPT.fast)
-    store_word(address, f)
-    store_word(address + OPT.num_staged * 4, (head.a - e) * f if OPT.half else e)
+    store_word(address, reciprocal(head.c + e, OPT.fast))
+    store_word(address + OPT.num_staged * 4, e)
     return HeadParams(
         head.w, head.shift, head.start, head.c, head.a, head.far_factor, head.far_distance, head.is_steep,
         head.has_large_scores, smem + barrier(), first_position,
@@ -158,13 +156,8 @@ def distance_grads(dx, x, e, f, tile_i, tile_j, i0, j0, head, REGION: tl.constex
     d_log_f = dx * f * x
     if REGION >= BEFORE and REGION <= AFTER:
         df = d_log_f * f
-        if OPT.half and OPT.staged_distance:  # e is (a − e) F
-            de = d_log_f - head.c * df
-            d_sharpness = tl.sum(d_log_f * e, axis=1)
-        else:
-            de = df * e
-            d_sharpness = tl.sum(df * (head.a - e), axis=1)
-        dw = tl.sum(de * pair_distance(tile_i, tile_j, i0, j0), axis=1)
+        dw = tl.sum(df * e * pair_distance(tile_i, tile_j, i0, j0), axis=1)
+        d_sharpness = tl.sum(df * (head.a - e), axis=1)
     else:
         d_sharpness = tl.sum(d_log_f, axis=1) * (head.a * head.far_factor)
         dw = tl.zeros_like(d_sharpness)
