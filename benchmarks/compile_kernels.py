@@ -41,13 +41,14 @@ from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TABLE_PADDING
 MAX_SMEM = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448}
 EXAMPLES = {80: "A100", 86: "A10, RTX 3090", 89: "L4, L40, RTX 4090", 90: "H100, H200", 100: "B200"}
 
-SCHEMES = ("plain", "distance-aware", "rpr", "transformer-xl")
+SCHEMES = ("plain", "distance-aware", "rpr", "transformer-xl", "tener")
 BATCH, HEADS, K = 4, 8, 16
 
 #: Tensors of kernels that have the dtype of the queries. The others are float32, or not read.
 INPUT_DTYPE = (
     *("q", "k", "v", "o", "do", "dq", "dk", "dv", "relative_scores", "offset_sums", "d_offset_sums", "dense_table"),
     *("d_relative_scores", "relative_q", "d_scores", "x", "sums", "out", "scores"),
+    *("position_q", "position_k", "d_position_q"),
 )
 
 
@@ -142,6 +143,9 @@ def list_launches(scheme: str, length: int, width: int, *, has_bias: bool) -> li
     if scheme == "transformer-xl":
         tensors["dense_table_ptr"] = meta((HEADS, 2 * length - 1 + 2 * TABLE_PADDING, width))
         tensors["bias_uv_ptr"] = meta((2, HEADS, width), torch.float32)
+    if scheme == "tener":
+        tensors["position_q_ptr"] = meta((BATCH, length, HEADS, width)).transpose(1, 2)
+        tensors["position_k_ptr"] = meta((1, 1, length, width))
     if scheme == "rpr":
         tensors["relative_scores_ptr"] = meta((BATCH, HEADS, length, padded_rows(K)))
     if has_bias:

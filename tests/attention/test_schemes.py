@@ -206,3 +206,83 @@ def test_full_tables_of_empty_sequences(scheme: Scheme, lengths: tuple[int, int]
     output = attend(q, k, k, scheme=scheme, backend=backend)
     assert output.shape == q.shape
     assert not output.any()
+
+
+class UntiedPositions(Scheme):
+    """Adds the products of vectors of the queries' and keys' positions to the scores (Ke et al. 2021, TUPE)."""
+
+    def __init__(self, *, is_learned: bool, other_terms: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.query_positions = nn.Parameter(torch.randn(HEADS, 100, 12))
+        self.key_positions = nn.Parameter(torch.randn(1, 100, 12), requires_grad=is_learned)
+        self.others = other_terms or {}
+
+    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
+        position_q = self.query_positions[:, offset : offset + q.shape[2]].expand(q.shape[0], -1, -1, -1)
+        position_k = self.key_positions[None, :, : k.shape[2]]
+        return SchemeTerms(q=q, k=k, position_q=position_q, position_k=position_k, **self.others)
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise", "triton", "sdpa"])
+@pytest.mark.parametrize("is_learned", [False, True])
+def test_products_of_positions_are_added_to_the_scores(backend: Any, is_learned: bool) -> None:
+    pytest.importorskip("triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    scheme = UntiedPositions(is_learned=is_learned).to(device)
+    q, k, v = (
+        torch.randn(2, heads, n, WIDTH, device=device, requires_grad=True) for heads, n in ((2, 40), (1, 70), (1, 70))
+    )
+    parameters = [q, k, v, *(p for p in scheme.parameters() if p.requires_grad)]
+
+    def run(*tensors: Tensor) -> list[Tensor]:
+        queries, keys, values, query_positions, key_positions = tensors
+        scores = queries @ keys.mT + query_positions[:, 3:43] @ key_positions[:, :70].mT
+        output = (scores * WIDTH**-0.5).softmax(dim=-1) @ values
+        return [output, *torch.autograd.grad(output.square().sum(), [x for x in tensors if x.requires_grad])]
+
+    expected = run(*(x.detach().double().requires_grad_(x.requires_grad) for x in (q, k, v, *scheme.parameters())))
+    for _ in range(2):  # the second call is cached
+        output = attend(q, k, v, scheme=scheme, offset=3, backend=backend)
+        result = [output, *torch.autograd.grad(output.square().sum(), parameters)]
+        torch.testing.assert_close([x.double() for x in result], expected, atol=1e-4, rtol=1e-3)
+
+
+OTHER_TERMS: dict[str, dict[str, Any]] = {
+    "slopes": {"slopes": torch.tensor([-0.1, -0.5])},
+    "coefficients": {"coefficients": lambda n: 0.9 ** torch.arange(n)[None], "rectify": True},
+    "value table": {"value_table": torch.randn(1, 9, WIDTH), "table_start": -4},
+    "relative bias": {"relative_bias": torch.randn(HEADS, 9), "table_start": -4},
+}
+
+
+@pytest.mark.parametrize("name", OTHER_TERMS)
+def test_products_of_positions_can_be_combined(name: str) -> None:
+    pytest.importorskip("triton")
+    torch.manual_seed(0)
+    scheme = UntiedPositions(is_learned=False, other_terms=OTHER_TERMS[name])
+    q, k, v = (torch.randn(2, HEADS, 70, WIDTH, requires_grad=True) for _ in range(3))
+    backends = ["reference", "blockwise"]
+    if name != "coefficients" and not torch.cuda.is_available():  # the tensors are on the CPU
+        backends.append("triton")
+    results: list[Any] = []
+    for backend in backends:
+        output: Any = attend(q, k, v, scheme=scheme, causal=True, backend=backend)  # type: ignore[call-overload]
+        results.append([output, *torch.autograd.grad(output.square().sum(), [q, k, v, scheme.query_positions])])
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], atol=1e-4, rtol=1e-3)
+
+
+def test_wrong_products_of_positions_are_named() -> None:
+    x, table = torch.randn(1, HEADS, 5, WIDTH), torch.randn(1, 9, WIDTH)
+    with pytest.raises(ValueError, match="position_q cannot be combined with key_table, query_table or biases"):
+        SchemeTerms(q=x, k=x, position_q=x, position_k=x, key_table=table)
+    with pytest.raises(ValueError, match="position_q and position_k must be given together"):
+        SchemeTerms(q=x, k=x, position_q=x)
+
+    class Narrow(Scheme):
+        def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
+            return SchemeTerms(q=q, k=k, position_q=q, position_k=k[..., :3])
+
+    with pytest.raises(ValueError, match=r"Narrow returned position_k of shape \(1, 2, 5, 3\)"):
+        attend(x, x, x, scheme=Narrow())

@@ -175,29 +175,57 @@ def test_compiles_in_one_graph() -> None:
     torch.testing.assert_close(result_grad, expected_grad)
 
 
-@pytest.mark.parametrize("kind", keep_short(("distance", "clipped-table", "dense-table"), "distance"))
+@pytest.mark.parametrize(
+    "kind", keep_short(("distance", "clipped-table", "dense-table", "position-product"), "distance")
+)
 def test_operators_pass_opcheck(kind: str) -> None:
     from headwise.attention.triton_backend.operator import operators
+    from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TENSOR_PARAMS
     from headwise.attention.triton_backend.transformer_xl import pad_table
 
     q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (20, 30, 30))
     w, sharpness = torch.randn(2, HEADS, device=DEVICE)
-    relative_scores = torch.randn(1, HEADS, 20, 8, device=DEVICE)  # 5 columns and padding
     bias = torch.randn(1, 1, 20, 30, device=DEVICE)
-    distance = (q, k, v, w, sharpness, *[None] * 13, 0.2, 0.0, 3, True, -1, -1, True, 0, False, 0.0, True, True)
-    relative_bias = torch.randn(HEADS, 5, device=DEVICE)
-    clipped_scalars = (0.2, 1.5, 3, False, 4, 2, False, 2, True, 0.0, False, False)
-    clipped_tensors = (q, k, v, None, None, relative_scores, *[None] * 3, relative_bias, bias, w, *[None] * 6)
-    clipped_table = (*clipped_tensors, *clipped_scalars)
     table = pad_table(torch.randn(HEADS, 49, WIDTH, device=DEVICE))
-    bias_uv = torch.randn(2, HEADS, WIDTH, device=DEVICE)
-    dense_scalars = (0.2, 0.0, 3, True, -1, -1, False, 0, False, 0.0, True, True)
-    dense_table = (q, k, v, None, None, None, bias_uv, table, table, None, bias, *[None] * 7, *dense_scalars)
-    arguments = {"distance": distance, "clipped-table": clipped_table, "dense-table": dense_table}[kind]
+    cases: dict[str, tuple[dict[str, Tensor], tuple[Any, ...]]] = {
+        "distance": (
+            {"w": w, "sharpness": sharpness},
+            (0.2, 0.0, 3, True, -1, -1, True, 0, False, 0.0, True, True),
+        ),
+        "clipped-table": (
+            {
+                "relative_scores": torch.randn(1, HEADS, 20, 8, device=DEVICE),  # 5 columns and padding
+                "relative_bias": torch.randn(HEADS, 5, device=DEVICE),
+                "bias": bias,
+                "sinks": w,
+            },
+            (0.2, 1.5, 3, False, 4, 2, False, 2, True, 0.0, False, False),
+        ),
+        "dense-table": (
+            {
+                "bias_uv": torch.randn(2, HEADS, WIDTH, device=DEVICE),
+                "dense_table": table,
+                "query_table": table,
+                "bias": bias,
+            },
+            (0.2, 0.0, 3, True, -1, -1, False, 0, False, 0.0, True, True),
+        ),
+        "position-product": (
+            {
+                "position_q": torch.randn(1, HEADS, 20, 12, device=DEVICE),
+                "position_k": torch.randn(1, 1, 30, 12, device=DEVICE),
+                "bias": bias,
+            },
+            (0.2, 0.0, 3, True, -1, -1, False, 0, False, 0.0, True, True),
+        ),
+    }
+    tensors, scalars = cases[kind]
+    tensors |= {"q": q, "k": k, "v": v}
+    arguments = (*[tensors.get(name.removesuffix("_ptr")) for name in TENSOR_PARAMS], *scalars)
     torch.library.opcheck(operators.forward, arguments)
     outputs = operators.forward(*arguments)
-    backward_arguments = (*arguments, [True] * 12, *(outputs[i] for i in (0, 1, 3, 4)), *outputs)
-    torch.library.opcheck(operators.backward, backward_arguments)
+    needs_grad = [True] * len(DIFFERENTIABLE)
+    torch.library.opcheck(operators.backward, (*arguments, needs_grad, *(outputs[i] for i in (0, 1, 3, 4)), *outputs))
 
 
 def test_unsupported_calls_are_explained_and_auto_uses_another_backend() -> None:
@@ -247,10 +275,11 @@ def test_transformer_xl_with_unusual_shapes(n: int, m: int, width: int, monkeypa
 
 def test_plans_depend_on_the_matmul_precision() -> None:
     """Launches that were built under one setting must not be used under another."""
-    from headwise.attention.triton_backend.plan import get_plan
+    from headwise.attention.triton_backend.plan import TENSOR_PARAMS, get_plan
 
     x = torch.randn(1, HEADS, 9, WIDTH, device=DEVICE)
-    arguments = (x, x, x, *[None] * 15, 0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
+    others = [None] * (len(TENSOR_PARAMS) - 3)
+    arguments = (x, x, x, *others, 0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
     original_precision = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("highest")
@@ -264,11 +293,12 @@ def test_plans_depend_on_the_matmul_precision() -> None:
 
 
 def test_pipelines_have_one_stage_if_shared_memory_is_small() -> None:
-    from headwise.attention.triton_backend.plan import Plan
+    from headwise.attention.triton_backend.plan import TENSOR_PARAMS, Plan
 
     def num_stages(width: int, max_smem: int) -> int:
         x = torch.empty(1, HEADS, 500, width, dtype=torch.float16, device="meta")
-        plan = Plan(x, x, x, *[None] * 15, 0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
+        others = [None] * (len(TENSOR_PARAMS) - 3)
+        plan = Plan(x, x, x, *others, 0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
         plan.max_smem = max_smem
         return plan.tile("dq").num_stages
 

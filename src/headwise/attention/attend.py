@@ -266,7 +266,7 @@ def attend(
             raise ValueError(f"scale must be above 0, got {scale}")
         terms = scheme(q, k, offset=first_position)
         check_is_terms(terms, scheme)
-        if q_lengths is not None and k_lengths is not None and not (terms.q is q and terms.k is k):
+        if q_lengths is not None and k_lengths is not None and not _is_without_positions(terms, q, k):
             terms = _shift_positions(terms, scheme, q, k, sequence_slices(q_lengths, k_lengths, is_aligned=is_aligned))
         check_terms(terms, scheme, q, k, v)
         inputs = AttentionInputs(
@@ -354,7 +354,8 @@ def choose_backend(inputs: AttentionInputs, backend: Backend) -> BackendChoice:
         if sequences:
             choice = choose_backend(max(sequences, key=lambda x: x.shape[2] * x.shape[3]), backend)
             return BackendChoice(choice.backend, f"sequence by sequence; for the longest: {choice.reason}")
-    same_width = inputs.terms.q.shape[3] == inputs.v.shape[3]  # SDPA stores whole maps if widths differ
+    # SDPA stores whole maps if widths differ.
+    same_width = inputs.terms.position_q is None and inputs.terms.q.shape[3] == inputs.v.shape[3]
     if same_width and sdpa.why_unsupported(inputs) is None:
         return BackendChoice("sdpa", "torch has fused kernels for attention without position terms")
     if _can_use_triton(inputs):
@@ -387,6 +388,8 @@ def _why_not_triton(inputs: AttentionInputs) -> str:
 
 
 def _run(inputs: AttentionInputs, backend: str) -> AttentionOutput:
+    if backend != "triton":
+        inputs = replace(inputs, terms=inputs.terms.widened())
     if inputs.cu_seqlens is None or backend in SUPPORT_CU_SEQLENS:
         return BACKENDS[backend](inputs)
     return concatenate_sequences([BACKENDS[backend](sequence) for sequence in inputs.split_sequences()])
@@ -397,9 +400,17 @@ def _shift_positions(
 ) -> SchemeTerms:
     """Return the terms of a scheme whose queries and keys depend on positions, with positions counted per sequence."""
     parts = [scheme(q[:, :, rows], k[:, :, keys], offset=offset) for rows, keys, offset in sequences]
-    return replace(
-        terms, q=torch.cat([part.q for part in parts], dim=2), k=torch.cat([part.k for part in parts], dim=2)
-    )
+
+    def concatenate(name: str) -> Tensor | None:
+        tensors = [x for part in parts if (x := getattr(part, name)) is not None]
+        return torch.cat(tensors, dim=2) if tensors else None
+
+    return replace(terms, **{name: concatenate(name) for name in ("q", "k", "position_q", "position_k")})
+
+
+def _is_without_positions(terms: SchemeTerms, q: Tensor, k: Tensor) -> bool:
+    """Return whether queries and keys of the terms do not depend on positions."""
+    return terms.q is q and terms.k is k and terms.position_q is None
 
 
 def _describe_maps(inputs: AttentionInputs) -> str:

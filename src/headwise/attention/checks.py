@@ -84,10 +84,13 @@ def check_is_terms(terms: object, scheme: Scheme) -> None:
 def check_terms(terms: SchemeTerms, scheme: Scheme, q: Tensor, k: Tensor, v: Tensor) -> None:
     """Check the shapes of the terms that a scheme returned. In `shapes`, None stands for any size."""
     heads, width = q.shape[1], terms.q.shape[3] if terms.q.dim() == 4 else None
+    position_width = None if terms.position_q is None else terms.position_q.shape[-1]
     w, sharpness = terms.sigmoid or (None, None)
     shapes: dict[str, tuple[Tensor | None, tuple[int | str | None, ...]]] = {
         "q": (terms.q, (*q.shape[:3], None)),
         "k": (terms.k, (*k.shape[:3], width)),
+        "position_q": (terms.position_q, (*q.shape[:3], None)),
+        "position_k": (terms.position_k, (None, None, k.shape[2], position_width)),
         "key_table": (terms.key_table, (ANY_HEADS, None, width)),
         "query_table": (terms.query_table, (ANY_HEADS, None, width)),
         "value_table": (terms.value_table, (ANY_HEADS, None, v.shape[3])),

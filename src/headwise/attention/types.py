@@ -3,7 +3,7 @@
 All position schemes are special cases of one set of equations. Query i has position offset + i, key j has position j,
 and r = j − (offset + i) is their relative position:
 
-    x_ij = scale · ((q_i + b₀)·k_j + (q_i + b₁)·key_table[c(r)] + k_j·query_table[c(r)])
+    x_ij = scale · ((q_i + b₀)·k_j + (q_i + b₁)·key_table[c(r)] + k_j·query_table[c(r)] + position_q_i·position_k_j)
            with c(r) = clip(r − table_start, 0, rows − 1)
     s_ij = x_ij,  or  max(x_ij, 0) · f[|r|],  x_ij · f[|r|],  x_ij + f[|r|]
     s_ij = s_ij + relative_bias[c(r)]
@@ -16,7 +16,8 @@ and r = j − (offset + i) is their relative position:
 f are distance coefficients, and b₀ and b₁ are the biases u and v of Transformer-XL. A sink is a further key of the
 softmax, with a given score and without a value. It is part of lse and not of W.
 
-Axes: B batch, H query heads, G key heads, N queries, M keys, E width of q and k, D width of v, R table rows.
+Axes: B batch, H query heads, G key heads, N queries, M keys, E width of q and k, P width of position_q and position_k,
+D width of v, R table rows.
 """
 
 from collections.abc import Callable
@@ -37,7 +38,7 @@ class SchemeTerms:
 
     A scheme fills in the terms that it uses. The kernels compute all of them except `coefficients` without `sigmoid` or
     `slopes`, tables together with `sigmoid` or `slopes`, and `value_table` or `relative_bias` together with
-    `query_table` or with `is_full_table`.
+    `query_table` or with `is_full_table`. `position_q` cannot be combined with `key_table`, `query_table` or `biases`.
 
     Example:
         >>> import torch, headwise as hw
@@ -54,8 +55,10 @@ class SchemeTerms:
         torch.Size([2, 4, 10, 16])
     """
 
-    q: Tensor  # (B, H, N, E); E is a multiple of the head width for TENER
+    q: Tensor  # (B, H, N, E)
     k: Tensor  # (B, G, M, E)
+    position_q: Tensor | None = None  # (B, H, N, P): multiplied with position_k (TENER)
+    position_k: Tensor | None = None  # (B or 1, G or 1, M, P)
     key_table: Tensor | None = None  # (H or 1, R, E)
     biases: Tensor | None = None  # (2, H, E): b₀ and b₁ of each head; None means 0
     query_table: Tensor | None = None  # (H or 1, R, E), multiplied with keys (DeBERTa)
@@ -73,11 +76,38 @@ class SchemeTerms:
         if self.slopes is not None:
             object.__setattr__(self, "coefficients", partial(_linear_coefficients, self.slopes))
             object.__setattr__(self, "adjust", "early-add")
+        if self.position_q is not None and any(x is not None for x in (self.key_table, self.query_table, self.biases)):
+            raise ValueError("position_q cannot be combined with key_table, query_table or biases")
+        if (self.position_q is None) != (self.position_k is None):
+            raise ValueError("position_q and position_k must be given together")
 
     @property
     def content_q(self) -> Tensor:
         """Queries to multiply with the keys, q + b₀."""
         return self.q if self.biases is None else self.q + self.biases[0][:, None]
+
+    def widened(self) -> "SchemeTerms":
+        """Return the same terms with position_q and position_k as further columns of q and k."""
+        if self.position_q is None or self.position_k is None:
+            return self
+        position_k = self.position_k.expand(*self.k.shape[:3], -1)
+        return replace(
+            self,
+            q=torch.cat([self.q, self.position_q.to(self.q.dtype)], dim=-1),
+            k=torch.cat([self.k, position_k.to(self.k.dtype)], dim=-1),
+            position_q=None,
+            position_k=None,
+        )
+
+    def select(self, queries: slice, keys: slice) -> "SchemeTerms":
+        """Return the terms of a range of queries and of keys."""
+        return replace(
+            self,
+            q=self.q[:, :, queries],
+            k=self.k[:, :, keys],
+            position_q=None if self.position_q is None else self.position_q[:, :, queries],
+            position_k=None if self.position_k is None else self.position_k[:, :, keys],
+        )
 
     @property
     def relative_q(self) -> Tensor:
@@ -143,7 +173,7 @@ class AttentionInputs:
 
     def _slice_sequence(self, sequence: "SequenceSlice") -> "AttentionInputs":
         queries, keys, offset = sequence
-        terms = replace(self.terms, q=self.terms.q[:, :, queries], k=self.terms.k[:, :, keys])
+        terms = self.terms.select(queries, keys)
         return replace(self, terms=terms, v=self.v[:, :, keys], offset=offset, cu_seqlens=None, cu_seqlens_k=None)
 
 

@@ -3,13 +3,13 @@
     s_ij = (q_i + u)·k_j + (q_i + v)·r_{i−j},  unscaled, k_j the layer's input itself                  (eq. 16–19)
 
 r is the sinusoidal embedding of the signed difference, with the width of a head. Because a·r_{i−j} = rot_i(a)·r_j for a
-rotation rot_i, the score is one dot product of twice the width: [q+u ; rot_i(q+v)]·[k ; r_j].
+rotation rot_i, the second term is the product of a rotated query and the embedding of the key's own position.
 
 The authors' later release projects the keys, uses r_{j−i} with the query and adds a term with the key:
 
     s_ij = (q_i + u)·k_j + (q_i + v)·r_{j−i} + k_j·r_{i−j}
 
-It is one dot product of three times the width.
+Its last two terms are one product of twice the width.
 """
 
 import torch
@@ -70,13 +70,13 @@ class Tener(Scheme):
             for start, stop in ((offset, offset + q.shape[2]), (0, k.shape[2]))
         )
         u, v = (bias.to(dtype)[:, None] for bias in (self.u, self.v))
-        queries = [q + u, rotate(q + v, query_embeddings, inverse=self.released)]
-        keys = [k, key_embeddings.expand_as(k)]
+        position_q = rotate(q + v, query_embeddings, inverse=self.released).to(dtype)
+        position_k = key_embeddings.to(dtype)[None, None]
         if self.released:
-            queries.append(query_embeddings.expand_as(q))
-            keys.append(rotate(k, key_embeddings, inverse=True))
-        q, k = (torch.cat([x.to(dtype) for x in parts], dim=-1) for parts in (queries, keys))
-        return SchemeTerms(q=q, k=k)
+            rotated_k = rotate(k, key_embeddings, inverse=True).to(dtype)
+            position_q = torch.cat([position_q, query_embeddings.to(dtype).expand_as(q)], dim=-1)
+            position_k = torch.cat([position_k.expand_as(k), rotated_k], dim=-1)
+        return SchemeTerms(q=q + u, k=k.to(dtype), position_q=position_q, position_k=position_k)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, head_dim={self.head_dim}, released={self.released}"

@@ -129,6 +129,8 @@ def bwd_received_kernel(
     relative_scores_ptr, edge_scores_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
     offset_sums_ptr, d_offset_sums_ptr, bias_uv_ptr, dense_table_ptr, sinks_ptr, query_table_ptr, relative_bias_ptr,
     key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
+    position_q_ptr, position_k_ptr, stride_position_q_b, stride_position_q_h, stride_position_q_n,
+    stride_position_k_b, stride_position_k_h, stride_position_k_m,
     stride_dense_table_h, stride_dense_table_r, stride_query_table_h, stride_query_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
     stride_v_b, stride_v_h, stride_v_m, stride_o_b, stride_o_h, stride_o_n,
@@ -160,6 +162,13 @@ def bwd_received_kernel(
     delta += delta_of_lse_and_norms(d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr, bh, offs_n, n, OPT)
     lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
     k_ptr += b * stride_k_b + (h // GROUP) * stride_k_h
+    if OPT.received and OPT.position_width:
+        offs_p = tl.arange(0, OPT.block_p)
+        position_q = load_block(
+            position_q_ptr + b * stride_position_q_b + h * stride_position_q_h, stride_position_q_n, offs_n, offs_p, n,
+            OPT.position_width, OPT.block_p,
+        )  # fmt: skip
+        position_k_ptr += b * stride_position_k_b + (h // GROUP) * stride_position_k_h
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
@@ -187,6 +196,18 @@ def bwd_received_kernel(
                 k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
                 d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
+                if OPT.position_width:
+                    position_k = load_block(
+                        position_k_ptr,
+                        stride_position_k_m,
+                        offs_m,
+                        offs_p,
+                        m,
+                        OPT.position_width,
+                        OPT.block_p,
+                        OPT.even_m,
+                    )
+                    x = tl.dot(position_q, tl.trans(position_k), x, input_precision=OPT.precision)
                 if OPT.relative_scores and REGION == DIAGONAL:
                     x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
                 if OPT.relative_shift:

@@ -61,6 +61,8 @@ def bwd_dkv_kernel(
     bias_uv_ptr, u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr, query_table_ptr, relative_bias_ptr,
     key_table_ptr, value_table_ptr, key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr,
     seed_ptr, stride_key_table_h, stride_value_table_h,
+    position_q_ptr, position_k_ptr, stride_position_q_b, stride_position_q_h, stride_position_q_n,
+    stride_position_k_b, stride_position_k_h, stride_position_k_m,
     stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h, stride_query_table_h, stride_query_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
     stride_o_b, stride_o_h, stride_o_n, stride_do_b, stride_do_h, stride_do_n, stride_dq_b, stride_dq_h, stride_dq_n,
@@ -94,6 +96,12 @@ def bwd_dkv_kernel(
     # [BLOCK_M, BLOCK_E] and [BLOCK_M, BLOCK_D]
     k = load_block(k_ptr + b * stride_k_b + g * stride_k_h, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)
     v = load_block(v_ptr + b * stride_v_b + g * stride_v_h, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D)
+    if OPT.position_width:
+        offs_p = tl.arange(0, OPT.block_p)
+        position_k = load_block(
+            position_k_ptr + b * stride_position_k_b + g * stride_position_k_h, stride_position_k_m, offs_m, offs_p, m,
+            OPT.position_width, OPT.block_p,
+        )  # fmt: skip
     dk = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
     dv = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     if OPT.relative_shift or OPT.staged_distance or OPT.staged_tables:
@@ -169,6 +177,12 @@ def bwd_dkv_kernel(
                         if not OPT.dropout:
                             delta -= d_edge_sum
                     x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
+                    if OPT.position_width:
+                        position_q = load_block(
+                            position_q_ptr + b * stride_position_q_b + h * stride_position_q_h, stride_position_q_n,
+                            offs_n, offs_p, n, OPT.position_width, OPT.block_p, OPT.even_n,
+                        )  # fmt: skip
+                        x = tl.dot(position_k, tl.trans(position_q), x, input_precision=OPT.precision)
                     if OPT.staged_tables and REGION == DIAGONAL:
                         zero = synchronize(OPT)  # the lookups of the previous step are done
                         if OPT.relative_scores:

@@ -96,6 +96,8 @@ def bwd_dq_kernel(
     bias_uv_ptr, dense_table_ptr, relative_q_ptr, d_bias_u_partials_ptr, sinks_ptr, query_table_ptr, relative_bias_ptr,
     key_table_ptr, value_table_ptr, key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr,
     seed_ptr, stride_key_table_h, stride_value_table_h,
+    position_q_ptr, position_k_ptr, d_position_q_ptr, stride_position_q_b, stride_position_q_h, stride_position_q_n,
+    stride_position_k_b, stride_position_k_h, stride_position_k_m,
     stride_relative_q_b, stride_relative_q_h, stride_relative_q_n, stride_dense_table_h, stride_dense_table_r,
     stride_query_table_h, stride_query_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
@@ -141,6 +143,14 @@ def bwd_dq_kernel(
     k_ptr += b * stride_k_b + (h // GROUP) * stride_k_h
     v_ptr += b * stride_v_b + (h // GROUP) * stride_v_h
     d_relative_scores = d_relative_scores_ptr + bh * n * row_stride(max_offset)
+    if OPT.position_width:
+        BLOCK_P: tl.constexpr = OPT.block_p
+        offs_p = tl.arange(0, BLOCK_P)
+        position_q = load_block(
+            position_q_ptr + b * stride_position_q_b + h * stride_position_q_h, stride_position_q_n, offs_n, offs_p, n,
+            OPT.position_width, OPT.block_p,
+        )  # fmt: skip
+        position_k_ptr += b * stride_position_k_b + (h // GROUP) * stride_position_k_h
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
@@ -190,6 +200,8 @@ def bwd_dq_kernel(
     d_scores = d_scores_ptr + b * stride_d_scores_b + h * stride_d_scores_h
     d_scores += (block_start - chunk_start).to(tl.int64) * stride_d_scores_n
     dq = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+    if OPT.needs_position_q:
+        d_position_q = tl.zeros([BLOCK_N, BLOCK_P], tl.float32)
     dw = tl.zeros([BLOCK_N], tl.float32)
     d_sharpness = tl.zeros([BLOCK_N], tl.float32)
     sum_before = tl.zeros([BLOCK_N], tl.float32)
@@ -228,6 +240,18 @@ def bwd_dq_kernel(
                 if OPT.received:
                     d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
+                if OPT.position_width:
+                    position_k = load_block(
+                        position_k_ptr,
+                        stride_position_k_m,
+                        offs_m,
+                        offs_p,
+                        m,
+                        OPT.position_width,
+                        OPT.block_p,
+                        OPT.even_m,
+                    )
+                    x = tl.dot(position_q, tl.trans(position_k), x, input_precision=OPT.precision)
                 r = j - i - q_offset
                 if OPT.relative_scores and REGION == DIAGONAL:
                     if OPT.staged_tables:
@@ -312,6 +336,8 @@ def bwd_dq_kernel(
                         sum_after += after
                 if OPT.needs_dq:
                     dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
+                if OPT.needs_position_q:
+                    d_position_q = tl.dot(dx.to(k.dtype), position_k, d_position_q, input_precision=OPT.precision)
     dq *= 1.0 / LOG2E if OPT.distance else scale
     if OPT.staged_tables and OPT.relative_scores:
         near_dx = load_pairs(pairs, pairs_smem + synchronize(OPT), 0.0, OPT)
@@ -325,6 +351,10 @@ def bwd_dq_kernel(
     if OPT.needs_dq:
         dq_ptrs = dq_ptr + b * stride_dq_b + h * stride_dq_h + i * stride_dq_n + offs_e[None, :]
         tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=(i < n) & (offs_e[None, :] < OPT.width))
+    if OPT.needs_position_q:
+        d_position_q_ptrs = d_position_q_ptr + (bh * n + i) * OPT.position_width + offs_p[None, :]
+        position_mask = (i < n) & (offs_p[None, :] < OPT.position_width)
+        tl.store(d_position_q_ptrs, (d_position_q * scale).to(d_position_q_ptr.dtype.element_ty), mask=position_mask)
     if OPT.sum_far_keys:  # this block's part of dv of far keys, whose weight is that of a score of 0
         far_dv = tl.sum(do.to(tl.float32) * tl.exp2(-lse)[:, None], axis=0)
         block_index = bh * (tl.num_programs(0) + 1) + tl.program_id(0) + 1
@@ -343,6 +373,8 @@ def bwd_dbias_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, d_received_ptr, d_bias_ptr, w_ptr, sharpness_ptr,
     relative_scores_ptr, d_offset_sums_ptr, d_weight_norms_ptr,
     relative_bias_ptr, key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
+    position_q_ptr, position_k_ptr, stride_position_q_b, stride_position_q_h, stride_position_q_n,
+    stride_position_k_b, stride_position_k_h, stride_position_k_m,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_v_b, stride_v_h, stride_v_m,
     stride_do_b, stride_do_h, stride_do_n, stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m,
     stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m,
@@ -384,6 +416,17 @@ def bwd_dbias_kernel(
             )  # fmt: skip
             head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
             x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
+            if OPT.position_width:
+                offs_p = tl.arange(0, OPT.block_p)
+                position_q_bh = position_q_ptr + b * stride_position_q_b + h * stride_position_q_h
+                position_q = load_block(
+                    position_q_bh, stride_position_q_n, offs_n, offs_p, n, OPT.position_width, OPT.block_p
+                )
+                position_k_bh = position_k_ptr + b * stride_position_k_b + (h // GROUP) * stride_position_k_h
+                position_k = load_block(
+                    position_k_bh, stride_position_k_m, offs_m, offs_p, m, OPT.position_width, OPT.block_p
+                )
+                x = tl.dot(position_q, tl.trans(position_k), x, input_precision=OPT.precision)
             dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
             if OPT.relative_scores:
                 x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)

@@ -220,13 +220,18 @@ class BoundCall(CachedCall):
             "prefix_sums": Buffer(plan.query_sums_shape, torch.float32, is_zero=True) if plan.sum_far_keys else None,
             "delta": None if plan.single_tile_backward else self.lse_buffer,
             **self.gradient_buffers(needs),
+            "d_position_q": None,
             "d_distance_partials": Buffer(self.partials_shape, torch.float32) if "w" in needs else None,
             "d_relative_bias_partials": self.bias_partials_buffer(needs),
         }
+        if plan.position_q is not None and "position_q" in needs:
+            buffers["d_position_q"] = Buffer(tuple(plan.position_q.shape), plan.q.dtype)
         names = (*self.names, "o", "lse", "do", *buffers)
         gradients: dict[str, Gradient] = {
             name: Gradient(names.index(f"d{name}")) for name in ("q", "k", "v") if name in needs
         }
+        if "position_q" in needs:
+            gradients["position_q"] = Gradient(names.index("d_position_q"))
         for index, name in enumerate(("w", "sharpness")):
             if name in needs:
                 gradients[name] = Gradient(names.index("d_distance_partials"), (1, 3), index)

@@ -78,6 +78,8 @@ def fwd_kernel(
     relative_scores_ptr, edge_scores_ptr, prefix_sums_ptr, bias_uv_ptr, dense_table_ptr, sinks_ptr,
     query_table_ptr, relative_bias_ptr, key_table_ptr, value_table_ptr,
     key_padding_ptr, query_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr, seed_ptr,
+    position_q_ptr, position_k_ptr, stride_position_q_b, stride_position_q_h, stride_position_q_n,
+    stride_position_k_b, stride_position_k_h, stride_position_k_m,
     stride_key_table_h, stride_value_table_h,
     stride_dense_table_h, stride_dense_table_r, stride_query_table_h, stride_query_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
@@ -102,6 +104,13 @@ def fwd_kernel(
     q = load_block(q_ptr + b * stride_q_b + h * stride_q_h, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E)
     k_ptr += b * stride_k_b + (h // GROUP) * stride_k_h
     v_ptr += b * stride_v_b + (h // GROUP) * stride_v_h
+    if OPT.position_width:
+        offs_p = tl.arange(0, OPT.block_p)
+        position_q = load_block(
+            position_q_ptr + b * stride_position_q_b + h * stride_position_q_h, stride_position_q_n, offs_n, offs_p, n,
+            OPT.position_width, OPT.block_p,
+        )  # fmt: skip
+        position_k_ptr += b * stride_position_k_b + (h // GROUP) * stride_position_k_h
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
@@ -161,6 +170,18 @@ def fwd_kernel(
                 j = offs_m[None, :]
                 k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
+                if OPT.position_width:
+                    position_k = load_block(
+                        position_k_ptr,
+                        stride_position_k_m,
+                        offs_m,
+                        offs_p,
+                        m,
+                        OPT.position_width,
+                        OPT.block_p,
+                        OPT.even_m,
+                    )
+                    x = tl.dot(position_q, tl.trans(position_k), x, input_precision=OPT.precision)
                 if OPT.relative_scores and REGION == DIAGONAL:
                     if OPT.staged_tables:
                         x += lookup_product(scores, tile_i, j - i - q_offset, max_offset, q.dtype, OPT)
@@ -322,6 +343,8 @@ def fwd_received_kernel(
     q_ptr, k_ptr, lse_ptr, received_ptr, w_ptr, sharpness_ptr, relative_scores_ptr, edge_scores_ptr,
     u_dot_k_ptr, dense_table_ptr, v_dot_table_ptr, query_table_ptr, relative_bias_ptr,
     key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr,
+    position_q_ptr, position_k_ptr, stride_position_q_b, stride_position_q_h, stride_position_q_n,
+    stride_position_k_b, stride_position_k_h, stride_position_k_m,
     stride_dense_table_h, stride_dense_table_r, stride_v_dot_table_h, stride_query_table_h, stride_query_table_r,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
     stride_mask_b, stride_mask_h, stride_mask_n, stride_mask_m, stride_visited_b, stride_visited_h,
@@ -342,6 +365,13 @@ def fwd_received_kernel(
     k_bh = k_ptr + b * stride_k_b + (h // GROUP) * stride_k_h
     k = load_block(k_bh, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
     q_ptr += b * stride_q_b + h * stride_q_h
+    if OPT.position_width:
+        offs_p = tl.arange(0, OPT.block_p)
+        position_k = load_block(
+            position_k_ptr + b * stride_position_k_b + (h // GROUP) * stride_position_k_h, stride_position_k_m, offs_m,
+            offs_p, m, OPT.position_width, OPT.block_p,
+        )  # fmt: skip
+        position_q_ptr += b * stride_position_q_b + h * stride_position_q_h
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
         bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, seq_starts_ptr,
@@ -366,6 +396,18 @@ def fwd_received_kernel(
                 q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E, OPT.even_n)
                 lse = load_numbers(lse_ptr + bh * n, offs_n, n, float("inf"), OPT.even_n)
                 x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
+                if OPT.position_width:
+                    position_q = load_block(
+                        position_q_ptr,
+                        stride_position_q_n,
+                        offs_n,
+                        offs_p,
+                        n,
+                        OPT.position_width,
+                        OPT.block_p,
+                        OPT.even_n,
+                    )
+                    x = tl.dot(position_k, tl.trans(position_q), x, input_precision=OPT.precision)
                 if OPT.relative_scores and REGION == DIAGONAL:
                     x += lookup_pairs(relative_scores_ptr, bh, i, j, n, offsets, max_offset)
                 if (OPT.relative_scores or OPT.relative_bias) and REGION != DIAGONAL:

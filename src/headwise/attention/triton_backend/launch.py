@@ -57,6 +57,8 @@ class Options:
     pairs_pitch: int  # and between rows of 32-bit numbers
     relative_shift: bool  # scores with a dense table are added
     query_table: bool  # and the keys' products with another one
+    position_width: int  # of position_q and position_k, whose products are added; 0 without them
+    block_p: int  # position_width, rounded up
     window: bool
     softcap: bool
     sinks: bool
@@ -77,6 +79,7 @@ class Options:
     needs_dq: bool  # gradients that kernels of the backward pass compute
     needs_dk: bool
     needs_dv: bool
+    needs_position_q: bool
     needs_distance: bool  # those of w and v
     needs_relative: bool  # those of scores with a clipped table
     needs_relative_bias: bool

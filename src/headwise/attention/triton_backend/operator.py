@@ -17,7 +17,7 @@ from headwise.attention.triton_backend.launch import kernels
 from headwise.attention.triton_backend.layouts import padded_rows
 from headwise.attention.triton_backend.passes import backward, fake_backward, forward
 from headwise.attention.triton_backend.plan import Plan
-from headwise.attention.triton_backend.scheme_inputs import SchemeInputs, scheme_inputs
+from headwise.attention.triton_backend.scheme_inputs import SchemeInputs, kernel_terms, scheme_inputs
 from headwise.attention.triton_backend.sequence_bounds import (
     align_sequences,
     needs_alignment,
@@ -29,14 +29,16 @@ from headwise.attention.types import AttentionInputs, AttentionOutput
 #: Schema of the operators' arguments. w and sharpness [H] are w and v of the learnable sigmoid; w alone are slopes of
 #: ALiBi. relative_scores [B, H, N, R] are the queries' products with a padded clipped table, bias_uv [2, H, E]
 #: Transformer-XL's biases, dense_table [H, R, E] its padded table, query_table [H, R, E] one that is multiplied with
-#: keys, in the order of i − j, relative_bias [H, R] biases by clipped relative position, seq_starts and seq_ends [N]
-#: the bounds of each token's sequence in a packed batch (see `sequence_bounds`).
+#: keys, in the order of i − j, relative_bias [H, R] biases by clipped relative position, position_q [B, H, N, P] and
+#: position_k [B or 1, G or 1, M, P] vectors whose products are added, seq_starts and seq_ends [N] the bounds of each
+#: token's sequence in a packed batch (see `sequence_bounds`).
 ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? w, Tensor? sharpness, Tensor? relative_scores, Tensor? bias_uv, "
-    "Tensor? dense_table, Tensor? query_table, Tensor? relative_bias, Tensor? bias, Tensor? sinks, Tensor? mask, "
-    "Tensor? key_padding, Tensor? query_padding, Tensor? seq_starts, Tensor? seq_ends, Tensor? seed, float scale, "
-    "float softcap, SymInt q_offset, bool causal, SymInt window_left, SymInt window_right, bool rectify, "
-    "SymInt max_offset, bool want_offset_sums, float dropout, bool want_received, bool want_weight_norms"
+    "Tensor? dense_table, Tensor? query_table, Tensor? relative_bias, Tensor? position_q, Tensor? bias, "
+    "Tensor? sinks, Tensor? position_k, Tensor? mask, Tensor? key_padding, Tensor? query_padding, "
+    "Tensor? seq_starts, Tensor? seq_ends, Tensor? seed, float scale, float softcap, SymInt q_offset, bool causal, "
+    "SymInt window_left, SymInt window_right, bool rectify, SymInt max_offset, bool want_offset_sums, float dropout, "
+    "bool want_received, bool want_weight_norms"
 )
 MAX_WIDTH = 256
 MAX_GRID_SIZE = 65_535  # CUDA's limit for the second and third axis of a grid
@@ -100,7 +102,9 @@ def why_unsupported(inputs: AttentionInputs) -> str | None:
         return "the Triton kernels do not return attention weights"
     if max(inputs.shape[:2]) > MAX_GRID_SIZE:
         return f"the Triton kernels support a batch size of at most {MAX_GRID_SIZE:,} and as many heads"
-    if max(terms.q.shape[3], inputs.v.shape[3]) > MAX_WIDTH:
+    terms = kernel_terms(terms)
+    widths = [x.shape[3] for x in (terms.q, inputs.v, terms.position_q) if x is not None]
+    if max(widths) > MAX_WIDTH:
         return f"the Triton kernels support heads of a width of at most {MAX_WIDTH}"
     return None
 
@@ -177,7 +181,10 @@ def run_operators(tensors: SchemeInputs, relative_q: Tensor, *arguments: Any) ->
         tensors.dense_table,
         tensors.query_table,
         tensors.relative_bias,
-        *arguments,
+        tensors.position_q,
+        *arguments[:2],
+        tensors.position_k,
+        *arguments[2:],
     )
     if tensors.value_table is not None:
         output = output + offset_sums @ pad_clipped_table(tensors.value_table.to(dtype))
@@ -193,8 +200,8 @@ def pad_clipped_table(table: Tensor) -> Tensor:
 operators = Operators(
     "triton",
     ARGUMENTS,
-    num_tensors=18,
-    num_differentiable=12,
+    num_tensors=20,
+    num_differentiable=13,
     num_outputs=5,
     saved_outputs=(0, 1, 3, 4),
     forward=forward,

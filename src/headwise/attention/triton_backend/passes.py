@@ -149,6 +149,7 @@ def run_backward(
         dq_ptr=dq,
         dk_ptr=dk,
         dv_ptr=grads["v"],
+        d_position_q_ptr=grads["position_q"],
         d_relative_scores_ptr=grads["relative_scores"],
         d_bias_ptr=full_d_bias,
         d_scores_ptr=full_d_bias,

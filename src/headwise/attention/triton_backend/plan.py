@@ -52,14 +52,15 @@ NO_LIMIT = 2**30
 #: The operators' tensor arguments, by the names of the kernels' parameters.
 TENSOR_PARAMS = (
     "q_ptr", "k_ptr", "v_ptr", "w_ptr", "sharpness_ptr", "relative_scores_ptr", "bias_uv_ptr", "dense_table_ptr",
-    "query_table_ptr", "relative_bias_ptr", "bias_ptr", "sinks_ptr", "mask_ptr", "key_padding_ptr", "query_padding_ptr",
-    "seq_starts_ptr", "seq_ends_ptr", "seed_ptr",
+    "query_table_ptr", "relative_bias_ptr", "position_q_ptr", "bias_ptr", "sinks_ptr", "position_k_ptr", "mask_ptr",
+    "key_padding_ptr", "query_padding_ptr", "seq_starts_ptr", "seq_ends_ptr", "seed_ptr",
 )  # fmt: skip
 #: The differentiable ones, in the order of their gradients.
-DIFFERENTIABLE = tuple(name.removesuffix("_ptr") for name in TENSOR_PARAMS[:12])
+DIFFERENTIABLE = tuple(name.removesuffix("_ptr") for name in TENSOR_PARAMS[:13])
 #: Indices of those whose rows must be contiguous.
 CONTIGUOUS_PARAMS = tuple(
-    TENSOR_PARAMS.index(name) for name in ("q_ptr", "k_ptr", "v_ptr", "dense_table_ptr", "query_table_ptr")
+    TENSOR_PARAMS.index(f"{name}_ptr")
+    for name in ("q", "k", "v", "dense_table", "query_table", "position_q", "position_k")
 )
 
 
@@ -79,7 +80,7 @@ class Plan:
         q, k, v, w, sharpness = arguments[:5]
         self.q, self.k, self.v, self.w = q, k, v, w
         self.relative_scores, self.bias_uv, self.dense_table, self.query_table, self.relative_bias = arguments[5:10]
-        self.bias, self.sinks, self.mask, *others = arguments[10:]
+        self.position_q, self.bias, self.sinks, self.position_k, self.mask, *others = arguments[10:]
         self.key_padding, self.query_padding, self.seq_starts, self.seq_ends, self.seed = others[:5]
         self.scale, self.softcap, self.q_offset, self.causal, left, right, self.rectify, self.max_offset = others[5:13]
         self.want_offset_sums, self.dropout, self.want_received, self.want_weight_norms = others[13:]
@@ -123,6 +124,8 @@ class Plan:
                 grads[name] = q.new_empty_strided(*self.output_layouts[f"d{name}"])
         if self.relative_scores is not None and "relative_scores" in needs:
             grads["relative_scores"] = q.new_zeros(self.relative_scores.shape)
+        if self.position_q is not None and "position_q" in needs:
+            grads["position_q"] = q.new_empty(self.position_q.shape)
         for name, table in (("dense_table", self.dense_table), ("query_table", self.query_table)):
             if table is not None and name in needs:
                 grads[name] = q.new_empty(table.shape)
@@ -214,6 +217,8 @@ class Plan:
             **named_strides("dk", "bhm", self.output_layouts["dk"][1]),
             **named_strides("dv", "bhm", self.output_layouts["dv"][1]),
             **tensor_strides("relative_q", "bhn", None),
+            **tensor_strides("position_q", "bhn", self.position_q),
+            **self._position_k_strides(),
             "stride_v_dot_table_h": 0 if self.dense_table is None else self.table_rows + 2 * TABLE_PADDING,
             **self.table_strides,
             **self.query_table_strides,
@@ -250,6 +255,11 @@ class Plan:
         grid = (blocks, heads, key_blocks if tile_name == "dbias" else self.batch * num_layers)
         return Launch(kernels()[kernel], grid, tile, all_arguments)
 
+    def _position_k_strides(self) -> dict[str, Any]:
+        """Return the strides of position_k, 0 along axes that are broadcast."""
+        x = self.position_k
+        return tensor_strides("position_k", "bhm", None if x is None else x.expand(self.batch, self.groups, -1, -1))
+
     def _visited_strides(self, tile: Tile, *, per_key: bool) -> dict[str, Any]:
         """Return the strides of `visited_tiles` for a kernel, 0 along axes that the mask does not have."""
         batch, heads = (1, 1) if self.mask is None else self.mask.shape[:2]
@@ -278,6 +288,11 @@ class Plan:
     def query_sums_shape(self) -> tuple[int, int, int, int]:
         """Shape of the prefix sums of gradients of far values, over blocks of queries."""
         return self.batch, self.heads, self.query_blocks + 1, self.value_width + 1
+
+    @property
+    def position_width(self) -> int:
+        """Width of position_q and position_k, 0 without them."""
+        return 0 if self.position_q is None else int(self.position_q.shape[3])
 
     @property
     def table_rows(self) -> int:
@@ -334,7 +349,7 @@ class Plan:
 
     @property
     def _max_block_width(self) -> int:
-        return max(power_of_two(self.width), power_of_two(self.value_width))
+        return max(power_of_two(width) for width in (self.width, self.value_width, self.position_width) if width)
 
     def _fastest_tile(self, name: str) -> Tile:
         """Return the tile that was fastest on an H200 (docs/design.md)."""
@@ -344,6 +359,7 @@ class Plan:
             is_float32=self.q.dtype == torch.float32,
             is_single_tile=self.fits(Tile(64, 64)),
             has_dense_table=self.dense_table is not None,
+            has_position_product=self.position_q is not None,
             has_position_terms=self.has_distance or self.has_clipped_table,
             has_relative_bias=self.relative_bias is not None,
             has_clipped_table=self.has_clipped_table,
@@ -369,7 +385,7 @@ class Plan:
     @cached_property
     def single_tile_backward(self) -> bool:
         """Whether bwd_dkv_kernel computes all gradients, because one of its tiles holds all queries and keys."""
-        has_table = self.has_clipped_table or self.dense_table is not None
+        has_table = self.has_clipped_table or self.dense_table is not None or self.position_q is not None
         return self.fits(self.tile("dkv")) and not has_table and self.bias is None and self.sinks is None
 
     @property
@@ -437,6 +453,8 @@ class Plan:
             clipped_table=self.has_clipped_table,
             relative_shift=self.dense_table is not None,
             query_table=self.query_table is not None,
+            position_width=self.position_width,
+            block_p=power_of_two(self.position_width) if self.position_width else 0,
             window=self.has_window,
             softcap=self.softcap > 0.0,
             sinks=self.sinks is not None,
@@ -457,6 +475,7 @@ class Plan:
             needs_dq="q" in needs or self.dense_table is not None,
             needs_dk=not needs.isdisjoint(("k", "query_table")),
             needs_dv="v" in needs,
+            needs_position_q="position_q" in needs,
             needs_distance=not needs.isdisjoint(("w", "sharpness")),
             needs_relative="relative_scores" in needs,
             needs_relative_bias="relative_bias" in needs,

@@ -28,6 +28,8 @@ class SchemeInputs(NamedTuple):
     dense_table: Tensor | None = None  # [H, R, E], with a row for every relative position, padded
     query_table: Tensor | None = None  # [H, R, E], padded, in the order of i − j
     relative_bias: Tensor | None = None  # [H, R], clipped
+    position_q: Tensor | None = None  # [B, H, N, P]
+    position_k: Tensor | None = None  # [B or 1, G or 1, M, P], constant
 
 
 def scheme_inputs(terms: SchemeTerms, v: Tensor, dtype: torch.dtype, offset: int) -> tuple[SchemeInputs, int]:
@@ -39,6 +41,7 @@ def scheme_inputs(terms: SchemeTerms, v: Tensor, dtype: torch.dtype, offset: int
         dtype: dtype of queries, keys, values and dense tables.
         offset: position of the first query.
     """
+    terms = kernel_terms(terms)
     is_dense = terms.query_table is not None or (terms.key_table is not None and terms.is_full_table)
     q = (terms.q if is_dense else terms.content_q).to(dtype)
     k, v = terms.k.to(dtype), v.to(dtype)
@@ -62,8 +65,20 @@ def scheme_inputs(terms: SchemeTerms, v: Tensor, dtype: torch.dtype, offset: int
         dense_table=dense_table,
         query_table=query_table,
         relative_bias=relative_bias,
+        position_q=None if terms.position_q is None else terms.position_q.to(dtype),
+        position_k=None if terms.position_k is None else terms.position_k.to(dtype),
     )
     return inputs, max_offset
+
+
+def kernel_terms(terms: SchemeTerms) -> SchemeTerms:
+    """Return the terms with position_q and position_k as columns of q and k, unless kernels multiply them.
+
+    Kernels do not compute the gradient of position_k, and no other position terms beside its products.
+    """
+    has_other_terms = terms.coefficients is not None or terms.value_table is not None or terms.relative_bias is not None
+    is_constant = terms.position_k is not None and not terms.position_k.requires_grad
+    return terms if is_constant and not has_other_terms else terms.widened()
 
 
 def _dense_tables(terms: SchemeTerms, q: Tensor, k: Tensor, offset: int) -> tuple[Tensor, Tensor | None]:

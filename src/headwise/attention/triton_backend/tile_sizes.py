@@ -10,6 +10,7 @@ def fastest_tile(
     is_float32: bool,
     is_single_tile: bool,
     has_dense_table: bool,
+    has_position_product: bool,
     has_position_terms: bool,
     has_relative_bias: bool,
     has_clipped_table: bool,
@@ -26,6 +27,7 @@ def fastest_tile(
         is_float32: whether inputs are float32, not half precision.
         is_single_tile: whether a tile of 64 × 64 pairs holds all queries and keys.
         has_dense_table: whether there is a dense table of relative positions.
+        has_position_product: whether products of position_q and position_k are added.
         has_position_terms: whether there are distance coefficients or clipped tables.
         has_relative_bias: whether there is a relative bias, whose gradient needs square tiles.
         has_clipped_table: whether there is a clipped table of keys, values or biases.
@@ -48,6 +50,11 @@ def fastest_tile(
             "dq": Tile(64, 64, 8 if is_wide else 4, 2),
             "received": Tile(64, 64, 4, 2),
         }[name]
+    if has_position_product and name in ("fwd", "dq", "dkv"):
+        if is_wide and name == "dkv":  # with 64 queries, registers are spilled
+            return Tile(32, 64, 4, 2)
+        is_small = name == "dkv" or has_dropout or has_pair_inputs or (is_wide and name == "dq")
+        return Tile(64, 64, 4, 2) if is_small else Tile(128, 64, 8, 2)
     is_plain = not has_position_terms
     if is_short and has_position_terms and not is_wide and not has_relative_bias:
         if name == "dkv":
