@@ -401,11 +401,16 @@ def _shift_positions(
     """Return the terms of a scheme whose queries and keys depend on positions, with positions counted per sequence."""
     parts = [scheme(q[:, :, rows], k[:, :, keys], offset=offset) for rows, keys, offset in sequences]
 
-    def concatenate(name: str) -> Tensor | None:
-        tensors = [x for part in parts if (x := getattr(part, name)) is not None]
-        return torch.cat(tensors, dim=2) if tensors else None
+    def concatenate(tensors: list[Any]) -> Any:
+        return None if tensors[0] is None else torch.cat(tensors, dim=2)
 
-    return replace(terms, **{name: concatenate(name) for name in ("q", "k", "position_q", "position_k")})
+    return replace(
+        terms,
+        q=concatenate([part.q for part in parts]),
+        k=concatenate([part.k for part in parts]),
+        position_q=concatenate([part.position_q for part in parts]),
+        position_k=concatenate([part.position_k for part in parts]),
+    )
 
 
 def _is_without_positions(terms: SchemeTerms, q: Tensor, k: Tensor) -> bool:

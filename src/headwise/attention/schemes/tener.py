@@ -65,15 +65,24 @@ class Tener(Scheme):
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
         float_dtype = compute_dtype(q.dtype)
         dtype = q.dtype if q.is_cuda else float_dtype  # GPU kernels use the precision of their inputs
-        query_embeddings, key_embeddings = (
-            position_constant(sinusoids_of_range, start, stop, 1, self.head_dim, float_dtype, device=q.device)
-            for start, stop in ((offset, offset + q.shape[2]), (0, k.shape[2]))
-        )
+
+        def embed(start: int, length: int, dtype: torch.dtype) -> Tensor:
+            return position_constant(
+                sinusoids_of_range, start, start + length, 1, self.head_dim, dtype, device=q.device
+            )
+
+        query_embeddings = embed(offset, q.shape[2], float_dtype)
+        position_k = embed(0, k.shape[2], dtype)[None, None]
+        if q.is_cuda and not self.released:
+            from headwise.attention.triton_backend import rotation  # imports Triton
+
+            if rotation.can_rotate(q):
+                content_q, position_q = rotation.rotate_queries(q, self.u, self.v, query_embeddings)
+                return SchemeTerms(q=content_q, k=k.to(dtype), position_q=position_q, position_k=position_k)
         u, v = (bias.to(dtype)[:, None] for bias in (self.u, self.v))
         position_q = rotate(q + v, query_embeddings, inverse=self.released).to(dtype)
-        position_k = key_embeddings.to(dtype)[None, None]
         if self.released:
-            rotated_k = rotate(k, key_embeddings, inverse=True).to(dtype)
+            rotated_k = rotate(k, embed(0, k.shape[2], float_dtype), inverse=True).to(dtype)
             position_q = torch.cat([position_q, query_embeddings.to(dtype).expand_as(q)], dim=-1)
             position_k = torch.cat([position_k.expand_as(k), rotated_k], dim=-1)
         return SchemeTerms(q=q + u, k=k.to(dtype), position_q=position_q, position_k=position_k)

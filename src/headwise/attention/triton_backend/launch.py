@@ -155,6 +155,7 @@ def kernels() -> Any:
             backward_kernels,
             forward_kernels,
             multi_layer_received_kernels,
+            rotation_kernels,
             table_product_kernels,
             transformer_xl_kernels,
         )
@@ -167,6 +168,7 @@ def kernels() -> Any:
         backward_dkv_kernel,
         transformer_xl_kernels,
         multi_layer_received_kernels,
+        rotation_kernels,
         table_product_kernels,
     )
     return {name: x for module in modules for name, x in vars(module).items() if name.endswith("_kernel")}
