@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,6 +176,32 @@ def test_a_packed_state_is_resumed(parts: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout
     assert "second/finished" in read_names(second / "packed/finished.tar.xz")
     assert not (second / "packed/state.tar.xz").exists()
+
+
+def test_jobs_are_divided_among_the_studies_that_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two studies run at the same time. A third one gets the jobs of the one that has ended."""
+    module = runpy.run_path(str(ROOT / "benchmarks/fair_studies.py"))
+    run_studies, study_class = module["run_studies"], module["Study"]
+    names = ["first", "second", "third"]
+    jobs: dict[str, int] = {}
+
+    def start(_: Any, study: Any, num_jobs: int) -> subprocess.Popen[bytes]:
+        jobs[study.name] = num_jobs
+        (tmp_path / study.name).mkdir()
+        return subprocess.Popen(["true"])
+
+    variables = run_studies.__globals__
+    monkeypatch.setitem(variables, "start_study", start)
+    monkeypatch.setitem(variables, "select_studies", lambda _: (study_class("group", name, "", ()) for name in names))
+    args = Namespace(out=tmp_path, at_once=2, jobs=15, seconds=600.0)
+    run_studies(args)
+    assert jobs["first"] + jobs["second"] == 15
+    assert abs(jobs["first"] - jobs["second"]) == 1
+    assert jobs["third"] in (7, 8, 15)
+    assert all((tmp_path / name / "finished").exists() for name in names)
+    names[:] = ["single"]
+    run_studies(args)
+    assert jobs["single"] == 15, "not only a half"
 
 
 def test_studies_are_interrupted(parts: Path, tmp_path: Path) -> None:
