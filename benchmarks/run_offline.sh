@@ -62,6 +62,7 @@ copy_model() {
 }
 set -o pipefail
 [ -e "$parts/site.tar.xz" ] && { unpack "$parts/site.tar.xz" "$site" & pids+=($!); }
+[ -e "$parts/guides.tar.xz" ] && { unpack "$parts/guides.tar.xz" "$site" & pids+=($!); }
 for archive in "$parts/data.tar.xz" "$parts/imdb.tar.xz"; do
     [ -e "$archive" ] && { unpack "$archive" "$work" & pids+=($!); }
 done
@@ -105,6 +106,7 @@ if [ "$version" != "$packed" ]; then
 fi
 export PYTHONPATH=$repo/src:$site/site-packages HF_HUB_OFFLINE=1 HF_HOME=$work/hf OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
 export TOKENIZERS_PARALLELISM=false
+[ -d "$site/wordnet" ] && export WNSEARCHDIR=$site/wordnet
 say "unpacked; MPS: $mps; $("$python" -c 'import torch; print("torch", torch.__version__, "CUDA:", torch.cuda.is_available())')"
 
 # The use of the machine.

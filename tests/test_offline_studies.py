@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 FAKE_PYTHON = """#!/usr/bin/env bash
 [ "$1" = -c ] && { echo 3.12; exit; }
 echo "arguments: $*"
+echo "WordNet: $WNSEARCHDIR"
 case "$*" in *--endless*) while :; do sleep 0.1; done ;; esac
 mkdir -p out/first out/second
 [ -e out/second/study.yaml ] && touch out/second/finished
@@ -74,17 +77,52 @@ def test_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "2. " in output
 
 
+def test_guides_need_wordnet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.setattr(sys, "argv", ["pack_offline.py", "--out", str(tmp_path / "offline"), "--guides", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(ROOT / "benchmarks/pack_offline.py"), run_name="__main__")
+    assert "no data.noun" in capsys.readouterr().err
+
+
+def test_packages_that_the_other_machine_has_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    reduce_packages = runpy.run_path(str(ROOT / "benchmarks/pack_offline.py"))["reduce_packages"]
+    for package, name in (("numpy", "numpy"), ("markdown_it", "markdown-it-py"), ("spacy", "spacy")):
+        info = f"{name.replace('-', '_')}-1.0.dist-info"
+        files = {
+            f"{package}/__init__.py": "",
+            f"{package}/tests/test_it.py": "",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        }
+        files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
+        for file, text in files.items():
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).write_text(text)
+    reduce_packages(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"spacy", "spacy-1.0.dist-info"}
+    assert [path.name for path in (tmp_path / "spacy").iterdir()] == ["__init__.py"]
+
+
 @pytest.fixture
 def parts(tmp_path: Path) -> Path:
     """Parts with one file each."""
     source, parts = tmp_path / "source", tmp_path / "parts"
-    for name in ("site-packages/python-version", "prepared/sst2/train.csv", "prepared/imdb/train.csv"):
+    folders = {"site": "site-packages", "data": "prepared/sst2", "imdb": "prepared/imdb", "guides": "wordnet"}
+    for name in (
+        "site-packages/python-version",
+        "prepared/sst2/train.csv",
+        "prepared/imdb/train.csv",
+        "wordnet/data.noun",
+    ):
         (source / name).parent.mkdir(parents=True)
         (source / name).write_text("3.12\n")
     (parts / "minilm").mkdir(parents=True)
     (parts / "minilm/config.json").write_text("{}")
     (parts / "glove.npz").touch()
-    for archive, name in (("site", "site-packages"), ("data", "prepared/sst2"), ("imdb", "prepared/imdb")):
+    for archive, name in folders.items():
         write_archive(parts / f"{archive}.tar.xz", source, name)
     python = tmp_path / "python"
     python.write_text(FAKE_PYTHON)
@@ -111,7 +149,12 @@ def run_offline(parts: Path, work: Path, *arguments: str) -> subprocess.Complete
 def test_only_unpack(parts: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     assert run_offline(parts, work, "0").returncode == 0
-    for name in ("prepared/sst2/train.csv", "prepared/imdb/train.csv", "site/site-packages/python-version"):
+    for name in (
+        "prepared/sst2/train.csv",
+        "prepared/imdb/train.csv",
+        "site/site-packages/python-version",
+        "site/wordnet/data.noun",
+    ):
         assert (work / name).exists()
     assert (work / "minilm/config.json").exists()
     assert not any((work / "out").iterdir())
@@ -123,6 +166,7 @@ def test_a_packed_state_is_resumed(parts: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout
     log = (first / "packed/log.txt").read_text()
     assert "--model minilm --vectors glove.npz --only clicks" in log
+    assert f"WordNet: {first}/site/wordnet" in log
     assert read_names(first / "packed/state.tar.xz") == {"second/study.yaml", "second/study.db"}
     assert read_names(first / "packed/finished.tar.xz") == {"first/study.yaml", "first/finished"}
     state = (first / "packed/state.tar.xz").read_bytes()
@@ -132,6 +176,32 @@ def test_a_packed_state_is_resumed(parts: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout
     assert "second/finished" in read_names(second / "packed/finished.tar.xz")
     assert not (second / "packed/state.tar.xz").exists()
+
+
+def test_jobs_are_divided_among_the_studies_that_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two studies run at the same time. A third one gets the jobs of the one that has ended."""
+    module = runpy.run_path(str(ROOT / "benchmarks/fair_studies.py"))
+    run_studies, study_class = module["run_studies"], module["Study"]
+    names = ["first", "second", "third"]
+    jobs: dict[str, int] = {}
+
+    def start(_: Any, study: Any, num_jobs: int) -> subprocess.Popen[bytes]:
+        jobs[study.name] = num_jobs
+        (tmp_path / study.name).mkdir()
+        return subprocess.Popen(["true"])
+
+    variables = run_studies.__globals__
+    monkeypatch.setitem(variables, "start_study", start)
+    monkeypatch.setitem(variables, "select_studies", lambda _: (study_class("group", name, "", ()) for name in names))
+    args = Namespace(out=tmp_path, at_once=2, jobs=15, seconds=600.0)
+    run_studies(args)
+    assert jobs["first"] + jobs["second"] == 15
+    assert abs(jobs["first"] - jobs["second"]) == 1
+    assert jobs["third"] in (7, 8, 15)
+    assert all((tmp_path / name / "finished").exists() for name in names)
+    names[:] = ["single"]
+    run_studies(args)
+    assert jobs["single"] == 15, "not only a half"
 
 
 def test_studies_are_interrupted(parts: Path, tmp_path: Path) -> None:

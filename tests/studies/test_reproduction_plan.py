@@ -57,13 +57,11 @@ def test_guide_weights_keep_the_layers_of_the_study() -> None:
 
 def test_one_weight_is_given_and_the_other_one_is_tuned() -> None:
     planned = plan(*TABLE3, "--methods", "AG", "--guides", "mdg=auto")
-    assert [(tuned.method, tuned.num_trials) for tuned in planned.tuned] == [("unguided", 8), ("AG", 8)]
+    assert [(tuned.method, tuned.num_trials) for tuned in planned.tuned] == [("unguided", 10), ("AG", 10)]
     first = [guides for method, guides in values(planned, "guides").items() if method.startswith("AG: ")]
-    assert first == 3 * [("mdg=auto", "pdg=0.0001")]
-    weights = ("0.0001", "0.001", "0.01", "0.1")
-    assert [list(dict.fromkeys(x)) for x in second_guides(planned, "AG")] == 3 * [
-        [("mdg=auto", f"pdg={x}") for x in weights]
-    ]
+    assert first == 3 * [("mdg=auto", "pdg=1e-07")]
+    weights = ("0.1", "0.01", "0.001", "0.0001", "1e-05", "1e-06", "1e-07")
+    assert second_guides(planned, "AG") == 3 * [sorted(("mdg=auto", f"pdg={x}") for x in weights)]
 
 
 @pytest.mark.parametrize(
@@ -86,14 +84,28 @@ def test_options_that_no_method_takes_are_errors(args: tuple[str, ...], message:
         plan(*args)
 
 
-def test_guided_methods_have_the_loss_of_the_paper_and_its_grid() -> None:
+def test_guided_methods_have_the_loss_of_the_paper_and_fresh_seeds() -> None:
     planned = plan(*TABLE3)
     reductions = {(bool(run.config.guides), run.config.guide_reduction) for run in planned.runs}  # type: ignore[attr-defined]
     assert reductions == {(True, "paper"), (False, "mean")}, "without guides, the option has no effect"
-    weights = ("0.1", "0.01", "0.001", "0.0001")
-    combinations = sorted((f"mdg={x}", f"pdg={y}") for x in weights for y in weights)
-    assert second_guides(planned, "AG") == 3 * [combinations], "all of them, for each best learning rate"
     assert {run.seed for run in planned.runs}.isdisjoint({planned.first_seed}), "the study's seeds are fresh"
+
+
+def test_weights_of_the_paper_and_below_are_tried() -> None:
+    weights = ("0.1", "0.01", "0.001", "0.0001")
+    planned = plan("guiding-table3", "--task", "snli=data", "--tune", "9")
+    for method, tried in {
+        "MDG": [(f"mdg={x}",) for x in (*weights, "1e-05", "1e-05")],
+        "PDG": [(f"pdg={x}",) for x in (*weights, "1e-05", "1e-06")],  # the first trials have 1e-07
+    }.items():
+        assert second_guides(planned, method) == 3 * [sorted(tried)], "for each best learning rate"
+    pairs = zip((*weights, "0.0001", "1e-05"), ("0.001", "0.0001", "1e-05", "1e-06", "1e-07", "1e-06"), strict=True)
+    assert second_guides(planned, "AG") == 3 * [sorted((f"mdg={x}", f"pdg={y}") for x, y in pairs)]
+    few = plan("guiding-table3", "--task", "snli=data", "--tune", "8", "--methods", "PDG")
+    tried = [(f"pdg={x}",) for x in ("0.01", "0.001", "0.0001", "1e-05", "1e-06")]
+    assert second_guides(few, "PDG") == 3 * [sorted(tried)], "the largest weight is left out"
+    other = plan("guiding-table2", "--task", "snli=data", "--methods", "[First]", "--tune", "7")
+    assert second_guides(other, "[First]") == 3 * [sorted((f"first={x}",) for x in weights)]
 
 
 def test_every_method_has_the_same_number_of_trials() -> None:

@@ -214,3 +214,11 @@ def test_detectable_difference_has_the_power(seeds: int) -> None:
     assert difference is not None
     assert statistics.t_test_power(difference / 2.0, seeds) == pytest.approx(statistics.POWER, abs=1e-6)
     assert statistics.min_detectable_difference(2.0, 1) is None
+
+
+@pytest.mark.parametrize("num_comparisons", [9, 36])
+def test_detectable_differences_of_two_seeds_and_many_comparisons(num_comparisons: int) -> None:
+    difference = statistics.min_detectable_difference(2.0, 2, num_comparisons=num_comparisons)
+    assert difference is not None
+    level = statistics.ALPHA / num_comparisons
+    assert statistics.t_test_power(difference / 2.0, 2, level) == pytest.approx(statistics.POWER, abs=1e-3)

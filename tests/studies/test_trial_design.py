@@ -151,6 +151,8 @@ def test_grids_are_tried_completely() -> None:
     )
     assert not any("guide_share" in trial.overrides for trial in guided), "there are no automatic weights"
     assert len({trial.overrides.get("learning_rate") for trial in guided[3:]}) == 8
+    few = [trial.overrides["guides"] for trial in trials(TEXTS, "bert+mdg+pdg", 5, grid=grid)[3:]]
+    assert set(few) == {("mdg=0.1", "pdg=0.1"), ("mdg=0.1", "pdg=0.01")}, "the smallest weights were tried before"
     only = trials(TEXTS, "bert+mdg+pdg", grid=grid, grid_only=True)
     assert len(only) == 8
     assert len({trial.name for trial in only}) == 4

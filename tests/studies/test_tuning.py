@@ -24,7 +24,14 @@ from tests.studies.fakes import ThisProcess, fake_train, work, write_run
 from tests.studies.simulated import classification_run
 
 #: The dev and test accuracy of a run, by the weight of its guide. The best weight on dev is the worst one on test.
-ACCURACIES = {"": (0.5, 0.5), "0.1": (0.6, 0.9), "0.01": (0.8, 0.6), "0.001": (0.7, 0.95), "0.0001": (0.6, 0.9)}
+ACCURACIES = {
+    "": (0.5, 0.5),
+    "0.1": (0.6, 0.9),
+    "0.01": (0.8, 0.6),
+    "0.001": (0.7, 0.95),
+    "0.0001": (0.6, 0.9),
+    "1e-05": (0.5, 0.9),
+}
 
 
 @pytest.fixture
@@ -73,9 +80,9 @@ def test_weights_are_chosen_on_dev_and_tested_with_other_seeds(
     assert main(arguments(model, tmp_path, "--seeds", "3")) == 0
     trials, final = ([x for x in trained if (x.seed >= 3) == is_trial] for is_trial in (True, False))
     guided = [config.guides for config in trials if config.guides]
-    assert guided[:3] == 3 * [("mdg=0.0001",)], "learning rates are tried first"
+    assert guided[:3] == 3 * [("mdg=1e-05",)], "learning rates are tried first"
     assert len(guided) == 8
-    assert set(guided[3:]) == {(f"mdg={x}",) for x in ("0.1", "0.01", "0.001", "0.0001")}
+    assert sorted(guided[3:]) == sorted((f"mdg={x}",) for x in ("0.1", "0.01", "0.001", "0.0001", "1e-05"))
     rates = [[x.learning_rate for x in trials if bool(x.guides) == is_guided] for is_guided in (True, False)]
     assert sorted(rates[0]) == sorted(rates[1]), "the baseline has as many trials"
     assert [(config.guides, config.seed) for config in final if config.guides] == [
@@ -95,7 +102,7 @@ def test_weights_are_chosen_on_dev_and_tested_with_other_seeds(
     assert [row["method"] for row in rows if row["seeds"] == "1"] == 6 * ["unguided"] + 8 * ["MDG"]
     assert [row["method"] for row in rows if row["seeds"] == "2"] == ["unguided"], "the center of the second trials"
     dev_values = {row["settings"].split()[0]: float(row["dev_value"]) for row in rows if row["method"] == "MDG"}
-    assert dev_values == {"mdg=0.1": 60.0, "mdg=0.01": 80.0, "mdg=0.001": 70.0, "mdg=0.0001": 60.0}
+    assert dev_values == {f"mdg={weight}": 100 * dev for weight, (dev, _) in ACCURACIES.items() if weight}
     page = (tmp_path / "study" / "report.html").read_text()
     assert "settings chosen on dev" in page
 
@@ -104,9 +111,9 @@ def test_given_values_are_tried_equally_often(model: str, tmp_path: Path, traine
     """With --over, the unguided model has fewer combinations of values, and gets more seeds for each."""
     assert main(arguments(model, tmp_path, "--seeds", "1", "--over", "learning_rate", "1e-4", "1e-5")) == 0
     trials = [config for config in trained if config.seed >= 1000]
-    assert [sum(bool(x.guides) == is_guided for x in trials) for is_guided in (True, False)] == [8, 8]
+    assert [sum(bool(x.guides) == is_guided for x in trials) for is_guided in (True, False)] == [10, 10]
     assert {(x.learning_rate, x.guides, x.seed) for x in trials if not x.guides} == {
-        (rate, (), seed) for rate in (1e-4, 1e-5) for seed in range(1000, 1004)
+        (rate, (), seed) for rate in (1e-4, 1e-5) for seed in range(1000, 1005)
     }
     assert {x.seed for x in trials if x.guides} == {1000}
 

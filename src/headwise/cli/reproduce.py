@@ -55,7 +55,7 @@ def add_own_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--baseline", metavar="METHOD", help="method to compare all others with (default: the study's controls)"
     )
-    add_tune_option(parser, "default: tuned where the paper tuned, with the number of values in its largest grid")
+    add_tune_option(parser, "default: tuned where the paper tuned, with 8 to 19 trials")
     parser.add_argument(
         "--over",
         action="append",

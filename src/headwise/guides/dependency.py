@@ -112,4 +112,4 @@ def load_parser() -> Any:
     name = next((name for name in MODELS if spacy.util.is_package(name)), None)
     if name is None:
         raise ImportError(message)
-    return spacy.load(name, disable=["tagger", "attribute_ruler", "lemmatizer", "ner"])
+    return spacy.load(name, exclude=["tagger", "attribute_ruler", "lemmatizer", "ner"])

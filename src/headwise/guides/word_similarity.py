@@ -4,6 +4,7 @@ import io
 import os
 import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -70,16 +71,15 @@ class WordSimilarity(PatternGuide):
 
     def target(self, record: ForwardRecord) -> Tensor:
         ids = get_input_ids(record.inputs, self.name)
-        unique_ids, index = ids.unique(return_inverse=True)
-        id_list = unique_ids.tolist()
-        similarities = torch.tensor([[self._pair_similarity(a, b) for b in id_list] for a in id_list])
-        target: Tensor = similarities.to(ids.device)[index[:, :, None], index[:, None, :]]
-        return target
+        queries, keys = ids[:, :, None], ids[:, None, :]
+        size = int(ids.max()) + 1
+        pairs, index = (torch.minimum(queries, keys) * size + torch.maximum(queries, keys)).unique(return_inverse=True)
+        similarities = torch.tensor([self._pair_similarity(divmod(pair, size)) for pair in pairs.tolist()])
+        return similarities.to(ids.device)[index]
 
-    def _pair_similarity(self, a: int, b: int) -> float:
-        if a == b or a not in self._words or b not in self._words:
+    def _pair_similarity(self, pair: tuple[int, int]) -> float:
+        if pair[0] == pair[1] or pair[0] not in self._words or pair[1] not in self._words:
             return 0.0
-        pair = (min(a, b), max(a, b))
         if pair not in self._cache:
             similarity = self.similarity(self._words[pair[0]], self._words[pair[1]])
             self._cache[pair] = similarity if similarity >= self.min_similarity else 0.0
@@ -90,11 +90,15 @@ def wordnet_similarity() -> Callable[[str, str], float]:
     """Return Wu and Palmer's similarity of the most frequent senses of two words in WordNet; 0 for unknown words."""
     wordnet = load_wordnet()
 
+    @cache
+    def find_sense(word: str) -> Any:
+        return next(iter(wordnet.synsets(word)), None)
+
     def similarity(a: str, b: str) -> float:
-        senses_a, senses_b = wordnet.synsets(a)[:1], wordnet.synsets(b)[:1]
-        if not senses_a or not senses_b:
+        sense_a, sense_b = find_sense(a), find_sense(b)
+        if sense_a is None or sense_b is None:
             return 0.0
-        return float(senses_a[0].wup_similarity(senses_b[0]) or 0.0)
+        return float(sense_a.wup_similarity(sense_b) or 0.0)
 
     return similarity
 

@@ -216,7 +216,7 @@ def min_detectable_difference(
     if seeds < 2:
         return None
     level = alpha / num_comparisons
-    effect = optimize.brentq(lambda effect: t_test_power(effect, seeds, level) - power, 0.0, 100.0)
+    effect = optimize.brentq(lambda effect: t_test_power(effect, seeds, level) - power, 0.0, 1e5)
     return float(std * effect)
 
 

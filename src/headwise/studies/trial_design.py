@@ -4,6 +4,9 @@ The first trials have the default settings and three learning rates, the same fo
 learning rates near the best of them. At the same time the other settings of the method vary (learning rate and initial
 values of its scheme, scale of positions, strength of guides), in a Latin hypercube: each setting has as many values as
 there are trials, and each value is tried once. A method without other settings has only learning rates to try.
+
+Weights of guides are given as a grid. The first trials have the smallest ones, and the other trials the next larger
+ones, one order of magnitude after another. The weights of two guides grow together at first.
 """
 
 import math
@@ -27,6 +30,9 @@ FIRST_FACTOR = 4.0
 
 #: The learning rates of the other trials: from the best of the first trials divided by this factor to that times it.
 SECOND_FACTOR = 2.0
+
+#: The same for studies with weights of guides: so near that a weight is not judged by its learning rate.
+SECOND_FACTOR_WITH_WEIGHTS = 2.0**0.5
 
 #: With fewer trials, there are no first trials: learning rates and other settings vary at the same time, the former in
 #: the whole range.
@@ -137,7 +143,13 @@ def translation_learning_rate(config: Any) -> float:
 
 
 def build_trials(
-    config: RunConfig, method: Method, num_trials: int, grid: Sequence[Dimension] = (), *, grid_only: bool = False
+    config: RunConfig,
+    method: Method,
+    num_trials: int,
+    grid: Sequence[Dimension] = (),
+    *,
+    grid_only: bool = False,
+    second_factor: float = SECOND_FACTOR,
 ) -> TrialPlan:
     """Return the trials of a method.
 
@@ -147,6 +159,7 @@ def build_trials(
         num_trials: the number of trials.
         grid: dimensions with given values; all combinations are tried if there are enough trials.
         grid_only: tune nothing but the grid. If it has fewer combinations, some trials are the same, for other seeds.
+        second_factor: the factor between the best learning rate of the first trials and the highest of the others.
     """
     stage = Stage(config, method, tuple(grid))
     if grid_only:
@@ -169,8 +182,8 @@ def build_trials(
         (trial,) = Stage(config, method, weakest).build_trials(list_rates(first_rate, default), [], 1)
         first.append(trial)
         num_second = num_trials - NUM_FIRST_TRIALS
-        rates = list_rates(first_rate, default, SECOND_FACTOR, num_second)
-        second[trial.name] = stage.build_trials(rates, ranges, num_second)
+        rates = list_rates(first_rate, default, second_factor, num_second)
+        second[trial.name] = stage.build_trials(rates, ranges, num_second, follows=bool(weakest))
     return TrialPlan(first, second)
 
 
@@ -206,6 +219,7 @@ class Stage:
         num_trials: int,
         *,
         starts_with_defaults: bool = False,
+        follows: bool = False,
     ) -> list[Method]:
         """Return trials. Each learning rate is that of one trial.
 
@@ -214,14 +228,19 @@ class Stage:
             ranges: the other settings.
             num_trials: the number of trials.
             starts_with_defaults: whether the first trial has the defaults of all settings.
+            follows: whether earlier trials had the smallest weights of guides. If there are too few trials for all
+                combinations of the grid, these weights are left out.
         """
         columns: list[list[Any]] = [list(rates)] if rates else []
         columns += [x.values(num_trials) for x in ranges]
         names = ["learning_rate"] * bool(rates) + [x.name for x in ranges]
         defaults = [column.index(None) if starts_with_defaults else None for column in columns]
         if self.grid:
-            values = product(*(x.values for x in self.grid))
-            combinations = [dict(zip([x.name for x in self.grid], x, strict=True)) for x in values]
+            combinations = order_combinations(self.grid)
+            if follows and num_trials < len(combinations):
+                combinations = combinations[1:]
+            if any(x.is_guide_weight for x in self.grid):
+                combinations = combinations[:num_trials]
             columns, defaults = [*columns, repeat_evenly(combinations, num_trials)], [*defaults, None]
         if not columns:  # nothing varies but the seed
             return [build_trial(self.config, self.method, (), {}, {})] * num_trials
@@ -232,6 +251,26 @@ class Stage:
             settings = {name: x for name, x in zip(names, row_values, strict=True) if x is not None}
             trials.append(build_trial(self.config, self.method, self.grid, combination, settings))
         return trials
+
+
+def order_combinations(grid: Sequence[Dimension]) -> list[dict[str, Any]]:
+    """Return all combinations of a grid, small weights of guides first.
+
+    Weights of several guides are ranked from the smallest one on. Combinations of equal ranks are the first,
+    followed by those whose ranks differ by one, and so on.
+
+    >>> grid = [Dimension("mdg", (0.1, 0.01), True), Dimension("pdg", (0.1, 0.01, 0.001), True)]
+    >>> [tuple(x.values()) for x in order_combinations(grid)]
+    [(0.01, 0.001), (0.1, 0.01), (0.1, 0.001), (0.01, 0.01), (0.1, 0.1), (0.01, 0.1)]
+    """
+    names = [x.name for x in grid]
+    weights = {x.name: sorted(x.values) for x in grid if x.is_guide_weight}
+
+    def key(combination: Mapping[str, Any]) -> tuple[int, int]:
+        ranks = [values.index(combination[name]) for name, values in weights.items()] or [0]
+        return max(ranks) - min(ranks), sum(ranks)
+
+    return sorted((dict(zip(names, x, strict=True)) for x in product(*(x.values for x in grid))), key=key)
 
 
 def has_other_guides(config: Any, names: set[str]) -> bool:

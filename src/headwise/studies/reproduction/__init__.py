@@ -37,7 +37,7 @@ class StudySpec:
         methods: the methods, named as in the published table, each with its options.
         baseline: the method that the others are compared with.
         options: the options that all methods and tasks share.
-        guide_weights: the weights that are tried on dev, for guides without a weight.
+        guide_weights: the weights that are tried on dev, by the name of the guide, for guides without a weight.
         grids: further options of methods whose values are chosen on dev, by method and option.
         with_models: returns the study of other models, by label, for studies that compare models.
         controls: for methods that are compared with another method than the baseline, the name of that method.
@@ -55,7 +55,7 @@ class StudySpec:
     methods: Mapping[str, Overrides]
     baseline: str
     options: Overrides = field(default_factory=dict)
-    guide_weights: Sequence[float] = ()
+    guide_weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
     grids: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
     with_models: "Callable[[Mapping[str, Overrides]], StudySpec] | None" = None
     controls: Mapping[str, str] = field(default_factory=dict)

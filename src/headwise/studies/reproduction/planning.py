@@ -13,8 +13,8 @@ from headwise.small_files import read_json
 from headwise.studies.methods import Method, model_label, unused_name
 from headwise.studies.plan import Run, build_config, plan_runs
 from headwise.studies.reproduction import Overrides, StudySpec
-from headwise.studies.search_space import Dimension, parse_values
-from headwise.studies.trial_design import NUM_FIRST_TRIALS, build_trials
+from headwise.studies.search_space import GUIDE_WEIGHTS, Dimension, parse_values
+from headwise.studies.trial_design import NUM_FIRST_TRIALS, SECOND_FACTOR, SECOND_FACTOR_WITH_WEIGHTS, build_trials
 from headwise.studies.tuning import TunedMethod, plan_trials
 from headwise.tasks.mind import MIND
 from headwise.training.core.config import EncoderConfig, RunConfig, option_name
@@ -35,6 +35,10 @@ PLAIN_ADAM: Overrides = {
 }
 
 
+#: The default number of trials after the first ones is at most that of the guiding paper's grid of two weights.
+MAX_SECOND_TRIALS = len(GUIDE_WEIGHTS) ** 2
+
+
 @dataclass(frozen=True)
 class ReproduceOptions:
     """Deviations from the paper that the user asks for.
@@ -46,7 +50,7 @@ class ReproduceOptions:
         models: models, instead of those of the paper.
         baseline: the method that all others are compared with; by default the study's baseline and controls.
         over: options that are tuned on dev for every method, each with its values.
-        trials: the number of dev trials of each method; by default that of the study's largest grid.
+        trials: the number of dev trials of each method; by default see `count_trials`.
     """
 
     data_by_task: Mapping[str, str | None]
@@ -108,9 +112,13 @@ def plan_reproduction(name: str, spec: StudySpec, options: ReproduceOptions, see
             continue
         grids = {method.name: build_grid(spec, method, base, options) for method in task_methods}
         num_trials = count_trials(list(grids.values()), options)
+        has_weights = any(x.is_guide_weight for grid in grids.values() for x in grid)
+        factor = SECOND_FACTOR_WITH_WEIGHTS if has_weights else SECOND_FACTOR  # the same for all methods
         for method in task_methods if num_trials else ():
             config = use_paper_settings(build_config(base, method, base.seed))
-            trials = build_trials(config, method, num_trials, grids[method.name], grid_only=bool(options.over))
+            trials = build_trials(
+                config, method, num_trials, grids[method.name], grid_only=bool(options.over), second_factor=factor
+            )
             tuned_method, trial_runs = plan_trials(base, method, trials, task, use_paper_settings)
             tuned.append(tuned_method)
             runs += trial_runs
@@ -231,8 +239,8 @@ def why_unavailable(guides: Sequence[str]) -> str:
 def count_trials(grids: Sequence[Sequence[Dimension]], options: ReproduceOptions) -> int:
     """Return the number of trials, which is the same for all methods of a task; 0 if the study tunes nothing.
 
-    The default tries all combinations of the largest grid after the first trials, and is at least `DEFAULT_TRIALS`. If
-    the user gives the values to try, it is the number of combinations.
+    The default tries combinations of the largest grid after the first trials, at most `MAX_SECOND_TRIALS`, and is at
+    least `DEFAULT_TRIALS`. If the user gives the values to try, it is the number of combinations.
 
     Raises:
         UserError: the number of the user is below 2.
@@ -242,7 +250,9 @@ def count_trials(grids: Sequence[Sequence[Dimension]], options: ReproduceOptions
             raise UserError(f"--tune must be at least 2, got {options.trials}")
         return options.trials
     largest = max((math.prod(len(x.values) for x in grid) for grid in grids if grid), default=0)
-    return largest if options.over or not largest else max(largest + NUM_FIRST_TRIALS, DEFAULT_TRIALS)
+    if options.over or not largest:
+        return largest
+    return max(min(largest, MAX_SECOND_TRIALS) + NUM_FIRST_TRIALS, DEFAULT_TRIALS)
 
 
 def build_grid(spec: StudySpec, method: Method, base: RunConfig, options: ReproduceOptions) -> list[Dimension]:
@@ -254,7 +264,8 @@ def build_grid(spec: StudySpec, method: Method, base: RunConfig, options: Reprod
         UserError: the task has no option that the user wants to tune.
     """
     guides = [x for x in method.overrides.get("guides", ()) if "=" not in x]
-    space = {x: Dimension(x, tuple(spec.guide_weights), True) for x in guides if spec.guide_weights}
+    weights = {x: spec.guide_weights.get(guide_name(x)) for x in guides}
+    space = {x: Dimension(x, tuple(values), True) for x, values in weights.items() if values}
     option_names = {field.name for field in fields(base)}
     for option, values in spec.grids.get(method.name, {}).items():
         if option not in options.overrides and option in option_names:
