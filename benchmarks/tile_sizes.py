@@ -32,8 +32,10 @@ TILES = {
     "dq": [(128, 64, 8, 3), (128, 64, 8, 2), (64, 64, 4, 3), (64, 64, 4, 2), (128, 32, 8, 3)],
     "dkv": [(64, 64, 4, 3), (64, 64, 4, 2), (64, 128, 8, 2), (64, 128, 8, 1), (32, 64, 4, 3), (32, 128, 8, 2)],
 }
+#: Those of Transformer-XL, whose relative shift needs square tiles.
+SQUARE_TILES = [(64, 64, warps, stages) for warps in (4, 8) for stages in (1, 2, 3)]
 SHAPES = ("2x16/4x4096x128", "4x16/16x4096x64")
-SCHEMES = ("plain", "distance-aware", "small w", "rpr", "tener")
+SCHEMES = ("plain", "distance-aware", "small w", "rpr", "tener", "transformer-xl")
 REPEATS = 10
 
 plans: Any = plan_module  # whose choice of tiles is replaced
@@ -56,7 +58,7 @@ def main() -> None:
             for shape in arguments.shapes
             for scheme in arguments.schemes
             for kernel in arguments.kernels
-            for tile in (None, *TILES[kernel])
+            for tile in (None, *(SQUARE_TILES if scheme == "transformer-xl" else TILES[kernel]))
         ]
         measured = {result_key(result) for result in read_results(arguments.out)}
         variants = [variant for variant in variants if variant_key(variant) not in measured]
@@ -120,6 +122,7 @@ def build_step(scheme_name: str, shape: str) -> Any:
         "small w": lambda: hw.DistanceAware(heads),
         "rpr": lambda: hw.RelativePositions(heads, int(width), k=16),
         "tener": lambda: hw.Tener(heads, int(width)),
+        "transformer-xl": lambda: hw.TransformerXL(heads, int(width)),
     }
     scheme = schemes[scheme_name]().cuda()
     if scheme_name == "small w":

@@ -20,7 +20,7 @@ from headwise import (
     TransformerXL,
     attend,
 )
-from headwise.attention.triton_backend import cached_calls, plan
+from headwise.attention.triton_backend import cached_calls, plan, transformer_xl
 from headwise.attention.triton_backend.cached_passes import BoundCall
 from tests.short_form import choose_size, keep_short
 
@@ -107,6 +107,24 @@ def test_repeated_calls_give_the_same_bits_as_the_operators(
     tolerance = TOLERANCE if scheme in OTHER_PRODUCTS else 0.0
     for expected, actual in zip(run(tensors, layer, **OPTIONS[options]), again, strict=True):
         torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("options", keep_short(({}, {"causal": True}, {"key_padding": True}), {}), ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("scheme", ["transformer-xl", "disentangled"])
+def test_dense_tables_with_several_chunks(
+    scheme: str, transposed: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two chunks of 64 queries and a smaller one, whose gradients of scores need another layout."""
+    layer = SCHEMES[scheme]().to(DEVICE)
+    tensors = inputs(150, 170, transposed=transposed)
+    expected = run(tensors, layer, **options)
+    plan.clear_plans()
+    cached_calls.clear_calls()
+    monkeypatch.setattr(transformer_xl, "MAX_CHUNK_PAIRS", 1)
+    for _ in range(2):
+        for actual, value in zip(run(tensors, layer, **options), expected, strict=True):
+            torch.testing.assert_close(actual, value, rtol=TOLERANCE, atol=TOLERANCE * float(value.abs().max()))
 
 
 @pytest.mark.parametrize("scheme", keep_short(SCHEMES, "distance-aware"))

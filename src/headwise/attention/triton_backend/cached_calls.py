@@ -23,7 +23,7 @@ from headwise import _compat
 from headwise.attention.checks import disable_autocast
 from headwise.attention.operators import is_plain_eager
 from headwise.attention.schemes import Alibi, DistanceAware, Plain, RelativePositions, Scheme
-from headwise.attention.triton_backend.cached_dense import DenseCall, is_one_chunk
+from headwise.attention.triton_backend.cached_dense import DenseCall, can_bind
 from headwise.attention.triton_backend.cached_passes import BoundCall, CachedCall, PlannedCall
 from headwise.attention.triton_backend.cached_tables import TableCall
 from headwise.attention.triton_backend.native import NativeCall, native_call
@@ -237,13 +237,13 @@ def build_call(
     tables = [table for table in (terms.key_table, terms.value_table) if table is not None]
     has_contiguous_rows = all(x.stride(-1) == 1 for x in tensors[:3])  # of q, k and v
     if "key_table" in names or "value_table" in names:
-        can_bind = has_contiguous_rows and terms.biases is None and all(x.is_contiguous() for x in tables)
-        return TableCall(names, scalars, tensors) if can_bind and NEEDS_PLAN.isdisjoint(names) else None
+        is_simple = has_contiguous_rows and terms.biases is None and all(x.is_contiguous() for x in tables)
+        return TableCall(names, scalars, tensors) if is_simple and NEEDS_PLAN.isdisjoint(names) else None
     if NEEDS_PLAN.isdisjoint(names) and has_contiguous_rows:
         return BoundCall(names, scalars, tensors)
     call = PlannedCall(names, scalars, tensors)
-    can_bind = "dense_table" in names and NEEDS_PLAN.isdisjoint(set(names) - {"dense_table"})
-    return DenseCall(names, scalars, tensors) if can_bind and is_one_chunk(call.plan) else call
+    is_dense = "dense_table" in names and NEEDS_PLAN.isdisjoint(set(names) - {"dense_table"})
+    return DenseCall(names, scalars, tensors) if is_dense and can_bind(call.plan) else call
 
 
 def present(tensors: Iterable[Tensor | None]) -> list[Tensor]:

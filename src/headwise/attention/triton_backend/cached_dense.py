@@ -1,4 +1,4 @@
-"""Cached calls with dense tables of relative positions (Transformer-XL, DeBERTa) whose queries fit into one chunk.
+"""Cached calls with dense tables of relative positions (Transformer-XL, DeBERTa).
 
 `transformer_xl.py` explains the backward pass and dz.
 """
@@ -19,28 +19,26 @@ from headwise.attention.triton_backend.transformer_xl import (
     bias_launches,
     chunk_launches,
     dz_shape,
-    is_zeroed_whole,
     key_chunk_launches,
     max_chunk_size,
     table_options,
 )
 
 
-def is_one_chunk(plan: Plan) -> bool:
-    """Return whether a plan with a dense table computes all gradients in one chunk, and `DenseCall` covers it."""
+def can_bind(plan: Plan) -> bool:
+    """Return whether `DenseCall` covers a plan with a dense table."""
     has_same_blocks = plan.tile("dq").block_n == plan.tile("dense_table").block_n
-    chunk_is_enough = plan.n <= max_chunk_size(plan, plan.m) and is_zeroed_whole(plan.n, plan.m)
-    if plan.query_table is not None:
-        chunk_is_enough &= plan.m <= max_chunk_size(plan, plan.n) and is_zeroed_whole(plan.m, plan.n)
-        chunk_is_enough &= not plan.causal
-    return has_same_blocks and chunk_is_enough and not plan.has_window and not plan.non_contiguous
+    # The pairs of a chunk of keys must be those of the next one, too: dz is zeroed once.
+    has_changing_pairs = plan.query_table is not None and plan.causal
+    return has_same_blocks and not has_changing_pairs and not plan.has_window and not plan.non_contiguous
 
 
 class DenseCall(BoundCall):
     """Calls with dense tables. If some tensors are frozen, `passes.py` computes the gradients.
 
-    Kernels get the tables without the padding before their rows. The gradients of scores are stored twice as wide as
-    there are keys (dz), so that a diagonal is a column; `d_scores` is the same memory by pairs.
+    Kernels get the tables without the padding before their rows. The gradients of a chunk's scores are stored (dz) so
+    that a diagonal is a column; `d_scores` is the same memory by pairs. The last chunk has a dz of its own if it is
+    smaller than the others.
     """
 
     @property
@@ -67,19 +65,20 @@ class DenseCall(BoundCall):
         if not all(needs_grad[: 5 + has_query_table]):
             return None
         rows, blocks = plan.table_rows + 2 * TABLE_PADDING, plan.query_blocks
+        chunk_size = min(max_chunk_size(plan, plan.m), plan.n)
         buffers: dict[str, Buffer | None] = {
             "delta": self.lse_buffer,
             **self.gradient_buffers(frozenset(("q", "k", "v"))),
             "u_dot_k": Buffer((plan.batch, plan.heads, plan.m), torch.float32),
             "v_dot_table": Buffer((plan.heads, rows), torch.float32),
-            "dz": self._dz_buffer(plan.n, plan.m),
-            "relative_q": Buffer((*plan.query_shape, plan.width), plan.q.dtype),
+            **self._dz_buffers("dz", plan.n, plan.m),
+            "relative_q": Buffer((*plan.query_shape[:2], chunk_size, plan.width), plan.q.dtype),
             "d_table": Buffer((plan.heads, rows, plan.width), torch.float32, is_zero=True),
             "partials": Buffer((2, plan.batch, plan.heads, blocks, plan.width), torch.float32),
         }
         if has_query_table:
             key_blocks = num_blocks(plan.m, plan.tile("dense_table").block_n)
-            buffers["key_dz"] = self._dz_buffer(plan.m, plan.n)
+            buffers |= self._dz_buffers("key_dz", plan.m, plan.n)
             buffers["d_query_table"] = buffers["d_table"]
             buffers["unused_partials"] = Buffer((plan.batch, plan.heads, key_blocks, plan.width), torch.float32)
         names = (*self.names, "o", "lse", "do", *buffers)
@@ -91,22 +90,26 @@ class DenseCall(BoundCall):
         launches = self._bind_backward(d_output, names, buffers)
         return Program(launches, list(buffers.values()), [gradients.get(name) for name in self.names])
 
-    def _dz_buffer(self, n: int, m: int) -> Buffer:
-        return Buffer(dz_shape(self.plan, n, m), self.plan.q.dtype, is_zero=True)
+    def _chunks(self, n: int, m: int) -> list[tuple[int, int]]:
+        """Return start and size of each chunk of n queries with m keys, or of n keys with m queries."""
+        size = max_chunk_size(self.plan, m)
+        return [(start, min(size, n - start)) for start in range(0, n, size)]
+
+    def _dz_buffers(self, name: str, n: int, m: int) -> dict[str, Buffer | None]:
+        """Return the buffers of dz, by size of chunk."""
+        sizes = {size for _, size in self._chunks(n, m)}
+        dtype = self.plan.q.dtype
+        return {f"{name}_{size}": Buffer(dz_shape(self.plan, size, m), dtype, is_zero=True) for size in sizes}
 
     def _bind_backward(
         self, d_output: Tensor, names: tuple[str, ...], buffers: dict[str, Buffer | None]
     ) -> list[BoundLaunch]:
         plan = self.plan
         layouts = {name: torch.empty(x.shape, dtype=x.dtype, device="meta") for name, x in buffers.items() if x}
-        dz, d_table = layouts["dz"], layouts["d_table"]
-        columns = (0, dz.shape[3])
-        queries = plan.launches(chunk_launches, dz, d_table, layouts["relative_q"], d_output, 0, columns, False, True)
         padding = TABLE_PADDING * plan.width
         views: dict[str, str | tuple[str, int]] = {
             **self._views,
             "v_dot_table": ("v_dot_table", TABLE_PADDING),
-            "d_scores": ("dz", plan.n - 1),
             "d_table": ("d_table", padding),
             "d_bias_u_partials": "partials",
             "d_bias_v_partials": ("partials", layouts["partials"].numel() // 2),
@@ -117,27 +120,35 @@ class DenseCall(BoundCall):
             BoundLaunch(
                 self._table_dot_launch(), names, {"x": "dense_table", "bias_uv": bias_v, "products": "v_dot_table"}
             ),
-            BoundLaunch(queries["dq"], names, views),
-            BoundLaunch(queries["dense_table"], names, views),
         ]
+        d_table, relative_q = layouts["d_table"], layouts["relative_q"]
+        for start, size in self._chunks(plan.n, plan.m):
+            dz = f"dz_{size}"
+            columns = (0, layouts[dz].shape[3])
+            run = plan.launches(chunk_launches, layouts[dz], d_table, relative_q, d_output, start, columns, False, True)
+            chunk_views = views | {"dz": dz, "d_scores": (dz, size - 1)}
+            launches += [BoundLaunch(run[kernel], names, chunk_views) for kernel in ("dq", "dense_table")]
         needs = frozenset(("q", "k", "v", "bias_uv", "dense_table", "query_table"))
-        if "key_dz" not in names:
+        if plan.query_table is None:
             launch = plan.launches(backward_launches, d_output, None, False, False, needs - {"query_table"})["dkv"]
             return [*launches, BoundLaunch(launch, names, views)]
-        keys = plan.launches(key_chunk_launches, layouts["key_dz"], d_table, plan.k, d_output, 0, False, needs, True)
-        key_views: dict[str, str | tuple[str, int]] = {
-            "dense_table": self._views["query_table"],
-            "dq": "dk",
-            "d_table": ("d_query_table", padding),
-            "dz": "key_dz",
-            "d_bias_v_partials": "unused_partials",
-            "relative_q": "k",
-        }
-        return [
-            *launches,
-            BoundLaunch(keys["dkv"], names, views | {"d_scores": ("key_dz", plan.m - 1)}),
-            BoundLaunch(keys["dense_table"], names, key_views),
-        ]
+        for start, size in self._chunks(plan.m, plan.n):
+            dz = f"key_dz_{size}"
+            chunk_k = plan.k[:, :, start : start + size]
+            run = plan.launches(key_chunk_launches, layouts[dz], d_table, chunk_k, d_output, start, False, needs, True)
+            key_views: dict[str, str | tuple[str, int]] = {
+                "dense_table": self._views["query_table"],
+                "dq": "dk",
+                "d_table": ("d_query_table", padding),
+                "dz": dz,
+                "d_bias_v_partials": "unused_partials",
+                "relative_q": ("k", start * plan.k.stride(2)),
+            }
+            launches += [
+                BoundLaunch(run["dkv"], names, views | {"d_scores": (dz, size - 1)}),
+                BoundLaunch(run["dense_table"], names, key_views),
+            ]
+        return launches
 
     def _table_dot_launch(self) -> Launch:
         """Build the launch of bias_dot_kernel for the table and its padding, whose products are 0."""

@@ -91,7 +91,9 @@ class BoundLaunch:
             x = tensors[slot]
             if x is not None and x.dtype == torch.bool:
                 x = x.view(torch.uint8)
-            by_name[name] = x.flatten()[offset:] if x is not None and offset else x
+            if x is not None and offset:
+                x = x.as_strided((1,), (1,), x.storage_offset() + offset)
+            by_name[name] = x
         return by_name
 
 

@@ -27,6 +27,9 @@ from headwise.attention.triton_backend.layouts import named_strides, tensor_stri
 from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
 from headwise.attention.triton_backend.visited_tiles import visited_dz_tiles
 
+#: The programs of a chunk should fill a GPU several times, with a dz that its cache can hold or that is small beside
+#: the other tensors (64 MiB in half precision). Longer sequences have more pairs: they fill the GPU once.
+CHUNK_PROGRAMS, USUAL_CHUNK_PAIRS = 512, 2**25
 #: Pairs in a chunk, unless that is less than 64 queries: 256 MiB in half precision. A chunk has no more queries than
 #: there are keys, so dz has at most twice as many elements.
 MAX_CHUNK_PAIRS = 2**27
@@ -187,7 +190,11 @@ def compute_key_gradients(
 
 def max_chunk_size(plan: Plan, m: int) -> int:
     """Return the number of queries in a chunk, given the number of keys."""
-    return int(max(min(MAX_CHUNK_PAIRS // (plan.batch * plan.heads * m), m) // 64 * 64, 64))
+    heads = plan.batch * plan.heads
+    programs_at_once = 256 if plan.width <= 64 else 128  # of an H200
+    enough, least = (-(-programs // heads) * 64 for programs in (CHUNK_PROGRAMS, programs_at_once))
+    size = min(max(min(enough, USUAL_CHUNK_PAIRS // (heads * m)), least), MAX_CHUNK_PAIRS // (heads * m), m)
+    return int(max(size // 64 * 64, 64))
 
 
 def dz_shape(plan: Plan, chunk_size: int, m: int) -> tuple[int, ...]:
