@@ -193,8 +193,8 @@ def max_chunk_size(plan: Plan, m: int) -> int:
     heads = plan.batch * plan.heads
     programs_at_once = 256 if plan.width <= 64 else 128  # of an H200
     enough, least = (-(-programs // heads) * 64 for programs in (CHUNK_PROGRAMS, programs_at_once))
-    size = min(max(min(enough, USUAL_CHUNK_PAIRS // (heads * m)), least), MAX_CHUNK_PAIRS // (heads * m), m)
-    return int(max(size // 64 * 64, 64))
+    size = min(max(min(enough, USUAL_CHUNK_PAIRS // (heads * m)), least), MAX_CHUNK_PAIRS // (heads * m))
+    return int(max(min(size // 64, -(-m // 64)), 1) * 64)
 
 
 def dz_shape(plan: Plan, chunk_size: int, m: int) -> tuple[int, ...]:
