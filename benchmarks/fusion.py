@@ -2,13 +2,16 @@
 
     python benchmarks/fusion.py --out results.jsonl --seconds 1500
     python benchmarks/fusion.py --out results.jsonl --families T5 DeBERTa-v2 --passes forward
+    python benchmarks/fusion.py --out results.jsonl --jobs shapes --lengths 512 10 --batch-size 1 8
+    HEADWISE_NATIVE=0 python benchmarks/fusion.py --out results.jsonl --jobs shapes --label "without C++"
     python benchmarks/fusion.py --out tiny.jsonl --tiny          # a dry run of every job on a CPU, in minutes
     python benchmarks/fusion.py --out results.jsonl --table      # print what was measured
 
-Three kinds of jobs run, in this order: time and memory of the model's own best attention and of the fused one; the
-longest input that fits into memory in training; and the same shapes with torch.compile. Each result is a line of JSON.
-A job whose line exists is not run again, so that an interrupted benchmark can be resumed. An implementation that runs
-out of memory gets a line that says so.
+There are three kinds of jobs. `shapes`: time and memory of the model's own best attention and of the fused one;
+`longest`: the longest input that fits into memory in training; `compile`: the same shapes with torch.compile. Jobs,
+families, passes, batch sizes and lengths run in the order in which the options name them. Each result is a line of
+JSON. A job whose line exists is not run again, so that an interrupted benchmark can be resumed. An implementation that
+runs out of memory gets a line that says so.
 """
 
 import argparse
@@ -36,6 +39,9 @@ from headwise.bench.fusion import (
     release_memory,
 )
 
+#: The kinds of jobs.
+SHAPES, LONGEST, COMPILE = KINDS = ("shapes", "longest", "compile")
+
 TEXT_LENGTHS = (512, 2048, 8192)
 TINY_LENGTHS = (32,)
 
@@ -43,7 +49,7 @@ TINY_LENGTHS = (32,)
 FIRST_LENGTH, FACTOR, MAX_LENGTH = 1024, 2, 2**20
 
 #: The search for the longest input ends after a step that takes longer.
-MAX_STEP_SECONDS = 10.0
+MAX_STEP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +251,8 @@ def main() -> None:
         return
     done = {json.loads(line)["key"] for line in read_lines(arguments.out)}
     deadline = time.monotonic() + arguments.seconds
-    for key, job in jobs(arguments):
+    for name, job in jobs(arguments):
+        key = f"{name} {arguments.label}".strip()
         if key in done:
             continue
         if time.monotonic() > deadline:
@@ -258,7 +265,7 @@ def main() -> None:
             results = [{"note": measure.shorten_error(error)}]
         with arguments.out.open("a", encoding="utf-8") as file:
             for result in results:
-                file.write(json.dumps({"key": key, **result}) + "\n")
+                file.write(json.dumps({"key": key, "label": arguments.label, **result}) + "\n")
                 print("   ", result, flush=True)
         if any("CUDA error" in result["note"] for result in results):
             raise SystemExit("the GPU failed, and this process cannot use it any more; run the same command again")
@@ -268,12 +275,15 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="file of the results, JSON lines")
+    parser.add_argument("--jobs", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
     parser.add_argument("--families", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME")
     parser.add_argument("--passes", nargs="+", choices=PASSES, default=list(PASSES), metavar="PASS")
-    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, nargs="+", default=[1])
+    lengths = "of the lengths of a family, tokens or seconds, only these (default: all)"
+    parser.add_argument("--lengths", type=int, nargs="+", default=[], help=lengths)
+    parser.add_argument("--label", default="", help="what is special about this run; it is part of the results' keys")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no job after this time")
-    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
     parser.add_argument("--tiny", action="store_true", help="a dry run with tiny models on a CPU")
     parser.add_argument("--table", action="store_true", help="print the results as a Markdown table")
     return parser.parse_args()
@@ -281,26 +291,31 @@ def parse_arguments() -> argparse.Namespace:
 
 def jobs(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], list[dict[str, Any]]]]]:
     """Yield each job with its key."""
-    for name in arguments.families:
-        yield from shape_jobs(name, arguments, (ORIGINAL, FUSED))
-    for name in arguments.families:
-        for implementation in (ORIGINAL, FUSED):
-            yield f"{name} longest {implementation}", partial(find_longest, name, implementation, arguments)
-    if not arguments.no_compile:
+    for kind in arguments.jobs:
         for name in arguments.families:
-            yield from shape_jobs(name, arguments, IMPLEMENTATIONS)
+            if kind == LONGEST:
+                for implementation in (ORIGINAL, FUSED):
+                    yield f"{name} longest {implementation}", partial(find_longest, name, implementation, arguments)
+            else:
+                yield from shape_jobs(name, arguments, IMPLEMENTATIONS if kind == COMPILE else (ORIGINAL, FUSED))
 
 
 def shape_jobs(
     name: str, arguments: argparse.Namespace, implementations: tuple[str, ...]
 ) -> Iterator[tuple[str, Callable[[], list[dict[str, Any]]]]]:
     """Yield the jobs that measure the lengths of a family."""
-    spec = MODELS[name]
     suffix = " compile" if len(implementations) > 2 else ""
     for direction in arguments.passes:
-        for length in spec.tiny_lengths if arguments.tiny else spec.lengths:
-            key = f"{name} {direction} {arguments.batch_size}x{length}{suffix}"
-            yield key, partial(measure_job, name, direction, length, arguments, implementations)
+        for batch_size in arguments.batch_size:
+            for length in family_lengths(name, arguments):
+                key = f"{name} {direction} {batch_size}x{length}{suffix}"
+                yield key, partial(measure_job, name, direction, batch_size, length, arguments, implementations)
+
+
+def family_lengths(name: str, arguments: argparse.Namespace) -> tuple[int, ...]:
+    """Return the lengths of a family that are measured."""
+    lengths = MODELS[name].tiny_lengths if arguments.tiny else MODELS[name].lengths
+    return tuple(x for x in arguments.lengths if x in lengths) if arguments.lengths and not arguments.tiny else lengths
 
 
 def model_builder(name: str, length: int, arguments: argparse.Namespace) -> Callable[[], Any]:
@@ -310,7 +325,12 @@ def model_builder(name: str, length: int, arguments: argparse.Namespace) -> Call
 
 
 def measure_job(
-    name: str, direction: str, length: int, arguments: argparse.Namespace, implementations: tuple[str, ...]
+    name: str,
+    direction: str,
+    batch_size: int,
+    length: int,
+    arguments: argparse.Namespace,
+    implementations: tuple[str, ...],
 ) -> list[dict[str, Any]]:
     """Return the measurements of one shape."""
     build_model = model_builder(name, length, arguments)
@@ -318,7 +338,7 @@ def measure_job(
     measurements = measure_shape(
         build_model,
         MODELS[name].build_batch,
-        batch_size=arguments.batch_size,
+        batch_size=batch_size,
         length=length,
         direction=direction,
         repeats=arguments.repeats,
@@ -328,21 +348,33 @@ def measure_job(
 
 
 def find_longest(name: str, implementation: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the longest input that fits into memory in training, by doubling the length."""
+    """Return the longest input that fits into memory in training, by doubling the length.
+
+    The search for the fused model starts with the longest input of the original, if that is known.
+    """
     spec = MODELS[name]
     length, limit = (spec.tiny_lengths[0], spec.tiny_lengths[-1]) if arguments.tiny else (FIRST_LENGTH, MAX_LENGTH)
     if not arguments.tiny and spec.unit != "tokens":
         length, limit = spec.lengths[0], MAX_LENGTH * spec.lengths[0]
+    if implementation == FUSED:
+        results = map(json.loads, read_lines(arguments.out))
+        known = (x.get("longest") for x in results if x["key"].startswith(f"{name} longest {ORIGINAL}"))
+        length = next(known, None) or length
     device = torch.device("cpu" if arguments.tiny else "cuda")
     longest, seconds, note = None, 0.0, ""
+    call: Callable[[], object] | None
     while length <= limit:
         build_model = model_builder(name, length, arguments)
         workload = Workload(build_model, spec.build_batch, implementation, "forward+backward", 1, length)
         try:
-            seconds = measure.seconds_per_call(workload.build(), 1, device)
+            call = workload.build()
+            seconds = measure.seconds_per_call(call, 1, device)
+            if seconds > MAX_STEP_SECONDS:  # the first call may have compiled kernels
+                seconds = measure.seconds_per_call(call, 1, device)
             longest = length
         except Exception as error:
             note = measure.shorten_error(error)
+        call = None
         release_memory(device)
         if not note and seconds > MAX_STEP_SECONDS:
             note = f"a step takes {seconds:.0f} s; longer inputs were not tried"

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headwise.bench.fusion import FUSED, ORIGINAL
+from headwise.bench.fusion import COMPILED, FUSED, ORIGINAL
 from headwise.inspection import style
 
 #: Families of the picture of memory.
@@ -24,22 +24,52 @@ def main() -> None:
     lines = (directory / "fusion.jsonl").read_text(encoding="utf-8").splitlines()
     results = [json.loads(line) for line in lines]
     (directory / "fusion.md").write_text(build_table(results), encoding="utf-8")
-    draw_memory(results).savefig(directory / "memory.png", dpi=150, bbox_inches="tight")
+    if set(PICTURE_FAMILIES) <= {x.get("family") for x in results if x.get("direction") == "forward+backward"}:
+        draw_memory(results).savefig(directory / "memory.png", dpi=150, bbox_inches="tight")
 
 
 def build_table(results: list[dict[str, Any]]) -> str:
-    """Return a row for each family and pass, with the gain at each length."""
-    shapes: dict[tuple[str, str, str], dict[int, dict[str, dict[str, Any]]]] = {}
+    """Return tables: the gain of each family and pass at each length, torch.compile, and the longest inputs."""
+    shapes: dict[tuple[str, ...], dict[int, dict[str, dict[str, Any]]]] = {}
     for x in results:
-        if "direction" in x and not x["key"].endswith("compile"):
-            lengths = shapes.setdefault((x["family"], x["direction"], x["unit"]), {})
+        if "direction" in x:
+            notes = [f"batch size {x['batch_size']}"] if x["batch_size"] > 1 else []
+            notes += filter(None, [x.get("label")])
+            key = (COMPILED if has_compiled(x, results) else FUSED, x["family"], ", ".join([x["direction"], *notes]))
+            lengths = shapes.setdefault((*key, x["unit"]), {})
             lengths.setdefault(x["length"], {})[x["implementation"]] = x
-    lines = ["| family | pass | speed-up and reduction of peak memory |", "|---|---|---|"]
-    for (family, direction, unit), lengths in shapes.items():
-        short_unit = " s" if unit == "seconds" else " tokens"
-        cells = [f"{length:,}{short_unit}: {describe_gain(by_name)}" for length, by_name in lengths.items()]
-        lines.append(f"| {family} | {direction} | {'; '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    lines = []
+    for kind in (FUSED, COMPILED):
+        rows = []
+        for (row_kind, family, passes, unit), lengths in shapes.items():
+            short_unit = " s" if unit == "seconds" else " tokens"
+            cells = [f"{length:,}{short_unit}: {describe_gain(by_name)}" for length, by_name in lengths.items()]
+            rows += [f"| {family} | {passes} | {'; '.join(cells)} |"] * (row_kind == kind)
+        lines += (
+            ["| family | pass | speed-up and reduction of peak memory |", "|---|---|---|", *rows, ""] if rows else []
+        )
+    longest: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for x in results:
+        if "longest" in x:
+            longest.setdefault((x["family"], x["unit"]), {})[x["implementation"]] = x
+    if longest:
+        lines += ["| family | longest input of a training step: original | fused |", "|---|---|---|"]
+    for (family, unit), by_name in longest.items():
+        cells = [describe_longest(by_name.get(name), unit) for name in (ORIGINAL, FUSED)]
+        lines.append(f"| {family} | {' | '.join(cells)} |")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def has_compiled(x: dict[str, Any], results: list[dict[str, Any]]) -> bool:
+    """Return whether a result was measured beside torch.compile."""
+    return any(y["key"] == x["key"] and y.get("implementation") == COMPILED for y in results)
+
+
+def describe_longest(x: dict[str, Any] | None, unit: str) -> str:
+    if x is None:
+        return "not measured"
+    length = "none" if x["longest"] is None else f"{x['longest']:,} {unit}"
+    return f"{length} ({x['note']})" if x["note"] else length
 
 
 def describe_gain(by_name: dict[str, dict[str, Any]]) -> str:
@@ -47,9 +77,21 @@ def describe_gain(by_name: dict[str, dict[str, Any]]) -> str:
     original, fused = by_name[ORIGINAL], by_name[FUSED]
     if fused["ms"] is None:
         return f"not measured ({fused['note']})"
+    compiled = describe_compiled(by_name[COMPILED]) if COMPILED in by_name else ""
     if original["ms"] is None:
-        return f"original {original['note']}, fused {fused['ms']:,.0f} ms and {fused['peak_mib'] / 1024:.1f} GiB"
-    return f"{fused['speedup']:,.2f}×, memory {original['peak_mib'] / fused['peak_mib']:,.1f}×"
+        return (
+            f"original {original['note']}, fused {fused['ms']:,.0f} ms and {fused['peak_mib'] / 1024:.1f} GiB{compiled}"
+        )
+    return f"{fused['speedup']:,.2f}×, memory {original['peak_mib'] / fused['peak_mib']:,.1f}×{compiled}"
+
+
+def describe_compiled(compiled: dict[str, Any]) -> str:
+    """Return the gain of torch.compile of the original."""
+    if compiled["ms"] is None:
+        return f" (torch.compile {compiled['note']})"
+    if compiled["speedup"] is None:
+        return f" (torch.compile {compiled['ms']:,.0f} ms)"
+    return f" (torch.compile {compiled['speedup']:,.2f}×)"
 
 
 def draw_memory(results: list[dict[str, Any]]) -> Figure:
@@ -58,13 +100,16 @@ def draw_memory(results: list[dict[str, Any]]) -> Figure:
     axes = figure.subplots(1, len(PICTURE_FAMILIES), sharey=True)
     for family, ax in zip(PICTURE_FAMILIES, axes, strict=True):
         for name, color, label in ((ORIGINAL, style.PALETTE[1], "original"), (FUSED, style.PALETTE[0], "fused")):
-            points = [
-                (x["length"] / 60, None if x["peak_mib"] is None else x["peak_mib"] / 1024)
-                for x in results
-                if x.get("family") == family
-                and x.get("direction") == "forward+backward"
-                and x.get("implementation") == name
-            ]
+            points = sorted(
+                {
+                    x["length"] / 60: None if x["peak_mib"] is None else x["peak_mib"] / 1024
+                    for x in results
+                    if x.get("family") == family
+                    and x.get("direction") == "forward+backward"
+                    and x.get("implementation") == name
+                    and x.get("batch_size") == 1
+                }.items()
+            )
             measured = [(minutes, memory) for minutes, memory in points if memory is not None]
             ax.plot(*zip(*measured, strict=True), "o-", color=color, label=label)
             for minutes, memory in points:
