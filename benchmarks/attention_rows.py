@@ -7,11 +7,12 @@
 
 Each row is a `headwise bench attention` in bfloat16 with all parameters trained. Times are medians of interleaved
 rounds, relative to torch's SDPA with its fastest kernel. Each result is a line of JSON. A result whose line exists is
-not measured again, so that an interrupted benchmark can be resumed.
+not measured again, so that an interrupted benchmark can be resumed. `benchmarks/windows.py` measures windows and masks.
 """
 
 import argparse
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -61,8 +62,9 @@ def list_rows() -> Iterator[tuple[str, str, AttentionBenchConfig]]:
         yield f"{name}, compiled", "both", AttentionBenchConfig(schemes=ALL[:3], **options)
 
 
-def measure_rows(path: Path, names: list[str], passes: list[str], label: str) -> None:
-    """Measure what has no line in the file yet."""
+def measure_rows(path: Path, names: list[str], passes: list[str], label: str, seconds: float) -> None:
+    """Measure what has no line in the file yet. No row is started after this number of seconds."""
+    end = time.monotonic() + seconds
     for part in names:
         if not any(name.startswith(part) for name, *_ in list_rows()):
             raise SystemExit(
@@ -75,6 +77,9 @@ def measure_rows(path: Path, names: list[str], passes: list[str], label: str) ->
         schemes = tuple(scheme for scheme in config.schemes if (name, one_pass, label, scheme) not in done)
         if not schemes:
             continue
+        if time.monotonic() > end:
+            print(f"stopped after {seconds:g} s; run the same command again to continue")
+            return
         for result in run(AttentionBenchConfig(**(vars(config) | {"schemes": schemes})), lambda _: None):
             line = {"row": name, "passes": one_pass, "label": label, **asdict(result)}
             with path.open("a", encoding="utf-8") as file:
@@ -121,13 +126,14 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=[], metavar="NAME", help="only rows whose names start so")
     parser.add_argument("--passes", nargs="+", choices=PASSES, default=PASSES, help="default: both forward")
     parser.add_argument("--label", default="", help="what is special about this run, for the table")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no row after this time")
     parser.add_argument("--table", action="store_true", help="only print what was measured")
     arguments = parser.parse_args()
     if arguments.table:
         print(table(read(arguments.out)))
         return
     print(f"{torch.cuda.get_device_name()}, {torch.cuda.mem_get_info()[1] // MEBIBYTE} MiB, torch {torch.__version__}")
-    measure_rows(arguments.out, arguments.rows, list(arguments.passes), arguments.label)
+    measure_rows(arguments.out, arguments.rows, list(arguments.passes), arguments.label, arguments.seconds)
     print(table(read(arguments.out)))
 
 

@@ -45,7 +45,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: headwise does not import are left out: aiohttp (streaming), greenlet (asyncio), PyStemmer.
 PACKAGES = (
     *("alembic", "bm25s", "colorlog", "datasets", "dill", "fsspec", "mako", "multiprocess", "optuna", "pyarrow"),
-    *("sqlalchemy", "xxhash"),
+    *("peft", "sqlalchemy", "xxhash"),
 )
 #: Packages without wheels of their current version. They are written in Python only.
 SOURCE_PACKAGES = ("seqeval",)
@@ -194,7 +194,7 @@ def reduce_packages(site: Path) -> None:
 def find_requirements(packages: Iterable[str]) -> list[str]:
     """Return the packages with the versions that pyproject.toml allows."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    texts = [text for extra in ("train", "studies", "knowledge") for text in extras[extra]]
+    texts = [text for extra in ("train", "studies", "knowledge", "lora") for text in extras[extra]]
     requirements = {re.split(r"[^\w-]", text)[0]: text for text in texts}
     return [requirements.get(package, package) for package in packages]
 
