@@ -109,13 +109,14 @@ def test_repeated_calls_give_the_same_bits_as_the_operators(
         torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("options", keep_short(({}, {"causal": True}, {"key_padding": True}), {}), ids=str)
+@pytest.mark.parametrize("option", keep_short(("", "causal", "key_padding"), ""))
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("scheme", ["transformer-xl", "disentangled"])
 def test_dense_tables_with_several_chunks(
-    scheme: str, transposed: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    scheme: str, transposed: bool, option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two chunks of 64 queries and a smaller one, whose gradients of scores need another layout."""
+    options: dict[str, Any] = {option: True} if option else {}
     layer = SCHEMES[scheme]().to(DEVICE)
     tensors = inputs(150, 170, transposed=transposed)
     expected = run(tensors, layer, **options)
