@@ -4,11 +4,13 @@ All pairs on one diagonal of a map have the same relative position j − i. A ma
 diagonals. Tensors "by diagonal" have one column per diagonal, in the order of j − i, and one unused last column: with
 L = N+M columns, shifting row i by i places only changes the row length of a flat view.
 
-`unskew` is the adjoint of `skew`, `scatter_add_rows` of `gather_rows`, and `diagonal_sums` of `toeplitz`: each computes
-the gradient of the other.
+`unskew` is the adjoint of `skew`, `scatter_add_rows` of `gather_rows`, `sum_clipped_rows` of `expand_clipped_rows`, and
+`diagonal_sums` of `toeplitz`: each computes the gradient of the other.
 
 Axes: N queries, M keys, L = N+M diagonals, R table rows.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,6 +59,51 @@ def gather_rows(by_row: Tensor, rows_NM: Tensor) -> Tensor:
 def scatter_add_rows(by_key: Tensor, rows_NM: Tensor, num_rows: int) -> Tensor:
     """Convert (…, N, M) by key to (…, N, R) by table row: sum the pairs of each row."""
     return by_key.new_zeros(*by_key.shape[:-1], num_rows).scatter_add(-1, rows_NM.expand_as(by_key), by_key)
+
+
+class ClippedRows(NamedTuple):
+    """Where the diagonals of a map are in a clipped table.
+
+    The diagonals from `start` to `stop` have the table's rows from `first_row` on, one each. Those before have the
+    table's first row, those after its last row. Copies of ranges are much faster than a gather of each pair.
+    """
+
+    start: int
+    stop: int
+    first_row: int
+    num_rows: int
+
+    @classmethod
+    def of_map(cls, n: int, m: int, query_position: int, table_start: int, num_rows: int) -> "ClippedRows":
+        """Return the diagonals of a map whose first query has this position, for a table from `table_start` on."""
+        diagonal = table_start - (1 - n - query_position)  # of the table's first row, if the map has it
+        start, stop = (min(max(x, 0), n + m) for x in (diagonal, diagonal + num_rows))
+        return cls(start, stop, start - diagonal, num_rows)
+
+    @property
+    def rows(self) -> slice:
+        """The table's rows that are not clipped."""
+        return slice(self.first_row, self.first_row + self.stop - self.start)
+
+
+def expand_clipped_rows(by_row: Tensor, clipped: ClippedRows, length: int) -> Tensor:
+    """Convert (…, N, R) by table row to (…, N, M) by key: each pair reads its row. `length` is N+M."""
+    *others, _ = by_row.shape
+    before, after = (
+        by_row[..., :1].expand(*others, clipped.start),
+        by_row[..., -1:].expand(*others, length - clipped.stop),
+    )
+    return skew(torch.cat([before, by_row[..., clipped.rows], after], dim=-1))
+
+
+def sum_clipped_rows(by_key: Tensor, clipped: ClippedRows) -> Tensor:
+    """Convert (…, N, M) by key to (…, N, R) by table row: sum the pairs of each row."""
+    by_diagonal = unskew(by_key)
+    by_row = by_key.new_zeros(*by_key.shape[:-1], clipped.num_rows)
+    by_row[..., clipped.rows] = by_diagonal[..., clipped.start : clipped.stop]
+    by_row[..., 0] += by_diagonal[..., : clipped.start].sum(-1)
+    by_row[..., -1] += by_diagonal[..., clipped.stop :].sum(-1)
+    return by_row
 
 
 def toeplitz(diagonals: Tensor, n: int) -> Tensor:

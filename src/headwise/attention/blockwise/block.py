@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from headwise.attention.diagonals import (
+    ClippedRows,
     clip_to_rows,
-    gather_rows,
+    expand_clipped_rows,
     relative_positions,
-    scatter_add_rows,
     skew,
+    sum_clipped_rows,
     toeplitz,
     unskew,
 )
@@ -184,7 +185,6 @@ class Block:
             mask=None if a.mask is None else self.slice_map(a.mask),
             device=a.q.device,
         )
-        self._rows_nm: Tensor | None = None
         self.f = None
         if a.coefficients is not None:
             self.f = toeplitz(self.slice_heads(a.coefficients)[:, self.distances_l(a.coefficients)], self.n)
@@ -281,24 +281,26 @@ class Block:
         table = self.slice_heads(table)
         if self.arguments.is_full_table:
             return skew(x @ table[:, self.rows_l(table)].mT)
-        return gather_rows(x @ table.mT, self.rows_nm(table))
+        return expand_clipped_rows(x @ table.mT, self.clipped_rows(table), self.n + self.m)
 
-    def multiply_table_backward(self, grad: Tensor, table: Tensor) -> Tensor:
-        """Return the gradient of x in `multiply_table`, (b, h, n, width)."""
+    def sum_by_table_row(self, grad: Tensor, table: Tensor) -> Tensor:
+        """Return the sums of (b, h, n, m) by row of a table, (b, h, n, R). Rows of a full table are diagonals (l)."""
+        return unskew(grad) if self.arguments.is_full_table else sum_clipped_rows(grad, self.clipped_rows(table))
+
+    def multiply_table_backward(self, sums: Tensor, table: Tensor) -> Tensor:
+        """Return the gradient of x in `multiply_table`, (b, h, n, width), from `sum_by_table_row` of the gradient."""
         table = self.slice_heads(table)
-        if self.arguments.is_full_table:
-            return unskew(grad) @ table[:, self.rows_l(table)]
-        return scatter_add_rows(grad, self.rows_nm(table), table.shape[1]) @ table
+        return sums @ (table[:, self.rows_l(table)] if self.arguments.is_full_table else table)
 
-    def add_table_grad(self, grad: Tensor, x: Tensor, table: Tensor, table_grad: Tensor) -> None:
-        """Add the gradient of the table in `multiply_table` to `table_grad`."""
-        table, table_grad = self.slice_heads(table), self.slice_heads(table_grad)
+    def add_table_grad(self, sums: Tensor, x: Tensor, table: Tensor, table_grad: Tensor) -> None:
+        """Add the gradient of the table in `multiply_table` to `table_grad`, from the same sums."""
+        table_grad = self.slice_heads(table_grad)
+        by_row = sums.mT @ x
         if self.arguments.is_full_table:
-            by_row = (unskew(grad).mT @ x).sum(dim=0)
+            by_row = by_row.sum(dim=0)
             table_grad.index_add_(1, self.rows_l(table), by_row.sum_to_size(table_grad.shape[0], *by_row.shape[1:]))
-            return
-        by_row = scatter_add_rows(grad, self.rows_nm(table), table.shape[1])
-        table_grad += (by_row.mT @ x).sum_to_size(table_grad.shape)
+        else:
+            table_grad += by_row.sum_to_size(table_grad.shape)
 
     def query_table_parts(self, table: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yield parts of the block's keys, and the query table's row of every diagonal of their transposed map.
@@ -340,11 +342,9 @@ class Block:
         """Return the table row of every diagonal, (l,)."""
         return clip_to_rows(self.positions_l, self.arguments.table_start, table.shape[1])
 
-    def rows_nm(self, table: Tensor) -> Tensor:
-        """Return the table row of every pair, (n, m). Cached: the key and value tables have equally many rows."""
-        if self._rows_nm is None:
-            self._rows_nm = toeplitz(self.rows_l(table), self.n)
-        return self._rows_nm
+    def clipped_rows(self, table: Tensor) -> ClippedRows:
+        """Return where the block's diagonals are in a clipped table."""
+        return ClippedRows.of_map(self.n, self.m, self.block_start, self.arguments.table_start, table.shape[1])
 
     def distances_l(self, coefficients: Tensor) -> Tensor:
         """Return the distance of every diagonal, (l,), as an index of the coefficients."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.attention.blockwise.block import LOG2E, Block, OperatorArguments
-from headwise.attention.diagonals import diagonal_sums, scatter_add_rows
+from headwise.attention.diagonals import diagonal_sums
 
 
 class ForwardOutputs(NamedTuple):
@@ -41,8 +41,7 @@ def forward(a: OperatorArguments) -> ForwardOutputs:
             w *= dropout_mask
         o = w @ block.v
         if a.value_table is not None:
-            w_by_row = scatter_add_rows(w, block.rows_nm(a.value_table), a.value_table.shape[1])
-            o += w_by_row @ block.slice_heads(a.value_table)
+            o += block.multiply_table_backward(block.sum_by_table_row(w, a.value_table), a.value_table)
         output[block.rows] = o.mul_(norm)
     return outputs
 
@@ -70,7 +69,8 @@ def backward(
         if "v" in needs:
             block.add_key_grad(grads["v"], dropped.mT @ do)
         if a.value_table is not None and "value_table" in needs:
-            block.add_table_grad(dropped, do, a.value_table, grads["value_table"])
+            sums = block.sum_by_table_row(dropped, a.value_table)
+            block.add_table_grad(sums, do, a.value_table, grads["value_table"])
         if not needs - {"v", "value_table"}:
             continue
 
@@ -143,15 +143,17 @@ def _input_gradients(
         grads["q"][block.rows] += (dx @ block.k).mul_(a.scale)
     if "k" in needs:
         block.add_key_grad(grads["k"], dx.mT @ block.q)
-    if a.key_table is not None and "key_table" in needs:
-        block.add_table_grad(dx, block.relative_q, a.key_table, grads["key_table"])
+    relative_q = "q" if a.relative_q is None else "relative_q"
+    if a.key_table is not None and not needs.isdisjoint(("key_table", relative_q)):
+        sums = block.sum_by_table_row(dx, a.key_table)
+        if "key_table" in needs:
+            block.add_table_grad(sums, block.relative_q, a.key_table, grads["key_table"])
+        if relative_q in needs:
+            relative_q_grad = grads[relative_q][block.rows]
+            relative_q_grad += block.multiply_table_backward(sums, a.key_table).mul_(a.scale)
     if a.query_table is not None:
         d_k, d_table = (grads[name] if name in needs else None for name in ("k", "query_table"))
         block.add_query_table_grads(dx, a.query_table, d_k, d_table)
-    relative_q = "q" if a.relative_q is None else "relative_q"
-    if a.key_table is not None and relative_q in needs:
-        relative_q_grad = grads[relative_q][block.rows]
-        relative_q_grad += block.multiply_table_backward(dx, a.key_table).mul_(a.scale)
 
 
 def _add_coefficient_grad(
