@@ -1,0 +1,245 @@
+"""Kernels of the forward pass for one query, as in decoding with a cache (flash-decoding).
+
+The time of such a call is that of reading keys and values. The keys are divided into splits, one program each, so that
+there are enough programs to read at full bandwidth. Products are sums over float32, not matrix products, which would
+need 16 or more queries.
+
+Each of the BLOCK_M keys of a block has a running maximum, sum and output of its own, of the keys with the same index in
+all blocks of a split. They are combined after the loop, so that the threads of a program need not wait for each other
+in it.
+
+Clipped tables are read by relative position. Far keys share a row, whose product with the query is computed once. The
+legend is in `tiles.py`; there is one query, i = 0.
+"""
+
+import triton
+import triton.language as tl
+
+from headwise.attention.triton_backend.distance_tiles import distance_factors, load_head_params, rectify
+from headwise.attention.triton_backend.tiles import (
+    DIAGONAL,
+    FAR_AFTER,
+    LOG2E,
+    NUM_REGIONS,
+    MaskAndBias,
+    batch_head_index,
+    compute_scores,
+    first_key_block,
+    key_block_range,
+    load_block,
+    load_sink,
+    load_slope,
+)
+from headwise.attention.triton_backend.transformer_xl_kernels import add_biases
+
+#: Columns of a split's part after those of the output: maximum and sum, and padding for the alignment.
+PART_COLUMNS = tl.constexpr(4)
+
+#: Blocks of keys and values that are loaded at a time.
+NUM_STAGES = tl.constexpr(3)
+
+
+@triton.jit
+def row_products(q, rows):
+    """Return the products of q, [1, E] in float32, with rows, [M, E]."""
+    return tl.sum(q * rows.to(tl.float32), axis=1)
+
+
+@triton.jit
+def load_edge_row(table_ptr, max_offset, REGION: tl.constexpr, columns, WIDTH: tl.constexpr):
+    """Load the row of a clipped table for all keys far before, or far after, [1, E]."""
+    row = (REGION // FAR_AFTER) * (2 * max_offset)
+    return tl.load(table_ptr + row * WIDTH + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
+def load_near_rows(
+    table_ptr, offs_m, q_offset, max_offset, columns, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Load the row of a clipped table for each key, [M, E]."""
+    rows = tl.minimum(tl.maximum(offs_m - q_offset, -max_offset), max_offset) + max_offset
+    return load_block(table_ptr, WIDTH, rows, columns, 2 * max_offset + 1, WIDTH, BLOCK, True)
+
+
+@triton.jit
+def update_max(old_max, s):
+    """Return the maximum of running maxima and scores, and the factors of what was summed before and of the scores."""
+    new_max = tl.maximum(old_max, s)
+    finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
+    return new_max, tl.exp2(old_max - finite_max), tl.exp2(s - finite_max)
+
+
+@triton.jit
+def sum_rows(row_max, row_sum, acc):
+    """Return the maximum of several running maxima, and the sums and outputs relative to it."""
+    total_max = tl.max(row_max, axis=0)
+    rescale = tl.exp2(row_max - tl.where(total_max == float("-inf"), 0.0, total_max))
+    return total_max, tl.sum(row_sum * rescale, axis=0), tl.sum(acc * rescale[:, None], axis=0)
+
+
+@triton.jit
+def store_row(
+    o_ptr, lse_ptr, sinks_ptr, query_padding_ptr, stride_o_b, stride_o_h, row_max, row_sum, acc, b, h, bh,
+    OPT: tl.constexpr,
+):  # fmt: skip
+    """Store output and lse, given the maximum of all scores, the sum of weights relative to it, and their output."""
+    offs_d = tl.arange(0, OPT.block_d)
+    if OPT.sinks:
+        row_max, rescale, sink_weight = update_max(row_max, load_sink(sinks_ptr, h))
+        row_sum = row_sum * rescale + sink_weight
+        acc *= rescale
+    is_valid = row_max != float("-inf")
+    if OPT.query_padding:
+        is_valid = is_valid & (tl.load(query_padding_ptr + b) != 0)
+    row_sum = tl.where(is_valid, row_sum, 1.0)
+    o = acc * tl.where(is_valid, 1.0 / row_sum, 0.0)
+    tl.store(lse_ptr + bh, tl.where(is_valid, row_max + tl.log2(row_sum), float("inf")))
+    o_ptr += b * stride_o_b + h * stride_o_h
+    tl.store(o_ptr + offs_d, o.to(o_ptr.dtype.element_ty), mask=offs_d < OPT.value_width)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "m", "q_offset", "blocks_per_split", "stride_mask_b", "stride_mask_h", "stride_mask_n", "stride_bias_b",
+        "stride_bias_h", "stride_bias_n",
+    ]
+)  # fmt: skip
+def decode_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, parts_ptr, w_ptr, sharpness_ptr, bias_uv_ptr, dense_table_ptr, sinks_ptr,
+    query_table_ptr, relative_bias_ptr, key_table_ptr, value_table_ptr, key_padding_ptr, query_padding_ptr, mask_ptr,
+    bias_ptr, position_q_ptr, position_k_ptr, stride_position_q_b, stride_position_q_h, stride_position_k_b,
+    stride_position_k_h, stride_position_k_m, stride_key_table_h, stride_value_table_h, stride_dense_table_h,
+    stride_dense_table_r, stride_query_table_h, stride_query_table_r, stride_q_b, stride_q_h, stride_k_b, stride_k_h,
+    stride_k_m, stride_v_b, stride_v_h, stride_v_m, stride_o_b, stride_o_h, stride_mask_b, stride_mask_h, stride_mask_n,
+    stride_mask_m, stride_bias_b, stride_bias_h, stride_bias_n, stride_bias_m, GROUP, m, q_offset, window_left,
+    window_right, softcap, max_offset, scale, blocks_per_split, OPT: tl.constexpr, IS_SPLIT: tl.constexpr,
+):  # fmt: skip
+    """Compute o and lse of one query; with IS_SPLIT, a split's part of them.
+
+    The grid is (splits · GROUP, key heads, B). Programs of query heads that share keys follow each other, so that all
+    but one read them from the cache.
+    """
+    BLOCK_M: tl.constexpr = OPT.block_m
+    BLOCK_E: tl.constexpr = OPT.block_e
+    BLOCK_D: tl.constexpr = OPT.block_d
+    b, key_head = tl.program_id(2).to(tl.int64), tl.program_id(1)
+    split, h = tl.program_id(0) // GROUP, key_head * GROUP + tl.program_id(0) % GROUP
+    H = tl.num_programs(1) * GROUP
+    bh = b * H + h
+    i = tl.zeros([1], tl.int32)
+    tile_j, offs_e, offs_d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_D)
+    q = load_block(q_ptr + b * stride_q_b + h * stride_q_h, 0, i, offs_e, 1, OPT.width, BLOCK_E)  # [1, BLOCK_E]
+    k_ptr += b * stride_k_b + key_head * stride_k_h
+    v_ptr += b * stride_v_b + key_head * stride_v_h
+    if OPT.relative_shift:
+        q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
+        relative_q = relative_q.to(tl.float32)
+        dense_table_ptr += h * stride_dense_table_h
+        query_table_ptr += h * stride_query_table_h
+    q = q.to(tl.float32)
+    if OPT.position_width:
+        offs_p = tl.arange(0, OPT.block_p)
+        position_q_ptr += b * stride_position_q_b + h * stride_position_q_h
+        position_q = load_block(position_q_ptr, 0, i, offs_p, 1, OPT.position_width, OPT.block_p).to(tl.float32)
+        position_k_ptr += b * stride_position_k_b + key_head * stride_position_k_h
+    key_table_ptr += h * stride_key_table_h
+    value_table_ptr += h * stride_value_table_h
+    mods = MaskAndBias(
+        key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
+        bias_ptr + b * stride_bias_b + h * stride_bias_h, stride_bias_n, stride_bias_m, 0, 0, 0, window_left,
+        window_right, softcap, load_slope(w_ptr, h, OPT), relative_bias_ptr + h * (2 * max_offset + 1), max_offset,
+    )  # fmt: skip
+    head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
+    first_block = first_key_block(0, 1, m, q_offset, head, mods, OPT) + split * blocks_per_split
+    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for REGION in tl.static_range(NUM_REGIONS):
+        if (OPT.regions >> REGION) & 1:
+            lo, hi = key_block_range(0, 1, m, q_offset, head, mods, REGION, OPT)
+            lo, hi = tl.maximum(lo, first_block), tl.minimum(hi, first_block + blocks_per_split)
+            edge_score = 0.0
+            if OPT.relative_scores and REGION != DIAGONAL:
+                edge_row = load_edge_row(key_table_ptr, max_offset, REGION, offs_e, OPT.width)
+                edge_score += tl.sum(q * edge_row) * head.far_factor
+            if OPT.relative_bias and REGION != DIAGONAL:
+                edge_ptr = mods.relative_bias_ptr + (REGION // FAR_AFTER) * (2 * max_offset)
+                edge_score += tl.load(edge_ptr) * LOG2E
+            if OPT.offset_sums and REGION != DIAGONAL:
+                value_row = load_edge_row(value_table_ptr, max_offset, REGION, offs_d, OPT.value_width)
+            for step in tl.range(lo, hi, num_stages=NUM_STAGES):
+                offs_m = step * BLOCK_M + tile_j
+                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)
+                v = load_block(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D).to(tl.float32)
+                x = row_products(q, k)
+                if OPT.position_width:
+                    position_k = load_block(
+                        position_k_ptr, stride_position_k_m, offs_m, offs_p, m, OPT.position_width, OPT.block_p
+                    )
+                    x += row_products(position_q, position_k)
+                if OPT.relative_scores and REGION == DIAGONAL:
+                    x += row_products(
+                        q, load_near_rows(key_table_ptr, offs_m, q_offset, max_offset, offs_e, OPT.width, BLOCK_E)
+                    )
+                if OPT.relative_shift:  # row j of the table
+                    x += row_products(
+                        relative_q,
+                        load_block(dense_table_ptr, stride_dense_table_r, offs_m, offs_e, m, OPT.width, BLOCK_E),
+                    )
+                if OPT.query_table:  # its rows are in the reverse order
+                    query_rows = load_block(
+                        query_table_ptr, stride_query_table_r, m - 1 - offs_m, offs_e, m, OPT.width, BLOCK_E
+                    )
+                    x += tl.sum(k.to(tl.float32) * query_rows.to(tl.float32), axis=1)
+                _, f = distance_factors(i, tile_j, q_offset, step * BLOCK_M, head, REGION, OPT)
+                s, _ = compute_scores(rectify(x, OPT), f, i, offs_m, 1, m, q_offset, mods, REGION, OPT)
+                row_max, rescale, p = update_max(row_max, s + edge_score)
+                row_sum = row_sum * rescale + p
+                if OPT.offset_sums:
+                    if REGION == DIAGONAL:
+                        value_row = load_near_rows(
+                            value_table_ptr, offs_m, q_offset, max_offset, offs_d, OPT.value_width, BLOCK_D
+                        ).to(tl.float32)
+                    v += value_row
+                acc = acc * rescale[:, None] + p[:, None] * v
+
+    row_max, row_sum, o = sum_rows(row_max, row_sum, acc)
+    if IS_SPLIT:
+        splits = tl.num_programs(0) // GROUP
+        part_ptr = parts_ptr + (bh * splits + split) * (OPT.value_width + PART_COLUMNS)
+        tl.store(part_ptr + offs_d, o, mask=offs_d < OPT.value_width)
+        tl.store(part_ptr + OPT.value_width, row_max)
+        tl.store(part_ptr + (OPT.value_width + 1), row_sum)
+    else:
+        store_row(
+            o_ptr, lse_ptr, sinks_ptr, query_padding_ptr, stride_o_b, stride_o_h, row_max, row_sum, o, b, h, bh, OPT
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["splits"])
+def combine_splits_kernel(
+    parts_ptr, o_ptr, lse_ptr, sinks_ptr, query_padding_ptr, stride_o_b, stride_o_h, H, splits, OPT: tl.constexpr
+):  # fmt: skip
+    """Combine the parts of all splits, [B, H, splits, D + 4], in a fixed order. One program per query."""
+    BLOCK_S: tl.constexpr = OPT.block_s
+    COLUMNS: tl.constexpr = OPT.value_width + PART_COLUMNS
+    bh = batch_head_index()
+    offs_d = tl.arange(0, OPT.block_d)
+    parts_ptr += bh * splits * COLUMNS
+    row_max = tl.full([BLOCK_S], float("-inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_S], tl.float32)
+    acc = tl.zeros([BLOCK_S, OPT.block_d], tl.float32)
+    for start in range(0, splits, BLOCK_S):
+        offs_s = start + tl.arange(0, BLOCK_S)
+        part = load_block(parts_ptr, COLUMNS, offs_s, offs_d, splits, OPT.value_width, OPT.block_d)
+        ptrs = parts_ptr + offs_s * COLUMNS + OPT.value_width
+        part_max = tl.load(ptrs, mask=offs_s < splits, other=float("-inf"))
+        part_sum = tl.load(ptrs + 1, mask=offs_s < splits, other=0.0)
+        row_max, rescale, part_rescale = update_max(row_max, part_max)
+        row_sum = row_sum * rescale + part_sum * part_rescale
+        acc = acc * rescale[:, None] + part * part_rescale[:, None]
+    row_max, row_sum, o = sum_rows(row_max, row_sum, acc)
+    store_row(
+        o_ptr, lse_ptr, sinks_ptr, query_padding_ptr, stride_o_b, stride_o_h, row_max, row_sum, o, bh // H, bh % H, bh,
+        OPT,
+    )  # fmt: skip

@@ -1,0 +1,178 @@
+"""Calls with one query that need no gradient, such as decoding with a cache: host code of `decode_kernels.py`.
+
+Legend: B batch, H query heads, G key heads, M keys, D width of values.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise import _compat
+from headwise.attention.operators import is_plain_eager
+from headwise.attention.triton_backend.cached_tables import TableCall, head_stride
+from headwise.attention.triton_backend.launch import Launch, Options, Tile, kernels
+from headwise.attention.triton_backend.plan import DIAGONAL, FAR_AFTER, FAR_BEFORE, TABLE_PADDING, Plan
+from headwise.attention.triton_backend.programs import BoundLaunch, Buffer, Program
+from headwise.attention.triton_backend.tile_sizes import num_blocks, power_of_two
+from headwise.attention.types import AttentionInputs
+
+#: Programs for each multiprocessor, at most.
+PROGRAMS_PER_MULTIPROCESSOR = 4
+
+#: Elements of a block of keys, and its largest number of keys: tables are padded with as many rows.
+BLOCK_ELEMENTS, MAX_BLOCK_KEYS = 4096, TABLE_PADDING
+
+#: Splits that are combined at a time.
+BLOCK_SPLITS = 16
+
+#: Columns of a split's part after those of the output, see `decode_kernels.py`.
+PART_COLUMNS = 4
+
+
+@dataclass(frozen=True)
+class CombineOptions:
+    """Compile-time options of combine_splits_kernel."""
+
+    value_width: int
+    block_d: int  # value_width, rounded up
+    block_s: int  # number of splits in a block
+    sinks: bool
+    query_padding: bool
+
+
+class DecodeCall(TableCall):
+    """Calls with one query. There is no backward pass: `attend` must not be called if a gradient is needed."""
+
+    num_results = 2
+
+    def attend(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        return self.forward(inputs)[0]
+
+    def _build_forward(self) -> Program:
+        plan = self.plan
+        launches = plan.launches(decode_launches, self.key_table, self.value_table)
+        splits, _ = divide_keys(plan)
+        parts = Buffer((*plan.query_shape[:2], splits, plan.value_width + PART_COLUMNS), torch.float32)
+        names = (*self.names, "o", "lse", "parts")
+        strides = {"dense_table": plan.table_strides, "query_table": plan.query_table_strides}
+        views: dict[str, str | tuple[str, int]] = {  # without the padding before their rows
+            name: (name, TABLE_PADDING * by_name[f"stride_{name}_r"]) for name, by_name in strides.items()
+        }
+        bound = [BoundLaunch(launch, names, views) for launch in launches.values()]
+        return Program(bound, [self.output_buffer("o"), self.lse_buffer, parts if splits > 1 else None])
+
+
+def can_decode(inputs: AttentionInputs, tensors: dict[str, Tensor]) -> bool:
+    """Return whether a `DecodeCall` computes this.
+
+    Args:
+        inputs: the arguments of `attend`.
+        tensors: the tensors of the call, by name.
+    """
+    terms = inputs.terms
+    if terms.q.shape[2] != 1 or inputs.dropout > 0 or inputs.cu_seqlens is not None:
+        return False
+    if inputs.want_received or inputs.want_weight_norms or not is_plain_eager(terms.q):
+        return False
+    if _compat.is_forward_ad_active() or needs_gradient(tensors.values()):
+        return False
+    if not all(type(x) in (Tensor, torch.nn.Parameter) for x in tensors.values()):
+        return False
+    if terms.biases is not None and "key_table" in tensors:  # the table has queries of its own
+        return False
+    has_rows = all(x.stride(-1) == 1 and x.numel() for name, x in tensors.items() if name in WITH_ROWS)
+    return has_rows and all(x.is_contiguous() for name, x in tensors.items() if name in CONTIGUOUS)
+
+
+#: Tensors whose rows must be contiguous, and those that must be contiguous.
+WITH_ROWS = ("q", "k", "v", "dense_table", "query_table", "position_q", "position_k")
+CONTIGUOUS = ("key_table", "value_table", "bias_uv", "relative_bias", "key_padding", "query_padding")
+
+
+def needs_gradient(tensors: Any) -> bool:
+    """Return whether any of these tensors needs a gradient."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def decode_tile(plan: Plan) -> Tile:
+    width = max(power_of_two(x) for x in (plan.width, plan.value_width))
+    return Tile(1, max(16, min(BLOCK_ELEMENTS // width, MAX_BLOCK_KEYS)))
+
+
+@cache
+def num_multiprocessors(device: torch.device) -> int:
+    """Return the number of multiprocessors of a GPU; a few for Triton's interpreter."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+def visited_blocks(plan: Plan) -> int:
+    """Return the number of blocks of keys that the query can see, at least 1."""
+    last = plan.m - 1
+    if plan.causal:
+        last = min(last, plan.q_offset)
+    last = min(last, plan.q_offset + plan.window_right)
+    first = max(plan.q_offset - plan.window_left, 0)
+    block = decode_tile(plan).block_m
+    return max(last // block - first // block + 1, 1)
+
+
+def divide_keys(plan: Plan) -> tuple[int, int]:
+    """Return the number of splits, and of blocks of keys in each of them."""
+    blocks = visited_blocks(plan)
+    max_programs = PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors(plan.device)
+    blocks_per_split = num_blocks(blocks, max(max_programs // (plan.batch * plan.heads), 1))
+    return num_blocks(blocks, blocks_per_split), blocks_per_split
+
+
+def decode_options(plan: Plan, tile: Tile) -> Options:
+    """Return the compile-time options of decode_kernel. They do not depend on the number of keys."""
+    regions = DIAGONAL
+    if plan.has_clipped_table:
+        regions |= FAR_BEFORE | (0 if plan.causal else FAR_AFTER)
+    return replace(
+        plan.options(tile),
+        regions=regions,
+        one_region=not plan.has_clipped_table,
+        single_tile=False,
+        single_tile_backward=False,
+        sum_far_keys=False,
+        skip_tiles=False,
+        even_n=True,
+        even_m=False,
+        needs_dq=False,
+    )
+
+
+def decode_launches(
+    plan: Plan, key_table: Sequence[int] | None, value_table: Sequence[int] | None
+) -> dict[str, Launch]:
+    """Build the launches of a call with clipped tables of these shapes."""
+    tile = decode_tile(plan)
+    splits, blocks_per_split = divide_keys(plan)
+    arguments = {
+        **plan.scalar_arguments(),
+        "stride_key_table_h": 0 if key_table is None else head_stride(key_table),
+        "stride_value_table_h": 0 if value_table is None else head_stride(value_table),
+        "blocks_per_split": blocks_per_split,
+        "splits": splits,
+        "IS_SPLIT": splits > 1,
+        "OPT": decode_options(plan, tile),
+    }
+    grid = (splits * (plan.heads // plan.groups), plan.groups, plan.batch)
+    launches = {"decode": Launch(kernels()["decode_kernel"], grid, tile, arguments)}
+    if splits > 1:
+        options = CombineOptions(
+            plan.value_width,
+            power_of_two(plan.value_width),
+            BLOCK_SPLITS,
+            plan.sinks is not None,
+            plan.query_padding is not None,
+        )
+        grid = (1, plan.heads, plan.batch)
+        kernel = kernels()["combine_splits_kernel"]
+        launches["combine"] = Launch(kernel, grid, Tile(1, BLOCK_SPLITS, 1), {**arguments, "OPT": options})
+    return launches
