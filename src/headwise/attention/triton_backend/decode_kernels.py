@@ -35,6 +35,12 @@ from headwise.attention.triton_backend.transformer_xl_kernels import add_biases
 #: Columns of a split's part after those of the output: maximum and sum, and padding for the alignment.
 PART_COLUMNS = tl.constexpr(4)
 
+#: Arguments that depend on the number of keys: kernels are not compiled again if they are 1, or a multiple of 16.
+NOT_SPECIALIZED = [
+    "m", "q_offset", "blocks_per_split", "splits", "stride_mask_b", "stride_mask_h", "stride_mask_n", "stride_bias_b",
+    "stride_bias_h", "stride_bias_n",
+]  # fmt: skip
+
 #: Blocks of keys and values that are loaded at a time.
 NUM_STAGES = tl.constexpr(3)
 
@@ -46,10 +52,19 @@ def row_products(q, rows):
 
 
 @triton.jit
+def load_row(ptr, columns, WIDTH: tl.constexpr):
+    """Load a row, [1, E].
+
+    It is loaded as a vector: the compiler would distribute blocks of keys over threads as it does a block of one row.
+    """
+    return tl.load(ptr + columns, mask=columns < WIDTH, other=0.0)[None, :]
+
+
+@triton.jit
 def load_edge_row(table_ptr, max_offset, REGION: tl.constexpr, columns, WIDTH: tl.constexpr):
     """Load the row of a clipped table for all keys far before, or far after, [1, E]."""
     row = (REGION // FAR_AFTER) * (2 * max_offset)
-    return tl.load(table_ptr + row * WIDTH + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)[None, :]
+    return load_row(table_ptr + row * WIDTH, columns, WIDTH).to(tl.float32)
 
 
 @triton.jit
@@ -98,12 +113,7 @@ def store_row(
     tl.store(o_ptr + offs_d, o.to(o_ptr.dtype.element_ty), mask=offs_d < OPT.value_width)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "m", "q_offset", "blocks_per_split", "stride_mask_b", "stride_mask_h", "stride_mask_n", "stride_bias_b",
-        "stride_bias_h", "stride_bias_n",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def decode_kernel(
     q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, parts_ptr, w_ptr, sharpness_ptr, bias_uv_ptr, dense_table_ptr, sinks_ptr,
     query_table_ptr, relative_bias_ptr, key_table_ptr, value_table_ptr, key_padding_ptr, query_padding_ptr, mask_ptr,
@@ -128,7 +138,7 @@ def decode_kernel(
     bh = b * H + h
     i = tl.zeros([1], tl.int32)
     tile_j, offs_e, offs_d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_D)
-    q = load_block(q_ptr + b * stride_q_b + h * stride_q_h, 0, i, offs_e, 1, OPT.width, BLOCK_E)  # [1, BLOCK_E]
+    q = load_row(q_ptr + b * stride_q_b + h * stride_q_h, offs_e, OPT.width)  # [1, BLOCK_E]
     k_ptr += b * stride_k_b + key_head * stride_k_h
     v_ptr += b * stride_v_b + key_head * stride_v_h
     if OPT.relative_shift:
@@ -140,7 +150,7 @@ def decode_kernel(
     if OPT.position_width:
         offs_p = tl.arange(0, OPT.block_p)
         position_q_ptr += b * stride_position_q_b + h * stride_position_q_h
-        position_q = load_block(position_q_ptr, 0, i, offs_p, 1, OPT.position_width, OPT.block_p).to(tl.float32)
+        position_q = load_row(position_q_ptr, offs_p, OPT.position_width).to(tl.float32)
         position_k_ptr += b * stride_position_k_b + key_head * stride_position_k_h
     key_table_ptr += h * stride_key_table_h
     value_table_ptr += h * stride_value_table_h
@@ -166,8 +176,11 @@ def decode_kernel(
                 edge_ptr = mods.relative_bias_ptr + (REGION // FAR_AFTER) * (2 * max_offset)
                 edge_score += tl.load(edge_ptr) * LOG2E
             if OPT.offset_sums and REGION != DIAGONAL:
-                value_row = load_edge_row(value_table_ptr, max_offset, REGION, offs_d, OPT.value_width)
-            for step in tl.range(lo, hi, num_stages=NUM_STAGES):
+                edge_value = load_edge_row(value_table_ptr, max_offset, REGION, offs_d, OPT.value_width)
+            # Rows of tables would take shared memory, and few blocks are near.
+            for step in tl.range(
+                lo, hi, num_stages=1 if REGION == DIAGONAL and (OPT.relative_scores or OPT.offset_sums) else NUM_STAGES
+            ):
                 offs_m = step * BLOCK_M + tile_j
                 k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)
                 v = load_block(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D).to(tl.float32)
@@ -197,10 +210,11 @@ def decode_kernel(
                 row_sum = row_sum * rescale + p
                 if OPT.offset_sums:
                     if REGION == DIAGONAL:
-                        value_row = load_near_rows(
+                        v += load_near_rows(
                             value_table_ptr, offs_m, q_offset, max_offset, offs_d, OPT.value_width, BLOCK_D
                         ).to(tl.float32)
-                    v += value_row
+                    else:
+                        v += edge_value
                 acc = acc * rescale[:, None] + p[:, None] * v
 
     row_max, row_sum, o = sum_rows(row_max, row_sum, acc)
@@ -216,22 +230,23 @@ def decode_kernel(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["splits"])
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def combine_splits_kernel(
     parts_ptr, o_ptr, lse_ptr, sinks_ptr, query_padding_ptr, stride_o_b, stride_o_h, H, splits, OPT: tl.constexpr
 ):  # fmt: skip
     """Combine the parts of all splits, [B, H, splits, D + 4], in a fixed order. One program per query."""
     BLOCK_S: tl.constexpr = OPT.block_s
+    BLOCK_D: tl.constexpr = OPT.block_d
     COLUMNS: tl.constexpr = OPT.value_width + PART_COLUMNS
     bh = batch_head_index()
-    offs_d = tl.arange(0, OPT.block_d)
+    offs_d = tl.arange(0, BLOCK_D)
     parts_ptr += bh * splits * COLUMNS
     row_max = tl.full([BLOCK_S], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_S], tl.float32)
-    acc = tl.zeros([BLOCK_S, OPT.block_d], tl.float32)
+    acc = tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
     for start in range(0, splits, BLOCK_S):
         offs_s = start + tl.arange(0, BLOCK_S)
-        part = load_block(parts_ptr, COLUMNS, offs_s, offs_d, splits, OPT.value_width, OPT.block_d)
+        part = load_block(parts_ptr, COLUMNS, offs_s, offs_d, splits, OPT.value_width, BLOCK_D)
         ptrs = parts_ptr + offs_s * COLUMNS + OPT.value_width
         part_max = tl.load(ptrs, mask=offs_s < splits, other=float("-inf"))
         part_sum = tl.load(ptrs + 1, mask=offs_s < splits, other=0.0)
