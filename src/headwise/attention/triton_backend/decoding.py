@@ -54,8 +54,8 @@ class DecodeCall(TableCall):
 
     def _build_forward(self) -> Program:
         plan = self.plan
-        launches = plan.launches(decode_launches, self.key_table, self.value_table)
-        splits, _ = divide_keys(plan)
+        splits, blocks_per_split = divide_keys(plan)
+        launches = plan.launches(decode_launches, self.key_table, self.value_table, splits, blocks_per_split)
         parts = Buffer((*plan.query_shape[:2], splits, plan.value_width + PART_COLUMNS), torch.float32)
         names = (*self.names, "o", "lse", "parts")
         strides = {"dense_table": plan.table_strides, "query_table": plan.query_table_strides}
@@ -148,11 +148,14 @@ def decode_options(plan: Plan, tile: Tile) -> Options:
 
 
 def decode_launches(
-    plan: Plan, key_table: Sequence[int] | None, value_table: Sequence[int] | None
+    plan: Plan,
+    key_table: Sequence[int] | None,
+    value_table: Sequence[int] | None,
+    splits: int,
+    blocks_per_split: int,
 ) -> dict[str, Launch]:
     """Build the launches of a call with clipped tables of these shapes."""
     tile = decode_tile(plan)
-    splits, blocks_per_split = divide_keys(plan)
     arguments = {
         **plan.scalar_arguments(),
         "stride_key_table_h": 0 if key_table is None else head_stride(key_table),
