@@ -52,6 +52,13 @@ class DecodeCall(TableCall):
     def attend(self, inputs: tuple[Tensor, ...]) -> Tensor:
         return self.forward(inputs)[0]
 
+    def compute(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Return output and lse in base 2."""
+        output, *others = self.forward(inputs)
+        lse = others[0]
+        assert lse is not None
+        return output, lse
+
     def _build_forward(self) -> Program:
         plan = self.plan
         splits, blocks_per_split = divide_keys(plan)
@@ -111,11 +118,11 @@ def num_multiprocessors(device: torch.device) -> int:
 
 def visited_blocks(plan: Plan) -> int:
     """Return the number of blocks of keys that the query can see, at least 1."""
-    last = plan.m - 1
+    last = int(plan.m) - 1
     if plan.causal:
-        last = min(last, plan.q_offset)
-    last = min(last, plan.q_offset + plan.window_right)
-    first = max(plan.q_offset - plan.window_left, 0)
+        last = min(last, int(plan.q_offset))
+    last = min(last, int(plan.q_offset + plan.window_right))
+    first = max(int(plan.q_offset - plan.window_left), 0)
     block = decode_tile(plan).block_m
     return max(last // block - first // block + 1, 1)
 

@@ -127,7 +127,7 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         by_name = named_tensors(inputs, tensors)
         if decoding.can_decode(inputs, by_name):
             call = decoding.DecodeCall(tuple(by_name), scalar_arguments(inputs, max_offset), tuple(by_name.values()))
-            output, lse = call.forward(tuple(by_name.values()))
+            output, lse = call.compute(tuple(by_name.values()))
             return AttentionOutput(output, lse=natural_lse(lse) if inputs.want_lse else None)
     seed = torch.randint(2**31 - 1, (), device=inputs.v.device) if inputs.dropout > 0 else None
     relative_q = terms.q if terms.biases is None else terms.relative_q
