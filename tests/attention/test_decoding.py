@@ -136,10 +136,10 @@ def test_splits_and_rows_without_keys(has_sinks: bool) -> None:
     assert not result.output[1].any()
 
 
-def decoding_plan(m: int, **shapes: Any) -> plan.Plan:
+def decoding_plan(m: int, *, has_mask: bool = False) -> plan.Plan:
     q, k, v = make_inputs(m)
     tensors: dict[str, Any] = {"q_ptr": q, "k_ptr": k, "v_ptr": v}
-    if "mask" in shapes:
+    if has_mask:
         tensors["mask_ptr"] = torch.ones(2, 1, 1, m, dtype=torch.bool, device=DEVICE)
         tensors["bias_ptr"] = torch.randn(1, HEADS, 1, m, device=DEVICE)
         tensors["w_ptr"] = tensors["sharpness_ptr"] = torch.randn(HEADS, device=DEVICE)
@@ -179,14 +179,14 @@ def test_keys_outside_the_window_are_not_read() -> None:
 def test_kernels_are_not_compiled_for_each_number_of_keys() -> None:
     from headwise.attention.triton_backend.decode_kernels import NOT_SPECIALIZED
 
-    lengths = (33, 64, 160, 171)
-    by_length = [decoding.decode_launches(decoding_plan(m, mask=True), None, None, m // 16, 1) for m in lengths]
-    for launches in by_length:
-        for name, launch in launches.items():
-            first = by_length[0][name].arguments
+    for has_mask in (False, True):
+        plans = [decoding_plan(m, has_mask=has_mask) for m in (5, 33, 64, 160, 171)]
+        first, *others = (decoding.decode_launches(call, None, None, 2 + call.m // 16, 1) for call in plans)
+        for name, launch in ((name, launch) for launches in others for name, launch in launches.items()):
             for argument, value in launch.arguments.items():
-                is_same = value == first[argument]
-                assert is_same or argument in NOT_SPECIALIZED or value % 16 == first[argument] % 16 == 0, argument
+                expected = first[name].arguments[argument]
+                is_same = value == expected or argument in NOT_SPECIALIZED
+                assert is_same or value % 16 == expected % 16 == 0, argument
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True, "softcap": 2.0}, {"window": (20, 0)}], ids=str)
