@@ -4,7 +4,7 @@ The error may be at most twice that of the same computation in the same precisio
 Legend: B batch, H heads, M keys.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headwise import DistanceAware, Plain, RelativePositions, TransformerXL, attend
+from headwise import Alibi, DistanceAware, Plain, RelativePositions, Scheme, TransformerXL, attend
 from headwise.attention.triton_backend import cached_calls, decoding, passes, plan
 from headwise.attention.triton_backend.layouts import to_meta
 from tests.attention.triton_cases import DEVICE, DTYPES, GPU, HEADS, SCHEMES, WIDTH, reference_attention
@@ -154,7 +154,7 @@ def test_splits_cover_all_visible_keys(m: int, multiprocessors: int, offset: int
     call.q_offset, call.causal = offset, left < 0
     call.window_left, call.window_right = (plan.NO_LIMIT if x < 0 else x for x in (left, right))
     with mock.patch.object(decoding, "num_multiprocessors", return_value=multiprocessors):
-        splits, blocks_per_split = decoding.divide_keys(call)
+        splits, blocks_per_split = decoding.divide_keys(call, 1)
     size = decoding.decode_tile(call).block_m
     visible = [
         j
@@ -181,7 +181,7 @@ def test_kernels_are_not_compiled_for_each_number_of_keys() -> None:
 
     for has_mask in (False, True):
         plans = [decoding_plan(m, has_mask=has_mask) for m in (5, 33, 64, 160, 171)]
-        first, *others = (decoding.decode_launches(call, None, None, 2 + call.m // 16, 1) for call in plans)
+        first, *others = (decoding.decode_launches(call, None, None, 1, 2 + call.m // 16, 1) for call in plans)
         for name, launch in ((name, launch) for launches in others for name, launch in launches.items()):
             for argument, value in launch.arguments.items():
                 expected = first[name].arguments[argument]
@@ -230,6 +230,28 @@ def test_a_growing_cache_does_not_evict_other_calls(monkeypatch: pytest.MonkeyPa
     assert cached_calls.num_calls() == num_calls + 2
     with mock.patch.object(cached_calls, "attend_first", side_effect=AssertionError), torch.no_grad():
         attend(x, x, x, scheme=Plain(), backend="triton")
+
+
+@pytest.mark.parametrize(("group", "rows"), [(1, 1), (3, 16), (20, 32)])
+@pytest.mark.parametrize("name", ["distance-aware", "relative", "relative-per-head", "alibi"])
+def test_query_heads_that_share_keys(name: str, group: int, rows: int) -> None:
+    heads, m = 2 * group, 2 * BLOCK + 7
+    make: dict[str, Callable[[], Scheme]] = {
+        "distance-aware": lambda: DistanceAware(heads, w_std=0.1, v_std=1.0),
+        "relative": lambda: RelativePositions(heads, WIDTH, k=3),
+        "relative-per-head": lambda: RelativePositions(heads, WIDTH, k=3, per_head=True),
+        "alibi": lambda: Alibi(heads),
+    }
+    scheme, has_own_tables = make[name]().to(DEVICE), name == "relative-per-head"
+    inputs = [torch.randn(2, count, n, WIDTH, device=DEVICE).half() for count, n in ((heads, 1), (2, m), (2, m))]
+    sinks, mask = torch.randn(heads, device=DEVICE), torch.rand(2, heads, 1, m, device=DEVICE) > 0.3
+    options: dict[str, Any] = {"scheme": scheme, "causal": True, "sinks": sinks, "mask": mask, "return_lse": True}
+    with mock.patch.object(decoding, "divide_keys", wraps=decoding.divide_keys) as divide_keys:
+        result = decode(*inputs, **options)
+    assert divide_keys.call_args.args[1] == (1 if has_own_tables else rows)
+    expected = attend(*(x.float() for x in inputs), backend="reference", **options)
+    torch.testing.assert_close(result.output.float(), expected.output, atol=4e-3, rtol=4e-3)
+    torch.testing.assert_close(result.lse, expected.lse, atol=4e-3, rtol=4e-3)
 
 
 @pytest.mark.parametrize("layout", ["keys", "padding"])

@@ -26,6 +26,9 @@ PROGRAMS_PER_MULTIPROCESSOR = 4
 #: Elements of a block of keys, and its largest number of keys: tables are padded with as many rows.
 BLOCK_ELEMENTS, MAX_BLOCK_KEYS = 4096, TABLE_PADDING
 
+#: Rows of a matrix product, at least.
+MIN_ROWS = 16
+
 #: Splits that are combined at a time.
 BLOCK_SPLITS = 16
 
@@ -61,8 +64,9 @@ class DecodeCall(TableCall):
 
     def _build_forward(self) -> Program:
         plan = self.plan
-        splits, blocks_per_split = divide_keys(plan)
-        launches = plan.launches(decode_launches, self.key_table, self.value_table, splits, blocks_per_split)
+        heads = heads_per_program(plan, [self.key_table, self.value_table])
+        splits, blocks_per_split = divide_keys(plan, heads)
+        launches = plan.launches(decode_launches, self.key_table, self.value_table, heads, splits, blocks_per_split)
         parts = Buffer((*plan.query_shape[:2], splits, plan.value_width + PART_COLUMNS), torch.float32)
         names = (*self.names, "o", "lse", "parts")
         strides = {"dense_table": plan.table_strides, "query_table": plan.query_table_strides}
@@ -127,11 +131,26 @@ def visited_blocks(plan: Plan) -> int:
     return max(last // block - first // block + 1, 1)
 
 
-def divide_keys(plan: Plan) -> tuple[int, int]:
-    """Return the number of splits, and of blocks of keys in each of them."""
+def heads_per_program(plan: Plan, tables: Sequence[Any]) -> int:
+    """Return how many query heads a program has: 1, or all that share keys, rounded up for matrix products.
+
+    Tables of each head, and float32, need a program for each head.
+    """
+    group = int(plan.heads // plan.groups)
+    has_own_tables = plan.dense_table is not None or any(table is not None and table[0] > 1 for table in tables)
+    return (
+        1
+        if group == 1 or has_own_tables or plan.q.dtype == torch.float32
+        else max(MIN_ROWS, 1 << (group - 1).bit_length())
+    )
+
+
+def divide_keys(plan: Plan, heads: int) -> tuple[int, int]:
+    """Return the number of splits, and of blocks of keys in each of them, if a program has so many query heads."""
     blocks = visited_blocks(plan)
+    num_heads = plan.heads if heads == 1 else plan.groups
     max_programs = PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors(plan.device)
-    blocks_per_split = num_blocks(blocks, max(max_programs // (plan.batch * plan.heads), 1))
+    blocks_per_split = num_blocks(blocks, max(max_programs // (plan.batch * num_heads), 1))
     return num_blocks(blocks, blocks_per_split), blocks_per_split
 
 
@@ -158,6 +177,7 @@ def decode_launches(
     plan: Plan,
     key_table: Sequence[int] | None,
     value_table: Sequence[int] | None,
+    heads: int,
     splits: int,
     blocks_per_split: int,
 ) -> dict[str, Launch]:
@@ -169,10 +189,11 @@ def decode_launches(
         "stride_value_table_h": 0 if value_table is None else head_stride(value_table),
         "blocks_per_split": blocks_per_split,
         "splits": splits,
+        "HEADS": heads,
         "IS_SPLIT": splits > 1,
         "OPT": decode_options(plan, tile),
     }
-    grid = (splits * (plan.heads // plan.groups), plan.groups, plan.batch)
+    grid = (splits * (plan.heads // plan.groups) if heads == 1 else splits, plan.groups, plan.batch)
     launches = {"decode": Launch(kernels()["decode_kernel"], grid, tile, arguments)}
     if splits > 1:
         options = CombineOptions(
