@@ -21,7 +21,7 @@ from tests.attention.triton_cases import DEVICE, DTYPES, GPU, HEADS, SCHEMES, WI
 from tests.short_form import choose_size, keep_short
 
 triton = pytest.importorskip("triton")
-BLOCK = 16  # keys of a block
+BLOCK = 16  # keys of a block in half precision, twice as many as in float32
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     plan.clear_plans()
     cached_calls.clear_calls()
     if not GPU:
-        monkeypatch.setattr(decoding, "BLOCK_ELEMENTS", BLOCK * WIDTH)
+        monkeypatch.setattr(decoding, "BLOCK_BYTES", BLOCK * WIDTH * 2)
     yield
     plan.clear_plans()
     cached_calls.clear_calls()
@@ -189,6 +189,7 @@ def test_kernels_are_not_compiled_for_each_number_of_keys() -> None:
                 assert is_same or value % 16 == expected % 16 == 0, argument
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("options", [{}, {"causal": True, "softcap": 2.0}, {"window": (20, 0)}], ids=str)
 @pytest.mark.parametrize(
     "name", keep_short(SCHEMES, "plain", "distance-aware", "relative", "transformer-xl", "t5-bias")
@@ -232,6 +233,7 @@ def test_a_growing_cache_does_not_evict_other_calls(monkeypatch: pytest.MonkeyPa
         attend(x, x, x, scheme=Plain(), backend="triton")
 
 
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize(("group", "rows"), [(1, 1), (3, 16), (20, 32)])
 @pytest.mark.parametrize("name", ["distance-aware", "relative", "relative-per-head", "alibi"])
 def test_query_heads_that_share_keys(name: str, group: int, rows: int) -> None:

@@ -23,8 +23,8 @@ from headwise.attention.types import AttentionInputs
 #: Programs for each multiprocessor, at most.
 PROGRAMS_PER_MULTIPROCESSOR = 4
 
-#: Elements of a block of keys, and its largest number of keys: tables are padded with as many rows.
-BLOCK_ELEMENTS, MAX_BLOCK_KEYS = 4096, TABLE_PADDING
+#: Bytes of a block of keys, and its largest number of keys: tables are padded with as many rows.
+BLOCK_BYTES, MAX_BLOCK_KEYS = 8192, TABLE_PADDING
 
 #: Rows of a matrix product, at least.
 MIN_ROWS = 16
@@ -110,8 +110,9 @@ def needs_gradient(tensors: Any) -> bool:
 
 
 def decode_tile(plan: Plan) -> Tile:
+    """Return the tile of decode_kernel: at least 8 keys in float32, and 16 in half precision."""
     width = max(power_of_two(x) for x in (plan.width, plan.value_width))
-    return Tile(1, max(16, min(BLOCK_ELEMENTS // width, MAX_BLOCK_KEYS)))
+    return Tile(1, min(BLOCK_BYTES // (width * plan.q.itemsize), MAX_BLOCK_KEYS))
 
 
 @cache
@@ -205,5 +206,6 @@ def decode_launches(
         )
         grid = (1, plan.heads, plan.batch)
         kernel = kernels()["combine_splits_kernel"]
-        launches["combine"] = Launch(kernel, grid, Tile(1, BLOCK_SPLITS, 1), {**arguments, "OPT": options})
+        combine_tile = Tile(1, BLOCK_SPLITS, max(options.block_d // 64, 1))
+        launches["combine"] = Launch(kernel, grid, combine_tile, {**arguments, "OPT": options})
     return launches
