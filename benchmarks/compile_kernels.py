@@ -30,8 +30,9 @@ from triton.runtime import driver
 from triton.runtime.jit import MockTensor
 
 from headwise import _compat
-from headwise.attention.triton_backend import cached_passes
+from headwise.attention.triton_backend import cached_passes, decoding
 from headwise.attention.triton_backend.cached_tables import TableCall
+from headwise.attention.triton_backend.decoding import DecodeCall
 from headwise.attention.triton_backend.launch import Launch
 from headwise.attention.triton_backend.layouts import padded_rows
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches
@@ -120,6 +121,7 @@ def compile_scheme(scheme: str, length: int, width: int, capability: int, *, has
         (_compat.reserved_shared_memory, "works", lambda _: True),
         (Plan, "max_smem", MAX_SMEM[capability]),
         (cached_passes, "get_plan", build_plan),
+        (decoding, "num_multiprocessors", lambda _: 132),
     ):
         setattr(target, name, value)
     for launch in list_launches(scheme, length, width, has_bias=has_bias):
@@ -127,37 +129,53 @@ def compile_scheme(scheme: str, length: int, width: int, capability: int, *, has
 
 
 def list_launches(scheme: str, length: int, width: int, *, has_bias: bool) -> list[Launch]:
-    """Return the launches of a call whose tensors are on a GPU that is not here."""
+    """Return the launches of a call whose tensors are on a GPU that is not here, and of one with a single query."""
     q, k, v, do = (meta((BATCH, length, HEADS, width)).transpose(1, 2) for _ in range(4))
-    scalars: tuple[Any, ...] = (width**-0.5, 0.0, 0, False, -1, -1)
+    terms = position_tensors(scheme, length, length, width)
+    pairs = pair_tensors(length, length) if has_bias else {}
+    max_offset, has_tables = (K, True) if scheme == "rpr" else (0, False)
+    scalars: tuple[Any, ...] = (width**-0.5, 0.0, 0, False, -1, -1, scheme == "distance-aware", max_offset, has_tables)
+    scalars = (*scalars, 0.0, False, False)
+    decode_tensors = {"q": q[:, :, :1], "k": k, "v": v, **position_tensors(scheme, 1, length, width)}
+    decode_tensors |= pair_tensors(1, length) if has_bias else {}
+    decode = DecodeCall(tuple(decode_tensors), scalars, tuple(decode_tensors.values()))
+    decode_launches = [bound.launch for bound in decode.forward_program.launches]
     if scheme == "rpr" and not has_bias:
-        table = meta((1, 2 * K + 1, width), torch.float32)
-        names = ("q", "k", "v", "key_table", "value_table")
-        call = TableCall(names, (*scalars, False, K, True, 0.0, False, False), (q, k, v, table, table))
+        names = ("q", "k", "v", *terms)
+        call = TableCall(names, scalars, (q, k, v, *terms.values()))
         backward = call._build_backward(do, (True,) * len(names))
         assert backward is not None
-        return [bound.launch for bound in (*call.forward_program.launches, *backward.launches)]
-    tensors: dict[str, Tensor] = {"q_ptr": q, "k_ptr": k, "v_ptr": v}
-    if scheme == "distance-aware":
-        tensors["w_ptr"] = tensors["sharpness_ptr"] = meta((HEADS,), torch.float32)
-    if scheme == "transformer-xl":
-        tensors["dense_table_ptr"] = meta((HEADS, 2 * length - 1 + 2 * TABLE_PADDING, width))
-        tensors["bias_uv_ptr"] = meta((2, HEADS, width), torch.float32)
-    if scheme == "tener":
-        tensors["position_q_ptr"] = meta((BATCH, length, HEADS, width)).transpose(1, 2)
-        tensors["position_k_ptr"] = meta((1, 1, length, width))
+        return [bound.launch for bound in (*call.forward_program.launches, *backward.launches)] + decode_launches
+    tensors = {"q": q, "k": k, "v": v, **terms, **pairs}
     if scheme == "rpr":
-        tensors["relative_scores_ptr"] = meta((BATCH, HEADS, length, padded_rows(K)))
-    if has_bias:
-        tensors["mask_ptr"] = meta((BATCH, 1, length, length), torch.bool)
-        tensors["bias_ptr"] = meta((BATCH, HEADS, length, length), torch.float32)
-    arguments = [tensors.get(name) for name in TENSOR_PARAMS]
-    max_offset, has_tables = (K, True) if scheme == "rpr" else (0, False)
-    plan = build_plan(*arguments, *scalars, scheme == "distance-aware", max_offset, has_tables, 0.0, False, False)
-    needs = frozenset(name for name in DIFFERENTIABLE if f"{name}_ptr" in tensors)
+        tensors["relative_scores"] = meta((BATCH, HEADS, length, padded_rows(K)))
+    plan = build_plan(*[tensors.get(name.removesuffix("_ptr")) for name in TENSOR_PARAMS], *scalars)
+    needs = frozenset(name for name in DIFFERENTIABLE if name in tensors)
     forward = forward_launches(plan)
     backward_kernels = backward_launches(plan, do, None, False, False, needs)
-    return [forward["fwd"], backward_kernels["dq"], backward_kernels["dkv"]]
+    return [forward["fwd"], backward_kernels["dq"], backward_kernels["dkv"], *decode_launches]
+
+
+def position_tensors(scheme: str, n: int, m: int, width: int) -> dict[str, Tensor]:
+    """Return the tensors of a scheme's position terms, by name, for n queries and m keys."""
+    if scheme == "distance-aware":
+        return dict.fromkeys(("w", "sharpness"), meta((HEADS,), torch.float32))
+    if scheme == "rpr":
+        return dict.fromkeys(("key_table", "value_table"), meta((1, 2 * K + 1, width), torch.float32))
+    if scheme == "transformer-xl":
+        table = meta((HEADS, n + m - 1 + 2 * TABLE_PADDING, width))
+        return {"bias_uv": meta((2, HEADS, width), torch.float32), "dense_table": table}
+    if scheme == "tener":
+        return {
+            "position_q": meta((BATCH, n, HEADS, width)).transpose(1, 2),
+            "position_k": meta((1, 1, m, width)),
+        }
+    return {}
+
+
+def pair_tensors(n: int, m: int) -> dict[str, Tensor]:
+    """Return a position bias and a dense mask, by name."""
+    return {"bias": meta((BATCH, HEADS, n, m), torch.float32), "mask": meta((BATCH, 1, n, m), torch.bool)}
 
 
 def build_plan(*arguments: Any) -> Plan:

@@ -32,7 +32,7 @@ SCHEME_OPTIONS = {"rpr": {"k": 16}}
 
 @dataclass(frozen=True)
 class WarmUpCase:
-    """A call whose kernels are compiled: forward and backward.
+    """A call whose kernels are compiled: forward and backward, and if it is causal the forward pass of one query.
 
     Args:
         scheme: the name of the scheme.
@@ -69,6 +69,9 @@ class WarmUpCase:
         for _ in range(2):
             output = attend(q, k, v, scheme=scheme, causal=self.causal, key_padding=padding, backend="triton")
             torch.autograd.grad(output.sum(), leaves, allow_unused=True)
+        if self.causal:  # decoding with a cache
+            with torch.no_grad():
+                attend(q[:, :, :1], k, v, scheme=scheme, causal=True, backend="triton")
 
 
 def list_cases(

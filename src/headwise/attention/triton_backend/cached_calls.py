@@ -8,10 +8,11 @@ its options and launches. Later calls with the same key use them:
 - The scheme gives the tensors that kernels get. Parameters that are such tensors are read directly; other schemes are
   evaluated. The layouts of these tensors, with a few numbers, are the key of a `CachedCall`.
 
-Cached calls cover plain tensors in eager mode. Packed sequences, decoding with one query and results other than the
-output take the usual way.
+Cached calls cover plain tensors in eager mode. Packed sequences, one query that needs gradients and results other than
+the output take the usual way.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -26,12 +27,16 @@ from headwise.attention.schemes import Alibi, DistanceAware, Plain, RelativePosi
 from headwise.attention.triton_backend.cached_dense import DenseCall, can_bind
 from headwise.attention.triton_backend.cached_passes import BoundCall, CachedCall, PlannedCall
 from headwise.attention.triton_backend.cached_tables import TableCall
+from headwise.attention.triton_backend.decoding import DecodeCall, can_decode, needs_gradient
 from headwise.attention.triton_backend.native import NativeCall, native_call
 from headwise.attention.triton_backend.operator import scalar_arguments
-from headwise.attention.triton_backend.scheme_inputs import SchemeInputs, scheme_inputs
+from headwise.attention.triton_backend.scheme_inputs import SchemeInputs, named_tensors, scheme_inputs
 from headwise.attention.types import AttentionInputs, SchemeTerms
 
 MAX_CACHED_CALLS = 1000
+
+#: A growing cache of keys and values gives a new key in each step, which the layers of a model share.
+MAX_DECODING_KEYS = 100
 
 PLAIN_TYPES = (Tensor, Parameter)
 
@@ -86,6 +91,8 @@ class CallForm:
 
 
 _forms: dict[Any, CallForm] = {}
+#: The keys of calls with one query, the oldest first.
+_decoding_keys: deque[Any] = deque()
 
 
 def call_key(
@@ -112,7 +119,7 @@ def call_key(
         return None
     if not is_plain_eager(q) or _compat.is_forward_ad_active() or not isinstance(scheme, Scheme):
         return None
-    if _compat.has_hooks(scheme) or q.dim() != 4 or q.shape[2] == 1:
+    if _compat.has_hooks(scheme) or q.dim() != 4:
         return None
     device, dtype = q.device, q.dtype
     has_autocast = torch.is_autocast_enabled(device.type)
@@ -173,20 +180,23 @@ def attend_cached(
     form = _forms.get(key)
     if form is None:
         return None
+    is_decoding = q.shape[2] == 1
     get_parameters = DIRECT_PARAMETERS.get(type(scheme))
     parameters = None if get_parameters is None else get_parameters(scheme)
     if parameters is not None:
         call = form.calls.get(parameters_key(parameters))
         if call is None:
             return None
-        return call.attend((q, k, v, *parameters.tensors, *other_tensors(key_padding, others)))
+        inputs = (q, k, v, *parameters.tensors, *other_tensors(key_padding, others))
+        return None if is_decoding and needs_gradient(inputs) else call.attend(inputs)
     with disable_autocast(q.device.type):
         terms = scheme(q, k, offset=form.offset)
         tensors, max_offset = scheme_inputs(terms, v, form.dtype, form.offset)
         call = form.calls.get(tensors_key(terms, tensors, max_offset))
         if call is None:
             return None
-        return call.attend((*present(tensors), *other_tensors(key_padding, others)))
+        inputs = (*present(tensors), *other_tensors(key_padding, others))
+        return None if is_decoding and needs_gradient(inputs) else call.attend(inputs)
 
 
 def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | None:
@@ -203,31 +213,38 @@ def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | 
     get_parameters = DIRECT_PARAMETERS.get(type(scheme))
     parameters = None if get_parameters is None else get_parameters(scheme)
     tensors, max_offset = scheme_inputs(terms, inputs.v, inputs.out_dtype, inputs.offset)
-    names = [name for name, x in zip(SchemeInputs._fields, tensors, strict=True) if x is not None]
-    others = {
-        "bias": inputs.bias,
-        "sinks": None if inputs.sinks is None else inputs.sinks.float(),
-        "mask": inputs.mask,
-        "key_padding": inputs.key_padding,
-        "query_padding": inputs.query_padding,
-    }
-    all_names = (*names, *(name for name, x in others.items() if x is not None))
-    call_tensors = (*present(tensors), *(x for x in others.values() if x is not None))
+    by_name = named_tensors(inputs, tensors)
+    call_tensors = tuple(by_name.values())
     layouts = tensors_key(terms, tensors, max_offset) if parameters is None else parameters_key(parameters)
-    call = None
-    if layouts is not None:
-        call = build_call(terms, all_names, scalar_arguments(inputs, max_offset), call_tensors)
+    if layouts is None:
+        return None
+    scalars = scalar_arguments(inputs, max_offset)
+    call: CachedCall | None
+    if terms.q.shape[2] == 1:
+        call = DecodeCall(tuple(by_name), scalars, call_tensors) if can_decode(inputs, by_name) else None
+    else:
+        call = build_call(terms, tuple(by_name), scalars, call_tensors)
     if call is None:
         return None
     output = call.attend(call_tensors)
+    form = keep_form(key, inputs, is_decoding=isinstance(call, DecodeCall))
+    native = native_call(call, inputs.v.device) if isinstance(call, BoundCall) else None
+    form.calls[layouts] = native or call
+    return output
+
+
+def keep_form(key: Any, inputs: AttentionInputs, *, is_decoding: bool) -> CallForm:
+    """Return the form with this key, a new one if there is none. Old ones are forgotten if there are too many."""
     if num_calls() >= MAX_CACHED_CALLS:
         _forms.clear()
     form = _forms.get(key)
     if form is None:
         form = _forms[key] = CallForm(inputs)
-    native = native_call(call, inputs.v.device) if isinstance(call, BoundCall) else None
-    form.calls[layouts] = native or call
-    return output
+        if is_decoding:
+            _decoding_keys.append(key)
+        if len(_decoding_keys) > MAX_DECODING_KEYS:
+            _forms.pop(_decoding_keys.popleft(), None)
+    return form
 
 
 def build_call(
@@ -293,3 +310,4 @@ def num_calls() -> int:
 def clear_calls() -> None:
     """Forget all cached calls."""
     _forms.clear()
+    _decoding_keys.clear()

@@ -72,10 +72,12 @@ def load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT: tl.constex
         # c · e^(v − w|i−j|) has a small exponent, and is exact, where F changes and scores are large.
         is_shifted = has_large_scores & (w > 0.01)
         shift, start = tl.where(is_shifted, v, 0.0), tl.where(is_shifted, c, a)
-        return HeadParams(w, shift, start, c, a, far_factor, far_distance, is_steep, has_large_scores, 0, 0)
-    # A softcap is not linear: all scores with a clipped table are then looked up pair by pair.
-    far_distance = 1 << 30 if OPT.softcap and (OPT.relative_scores or OPT.relative_bias) else max_offset
-    return HeadParams(0.0, 0.0, 0.0, 0.0, 0.0, scale * LOG2E, far_distance, False, False, 0, 0)
+        params = HeadParams(w, shift, start, c, a, far_factor, far_distance, is_steep, has_large_scores, 0, 0)
+    else:
+        # A softcap is not linear: all scores with a clipped table are then looked up pair by pair.
+        far_distance = 1 << 30 if OPT.softcap and (OPT.relative_scores or OPT.relative_bias) else max_offset
+        params = HeadParams(0.0, 0.0, 0.0, 0.0, 0.0, scale * LOG2E, far_distance, False, False, 0, 0)
+    return params
 
 
 @triton.jit

@@ -153,6 +153,7 @@ def kernels() -> Any:
             backward_delta_kernel,
             backward_dkv_kernel,
             backward_kernels,
+            decode_kernels,
             forward_kernels,
             multi_layer_received_kernels,
             rotation_kernels,
@@ -163,6 +164,7 @@ def kernels() -> Any:
         return None
     modules = (
         forward_kernels,
+        decode_kernels,
         backward_delta_kernel,
         backward_kernels,
         backward_dkv_kernel,

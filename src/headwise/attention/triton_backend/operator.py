@@ -17,7 +17,7 @@ from headwise.attention.triton_backend.launch import kernels
 from headwise.attention.triton_backend.layouts import padded_rows
 from headwise.attention.triton_backend.passes import backward, fake_backward, forward
 from headwise.attention.triton_backend.plan import Plan
-from headwise.attention.triton_backend.scheme_inputs import SchemeInputs, kernel_terms, scheme_inputs
+from headwise.attention.triton_backend.scheme_inputs import SchemeInputs, kernel_terms, named_tensors, scheme_inputs
 from headwise.attention.triton_backend.sequence_bounds import (
     align_sequences,
     needs_alignment,
@@ -121,6 +121,14 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         return select_tokens(attend(aligned_inputs), query_index, key_index)
     terms, dtype = inputs.terms, inputs.out_dtype
     tensors, max_offset = scheme_inputs(terms, inputs.v, dtype, inputs.offset)
+    if terms.q.shape[2] == 1 and not torch.compiler.is_compiling():
+        from headwise.attention.triton_backend import decoding  # which imports this module
+
+        by_name = named_tensors(inputs, tensors)
+        if decoding.can_decode(inputs, by_name):
+            call = decoding.DecodeCall(tuple(by_name), scalar_arguments(inputs, max_offset), tuple(by_name.values()))
+            output, lse = call.compute(tuple(by_name.values()))
+            return AttentionOutput(output, lse=natural_lse(lse) if inputs.want_lse else None)
     seed = torch.randint(2**31 - 1, (), device=inputs.v.device) if inputs.dropout > 0 else None
     relative_q = terms.q if terms.biases is None else terms.relative_q
     output, lse, received, weight_norms = run_operators(

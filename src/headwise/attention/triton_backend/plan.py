@@ -207,8 +207,30 @@ class Plan:
         tile = self.tile(tile_name)
         if kernel == "bwd_dkv_kernel" and stages_tables(self, kernel, staged_tables):
             tile = replace(tile, num_stages=1)
+        options = self.options(
+            tile,
+            has_d_lse=has_d_lse,
+            store_d_scores=store_d_scores,
+            needs=needs,
+            sums_in_output=sums_in_output,
+            staging=staging_options(self, kernel, tile, staged_tables),
+        )
+        all_arguments = {
+            **self.scalar_arguments(),
+            **self._visited_strides(tile, per_key=per_key),
+            "OPT": options,
+            **arguments,
+        }
+        query_blocks = num_blocks(num_queries or self.n, tile.block_n)
+        key_blocks = num_blocks(num_keys or self.m, tile.block_m)
+        blocks = 1 if "blocks" in arguments else key_blocks if per_key else query_blocks
+        grid = (blocks, heads, key_blocks if tile_name == "dbias" else self.batch * num_layers)
+        return Launch(kernels()[kernel], grid, tile, all_arguments)
+
+    def scalar_arguments(self) -> dict[str, Any]:
+        """Return the arguments of kernels that are neither tensors nor depend on tiles, by name."""
         pairs = (self.batch, self.heads, self.n, self.m)
-        all_arguments: dict[str, Any] = {
+        return {
             **tensor_strides("q", "bhn", self.q),
             **tensor_strides("k", "bhm", self.k),
             **tensor_strides("v", "bhm", self.v),
@@ -235,25 +257,10 @@ class Plan:
             "window_left": self.window_left,
             "window_right": self.window_right,
             "softcap": self.softcap * math.log2(math.e),
-            **self._visited_strides(tile, per_key=per_key),
             "max_offset": self.max_offset,
             "scale": self.scale,
             "dropout": self.dropout,
-            "OPT": self.options(
-                tile,
-                has_d_lse=has_d_lse,
-                store_d_scores=store_d_scores,
-                needs=needs,
-                sums_in_output=sums_in_output,
-                staging=staging_options(self, kernel, tile, staged_tables),
-            ),
-            **arguments,
         }
-        query_blocks = num_blocks(num_queries or self.n, tile.block_n)
-        key_blocks = num_blocks(num_keys or self.m, tile.block_m)
-        blocks = 1 if "blocks" in arguments else key_blocks if per_key else query_blocks
-        grid = (blocks, heads, key_blocks if tile_name == "dbias" else self.batch * num_layers)
-        return Launch(kernels()[kernel], grid, tile, all_arguments)
 
     def _position_k_strides(self) -> dict[str, Any]:
         """Return the strides of position_k, 0 along axes that are broadcast."""

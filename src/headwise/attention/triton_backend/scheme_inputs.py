@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headwise.attention.diagonals import clip_to_rows
 from headwise.attention.triton_backend import transformer_xl
-from headwise.attention.types import SchemeTerms
+from headwise.attention.types import AttentionInputs, SchemeTerms
 
 
 class SchemeInputs(NamedTuple):
@@ -69,6 +69,18 @@ def scheme_inputs(terms: SchemeTerms, v: Tensor, dtype: torch.dtype, offset: int
         position_k=None if terms.position_k is None else terms.position_k.to(dtype),
     )
     return inputs, max_offset
+
+
+def named_tensors(inputs: AttentionInputs, tensors: SchemeInputs) -> dict[str, Tensor]:
+    """Return all tensors of a call by name: those of the scheme's terms, then bias, sinks, mask and padding."""
+    others = {
+        "bias": inputs.bias,
+        "sinks": None if inputs.sinks is None else inputs.sinks.float(),
+        "mask": inputs.mask,
+        "key_padding": inputs.key_padding,
+        "query_padding": inputs.query_padding,
+    }
+    return {name: x for name, x in (tensors._asdict() | others).items() if x is not None}
 
 
 def kernel_terms(terms: SchemeTerms) -> SchemeTerms:
