@@ -262,12 +262,12 @@ def test_products_of_positions_can_be_combined(name: str) -> None:
     torch.manual_seed(0)
     scheme = UntiedPositions(is_learned=False, other_terms=OTHER_TERMS[name])
     q, k, v = (torch.randn(2, HEADS, 70, WIDTH, requires_grad=True) for _ in range(3))
-    backends = ["reference", "blockwise"]
+    backends: list[Any] = ["reference", "blockwise"]
     if name != "coefficients" and not torch.cuda.is_available():  # the tensors are on the CPU
         backends.append("triton")
     results: list[Any] = []
     for backend in backends:
-        output: Any = attend(q, k, v, scheme=scheme, causal=True, backend=backend)  # type: ignore[call-overload]
+        output = attend(q, k, v, scheme=scheme, causal=True, backend=backend)
         results.append([output, *torch.autograd.grad(output.square().sum(), [q, k, v, scheme.query_positions])])
     for result in results[1:]:
         torch.testing.assert_close(result, results[0], atol=1e-4, rtol=1e-3)

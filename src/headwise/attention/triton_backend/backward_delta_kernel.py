@@ -27,6 +27,7 @@ from headwise.attention.triton_backend.tiles import (
     first_key_block,
     key_block_range,
     load_block,
+    load_positions,
     load_sink,
     load_slope,
     visited_tile,
@@ -163,11 +164,9 @@ def bwd_received_kernel(
     lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
     k_ptr += b * stride_k_b + (h // GROUP) * stride_k_h
     if OPT.received and OPT.position_width:
-        offs_p = tl.arange(0, OPT.block_p)
-        position_q = load_block(
-            position_q_ptr + b * stride_position_q_b + h * stride_position_q_h, stride_position_q_n, offs_n, offs_p, n,
-            OPT.position_width, OPT.block_p,
-        )  # fmt: skip
+        position_q = load_positions(
+            position_q_ptr + b * stride_position_q_b + h * stride_position_q_h, stride_position_q_n, offs_n, n, OPT
+        )
         position_k_ptr += b * stride_position_k_b + (h // GROUP) * stride_position_k_h
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
@@ -197,16 +196,7 @@ def bwd_received_kernel(
                 d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                 if OPT.position_width:
-                    position_k = load_block(
-                        position_k_ptr,
-                        stride_position_k_m,
-                        offs_m,
-                        offs_p,
-                        m,
-                        OPT.position_width,
-                        OPT.block_p,
-                        OPT.even_m,
-                    )
+                    position_k = load_positions(position_k_ptr, stride_position_k_m, offs_m, m, OPT, OPT.even_m)
                     x = tl.dot(position_q, tl.trans(position_k), x, input_precision=OPT.precision)
                 if OPT.relative_scores and REGION == DIAGONAL:
                     x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)

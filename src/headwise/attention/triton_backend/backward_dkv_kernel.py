@@ -39,6 +39,7 @@ from headwise.attention.triton_backend.tiles import (
     dropout_mask,
     load_block,
     load_numbers,
+    load_positions,
     load_slope,
     query_block_range,
     sum_far_blocks,
@@ -97,11 +98,9 @@ def bwd_dkv_kernel(
     k = load_block(k_ptr + b * stride_k_b + g * stride_k_h, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)
     v = load_block(v_ptr + b * stride_v_b + g * stride_v_h, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D)
     if OPT.position_width:
-        offs_p = tl.arange(0, OPT.block_p)
-        position_k = load_block(
-            position_k_ptr + b * stride_position_k_b + g * stride_position_k_h, stride_position_k_m, offs_m, offs_p, m,
-            OPT.position_width, OPT.block_p,
-        )  # fmt: skip
+        position_k = load_positions(
+            position_k_ptr + b * stride_position_k_b + g * stride_position_k_h, stride_position_k_m, offs_m, m, OPT
+        )
     dk = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
     dv = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     if OPT.relative_shift or OPT.staged_distance or OPT.staged_tables:
@@ -178,10 +177,14 @@ def bwd_dkv_kernel(
                             delta -= d_edge_sum
                     x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
                     if OPT.position_width:
-                        position_q = load_block(
-                            position_q_ptr + b * stride_position_q_b + h * stride_position_q_h, stride_position_q_n,
-                            offs_n, offs_p, n, OPT.position_width, OPT.block_p, OPT.even_n,
-                        )  # fmt: skip
+                        position_q = load_positions(
+                            position_q_ptr + b * stride_position_q_b + h * stride_position_q_h,
+                            stride_position_q_n,
+                            offs_n,
+                            n,
+                            OPT,
+                            OPT.even_n,
+                        )
                         x = tl.dot(position_k, tl.trans(position_q), x, input_precision=OPT.precision)
                     if OPT.staged_tables and REGION == DIAGONAL:
                         zero = synchronize(OPT)  # the lookups of the previous step are done

@@ -61,6 +61,7 @@ from headwise.attention.triton_backend.tiles import (
     first_key_block,
     key_block_range,
     load_block,
+    load_positions,
     load_slope,
     tile_ptrs,
     visited_tile,
@@ -146,10 +147,9 @@ def bwd_dq_kernel(
     if OPT.position_width:
         BLOCK_P: tl.constexpr = OPT.block_p
         offs_p = tl.arange(0, BLOCK_P)
-        position_q = load_block(
-            position_q_ptr + b * stride_position_q_b + h * stride_position_q_h, stride_position_q_n, offs_n, offs_p, n,
-            OPT.position_width, OPT.block_p,
-        )  # fmt: skip
+        position_q = load_positions(
+            position_q_ptr + b * stride_position_q_b + h * stride_position_q_h, stride_position_q_n, offs_n, n, OPT
+        )
         position_k_ptr += b * stride_position_k_b + (h // GROUP) * stride_position_k_h
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
@@ -241,16 +241,7 @@ def bwd_dq_kernel(
                     d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                 if OPT.position_width:
-                    position_k = load_block(
-                        position_k_ptr,
-                        stride_position_k_m,
-                        offs_m,
-                        offs_p,
-                        m,
-                        OPT.position_width,
-                        OPT.block_p,
-                        OPT.even_m,
-                    )
+                    position_k = load_positions(position_k_ptr, stride_position_k_m, offs_m, m, OPT, OPT.even_m)
                     x = tl.dot(position_q, tl.trans(position_k), x, input_precision=OPT.precision)
                 r = j - i - q_offset
                 if OPT.relative_scores and REGION == DIAGONAL:
@@ -417,15 +408,10 @@ def bwd_dbias_kernel(
             head = load_head_params(w_ptr, sharpness_ptr, h, scale, max_offset, OPT)
             x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
             if OPT.position_width:
-                offs_p = tl.arange(0, OPT.block_p)
                 position_q_bh = position_q_ptr + b * stride_position_q_b + h * stride_position_q_h
-                position_q = load_block(
-                    position_q_bh, stride_position_q_n, offs_n, offs_p, n, OPT.position_width, OPT.block_p
-                )
+                position_q = load_positions(position_q_bh, stride_position_q_n, offs_n, n, OPT)
                 position_k_bh = position_k_ptr + b * stride_position_k_b + (h // GROUP) * stride_position_k_h
-                position_k = load_block(
-                    position_k_bh, stride_position_k_m, offs_m, offs_p, m, OPT.position_width, OPT.block_p
-                )
+                position_k = load_positions(position_k_bh, stride_position_k_m, offs_m, m, OPT)
                 x = tl.dot(position_q, tl.trans(position_k), x, input_precision=OPT.precision)
             dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
             if OPT.relative_scores:

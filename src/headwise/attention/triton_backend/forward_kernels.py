@@ -52,6 +52,7 @@ from headwise.attention.triton_backend.tiles import (
     key_block_range,
     load_block,
     load_numbers,
+    load_positions,
     load_sink,
     load_slope,
     query_block_range,
@@ -105,11 +106,9 @@ def fwd_kernel(
     k_ptr += b * stride_k_b + (h // GROUP) * stride_k_h
     v_ptr += b * stride_v_b + (h // GROUP) * stride_v_h
     if OPT.position_width:
-        offs_p = tl.arange(0, OPT.block_p)
-        position_q = load_block(
-            position_q_ptr + b * stride_position_q_b + h * stride_position_q_h, stride_position_q_n, offs_n, offs_p, n,
-            OPT.position_width, OPT.block_p,
-        )  # fmt: skip
+        position_q = load_positions(
+            position_q_ptr + b * stride_position_q_b + h * stride_position_q_h, stride_position_q_n, offs_n, n, OPT
+        )
         position_k_ptr += b * stride_position_k_b + (h // GROUP) * stride_position_k_h
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
@@ -171,16 +170,7 @@ def fwd_kernel(
                 k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                 if OPT.position_width:
-                    position_k = load_block(
-                        position_k_ptr,
-                        stride_position_k_m,
-                        offs_m,
-                        offs_p,
-                        m,
-                        OPT.position_width,
-                        OPT.block_p,
-                        OPT.even_m,
-                    )
+                    position_k = load_positions(position_k_ptr, stride_position_k_m, offs_m, m, OPT, OPT.even_m)
                     x = tl.dot(position_q, tl.trans(position_k), x, input_precision=OPT.precision)
                 if OPT.relative_scores and REGION == DIAGONAL:
                     if OPT.staged_tables:
@@ -366,11 +356,13 @@ def fwd_received_kernel(
     k = load_block(k_bh, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E)  # [BLOCK_M, BLOCK_E]
     q_ptr += b * stride_q_b + h * stride_q_h
     if OPT.position_width:
-        offs_p = tl.arange(0, OPT.block_p)
-        position_k = load_block(
-            position_k_ptr + b * stride_position_k_b + (h // GROUP) * stride_position_k_h, stride_position_k_m, offs_m,
-            offs_p, m, OPT.position_width, OPT.block_p,
-        )  # fmt: skip
+        position_k = load_positions(
+            position_k_ptr + b * stride_position_k_b + (h // GROUP) * stride_position_k_h,
+            stride_position_k_m,
+            offs_m,
+            m,
+            OPT,
+        )
         position_q_ptr += b * stride_position_q_b + h * stride_position_q_h
     mods = MaskAndBias(
         key_padding_ptr + b * m, mask_ptr + b * stride_mask_b + h * stride_mask_h, stride_mask_n, stride_mask_m,
@@ -397,16 +389,7 @@ def fwd_received_kernel(
                 lse = load_numbers(lse_ptr + bh * n, offs_n, n, float("inf"), OPT.even_n)
                 x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
                 if OPT.position_width:
-                    position_q = load_block(
-                        position_q_ptr,
-                        stride_position_q_n,
-                        offs_n,
-                        offs_p,
-                        n,
-                        OPT.position_width,
-                        OPT.block_p,
-                        OPT.even_n,
-                    )
+                    position_q = load_positions(position_q_ptr, stride_position_q_n, offs_n, n, OPT, OPT.even_n)
                     x = tl.dot(position_k, tl.trans(position_q), x, input_precision=OPT.precision)
                 if OPT.relative_scores and REGION == DIAGONAL:
                     x += lookup_pairs(relative_scores_ptr, bh, i, j, n, offsets, max_offset)

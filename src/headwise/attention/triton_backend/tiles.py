@@ -73,6 +73,12 @@ def load_block(
 
 
 @triton.jit
+def load_positions(ptr, stride, rows, num_rows, OPT: tl.constexpr, EVEN: tl.constexpr = False):
+    """Load rows of position_q or position_k, [rows, BLOCK_P]."""
+    return load_block(ptr, stride, rows, tl.arange(0, OPT.block_p), num_rows, OPT.position_width, OPT.block_p, EVEN)
+
+
+@triton.jit
 def load_numbers(ptr, index, size, other, EVEN: tl.constexpr):
     """Load the numbers with these indices; those at and after size are other. EVEN states that there are none."""
     if EVEN:
