@@ -325,8 +325,12 @@ class Plan:
             return replace(tile, num_stages=1)
         is_dense, is_wide = self.dense_table is not None, self._max_block_width > 64
         needed_smem = 160 * 1024 if is_dense or is_wide else 0  # of an A100
-        if is_dense and is_wide and self.mask is not None and self.bias is not None:
-            needed_smem = 227 * 1024  # of an H100
+        if is_dense and is_wide and name == "dkv" and self.max_smem < needed_smem:
+            return Tile(32, 32, 4, 1)
+        if is_dense and is_wide and self.max_smem < 227 * 1024:  # of an H100
+            if self.mask is not None and self.bias is not None:
+                return replace(tile, num_stages=1)
+            tile = replace(tile, num_stages=min(tile.num_stages, 3 if name == "fwd" else 2))
         return replace(tile, num_stages=1) if self.max_smem < needed_smem else tile
 
     @cached_property

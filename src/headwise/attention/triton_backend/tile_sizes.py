@@ -45,26 +45,39 @@ def fastest_tile(
         return Tile(64, 64)
     if has_dense_table:  # the relative shift needs square tiles
         return {
-            "fwd": Tile(64, 64, 8 if is_wide else 4, 2 if is_wide and has_pair_inputs else 3),
-            "dkv": Tile(64, 64, 8 if is_wide else 4, 2),
-            "dq": Tile(64, 64, 8 if is_wide else 4, 2),
+            "fwd": Tile(64, 64, 4, 2 if is_wide and has_pair_inputs else 3),
+            "dkv": Tile(64, 64, 4, 2),
+            "dq": Tile(64, 64, 4, 3 if is_wide and not has_pair_inputs else 2),
             "received": Tile(64, 64, 4, 2),
         }[name]
     if has_position_product and name in ("fwd", "dq", "dkv"):
         if is_wide and name == "dkv":  # with 64 queries, registers are spilled
             return Tile(32, 64, 4, 2)
-        is_small = name == "dkv" or has_dropout or has_pair_inputs or (is_wide and name == "dq")
-        return Tile(64, 64, 4, 2) if is_small else Tile(128, 64, 8, 2)
+        if has_dropout or has_pair_inputs:
+            return Tile(64, 64, 4, 2)
+        return {
+            "fwd": Tile(128, 64, 8, 3),
+            "dkv": Tile(64, 64, 4, 3),
+            "dq": Tile(64, 64, 4, 3 if is_wide else 2),
+        }[name]
     is_plain = not has_position_terms
-    if is_short and has_position_terms and not is_wide and not has_relative_bias:
+    if is_wide:
+        is_small = has_position_terms and not has_relative_bias  # with 64 queries, registers are spilled
+        return {
+            "fwd": Tile(64, 64, 4, 2 if has_clipped_table else 3),
+            "dkv": Tile(32, 64, 4, 3) if is_small else Tile(64, 64, 4, 2),
+            "dq": Tile(64, 64, 4, 2),
+            "received": Tile(64, 64, 4, 3),
+        }.get(name, Tile(64, 64, 4, 1))
+    if is_short and has_position_terms and not has_relative_bias:
         if name == "dkv":
             return Tile(64, 64, 4, 2)
         if has_clipped_table and name in ("fwd", "dq"):  # with 64 keys, registers are spilled
             return Tile(64, 32, 4, 3)
     return {
         "fwd": Tile(128, 64, 8, 3) if is_plain and not has_dropout else Tile(64, 64, 4, 3),
-        "dkv": Tile(64, 64, 4, 2 if is_wide or has_dropout else 3),
-        "dq": Tile(128, 64, 8, 3) if is_plain and not is_wide and not want_received else Tile(64, 64, 4, 3),
+        "dkv": Tile(64, 64, 4, 2 if has_dropout else 3),
+        "dq": Tile(128, 64, 8, 3) if is_plain and not want_received else Tile(64, 64, 4, 3),
         "received": Tile(64, 64, 4, 3),
     }.get(name, Tile(64, 64, 4, 1))
 
