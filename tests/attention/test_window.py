@@ -61,6 +61,23 @@ def test_keys_outside_the_window_are_never_read(name: str, monkeypatch: pytest.M
         torch.testing.assert_close(results, expected, atol=4e-4, rtol=2e-3)
 
 
+@pytest.mark.parametrize("name", ["transformer-xl", "disentangled"])
+@pytest.mark.parametrize("variant", keep_short(["window", "causal", "mask", "offset"], "offset"))
+def test_chunks_with_a_narrow_dz(name: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of scores are stored for chunks of queries, with columns only for the window."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr("headwise.attention.triton_backend.transformer_xl.MAX_CHUNK_PAIRS", 1)  # several chunks
+    n, m = (700, 750) if variant == "offset" else (700, 700)
+    scheme = make_scheme(name, HEADS, WIDTH, dtype=torch.float32).to(DEVICE)
+    q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (n, m, m))
+    options: dict[str, Any] = {"window": (70, 3), "causal": variant == "causal"}
+    if variant == "mask":
+        options["mask"] = torch.rand(1, 1, n, m, device=DEVICE) < 0.5
+        options["mask"][:, :, 100:400, 100:400] = False
+    expected = run(scheme, [q, k, v], backend="reference", **options)
+    torch.testing.assert_close(run(scheme, [q, k, v], backend="triton", **options), expected, atol=4e-4, rtol=2e-3)
+
+
 @pytest.mark.parametrize("name", keep_short(SCHEMES, "plain", "t5-bias"))
 def test_queries_outside_the_window_are_never_read(name: str) -> None:
     """Queries beyond the window of the last of 64 keys have no key and get zeros."""

@@ -16,12 +16,14 @@ from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
 from headwise.attention.triton_backend.programs import BoundLaunch, Buffer, Gradient, Program
 from headwise.attention.triton_backend.tile_sizes import num_blocks
 from headwise.attention.triton_backend.transformer_xl import (
+    Chunk,
     bias_launches,
     chunk_launches,
     dz_shape,
     key_chunk_launches,
     max_chunk_size,
     table_options,
+    view_by_pair,
 )
 
 
@@ -101,6 +103,10 @@ class DenseCall(BoundCall):
         dtype = self.plan.q.dtype
         return {f"{name}_{size}": Buffer(dz_shape(self.plan, size, m), dtype, is_zero=True) for size in sizes}
 
+    def _chunk(self, dz: Tensor, m: int) -> Chunk:
+        """Return the layout of a chunk with m keys, or of one of keys with m queries."""
+        return Chunk(dz, view_by_pair(dz, m), 0, (0, dz.shape[3]))
+
     def _bind_backward(
         self, d_output: Tensor, names: tuple[str, ...], buffers: dict[str, Buffer | None]
     ) -> list[BoundLaunch]:
@@ -124,8 +130,8 @@ class DenseCall(BoundCall):
         d_table, relative_q = layouts["d_table"], layouts["relative_q"]
         for start, size in self._chunks(plan.n, plan.m):
             dz = f"dz_{size}"
-            columns = (0, layouts[dz].shape[3])
-            run = plan.launches(chunk_launches, layouts[dz], d_table, relative_q, d_output, start, columns, False, True)
+            chunk = self._chunk(layouts[dz], plan.m)
+            run = plan.launches(chunk_launches, *chunk, d_table, relative_q, d_output, start, False, True)
             chunk_views = views | {"dz": dz, "d_scores": (dz, size - 1)}
             launches += [BoundLaunch(run[kernel], names, chunk_views) for kernel in ("dq", "dense_table")]
         needs = frozenset(("q", "k", "v", "bias_uv", "dense_table", "query_table"))
@@ -135,7 +141,8 @@ class DenseCall(BoundCall):
         for start, size in self._chunks(plan.m, plan.n):
             dz = f"key_dz_{size}"
             chunk_k = plan.k[:, :, start : start + size]
-            run = plan.launches(key_chunk_launches, layouts[dz], d_table, chunk_k, d_output, start, False, needs, True)
+            chunk = self._chunk(layouts[dz], plan.n)
+            run = plan.launches(key_chunk_launches, *chunk, d_table, chunk_k, d_output, start, False, needs, True)
             key_views: dict[str, str | tuple[str, int]] = {
                 "dense_table": self._views["query_table"],
                 "dq": "dk",

@@ -10,13 +10,14 @@ shorter than they are, the memory of dz has an element for each pair:
 
     dz[i, j − i + last] = memory[last + i · (width − 1) + j]
 
-dz is computed for a chunk of queries at a time, so its memory does not grow with the length. A query table, which is
-multiplied with keys, is the table of the transposed problem: bwd_dkv_kernel stores dz of a chunk of keys.
+dz is computed for a chunk of queries at a time, so its memory does not grow with the length. With a window, dz has only
+the columns of relative positions inside of it. A query table, which is multiplied with keys, is the table of the
+transposed problem: bwd_dkv_kernel stores dz of a chunk of keys.
 Legend: B batch, H heads, N queries, M keys, E width of queries and keys, R = N + M − 1 rows of the table.
 """
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +36,8 @@ CHUNK_PROGRAMS, USUAL_CHUNK_PAIRS = 512, 2**25
 MAX_CHUNK_PAIRS = 2**27
 #: The rows of dz are a multiple of this long: whole tiles, aligned for matrix products.
 DZ_WIDTH_MULTIPLE = 128
+#: A tile that a window cuts has relative positions up to this far outside of it: two tiles of 64.
+WINDOW_MARGIN = 128
 
 
 #: Options that the kernels of this file read. The others are neutral, so that fewer variants are compiled.
@@ -103,7 +106,9 @@ def compute_gradients(
         The gradients of u and v, [2, H, E].
     """
     batch, heads, n, m = plan.batch, plan.heads, plan.n, plan.m
-    max_size = max_chunk_size(plan, m)
+    window = (plan.window_left, 0 if plan.causal else plan.window_right) if plan.has_window else None
+    is_narrow = has_narrow_dz(plan) and d_bias is None  # whose gradient is a sum over all pairs
+    max_size = max_chunk_size(plan, m, window if is_narrow else None)
     table: Tensor = tensors["dense_table_ptr"]
     table_shape = (heads, plan.table_rows + 2 * TABLE_PADDING, plan.width)
     d_table_fp32 = table.new_zeros(table_shape if d_table is not None else (1, 1, 1), dtype=torch.float32)
@@ -115,29 +120,25 @@ def compute_gradients(
         "d_bias_u_partials_ptr": partials[0],
         "d_bias_v_partials_ptr": partials[1],
     }
-    dz = table.new_empty(0, 0, 0, 0)
+    chunk = None
     for chunk_start in range(0, n, max_size):
         chunk_size = min(max_size, n - chunk_start)
-        if dz.shape[2] != chunk_size:
-            dz = new_dz(plan, table, chunk_size, m, has_all_pairs=not plan.causal and plan.mask is None)
+        if chunk is None or window is not None or chunk.dz.shape[2] != chunk_size:
+            first_position = chunk_start + plan.q_offset
+            chunk = new_dz(plan, table, first_position, chunk_size, m, window, is_narrow=is_narrow)
             tensors["relative_q_ptr"] = relative_q = table.new_empty(batch, heads, chunk_size, plan.width)
-        window = (plan.window_left, plan.window_right) if plan.has_window else None
-        columns = visited_columns(window, chunk_start + plan.q_offset, chunk_size, dz.shape[3])
-        if plan.seq_starts is not None or (plan.has_window and d_bias is not None):
-            dz.zero_()  # a chunk does not have the keys of the previous one
-        elif plan.has_window or plan.mask is not None:
-            dz[..., slice(*columns)].zero_()
-        d_scores = view_by_pair(dz, m)
-        tensors |= {"dz_ptr": dz, "d_scores_ptr": d_scores}
-        tensors |= visited_dz_tiles(plan, tensors.get("visited_ptr"), dz, chunk_start)
+        elif plan.seq_starts is not None or plan.mask is not None:
+            chunk.dz.zero_()  # a chunk does not have the pairs of the previous one
+        tensors |= {"dz_ptr": chunk.dz, "d_scores_ptr": chunk.d_scores}
+        tensors |= visited_dz_tiles(plan, tensors.get("visited_ptr"), chunk.dz, chunk_start, chunk.first_column)
         run = plan.launches(
-            chunk_launches, dz, d_table_fp32, relative_q, tensors["do_ptr"], chunk_start, columns, has_d_lse,
+            chunk_launches, *chunk, d_table_fp32, relative_q, tensors["do_ptr"], chunk_start, has_d_lse,
             d_table is not None,
         )  # fmt: skip
         if d_bias is not None:  # added to the scores after the cap
             run["dq_after_softcap"](tensors)
             rows = d_bias[:, :, chunk_start : chunk_start + chunk_size] if d_bias.shape[2] > 1 else d_bias
-            rows += d_scores.sum_to_size(rows.shape)
+            rows += chunk.d_scores.sum_to_size(rows.shape)
         if d_bias is None or plan.softcap:
             run["dq"](tensors)
         run["dense_table"](tensors)
@@ -155,7 +156,9 @@ def compute_key_gradients(
     and values, and of the query table if it is given.
     """
     batch, heads, n, m = plan.batch, plan.heads, plan.n, plan.m
-    max_size = max_chunk_size(plan, n)
+    window = (0 if plan.causal else plan.window_right, plan.window_left) if plan.has_window else None
+    is_narrow = has_narrow_dz(plan)
+    max_size = max_chunk_size(plan, n, window if is_narrow else None)
     k: Tensor = tensors["k_ptr"]
     table_shape = (heads, plan.table_rows + 2 * TABLE_PADDING, plan.width)
     d_table_fp32 = k.new_zeros(table_shape if d_table is not None else (1, 1, 1), dtype=torch.float32)
@@ -174,33 +177,42 @@ def compute_key_gradients(
                 d_keys.zero_()
     for chunk_start in range(first, end, max_size):
         chunk_size = min(max_size, end - chunk_start)
-        is_limited = plan.causal or plan.has_window or plan.mask is not None or plan.seq_starts is not None
-        dz = new_dz(plan, k, chunk_size, n, has_all_pairs=not is_limited)
+        first_position = chunk_start - plan.q_offset
+        chunk = new_dz(plan, k, first_position, chunk_size, n, window, is_narrow=is_narrow)
         chunk_k = k[:, :, chunk_start : chunk_start + chunk_size]
         run = plan.launches(
-            key_chunk_launches, dz, d_table_fp32, chunk_k, tensors["do_ptr"], chunk_start, has_d_lse, needs,
+            key_chunk_launches, *chunk, d_table_fp32, chunk_k, tensors["do_ptr"], chunk_start, has_d_lse, needs,
             d_table is not None,
         )  # fmt: skip
-        run["dkv"]({**tensors, "d_scores_ptr": view_by_pair(dz, n)})
-        table_tensors |= visited_dz_tiles(plan, tensors.get("visited_ptr"), dz, chunk_start)
-        run["dense_table"]({**table_tensors, "dz_ptr": dz, "relative_q_ptr": chunk_k})
+        run["dkv"]({**tensors, "d_scores_ptr": chunk.d_scores})
+        table_tensors |= visited_dz_tiles(plan, tensors.get("visited_ptr"), chunk.dz, chunk_start, chunk.first_column)
+        run["dense_table"]({**table_tensors, "dz_ptr": chunk.dz, "relative_q_ptr": chunk_k})
     if d_table is not None:
         torch.mul(d_table_fp32, plan.scale, out=d_table)
 
 
-def max_chunk_size(plan: Plan, m: int) -> int:
-    """Return the number of queries in a chunk, given the number of keys."""
+def max_chunk_size(plan: Plan, m: int, window: tuple[int, int] | None = None) -> int:
+    """Return the number of queries in a chunk, given the number of keys and the window."""
     heads = plan.batch * plan.heads
+    columns = m if window is None else min(m, window_width(window))
     programs_at_once = 256 if plan.width <= 64 else 128  # of an H200
     enough, least = (-(-programs // heads) * 64 for programs in (CHUNK_PROGRAMS, programs_at_once))
-    size = min(max(min(enough, USUAL_CHUNK_PAIRS // (heads * m)), least), MAX_CHUNK_PAIRS // (heads * m))
+    size = min(max(min(enough, USUAL_CHUNK_PAIRS // (heads * columns)), least), MAX_CHUNK_PAIRS // (heads * columns))
     return int(max(min(size // 64, -(-m // 64)), 1) * 64)
+
+
+def window_width(window: tuple[int, int]) -> int:
+    """Return the number of columns of dz that a window needs, wherever it starts between two multiples."""
+    return round_up(window[0] + window[1] + 1 + 2 * WINDOW_MARGIN + DZ_WIDTH_MULTIPLE)
+
+
+def round_up(length: int) -> int:
+    return -(-length // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
 
 
 def dz_shape(plan: Plan, chunk_size: int, m: int) -> tuple[int, ...]:
     """Return the shape of dz of a chunk of queries with M keys."""
-    width = -(-(chunk_size + m) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
-    return plan.heads, plan.batch, chunk_size, width
+    return plan.heads, plan.batch, chunk_size, round_up(chunk_size + m)
 
 
 def is_zeroed_whole(chunk_size: int, m: int) -> bool:
@@ -208,23 +220,70 @@ def is_zeroed_whole(chunk_size: int, m: int) -> bool:
     return 4 * chunk_size > m
 
 
-def new_dz(plan: Plan, like: Tensor, chunk_size: int, m: int, *, has_all_pairs: bool) -> Tensor:
-    """Allocate dz of a chunk, [H, B, chunk, width], in which elements that the kernels do not store are 0.
+class Chunk(NamedTuple):
+    """The memory of dz of a chunk."""
+
+    dz: Tensor  # [H, B, chunk, width]
+    d_scores: Tensor  # [B, H, chunk, M], the same memory with an element for each pair; M = 1 with a window
+    first_column: int  # of z, which is column 0 of dz
+    columns: tuple[int, int]  # the range of columns of dz that have pairs, in whole tiles
+
+
+def new_dz(
+    plan: Plan,
+    like: Tensor,
+    first_position: int,
+    chunk_size: int,
+    m: int,
+    window: tuple[int, int] | None,
+    *,
+    is_narrow: bool,
+) -> Chunk:
+    """Allocate dz of a chunk, in which elements that the kernels do not store are 0.
 
     Args:
         plan: the plan.
         like: a tensor with the dtype and device of dz.
+        first_position: position of the chunk's first query.
         chunk_size: number of queries.
         m: number of keys.
-        has_all_pairs: whether the kernels store an element for each pair.
+        window: the numbers of positions before and after a query that it sees, or None.
+        is_narrow: whether dz has only the columns of the window.
     """
     shape = dz_shape(plan, chunk_size, m)
+    if window is not None and is_narrow:
+        return _new_narrow_dz(shape, like, first_position, window)
+    has_all_pairs = not (plan.causal or plan.has_window or plan.mask is not None or plan.seq_starts is not None)
     if not has_all_pairs or is_zeroed_whole(chunk_size, m):
-        return like.new_zeros(shape)
-    dz = like.new_empty(shape)
-    dz[..., :chunk_size].zero_()
-    dz[..., m:].zero_()
-    return dz
+        dz = like.new_zeros(shape)
+    else:
+        dz = like.new_empty(shape)
+        dz[..., :chunk_size].zero_()
+        dz[..., m:].zero_()
+    return Chunk(dz, view_by_pair(dz, m), 0, visited_columns(window, first_position, chunk_size, shape[3]))
+
+
+def has_narrow_dz(plan: Plan) -> bool:
+    """Return whether dz has only the columns of the window. Those of packed sequences differ by sequence."""
+    return plan.has_window and plan.seq_starts is None
+
+
+def _new_narrow_dz(shape: tuple[int, ...], like: Tensor, first_position: int, window: tuple[int, int]) -> Chunk:
+    """Allocate dz with the columns of a window. All pairs of the tiles that kernels visit have one."""
+    heads, batch, chunk_size, full_width = shape
+    last = chunk_size - 1
+    width = min(window_width(window), full_width)
+    zero = first_position + last  # the column of z that has relative position 0
+    first_column = max(zero - window[0] - WINDOW_MARGIN, 0) // DZ_WIDTH_MULTIPLE * DZ_WIDTH_MULTIPLE
+    # Pair (0, 0) can lie before dz. No kernel stores it, but addresses are computed from there.
+    space = round_up(max(first_column - last, 0))
+    memory = like.new_zeros(space + heads * batch * chunk_size * width)
+    dz = memory[space:].view(heads, batch, chunk_size, width)
+    stride_h, stride_b, _, _ = dz.stride()
+    d_scores = memory.as_strided(
+        (batch, heads, chunk_size, 1), (stride_b, stride_h, width - 1, 1), space + last - first_column
+    )
+    return Chunk(dz, d_scores, first_column, (0, width))
 
 
 def visible_keys(plan: Plan) -> tuple[int, int]:
@@ -250,7 +309,7 @@ def visited_columns(
         return 0, width
     zero = first_position + chunk_size - 1  # the column of relative position 0
     start = max(zero - window[0], 0) // DZ_WIDTH_MULTIPLE * DZ_WIDTH_MULTIPLE
-    end = -(-(zero + window[1] + 1) // DZ_WIDTH_MULTIPLE) * DZ_WIDTH_MULTIPLE
+    end = round_up(zero + window[1] + 1)
     return min(start, width), max(min(end, width), 0)
 
 
@@ -264,11 +323,13 @@ def view_by_pair(dz: Tensor, m: int) -> Tensor:
 def chunk_launches(
     plan: Plan,
     dz: Tensor,
+    d_scores: Tensor,
+    first_column: int,
+    columns: tuple[int, int],
     d_table: Tensor,
     relative_q: Tensor,
     do: Tensor,
     chunk_start: int,
-    columns: tuple[int, int],
     has_d_lse: bool,
     needs_table: bool,
 ) -> dict[str, Launch]:
@@ -284,7 +345,7 @@ def chunk_launches(
             store_d_scores=place,
             chunk_start=chunk_start,
             **tensor_strides("do", "bhn", do),
-            **tensor_strides("d_scores", "bhn", view_by_pair(dz, plan.m)),
+            **tensor_strides("d_scores", "bhn", d_scores),
             **relative_q_strides,
         )
         for place in ("before-softcap", "after-softcap")
@@ -295,6 +356,7 @@ def chunk_launches(
         d_table,
         relative_q,
         chunk_start,
+        first_column,
         columns,
         needs_table,
         table_strides=plan.table_strides,
@@ -308,6 +370,9 @@ def chunk_launches(
 def key_chunk_launches(
     plan: Plan,
     dz: Tensor,
+    d_scores: Tensor,
+    first_column: int,
+    columns: tuple[int, int],
     d_table: Tensor,
     chunk_k: Tensor,
     do: Tensor,
@@ -316,7 +381,7 @@ def key_chunk_launches(
     needs: frozenset[str],
     needs_table: bool,
 ) -> dict[str, Launch]:
-    heads, _, chunk_size, width = dz.shape
+    heads, _, chunk_size, _ = dz.shape
     dkv_launch = plan.launch(
         "bwd_dkv_kernel",
         "dkv",
@@ -328,16 +393,16 @@ def key_chunk_launches(
         needs=needs,
         chunk_start=chunk_start,
         **tensor_strides("do", "bhn", do),
-        **tensor_strides("d_scores", "bhn", view_by_pair(dz, plan.n)),
+        **tensor_strides("d_scores", "bhn", d_scores),
     )
-    window = (plan.window_right, plan.window_left) if plan.has_window else None
     launch = _dense_table_launch(
         plan,
         dz,
         d_table,
         chunk_k,
         chunk_start,
-        visited_columns(window, chunk_start - plan.q_offset, chunk_size, width),
+        first_column,
+        columns,
         needs_table,
         table_strides=named_strides("dense_table", "hr", list(plan.query_table_strides.values())),
         dq_strides=plan.output_layouts["dk"][1],
@@ -353,6 +418,7 @@ def _dense_table_launch(
     d_table: Tensor,
     relative_q: Tensor,
     chunk_start: int,
+    first_column: int,
     columns: tuple[int, int],
     needs_table: bool,
     *,
@@ -375,7 +441,7 @@ def _dense_table_launch(
         "chunk_size": chunk_size,
         "column_start": columns[0],
         "column_end": columns[1],
-        "first_row": n - chunk_start - chunk_size,  # of the table, for dz's first column
+        "first_row": n - chunk_start - chunk_size + first_column,  # of the table, for dz's first column
         "num_rows": plan.table_rows,
         "n": n,
         "m": m,

@@ -259,11 +259,11 @@ def add_relative_dq(
     offs_n, offs_e = block_start + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
     acc = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
     # The columns in which these queries have a pair.
-    lo = tl.maximum(chunk_size - block_start - BLOCK_N, 0) // STEP
-    hi = tl.cdiv(chunk_size - block_start - 1 + m, STEP)
     if OPT.window:
-        lo = tl.maximum(lo, column_start // STEP)
-        hi = tl.minimum(hi, tl.cdiv(column_end, STEP))
+        lo, hi = column_start // STEP, tl.cdiv(column_end, STEP)
+    else:
+        lo = tl.maximum(chunk_size - block_start - BLOCK_N, 0) // STEP
+        hi = tl.cdiv(chunk_size - block_start - 1 + m, STEP)
     tiles = stride_dz_n // STEP
     if OPT.skip_tiles:
         lo, hi = visited_range(lo, hi, list_index, tiles, visited_ptr)

@@ -59,7 +59,9 @@ def visited_tiles(mask: Tensor, tile: Tile, *, per_key: bool) -> Tensor:
     return torch.cat([counts, order], dim=-1).int()
 
 
-def visited_dz_tiles(plan: Plan, visited: Tensor | None, dz: Tensor, chunk_start: int) -> dict[str, Tensor]:
+def visited_dz_tiles(
+    plan: Plan, visited: Tensor | None, dz: Tensor, chunk_start: int, first_column: int
+) -> dict[str, Tensor]:
     """Return the tiles of dz, [H, B, chunk, width], with an allowed pair, as arguments of bwd_dense_table_kernel.
 
     Args:
@@ -67,6 +69,7 @@ def visited_dz_tiles(plan: Plan, visited: Tensor | None, dz: Tensor, chunk_start
         visited: the tiles of the mask, of the kernel that stores dz.
         dz: the gradient of the products with the table, of a chunk of queries or keys (`transformer_xl.py`).
         chunk_start: the first query or key of the chunk.
+        first_column: the column of z which is the first one of dz, a multiple of the tile size.
     """
     tile = plan.tile("dense_table")
     if visited is None or not plan.skips_tiles(tile):
@@ -77,7 +80,8 @@ def visited_dz_tiles(plan: Plan, visited: Tensor | None, dz: Tensor, chunk_start
     rows = torch.arange(chunk_size, device=dz.device)
     # Key 0 of a row is in column chunk_size − 1 − row, so each tile of columns has keys of two tiles.
     first_tile = (chunk_size - 1 - rows) // tile_size
-    key_tile = torch.arange(width // tile_size, device=dz.device) - first_tile[:, None]
+    column_tile = first_column // tile_size + torch.arange(width // tile_size, device=dz.device)
+    key_tile = column_tile - first_tile[:, None]
     row_tiles = is_visited[:, :, (chunk_start + rows) // tile_size].expand(batch, heads, -1, -1)
     has_pair = torch.zeros(batch, heads, *key_tile.shape, dtype=torch.bool, device=dz.device)
     for index in (key_tile + 1, key_tile):
