@@ -26,7 +26,7 @@ from torch.nn.functional import pad
 from headwise.attention.triton_backend.launch import Launch, Options, Tile, kernels
 from headwise.attention.triton_backend.layouts import named_strides, tensor_strides
 from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
-from headwise.attention.triton_backend.visited_tiles import visited_dz_tiles
+from headwise.attention.triton_backend.visited_tiles import VisitedDzTiles
 
 #: The programs of a chunk should fill a GPU several times, with a dz that its cache can hold or that is small beside
 #: the other tensors (64 MiB in half precision). Longer sequences have more pairs: they fill the GPU once.
@@ -120,6 +120,7 @@ def compute_gradients(
         "d_bias_u_partials_ptr": partials[0],
         "d_bias_v_partials_ptr": partials[1],
     }
+    visited = VisitedDzTiles(plan, tensors.get("visited_ptr"), plan.tile("dq").block_n, range(0, n, max_size))
     chunk = None
     for chunk_start in range(0, n, max_size):
         chunk_size = min(max_size, n - chunk_start)
@@ -130,7 +131,7 @@ def compute_gradients(
         elif plan.seq_starts is not None or plan.mask is not None:
             chunk.dz.zero_()  # a chunk does not have the pairs of the previous one
         tensors |= {"dz_ptr": chunk.dz, "d_scores_ptr": chunk.d_scores}
-        tensors |= visited_dz_tiles(plan, tensors.get("visited_ptr"), chunk.dz, chunk_start, chunk.first_column)
+        tensors |= visited.arguments(chunk.dz, chunk_start, chunk.first_column)
         run = plan.launches(
             chunk_launches, *chunk, d_table_fp32, relative_q, tensors["do_ptr"], chunk_start, has_d_lse,
             d_table is not None,
@@ -175,6 +176,7 @@ def compute_key_gradients(
         for d_keys in (tensors["dk_ptr"], tensors["dv_ptr"]):
             if d_keys is not None:
                 d_keys.zero_()
+    visited = VisitedDzTiles(plan, tensors.get("visited_ptr"), plan.tile("dkv").block_n, range(first, end, max_size))
     for chunk_start in range(first, end, max_size):
         chunk_size = min(max_size, end - chunk_start)
         first_position = chunk_start - plan.q_offset
@@ -185,7 +187,7 @@ def compute_key_gradients(
             d_table is not None,
         )  # fmt: skip
         run["dkv"]({**tensors, "d_scores_ptr": chunk.d_scores})
-        table_tensors |= visited_dz_tiles(plan, tensors.get("visited_ptr"), chunk.dz, chunk_start, chunk.first_column)
+        table_tensors |= visited.arguments(chunk.dz, chunk_start, chunk.first_column)
         run["dense_table"]({**table_tensors, "dz_ptr": chunk.dz, "relative_q_ptr": chunk_k})
     if d_table is not None:
         torch.mul(d_table_fp32, plan.scale, out=d_table)
