@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 import headwise
 from headwise.cli import level, logging_to_stderr, main, parse
+from headwise.cli.train import build_config
 
 FAST = [
     "--lengths",
@@ -33,6 +34,7 @@ FAST = [
         (["bench", "--help"], ["attention", "headwise bench attention --out bench"]),
         (["train", "--help"], ["--hierarchy", "--quiet", "--task translation --help"]),
         (["train", "--task", "translation", "--help"], ["--smoothing"]),
+        (["train", "--task", "translation=data", "--help"], ["--smoothing"]),
         (["compare", "--task", "mind=log", "--help"], ["--methods", "--negatives"]),
         (["bench", "attention", "--help"], ["--lengths", "--out", "(default: 256 512 1024 2048)"]),
         (["bench", "guiding", "--help"], ["--shapes", "--out"]),
@@ -53,6 +55,12 @@ def test_list_of_tasks_has_the_names_that_the_option_accepts(capsys: pytest.Capt
     assert {"translation", "mind"} <= set(listed)
     main(["train", "--task", "?", "--out", "run"])
     assert capsys.readouterr().err.rstrip().endswith(f"the tasks are {', '.join(listed)}")
+
+
+def test_task_names_its_data() -> None:
+    _, arguments = parse(["train", "--task", "sst2=reviews", "--out", "run"])
+    config = build_config(arguments)
+    assert (config.task, config.data) == ("sst2", ("reviews",))
 
 
 def test_overview_fits_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,6 +99,12 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "--data", "a.csv", "--out", "study"], "--methods is required"),
         (["train", "--task", "transaltion", "--source", "en", "--out", "run"], "did you mean translation?"),
         (["compare", "--task", "sts2", "--methods", "plain", "--out", "study"], "no task 'sts2'; did you mean sst2?"),
+        (["train", "--task", "sst2=a", "--data", "b", "--out", "run"], "--task sst2=a and --data both name the data"),
+        (
+            ["compare", "--task", "sst2=a", "--data", "b", "--methods", "plain", "--out", "study"],
+            "--task sst2=a and --data both name the data",
+        ),
+        (["train", "--task", "sst2=missing", "--out", "run"], "missing"),
         (["reproduce", "--out", "study"], "name of a table or figure is required"),
         (["simulate", "mind", "--out", "log"], "--titles is required"),
         (["bench", "attention", "--schemes", "alibi"], "'alibi'"),

@@ -105,8 +105,7 @@ def base_configs(arguments: Namespace) -> list[RunConfig]:
         return [base_config(arguments, None)]
     if len(arguments.task) > 1 and "data" in arguments:
         raise UserError("--data is for one task; with several, use --task sst2=PATH --task ag-news=PATH")
-    tasks = [text.partition("=") for text in arguments.task]
-    return [base_config(arguments, name, path or None) for name, _, path in tasks]
+    return [base_config(arguments, text) for text in arguments.task]
 
 
 def parse_method_argument(text: str, base: RunConfig) -> "Method":

@@ -54,7 +54,8 @@ def add_run_options(parser: Parser, add_own: Callable[[Parser], None], *, exclud
         add_output_options(task_parser)
         add_own(task_parser)
         task = getattr(namespace, "task", None)
-        task = task[0].partition("=")[0] if isinstance(task, list) and task else task or None
+        task = task[0] if isinstance(task, list) and task else task or None
+        task = task.partition("=")[0] if task else None
         group = task_parser.add_argument_group(
             f"training options{f' of task {task}' if task else ''}",
             NOTES if config_class_of(task) is TEXT.config_class else "",
@@ -86,6 +87,20 @@ def config_class_of(task: str | None) -> type[RunConfig]:
 
         tasks.get_task(task)
     return get_task_type(task).config_class
+
+
+def split_task(arguments: Namespace, text: str | None) -> tuple[str | None, dict[str, Any]]:
+    """Return the task of NAME or NAME=PATH, and the values of the configuration that it sets.
+
+    Raises:
+        UserError: the data is also given by --data.
+    """
+    if not text:
+        return None, {}
+    name, _, path = text.partition("=")
+    if path and "data" in arguments:
+        raise UserError(f"--task {text} and --data both name the data; use one of them")
+    return name, {"task": name} | ({"data": (path,)} if path else {})
 
 
 def run_values(arguments: Namespace, task: str | None) -> dict[str, Any]:

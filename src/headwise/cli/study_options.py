@@ -10,7 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from headwise.cli.arguments import add_safe_csv_option, add_trust_option
-from headwise.cli.run_options import config_class_of, run_values
+from headwise.cli.run_options import config_class_of, run_values, split_task
 from headwise.cluster import add_cluster_option, check_cluster
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
@@ -117,21 +117,20 @@ def resume_study(arguments: Namespace, out: Path, kinds: Sequence[str] = ()) -> 
     )
 
 
-def base_config(arguments: Namespace, task: str | None, data: str | None = None) -> RunConfig:
+def base_config(arguments: Namespace, text: str | None) -> RunConfig:
     """Return the configuration that all runs of a task share.
 
     Args:
         arguments: the parsed arguments.
-        task: the task's name; None for own data.
-        data: where the task's data is, if it is not --data.
+        text: the task, as NAME or NAME=PATH; None for own data.
 
     Raises:
         UserError: an option does not apply to the task, or the data is not there.
     """
     from headwise.studies.plan import check_data
 
-    values = run_values(arguments, task) | ({"task": task} if task else {}) | ({"data": (data,)} if data else {})
-    config = config_class_of(task)(**values)
+    task, task_values = split_task(arguments, text)
+    config = config_class_of(task)(**run_values(arguments, task) | task_values)
     check_data(config)
     return config
 

@@ -20,7 +20,11 @@ def add_arguments(parser: Parser) -> None:
 
 
 def add_own_arguments(parser: Parser) -> None:
-    parser.add_argument("--task", metavar="NAME", help="built-in task, see headwise tasks (default: your own data)")
+    parser.add_argument(
+        "--task",
+        metavar="NAME[=PATH]",
+        help="built-in task, see headwise tasks, and the path of its data (default: your own data)",
+    )
     parser.add_argument(
         "--over",
         action="append",

@@ -22,7 +22,7 @@ from pathlib import Path
 from shlex import quote
 
 from headwise.cli.arguments import Parser, add_trust_option, option_name
-from headwise.cli.run_options import add_run_options, config_class_of, run_values
+from headwise.cli.run_options import add_run_options, config_class_of, run_values, split_task
 from headwise.cluster import add_cluster_option
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
@@ -36,7 +36,11 @@ def add_arguments(parser: Parser) -> None:
 
 
 def add_own_arguments(parser: Parser) -> None:
-    parser.add_argument("--task", metavar="NAME", help="built-in task, see headwise tasks (default: your own data)")
+    parser.add_argument(
+        "--task",
+        metavar="NAME[=PATH]",
+        help="built-in task, see headwise tasks, and the path of its data (default: your own data)",
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (required)")
     parser.add_argument(
         "--config",
@@ -107,14 +111,14 @@ def build_config(arguments: Namespace) -> RunConfig:
     saved = arguments.out / "run.yaml"
     if arguments.resume and not saved.is_file():
         raise UserError(f"--resume: {arguments.out} holds no run ({saved.name} is missing)")
+    task, task_values = split_task(arguments, arguments.task)
     if arguments.config is None and not arguments.resume:
-        task = arguments.task
-        return config_class_of(task)(**run_values(arguments, task) | ({"task": task} if task else {}))
+        return config_class_of(task)(**run_values(arguments, task) | task_values)
     base = load_config(arguments.config or saved)
-    task = arguments.task or base.task
+    task = task or base.task
     if config_class_of(task) is not type(base):
         raise UserError(f"--task {task} has other options than the run in {arguments.config or saved}")
-    config = replace(base, **run_values(arguments, task) | {"task": task})
+    config = replace(base, **run_values(arguments, task) | task_values)
     if arguments.resume:
         check_unchanged(config.resolve_paths(), load_config(saved))
     return config
