@@ -236,13 +236,13 @@ def test_implementation_of_one_configuration_is_set() -> None:
 
 
 def test_attention_runs_without_the_collector_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headwise.integrations import hf_attention  # before the module is replaced, which transformers imports too
+
     assert _compat.find_active_collector() is not None
     monkeypatch.setitem(sys.modules, "transformers.utils.output_capturing", SimpleNamespace())
     with pytest.warns(RuntimeWarning, match="does not say which outputs it collects"):
         collector = _compat.find_active_collector()
     assert collector is None
-    from headwise.integrations import hf_attention
-
     monkeypatch.setattr(hf_attention, "ACTIVE_COLLECTOR", collector)
     assert not hf_attention.are_weights_collected()
 
