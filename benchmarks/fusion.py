@@ -35,6 +35,7 @@ from headwise.bench.fusion import (
     PASSES,
     Workload,
     measure_shape,
+    random_audio,
     random_texts,
     release_memory,
 )
@@ -123,23 +124,12 @@ _TINY_SEAMLESS = {
 AUDIO_SECONDS = (10, 60, 300, 1200)
 
 
-def random_waveforms(model: Any, batch_size: int, seconds: int) -> dict[str, Any]:
-    """Return random audio at 16 kHz, for models with 50 frames a second."""
-    parameter = next(model.parameters())
-    return {"input_values": torch.randn(batch_size, 16_000 * seconds, device=parameter.device, dtype=parameter.dtype)}
-
-
-def random_features(model: Any, batch_size: int, seconds: int) -> dict[str, Any]:
-    """Return random spectrograms: 100 frames a second if the model subsamples them, otherwise 50."""
-    config, parameter = model.config, next(model.parameters())
-    if hasattr(config, "subsampling_factor"):
-        shape = (batch_size, 100 * seconds, config.num_mel_bins)
-    else:
-        shape = (batch_size, 50 * seconds, config.feature_projection_input_dim)
-    return {"input_features": torch.randn(shape, device=parameter.device, dtype=parameter.dtype)}
-
-
-_AUDIO: dict[str, Any] = {"lengths": AUDIO_SECONDS, "tiny_lengths": (1,), "unit": "seconds"}
+_AUDIO: dict[str, Any] = {
+    "build_batch": random_audio,
+    "lengths": AUDIO_SECONDS,
+    "tiny_lengths": (1,),
+    "unit": "seconds",
+}
 
 #: The published base size of each family.
 MODELS = {
@@ -187,7 +177,6 @@ MODELS = {
         model="Wav2Vec2BertModel",
         config={"apply_spec_augment": False, "layerdrop": 0.0},
         tiny=_TINY_BERT | {"output_hidden_size": 32},
-        build_batch=random_features,
         **_AUDIO,
     ),
     "Wav2Vec2-Conformer": BenchmarkModel(  # wav2vec2-conformer-rel-pos-large, 50 positions a second
@@ -203,42 +192,36 @@ MODELS = {
             "layerdrop": 0.0,
         },
         tiny=_TINY_BERT | {"num_conv_pos_embedding_groups": 4},
-        build_batch=random_waveforms,
         **_AUDIO,
     ),
     "Parakeet": BenchmarkModel(  # parakeet-ctc-0.6b, 12.5 positions a second
         model="ParakeetEncoder",
         config={"layerdrop": 0.0},
         tiny=_TINY_FAST_CONFORMER,
-        build_batch=random_features,
         **_AUDIO,
     ),
     "SeamlessM4T": BenchmarkModel(  # the speech encoder of hf-seamless-m4t-medium, 50 positions a second
         model="models.seamless_m4t.modeling_seamless_m4t.SeamlessM4TSpeechEncoder",
         config={"speech_encoder_layers": 12, "speech_encoder_layerdrop": 0.0},
         tiny=_TINY_SEAMLESS,
-        build_batch=random_features,
         **_AUDIO,
     ),
     "SeamlessM4T v2": BenchmarkModel(  # the speech encoder of seamless-m4t-v2-large, 50 positions a second
         model="models.seamless_m4t_v2.modeling_seamless_m4t_v2.SeamlessM4Tv2SpeechEncoder",
         config={"speech_encoder_layerdrop": 0.0},
         tiny=_TINY_SEAMLESS,
-        build_batch=random_features,
         **_AUDIO,
     ),
     "SEW-D": BenchmarkModel(  # sew-d-base, 25 positions a second
         model="SEWDModel",
         config={"apply_spec_augment": False},
         tiny=_TINY_BERT | {"num_conv_pos_embedding_groups": 4},
-        build_batch=random_waveforms,
         **_AUDIO,
     ),
     "Nemotron-ASR-streaming": BenchmarkModel(  # nemotron-speech-streaming-en-0.6b, 12.5 positions a second
         model="NemotronAsrStreamingEncoder",
         config={"layerdrop": 0.0, "max_position_embeddings": 2**24},  # only a check of the length
         tiny=_TINY_FAST_CONFORMER,
-        build_batch=random_features,
         **_AUDIO,
     ),
 }

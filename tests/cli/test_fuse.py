@@ -28,7 +28,43 @@ def test_table_of_a_model(deberta: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "DeBERTa" in text, "the report names the family"
     for direction in PASSES:
         assert direction in captured.out
-    assert "batch size 2, float32, cpu; medians of 1 rounds" in captured.out
+    assert "batch size 2, float32, cpu; medians of 1 round," in captured.out
+
+
+def save_model(name: str, directory: Path) -> str:
+    """Save a tiny model of a family and return its path."""
+    build_model(CASES[name]).float().save_pretrained(directory / name)
+    return str(directory / name)
+
+
+@pytest.mark.usefixtures("cheap_measurements")
+@pytest.mark.parametrize("name", ["wav2vec2-bert", "parakeet", "nemotron-asr-streaming"])
+def test_speech_models_are_measured_by_seconds(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = save_model(name, tmp_path)
+    options = ["--repeats", "1", "--no-compile", "--device", "cpu"]
+    assert main(["fuse", model, "--bench", "--seconds", "1", *options]) == 0
+    out = capsys.readouterr().out
+    assert "seconds" in out
+    assert "Error" not in out
+    assert out.count("1×") >= len(PASSES), "the original is the baseline of each pass"
+    assert main(["fuse", model, "--bench", "--lengths", "64"]) == 2
+    assert capsys.readouterr().err.endswith("reads audio; give its length by --seconds\n")
+
+
+@pytest.mark.usefixtures("cheap_measurements")
+def test_lengths_beyond_the_table_of_positions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = save_model("mpnet", tmp_path)
+    assert main(["fuse", model, "--bench", "--lengths", "8", "100000"]) == 2
+    error = capsys.readouterr().err
+    assert "--lengths 100000: " in error
+    limit = int(error.split()[-2])
+    assert main(["fuse", model, "--bench", "--seconds", "8"]) == 2
+    assert capsys.readouterr().err.endswith("reads texts; give their length by --lengths\n")
+    options = ["--repeats", "1", "--no-compile", "--forward-only", "--device", "cpu"]
+    assert main(["fuse", model, "--bench", *options]) == 0
+    out = capsys.readouterr().out
+    assert f" {limit} " in out, "by default, the longest input that the model reads"
+    assert "Error" not in out
 
 
 def test_other_models_are_refused_with_the_known_families(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

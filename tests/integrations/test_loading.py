@@ -195,7 +195,7 @@ del sys.modules["headwise"]
 import headwise, torch
 expected = torch.load({str(tmp_path / "expected.pt")!r})
 model = transformers.AutoModelForSequenceClassification.from_pretrained(path)
-assert torch.equal(model(**expected["inputs"]).logits, expected["logits"])
+torch.testing.assert_close(model(**expected["inputs"]).logits, expected["logits"])  # number of threads can differ
 """
     lines = [line.partition(" | ") for line in run_fresh_python(program).splitlines()]
     errors = {name: error for name, _, error in lines if name in LOADS}
@@ -215,7 +215,7 @@ def test_headwise_may_be_imported_before_and_after_transformers(tmp_path: Path) 
 import torch
 expected = torch.load({str(tmp_path / "expected.pt")!r})
 model = transformers.AutoModelForSequenceClassification.from_pretrained({str(tmp_path)!r})
-assert torch.equal(model(**expected["inputs"]).logits, expected["logits"])
+torch.testing.assert_close(model(**expected["inputs"]).logits, expected["logits"])  # number of threads can differ
 """
         run_fresh_python(program)
 

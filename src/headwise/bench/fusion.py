@@ -8,6 +8,7 @@ import gc
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Literal
 
 import torch
@@ -31,7 +32,7 @@ class FusionMeasurement:
     Attributes:
         implementation: one of `IMPLEMENTATIONS`.
         direction: forward, or forward and backward.
-        length: tokens, or samples or frames of audio, of one input.
+        length: tokens, or seconds of audio, of one input.
         batch_size: inputs of a batch.
         ms: median time of a call.
         speedup: median over the rounds of the original's time divided by this one's; above 1 is faster.
@@ -180,11 +181,38 @@ def release_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+def reads_audio(model: Any) -> bool:
+    """Whether a model reads audio, as a waveform or as a spectrogram."""
+    return not {"input_values", "input_features"}.isdisjoint(signature(model.forward).parameters)
+
+
 def random_texts(model: Any, batch_size: int, length: int) -> dict[str, Any]:
     """Return random tokens for a model. Decoders get as many."""
     config, device = model.config.get_text_config(), next(model.parameters()).device
     ids = torch.randint(5, config.vocab_size, (batch_size, length), device=device)
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if model.config.is_encoder_decoder:
+        batch["decoder_input_ids"] = ids
+    return batch
+
+
+def random_audio(model: Any, batch_size: int, seconds: int) -> dict[str, Any]:
+    """Return random audio for a model: 16,000 samples a second, or spectrograms. Decoders get four tokens a second.
+
+    Spectrograms have 100 frames a second if the model subsamples them, otherwise 50.
+    """
+    parameter = next(model.parameters())
+    config = getattr(model.config, "encoder_config", model.config)
+    names = signature(model.forward).parameters
+    shape: tuple[int, ...]
+    if "input_features" not in names:
+        name, shape = "input_values", (batch_size, 16_000 * seconds)
+    elif hasattr(config, "subsampling_factor"):
+        name, shape = "input_features", (batch_size, 100 * seconds, config.num_mel_bins)
+    else:
+        name, shape = "input_features", (batch_size, 50 * seconds, config.feature_projection_input_dim)
+    batch = {name: torch.randn(shape, device=parameter.device, dtype=parameter.dtype)}
+    if "decoder_input_ids" in names:
+        ids = torch.randint(5, config.vocab_size, (batch_size, 4 * seconds), device=parameter.device)
         batch["decoder_input_ids"] = ids
     return batch

@@ -2,7 +2,8 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -14,6 +15,15 @@ from headwise.bench.report import Measurement, ReportHeader, print_tables, write
 
 #: Yields measurements, and calls its argument with a description of each step.
 Benchmark = Callable[[Callable[[str], None]], Iterable[Measurement]]
+
+
+@contextmanager
+def progress_bar(num_steps: int) -> Iterator[Callable[[str], None]]:
+    """Show a progress bar on the standard error. Yields a function that is called with the description of each step."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("starting", total=num_steps)
+        yield lambda step: progress.update(task, description=step, advance=1)
 
 
 def run_benchmark(benchmark: Benchmark, num_steps: int, header: ReportHeader, out_dir: Path | None) -> bool:
@@ -33,13 +43,10 @@ def run_benchmark(benchmark: Benchmark, num_steps: int, header: ReportHeader, ou
         with TemporaryFile(dir=out_dir):  # fails before measuring if the directory is not writable
             pass
     measurements: list[Measurement] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
     finished = True
     try:
-        with warnings.catch_warnings(action="ignore"), progress:
-            task = progress.add_task("starting", total=num_steps)
-            for measurement in benchmark(lambda step: progress.update(task, description=step, advance=1)):
+        with warnings.catch_warnings(action="ignore"), progress_bar(num_steps) as progress:
+            for measurement in benchmark(progress):
                 measurements.append(measurement)
     except KeyboardInterrupt:
         finished = False

@@ -6,6 +6,7 @@ examples:
   headwise fuse microsoft/deberta-v3-base
   headwise fuse microsoft/deberta-v3-base --bench --lengths 512 2048 8192 --dtype bfloat16
   headwise fuse runs/my-t5 --bench --lengths 1024 --batch-size 8 --forward-only
+  headwise fuse facebook/w2v-bert-2.0 --bench --seconds 10 60 300 --dtype bfloat16
 """
 
 from argparse import ArgumentParser, Namespace
@@ -29,9 +30,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--lengths",
         nargs="+",
         type=int,
-        default=[512, 2048],
         metavar="N",
-        help="tokens of an input (default: 512 2048)",
+        help="tokens of an input, for models that read texts (default: 512 2048, or as many as the model reads)",
+    )
+    parser.add_argument(
+        "--seconds",
+        nargs="+",
+        type=int,
+        metavar="N",
+        help="seconds of audio of an input, for speech models (default: 10 60)",
     )
     parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="inputs of a batch (default: 1)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="precision (default: float32)")
@@ -55,25 +62,51 @@ def run(arguments: Namespace) -> int:
         if not torch.cuda.is_available():
             raise UserError("--device cuda: torch finds no CUDA device")
     model = load_model(arguments.model, arguments.dtype, str(device))
+    lengths = choose_lengths(arguments, model) if arguments.bench else []
     try:
         fuse_attention(model)
     except (UnsupportedAttentionError, ValueError, RuntimeError) as error:
         raise UserError(f"{arguments.model}: {str(error).splitlines()[0]}") from None
     if arguments.bench:
-        print_table(arguments, str(device))
+        print_table(arguments, str(device), lengths)
     return 0
 
 
 def check_numbers(arguments: Namespace) -> None:
     """Raise UserError for a length, batch size or number of rounds below 1."""
     for option, values in (
-        ("--lengths", arguments.lengths),
+        ("--lengths", arguments.lengths or []),
+        ("--seconds", arguments.seconds or []),
         ("--batch-size", [arguments.batch_size]),
         ("--repeats", [arguments.repeats]),
     ):
         for value in values:
             if value < 1:
                 raise UserError(f"{option} must be at least 1, got {value}")
+
+
+def choose_lengths(arguments: Namespace, model: Any) -> list[int]:
+    """Return the lengths to measure, in tokens or in seconds of audio.
+
+    Raises:
+        UserError: the model does not read such inputs.
+    """
+    from headwise.bench.fusion import reads_audio
+    from headwise.training.core.pretrained import max_absolute_positions
+
+    if reads_audio(model):
+        if arguments.lengths:
+            raise UserError(f"--lengths: {arguments.model} reads audio; give its length by --seconds")
+        return arguments.seconds or [10, 60]
+    if arguments.seconds:
+        raise UserError(f"--seconds: {arguments.model} reads texts; give their length by --lengths")
+    limit = max_absolute_positions(model)
+    if arguments.lengths is None:
+        return [512, 2048] if limit is None else [x for x in (512, 2048) if x < limit] + [min(limit, 2048)]
+    for length in arguments.lengths:
+        if limit is not None and length > limit:
+            raise UserError(f"--lengths {length}: {arguments.model} reads at most {limit} tokens")
+    return list(arguments.lengths)
 
 
 def load_model(path: str, dtype: str, device: str) -> Any:
@@ -88,35 +121,50 @@ def load_model(path: str, dtype: str, device: str) -> Any:
     return model.to(device).eval()
 
 
-def print_table(arguments: Namespace, device: str) -> None:
-    """Measure all shapes and print a table, row by row of a shape."""
+def print_table(arguments: Namespace, device: str, lengths: list[int]) -> None:
+    """Measure all shapes with a progress bar, and print a table."""
     from rich.console import Console
     from rich.table import Table
 
-    from headwise.bench.fusion import COMPILED, IMPLEMENTATIONS, PASSES, measure_shape, random_texts
+    from headwise.bench.fusion import (
+        COMPILED,
+        IMPLEMENTATIONS,
+        PASSES,
+        measure_shape,
+        random_audio,
+        random_texts,
+        reads_audio,
+    )
     from headwise.bench.report import format_digits
+    from headwise.bench.runner import progress_bar
 
     build_model = partial(load_model, arguments.model, arguments.dtype, device)
+    is_audio = reads_audio(build_model())
     skipped = {COMPILED} if arguments.no_compile else set()
-    table = Table("pass", "length", "implementation", "time (ms)", "speedup", "peak memory (MiB)", "note")
-    for direction in PASSES[:1] if arguments.forward_only else PASSES:
-        for length in arguments.lengths:
-            for x in measure_shape(
-                build_model,
-                random_texts,
-                batch_size=arguments.batch_size,
-                length=length,
-                direction=direction,
-                repeats=arguments.repeats,
-                implementations=tuple(name for name in IMPLEMENTATIONS if name not in skipped),
-            ):
-                numbers = [x.ms, x.speedup, x.peak_mib]
-                ms, speedup, peak = ("" if value is None else format_digits(value) for value in numbers)
-                table.add_row(
-                    x.direction, f"{x.length:,}", x.implementation, ms, speedup and f"{speedup}×", peak, x.note
-                )
+    unit = "seconds" if is_audio else "tokens"
+    table = Table("pass", unit, "implementation", "time (ms)", "speedup", "peak memory (MiB)", "note")
+    directions = PASSES[:1] if arguments.forward_only else PASSES
+    with progress_bar(len(directions) * len(lengths)) as progress:
+        for direction in directions:
+            for length in lengths:
+                progress(f"{direction}, {length:,} {unit}")
+                for x in measure_shape(
+                    build_model,
+                    random_audio if is_audio else random_texts,
+                    batch_size=arguments.batch_size,
+                    length=length,
+                    direction=direction,
+                    repeats=arguments.repeats,
+                    implementations=tuple(name for name in IMPLEMENTATIONS if name not in skipped),
+                ):
+                    numbers = [x.ms, x.speedup, x.peak_mib]
+                    ms, speedup, peak = ("" if value is None else format_digits(value) for value in numbers)
+                    table.add_row(
+                        x.direction, f"{x.length:,}", x.implementation, ms, speedup and f"{speedup}×", peak, x.note
+                    )
     Console(width=None if Console().is_terminal else 140).print(table)
+    rounds = f"{arguments.repeats} rounds" if arguments.repeats > 1 else "1 round"
     print(
-        f"{arguments.model}, batch size {arguments.batch_size}, {arguments.dtype}, {device}; medians of "
-        f"{arguments.repeats} rounds, in which all implementations take turns. Memory is without the model."
+        f"{arguments.model}, batch size {arguments.batch_size}, {arguments.dtype}, {device}; medians of {rounds}, in "
+        "which all implementations take turns. Memory is without the model."
     )

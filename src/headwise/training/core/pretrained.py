@@ -181,9 +181,7 @@ def max_input_length(model: Any, tokenizer: Any) -> int:
     max_positions = getattr(model.config, "max_position_embeddings", None)
     if max_positions != -1:  # XLNet has no limit
         limits.append(max_positions)
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
+    limits.append(max_absolute_positions(model))
     try:
         limit = int(min(limit for limit in limits if limit))
     except (TypeError, ValueError, OverflowError):
@@ -191,6 +189,17 @@ def max_input_length(model: Any, tokenizer: Any) -> int:
     if limit < 1:
         raise UserError(f"{tokenizer.name_or_path}: model_max_length is {limits[0]!r:.40}, expected a number")
     return limit
+
+
+def max_absolute_positions(model: Any) -> int | None:
+    """Return the number of tokens that a model's tables of absolute positions have rows for; None without a table."""
+    tables = (
+        module
+        for name, module in model.named_modules()
+        if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding)
+    )
+    rows = (x.num_embeddings - (0 if x.padding_idx is None else x.padding_idx + 1) for x in tables)
+    return min(rows, default=None)
 
 
 @contextmanager
