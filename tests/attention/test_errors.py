@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -13,6 +14,7 @@ from headwise import (
     MultiheadAttention,
     Plain,
     RelativePositions,
+    Scheme,
     Tener,
     TransformerXL,
     attend,
@@ -63,7 +65,12 @@ ANYTHING: dict[str, Any] = {"half": 1.5, "log": "log", "late": "late", "4": "4"}
         ({"offset": -1}, ValueError, "offset, .* must be 0 or more, got -1"),
         ({"offset": 1.5}, TypeError, "offset must be an int, got 1.5"),
         ({"dropout": 1.0}, ValueError, "dropout must be at least 0 and below 1, got 1.0"),
+        ({"dropout": "0.1"}, TypeError, "dropout must be a number, got '0.1'"),
         ({"scale": 0.0}, ValueError, "scale must be above 0"),
+        ({"scale": "1"}, TypeError, "scale must be a number, got '1'"),
+        ({"softcap": [5.0]}, TypeError, r"softcap must be a number, got \[5.0\]"),
+        ({"scheme": X}, TypeError, r"scheme must be a headwise Scheme such as Plain\(\), got Tensor$"),
+        ({"scheme": Scheme()}, NotImplementedError, r"Scheme must define forward\(q, k, \*, offset=0\)"),
         (
             {"backend": "flash"},
             ValueError,
@@ -115,6 +122,8 @@ def test_invalid_arguments_of_constructors(construct: Any, error: type[Exception
 
 def test_invalid_masks_of_layers() -> None:
     x = torch.randn(2, 5, 8)
+    with pytest.raises(ValueError, match="cu_seqlens needs need_weights=False"):
+        MultiheadAttention(8, 4)(x[:1], x[:1], x[:1], cu_seqlens=[0, 2, 5])
     with pytest.raises(TypeError, match=r"attn_mask must be boolean .* got torch.uint8"):
         MultiheadAttention(8, 4)(x, x, x, attn_mask=torch.zeros(5, 5, dtype=torch.uint8))
     with pytest.raises(ValueError, match="key_padding must be a mask of all tokens so far"):
@@ -140,9 +149,18 @@ def test_explain_returns_backend_and_reason() -> None:
     assert "too large to store" in str(explain(long, long, long, scheme=DistanceAware(4)))
 
 
+def test_integers_of_numpy_are_accepted() -> None:
+    expected = attend(X[:, :, :3], X, X, scheme=Plain(), window=(1, 0), offset=2)
+    window: Any = (np.int64(1), np.int32(0))
+    result = attend(X[:, :, :3], X, X, scheme=Plain(), window=window, offset=np.int64(2))  # type: ignore[call-overload]
+    torch.testing.assert_close(result, expected)
+
+
 def test_explain_names_itself() -> None:
     with pytest.raises(TypeError, match=r"explain\(\) got an unexpected keyword argument 'causual'"):
         explain(X, X, X, scheme=Plain(), causual=True)
+    with pytest.raises(TypeError, match=r"explain\(\) missing 1 required keyword-only argument: 'scheme'"):
+        explain(X, X, X)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (1, 5), (5, 5), (4, 5, 5), (4, 1, 1), (2, 1, 5, 5)], ids=str)

@@ -16,6 +16,7 @@ from tests.short_form import choose_size
 ROUNDING = {torch.float32: 2**-24, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 #: Allowed error of sums, in units of float32 rounding errors.
 MAX_ROUNDING_ERRORS = 512.0
+EXACT = ("reference", torch.float64)
 
 
 @pytest.mark.short_form("values")
@@ -51,6 +52,27 @@ def test_extreme_weights_and_lengths(mapping: Mapping, dtype: torch.dtype, backe
         rounding = MAX_ROUNDING_ERRORS * 2**-24 + ROUNDING[dtype]
         tolerance = 8 * (moved - expected).abs().max() + rounding * expected.abs().max()
         assert (result.double() - expected).abs().max() <= tolerance
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+def test_rounding_of_large_lse_does_not_change_gradients(sinks: bool) -> None:
+    """Scores are up to 10⁵ here, and their lse is rounded by up to 0.004: a query's weights still add up to 1."""
+    heads = 8
+    inputs = [torch.randn(1, heads, 150, 16) for _ in range(3)]
+    output_grad = torch.randn(1, heads, 150, 16)
+
+    def run(backend: Any, dtype: torch.dtype) -> list[Tensor]:
+        scheme = DistanceAware(heads, w_init=0.3, w_std=0.0, v_init=10.0).to(dtype)
+        leaves = [x.to(dtype).requires_grad_() for x in inputs]
+        sink_scores = torch.full((heads,), 2.0, dtype=dtype) if sinks else None
+        output = attend(*leaves, scheme=scheme, sinks=sink_scores, backend=backend)
+        parameters = [p for p in (scheme.w, scheme.v) if p is not None]
+        return list(torch.autograd.grad(output, [*parameters, *leaves], output_grad.to(dtype)))
+
+    results, low, exact = (run(*x) for x in (("blockwise", torch.float32), ("reference", torch.float32), EXACT))
+    for result, rounded, expected in zip(results, low, exact, strict=True):
+        tolerance = 16 * (rounded - expected).abs().max() + 1e-3 * expected.abs().max()
+        assert (result - expected).abs().max() <= tolerance
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])

@@ -11,6 +11,7 @@ from torch import Tensor
 from headwise.attention import blockwise, reference, sdpa, triton_backend
 from headwise.attention.checks import (
     check_is_terms,
+    check_number,
     check_offset,
     check_packed,
     check_probability,
@@ -262,6 +263,8 @@ def attend(
         else:  # tables then contain all relative positions inside the sequences
             first_position = max(0, m - n) if is_aligned else 0
         check_probability("dropout", dropout)
+        if scale is not None:
+            check_number("scale", scale)
         if scale is not None and not scale > 0.0:
             raise ValueError(f"scale must be above 0, got {scale}")
         terms = scheme(q, k, offset=first_position)
@@ -304,13 +307,16 @@ def attend(
     return result if has_extras else result.output
 
 
-def explain(q: Tensor, k: Tensor, v: Tensor, *, backend: Backend = "auto", **options: Any) -> BackendChoice:
+def explain(
+    q: Tensor, k: Tensor, v: Tensor, *, scheme: Scheme, backend: Backend = "auto", **options: Any
+) -> BackendChoice:
     """Return the backend that `attend` uses for these arguments, and the reason.
 
     Args:
         q: queries.
         k: keys.
         v: values.
+        scheme: position scheme.
         backend: `auto`, or the backend to check.
         options: the other arguments of `attend`.
 
@@ -327,7 +333,7 @@ def explain(q: Tensor, k: Tensor, v: Tensor, *, backend: Backend = "auto", **opt
     for name in options.keys() - ATTEND_OPTIONS:
         raise TypeError(f"explain() got an unexpected keyword argument {name!r}")
     explain_only: Any = _ExplainOnly(backend)
-    choice: Any = attend(q, k, v, backend=explain_only, **options)
+    choice: Any = attend(q, k, v, scheme=scheme, backend=explain_only, **options)
     return choice  # type: ignore[no-any-return]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ def check_is_scheme(scheme: object) -> Scheme:
     """
     if not isinstance(scheme, Scheme):
         hint = " (an instance, not the class)" if isinstance(scheme, type) else ""
-        raise TypeError(f"scheme must be a headwise Scheme such as Plain(){hint}, got {scheme!r}")
+        raise TypeError(f"scheme must be a headwise Scheme such as Plain(){hint}, got {_describe(scheme)}")
     return scheme
 
 
@@ -78,7 +79,7 @@ def check_scheme(scheme: Scheme, q: Tensor) -> None:
 def check_is_terms(terms: object, scheme: Scheme) -> None:
     """Check that a scheme returned terms."""
     if not isinstance(terms, SchemeTerms):
-        raise TypeError(f"{type(scheme).__name__}.forward must return SchemeTerms, got {terms!r}")
+        raise TypeError(f"{type(scheme).__name__}.forward must return SchemeTerms, got {_describe(terms)}")
 
 
 def check_terms(terms: SchemeTerms, scheme: Scheme, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -116,11 +117,29 @@ def _has_shape(x: Tensor, sizes: tuple[int | str | None, ...], heads: int) -> bo
     return all(None in allowed or actual in allowed for actual, allowed in zip(x.shape, possible, strict=True))
 
 
+def _describe(value: object) -> str:
+    """Return a value in one short line: a tensor or module would take many."""
+    text = repr(value)
+    return text if len(text) <= 80 and "\n" not in text else type(value).__name__
+
+
+def check_number(name: str, value: object) -> None:
+    """Check that the value is a number: an int or float of Python, numpy or torch."""
+    if not isinstance(value, int | float | torch.SymInt | torch.SymFloat) and not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number, got {_describe(value)}")
+
+
 def check_probability(name: str, value: float) -> float:
     """Return the value if it lies in [0, 1)."""
+    check_number(name, value)
     if not 0.0 <= value < 1.0:
         raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
     return value
+
+
+def to_python_int(value: Any) -> Any:
+    """Return an integer of numpy as an int, and any other value as it is."""
+    return value if isinstance(value, int) or not isinstance(value, Integral) else int(value)
 
 
 def check_offset(offset: int | None, n: int, m: int, *, is_aligned: bool) -> int:
@@ -140,8 +159,9 @@ def check_offset(offset: int | None, n: int, m: int, *, is_aligned: bool) -> int
                 "the position of the first query"
             )
         return m - n if is_aligned and m >= n else 0
+    offset = to_python_int(offset)
     if isinstance(offset, bool) or not isinstance(offset, int | torch.SymInt):
-        raise TypeError(f"offset must be an int, got {offset!r}")
+        raise TypeError(f"offset must be an int, got {_describe(offset)}")
     if offset < 0:
         raise ValueError(f"offset, the position of the first query, must be 0 or more, got {offset}")
     return offset
@@ -151,18 +171,20 @@ def check_window(window: tuple[int, int] | None, *, causal: bool) -> tuple[int, 
     """Return the window, including the limit of causal attention, or None if there is no window."""
     if window is None:
         return None
-    is_pair = isinstance(window, tuple | list) and len(window) == 2
-    if not is_pair or any(isinstance(x, bool) or not isinstance(x, int | torch.SymInt) or x < -1 for x in window):
+    limits = [to_python_int(x) for x in window] if isinstance(window, tuple | list) else []
+    if len(limits) != 2 or any(isinstance(x, bool) or not isinstance(x, int | torch.SymInt) or x < -1 for x in limits):
         raise ValueError(
             "window must be (left, right): how many positions before and after its own a query attends to, "
             f"0 or more, or -1 for all; got {window!r}"
         )
-    left, right = window
+    left, right = limits
     return left, (0 if causal else right)
 
 
 def check_softcap(softcap: float | None) -> float | None:
     """Return the softcap, a number above 0 or None."""
+    if softcap is not None:
+        check_number("softcap", softcap)
     if softcap is not None and not 0.0 < softcap < float("inf"):
         raise ValueError(f"softcap must be above 0 and finite, or None; got {softcap}")
     return None if softcap is None else float(softcap)

@@ -179,6 +179,8 @@ class MultiheadAttention(nn.Module):
         Returns:
             (output, weights or None), or (output, weights or None, received).
         """
+        if need_weights and cu_seqlens is not None:
+            raise ValueError("cu_seqlens needs need_weights=False: there are no weights of packed sequences")
         is_batched = query.dim() != 2
         if not is_batched:
             query, key, value = query[None], key[None], value[None]

@@ -240,6 +240,13 @@ class Block:
         lse = (row_max + row_sum.log2()).masked_fill_(empty, torch.inf)
         return numerators, row_sum.reciprocal_().masked_fill_(empty, 0.0), lse
 
+    def normalize(self, p: Tensor, lse: Tensor) -> Tensor:
+        """Divide the softmax 2^(s − lse) by its row sums, which the rounding of a large lse changes. Overwrites p."""
+        row_sum, sinks = p.sum(dim=-1, keepdim=True), self.sink_scores()
+        if sinks is not None:
+            row_sum += (sinks - lse).exp2()
+        return p.div_(row_sum.masked_fill_(row_sum == 0, 1.0))
+
     def sink_scores(self) -> Tensor | None:
         """Return log₂e · the sinks' scores, (b, h, n, 1); −∞ for padding queries."""
         a = self.arguments

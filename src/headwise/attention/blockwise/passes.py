@@ -61,7 +61,7 @@ def backward(
     needs = {name for name, is_needed in zip(grads, needs_grad, strict=True) if is_needed}
     for block in a.blocks():
         x = block.raw_scores()
-        p = block.masked_scores(x).sub_(lse[block.rows]).exp2_()
+        p = block.normalize(block.masked_scores(x).sub_(lse[block.rows]).exp2_(), lse[block.rows])
         w = block.adjust_late(p)
         dropout_mask = block.draw_dropout_mask()
         dropped = w if dropout_mask is None else w * dropout_mask

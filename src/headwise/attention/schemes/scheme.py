@@ -30,7 +30,9 @@ class Scheme(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
         """Return the terms for queries (B, H, N, d) at offset … offset+N−1 and keys (B, G, M, d) at 0 … M−1."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} must define forward(q, k, *, offset=0), which returns SchemeTerms"
+        )
 
 
 def check_positive(name: str, value: int) -> int:
