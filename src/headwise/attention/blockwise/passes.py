@@ -12,6 +12,9 @@ from torch import Tensor
 from headwise.attention.blockwise.block import LOG2E, Block, OperatorArguments
 from headwise.attention.diagonals import diagonal_sums
 
+#: With a larger lse, whose rounding error in float32 is 3e-5 or more, weights are normalized in the backward pass.
+MAX_LSE = 1000.0
+
 
 class ForwardOutputs(NamedTuple):
     """Results of the forward pass; received, weight_norms and weights are empty if they were not requested."""
@@ -59,9 +62,12 @@ def backward(
     """Compute the gradients that are needed, by argument name; the others are empty."""
     grads = allocate_gradients(a, needs_grad)
     needs = {name for name, is_needed in zip(grads, needs_grad, strict=True) if is_needed}
+    is_rounded = bool(((lse.abs() > MAX_LSE) & lse.isfinite()).any())
     for block in a.blocks():
         x = block.raw_scores()
-        p = block.normalize(block.masked_scores(x).sub_(lse[block.rows]).exp2_(), lse[block.rows])
+        p = block.masked_scores(x).sub_(lse[block.rows]).exp2_()
+        if is_rounded:
+            p = block.normalize(p, lse[block.rows])
         w = block.adjust_late(p)
         dropout_mask = block.draw_dropout_mask()
         dropped = w if dropout_mask is None else w * dropout_mask
