@@ -37,6 +37,7 @@ from headwise.attention.triton_backend.launch import Launch
 from headwise.attention.triton_backend.layouts import padded_rows
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches
 from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TABLE_PADDING, TENSOR_PARAMS, Plan
+from headwise.attention.triton_backend.transformer_xl import chunk_launches, max_chunk_size, new_dz
 
 #: Shared memory of a program in bytes, by compute capability (CUDA C++ Programming Guide, technical specifications).
 MAX_SMEM = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448}
@@ -48,7 +49,7 @@ BATCH, HEADS, K = 4, 8, 16
 #: Tensors of kernels that have the dtype of the queries. The others are float32, or not read.
 INPUT_DTYPE = (
     *("q", "k", "v", "o", "do", "dq", "dk", "dv", "relative_scores", "offset_sums", "d_offset_sums", "dense_table"),
-    *("d_relative_scores", "relative_q", "d_scores", "x", "sums", "out", "scores"),
+    *("d_relative_scores", "relative_q", "d_scores", "dz", "x", "sums", "out", "scores"),
     *("position_q", "position_k", "d_position_q"),
 )
 
@@ -153,7 +154,19 @@ def list_launches(scheme: str, length: int, width: int, *, has_bias: bool) -> li
     needs = frozenset(name for name in DIFFERENTIABLE if name in tensors)
     forward = forward_launches(plan)
     backward_kernels = backward_launches(plan, do, None, False, False, needs)
-    return [forward["fwd"], backward_kernels["dq"], backward_kernels["dkv"], *decode_launches]
+    if scheme == "transformer-xl":
+        backward_kernels |= first_chunk_launches(plan, q, do)
+    names = ("dq", "dense_table", "dkv") if scheme == "transformer-xl" else ("dq", "dkv")
+    return [forward["fwd"], *[backward_kernels[name] for name in names], *decode_launches]
+
+
+def first_chunk_launches(plan: Plan, q: Tensor, do: Tensor) -> dict[str, Launch]:
+    """Return the launches for the first chunk of queries, if there is a dense table."""
+    size = min(max_chunk_size(plan, plan.m), plan.n)
+    chunk = new_dz(plan, q, 0, size, plan.m, None, is_narrow=False)
+    relative_q = meta((plan.batch, plan.heads, size, plan.width))
+    d_table = meta((plan.heads, plan.table_rows + 2 * TABLE_PADDING, plan.width), torch.float32)
+    return chunk_launches(plan, *chunk, d_table, relative_q, do, 0, False, True)
 
 
 def position_tensors(scheme: str, n: int, m: int, width: int) -> dict[str, Tensor]:
