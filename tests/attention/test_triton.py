@@ -306,6 +306,33 @@ def test_pipelines_have_one_stage_if_shared_memory_is_small() -> None:
     assert num_stages(64, max_smem=100_000) == num_stages(64, max_smem=166_912)
 
 
+@pytest.mark.parametrize(("capability", "is_pipelined"), [((9, 0), True), ((10, 0), False), ((10, 3), False)])
+def test_relative_shifts_are_not_pipelined_from_compute_capability_10_on(
+    capability: tuple[int, int], is_pipelined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headwise.attention.triton_backend.plan import TABLE_PADDING, TENSOR_PARAMS, Plan
+
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+
+    def num_stages(name: str, *, has_table: bool) -> int:
+        tensors = dict.fromkeys(TENSOR_PARAMS)
+        x = torch.empty(1, HEADS, 500, 64, dtype=torch.float16, device="meta")
+        tensors |= dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), x)
+        if has_table:
+            tensors["bias_uv_ptr"] = torch.empty(2, HEADS, 64, device="meta")
+            tensors["dense_table_ptr"] = x.new_empty(HEADS, 999 + 2 * TABLE_PADDING, 64)
+        scalars = (0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
+        plan = Plan(*tensors.values(), *scalars, device=torch.device("cuda"))
+        plan.max_smem = 232_448
+        return plan.tile(name).num_stages
+
+    for name in ("fwd", "dq", "dkv", "received"):
+        assert (num_stages(name, has_table=True) > 1) == is_pipelined
+        assert num_stages(name, has_table=False) > 1
+    assert num_stages("dense_table", has_table=True) > 1
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 def test_auto_uses_the_kernels_on_a_gpu() -> None:

@@ -315,7 +315,7 @@ class Plan:
         return tensor_strides("query_table", "hr", self.query_table)
 
     def tile(self, name: str) -> Tile:
-        """Return the tile of a kernel, without software pipelining if shared memory is too small for it.
+        """Return the tile of a kernel, without software pipelining if shared memory or the compiler does not allow it.
 
         Args:
             name: the kernel: "fwd", "dq", "dkv", "dbias", "received" (forward and backward), or "dense_table".
@@ -327,6 +327,8 @@ class Plan:
         needed_smem = 160 * 1024 if is_dense or is_wide else 0  # of an A100
         if is_dense and is_wide and name == "dkv" and self.max_smem < needed_smem:
             return Tile(32, 32, 4, 1)
+        if name != "dense_table" and not self.can_pipeline_shift:
+            return replace(tile, num_stages=1)
         if is_dense and is_wide and self.max_smem < 227 * 1024:  # of an H100
             if self.mask is not None and self.bias is not None:
                 return replace(tile, num_stages=1)
@@ -340,17 +342,33 @@ class Plan:
             return 227 * 1024
         return int(getattr(torch.cuda.get_device_properties(self.device), "shared_memory_per_block_optin", 0))
 
+    @property
+    def is_nvidia(self) -> bool:
+        """Whether the device is an NVIDIA GPU."""
+        return self.device.type == "cuda" and torch.version.hip is None
+
+    @cached_property
+    def capability(self) -> tuple[int, int]:
+        """Compute capability of an NVIDIA GPU."""
+        return torch.cuda.get_device_capability(self.device)
+
     @cached_property
     def is_fast(self) -> bool:
         """Whether kernels use inline assembly for NVIDIA GPUs."""
-        is_nvidia = self.device.type == "cuda" and torch.version.hip is None
-        return is_nvidia and (self.dense_table is None or self.can_reserve_smem)
+        return self.is_nvidia and (self.dense_table is None or self.can_reserve_smem)
 
     @cached_property
     def can_reserve_smem(self) -> bool:
         """Whether kernels can reserve shared memory in addition to Triton's."""
-        is_nvidia = self.device.type == "cuda" and torch.version.hip is None
-        return is_nvidia and _compat.reserved_shared_memory.works(self.device)
+        return self.is_nvidia and _compat.reserved_shared_memory.works(self.device)
+
+    @cached_property
+    def can_pipeline_shift(self) -> bool:
+        """Whether loops with a relative shift, if there is one, can have software pipelining.
+
+        From compute capability 10.0 on, Triton's pipeline would load shifted products before they are stored.
+        """
+        return self.dense_table is None or not self.is_nvidia or self.capability < (10, 0)
 
     @cached_property
     def can_stage_distance(self) -> bool:
