@@ -22,6 +22,7 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks" / "compile_kernels.py"
         "--schemes distance-aware rpr --capabilities 90",
         "--schemes transformer-xl --capabilities 80 90 --width 128 --bias",
         "--schemes transformer-xl disentangled --capabilities 100",
+        "--schemes tener --capabilities 100 --width 128",
     ],
 )
 def test_kernels_can_run(options: str, tmp_path: Path) -> None:

@@ -333,6 +333,26 @@ def test_relative_shifts_are_not_pipelined_from_compute_capability_10_on(
     assert num_stages("dense_table", has_table=True) > 1
 
 
+@pytest.mark.parametrize(
+    ("capability", "max_smem", "stages"), [((9, 0), 232_448, 3), ((10, 0), 232_448, 2), ((12, 0), 101_376, 1)]
+)
+def test_wide_products_of_positions_fit_from_compute_capability_10_on(
+    capability: tuple[int, int], max_smem: int, stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headwise.attention.triton_backend.plan import TENSOR_PARAMS, Plan
+
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    x = torch.empty(1, HEADS, 500, 128, dtype=torch.float16, device="meta")
+    tensors = dict.fromkeys(TENSOR_PARAMS) | dict.fromkeys(
+        ("q_ptr", "k_ptr", "v_ptr", "position_q_ptr", "position_k_ptr"), x
+    )
+    scalars = (0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
+    plan = Plan(*tensors.values(), *scalars, device=torch.device("cuda"))
+    plan.max_smem = max_smem
+    assert plan.tile("dq").num_stages == stages
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 def test_auto_uses_the_kernels_on_a_gpu() -> None:

@@ -327,8 +327,11 @@ class Plan:
         needed_smem = 160 * 1024 if is_dense or is_wide else 0  # of an A100
         if is_dense and is_wide and name == "dkv" and self.max_smem < needed_smem:
             return Tile(32, 32, 4, 1)
-        if name != "dense_table" and not self.can_pipeline_shift:
+        if self.is_blackwell and is_dense and name != "dense_table":
+            # Triton's pipeline would load shifted products before they are stored (docs/design.md).
             return replace(tile, num_stages=1)
+        if self.is_blackwell and is_wide and self.position_q is not None and name == "dq":  # needs more shared memory
+            tile = replace(tile, num_stages=2)
         if is_dense and is_wide and self.max_smem < 227 * 1024:  # of an H100
             if self.mask is not None and self.bias is not None:
                 return replace(tile, num_stages=1)
@@ -352,6 +355,11 @@ class Plan:
         """Compute capability of an NVIDIA GPU."""
         return torch.cuda.get_device_capability(self.device)
 
+    @property
+    def is_blackwell(self) -> bool:
+        """Whether the device is an NVIDIA GPU of compute capability 10.0 or newer."""
+        return self.is_nvidia and self.capability >= (10, 0)
+
     @cached_property
     def is_fast(self) -> bool:
         """Whether kernels use inline assembly for NVIDIA GPUs."""
@@ -361,14 +369,6 @@ class Plan:
     def can_reserve_smem(self) -> bool:
         """Whether kernels can reserve shared memory in addition to Triton's."""
         return self.is_nvidia and _compat.reserved_shared_memory.works(self.device)
-
-    @cached_property
-    def can_pipeline_shift(self) -> bool:
-        """Whether loops with a relative shift, if there is one, can have software pipelining.
-
-        From compute capability 10.0 on, Triton's pipeline would load shifted products before they are stored.
-        """
-        return self.dense_table is None or not self.is_nvidia or self.capability < (10, 0)
 
     @cached_property
     def can_stage_distance(self) -> bool:
