@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise import DistanceAware, Plain, Scheme, TransformerXL, attend, explain
+from headwise import Disentangled, DistanceAware, Plain, Scheme, TransformerXL, attend, explain
 from tests.attention.triton_cases import (
     CASES,
     DEVICE,
@@ -304,6 +304,30 @@ def test_pipelines_have_one_stage_if_shared_memory_is_small() -> None:
 
     assert num_stages(128, max_smem=100_000) == 1 < num_stages(128, max_smem=166_912)
     assert num_stages(64, max_smem=100_000) == num_stages(64, max_smem=166_912)
+
+
+def test_wide_heads_with_two_tables_have_small_tiles_if_shared_memory_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headwise.attention.triton_backend.plan import Plan, clear_plans
+
+    tiles, original = {}, Plan.tile
+
+    def tile(plan: Plan, name: str) -> Any:
+        tiles[name] = original(plan, name)
+        return tiles[name]
+
+    clear_plans()
+    monkeypatch.setattr(Plan, "max_smem", 101_376)
+    monkeypatch.setattr(Plan, "tile", tile)
+    scheme = Disentangled(HEADS, 128, max_distance=30, dim=20, std=1.0).to(DEVICE)
+    inputs = [torch.randn(1, HEADS, n, 128, device=DEVICE).half().mul(0.3).requires_grad_() for n in (70, 90, 90)]
+    results = []
+    for backend in ("reference", "triton"):
+        output = attend(*inputs, scheme=scheme, backend=backend)
+        results.append([output, *torch.autograd.grad(output.float().square().sum(), [*inputs, *scheme.parameters()])])
+    clear_plans()
+    assert (tiles["dkv"].block_n, tiles["dkv"].block_m, tiles["dkv"].num_stages) == (32, 32, 1)
+    for result, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2 * float(expected.detach().abs().max()))
 
 
 @pytest.mark.parametrize(("capability", "is_pipelined"), [((9, 0), True), ((10, 0), False), ((10, 3), False)])

@@ -321,12 +321,12 @@ class Plan:
             name: the kernel: "fwd", "dq", "dkv", "dbias", "received" (forward and backward), or "dense_table".
         """
         tile = self._fastest_tile(name)
-        if self.query_table is not None:
-            return replace(tile, num_stages=1)
         is_dense, is_wide = self.dense_table is not None, self._max_block_width > 64
         needed_smem = 160 * 1024 if is_dense or is_wide else 0  # of an A100
         if is_dense and is_wide and name == "dkv" and self.max_smem < needed_smem:
             return Tile(32, 32, 4, 1)
+        if self.query_table is not None:
+            return replace(tile, num_stages=1)
         if self.is_blackwell and is_dense and name != "dense_table":
             # Triton's pipeline would load shifted products before they are stored (docs/design.md).
             return replace(tile, num_stages=1)
