@@ -11,10 +11,12 @@ export TEXT
 # Compiled tests are kept: pytest rewrites their assertions, which takes a quarter of the collection.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test test-all demo bench docs release-check style lint format clean torture fuzz numbers audit test-oldest test-newest
+.PHONY: test test-all test-gpu demo bench docs release-check style lint format clean torture fuzz numbers audit test-oldest test-newest
 
 # One thread in each process: with more threads than cores, threads wait ten times as long as they compute.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -q
+# Compiling kernels takes most of the time of the tests on a GPU: one process for each core but one.
+GPU_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) - 1)
 
 test: style  ## lint, and the short form of the tests
 	$(PYTEST)
@@ -22,6 +24,10 @@ test: style  ## lint, and the short form of the tests
 test-all: style  ## lint, type checks and the long form: all cases of parametrized tests, and more random examples
 	$(BIN)/mypy
 	$(PYTEST) --long
+
+test-gpu: $(READY)  ## the tests that use a GPU, on one; ARGS=--long runs all cases
+	$(BIN)/headwise warm-up --schemes plain --lengths 64
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(GPU_PROCESSES) --dist worksteal -q --gpu tests $(ARGS)
 
 demo: $(DEMO_READY)  ## fine-tune a real model on real sentences, offline; TEXT="…" are sentences of your own
 	@echo "[2/2] Running the demo, which has five parts"

@@ -5,7 +5,8 @@
     python benchmarks/compile_kernels.py --schemes transformer-xl --bias
 
 It needs no GPU. Triton compiles for each compute capability, and contains NVIDIA's assembler. Registers that do not fit
-are spilled to a stack in memory. The exit code is 1 if a kernel needs more shared memory than a program can have there.
+are spilled to a stack in memory. The exit code is 1 if a kernel needs more shared memory than a program can have there,
+or loads from shared memory that it reserves before it stores there.
 For each loop over tiles, in the order of regions, the number of instructions for each pair of query and key is printed.
 "serialized" means that the assembler lets each matrix product wait for the one before.
 """
@@ -43,12 +44,13 @@ from headwise.attention.triton_backend.transformer_xl import chunk_launches, max
 MAX_SMEM = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448}
 EXAMPLES = {80: "A100", 86: "A10, RTX 3090", 89: "L4, L40, RTX 4090", 90: "H100, H200", 100: "B200"}
 
-SCHEMES = ("plain", "distance-aware", "rpr", "transformer-xl", "tener")
+SCHEMES = ("plain", "distance-aware", "rpr", "transformer-xl", "disentangled", "tener")
 BATCH, HEADS, K = 4, 8, 16
 
 #: Tensors of kernels that have the dtype of the queries. The others are float32, or not read.
 INPUT_DTYPE = (
     *("q", "k", "v", "o", "do", "dq", "dk", "dv", "relative_scores", "offset_sums", "d_offset_sums", "dense_table"),
+    "query_table",
     *("d_relative_scores", "relative_q", "d_scores", "dz", "x", "sums", "out", "scores"),
     *("position_q", "position_k", "d_position_q"),
 )
@@ -84,6 +86,7 @@ class Resources(NamedTuple):
     smem: int
     instructions: tuple[float, ...]  # for each pair, of each loop over tiles
     is_serialized: bool  # asynchronous matrix products wait for each other
+    loads_first: bool  # from shared memory that it reserves, before it stores there
 
 
 def main() -> int:
@@ -94,7 +97,7 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=64, metavar="D", help="of a head (default: 64)")
     parser.add_argument("--bias", action="store_true", help="with a position bias in float32 and a dense mask")
     arguments = parser.parse_args()
-    num_too_large = 0
+    num_wrong = 0
     print(f"Triton {triton.__version__}, bfloat16, batch size {BATCH}, {HEADS} heads of width {arguments.width}")
     for capability in arguments.capabilities:
         limit = MAX_SMEM[capability]
@@ -103,16 +106,17 @@ def main() -> int:
             for length in arguments.lengths:
                 for x in compile_scheme(scheme, length, arguments.width, capability, has_bias=arguments.bias):
                     is_too_large = x.smem > limit
-                    num_too_large += is_too_large
+                    num_wrong += is_too_large or x.loads_first
                     stack = f", {x.stack} bytes of stack" if x.stack else ""
                     instructions = " ".join(f"{count:.1f}" for count in x.instructions)
                     print(
                         f"  {scheme:15} N {length:<6} {x.kernel:22} {x.tile:10} {x.registers:4} registers{stack}, "
                         f"{x.smem:,} bytes of shared memory{': TOO MUCH' if is_too_large else ''}, {instructions} "
-                        f"instructions per pair{', serialized' if x.is_serialized else ''}",
+                        f"instructions per pair{', serialized' if x.is_serialized else ''}"
+                        f"{': LOADS BEFORE IT STORES' if x.loads_first else ''}",
                         flush=True,
                     )
-    return 1 if num_too_large else 0
+    return 1 if num_wrong else 0
 
 
 def compile_scheme(scheme: str, length: int, width: int, capability: int, *, has_bias: bool) -> Iterator[Resources]:
@@ -121,6 +125,7 @@ def compile_scheme(scheme: str, length: int, width: int, capability: int, *, has
     for target, name, value in (
         (_compat.reserved_shared_memory, "works", lambda _: True),
         (Plan, "max_smem", MAX_SMEM[capability]),
+        (Plan, "capability", divmod(capability, 10)),
         (cached_passes, "get_plan", build_plan),
         (decoding, "num_multiprocessors", lambda _: 132),
     ):
@@ -175,9 +180,10 @@ def position_tensors(scheme: str, n: int, m: int, width: int) -> dict[str, Tenso
         return dict.fromkeys(("w", "sharpness"), meta((HEADS,), torch.float32))
     if scheme == "rpr":
         return dict.fromkeys(("key_table", "value_table"), meta((1, 2 * K + 1, width), torch.float32))
-    if scheme == "transformer-xl":
-        table = meta((HEADS, n + m - 1 + 2 * TABLE_PADDING, width))
-        return {"bias_uv": meta((2, HEADS, width), torch.float32), "dense_table": table}
+    if scheme in ("transformer-xl", "disentangled"):
+        names = ("dense_table",) if scheme == "transformer-xl" else ("dense_table", "query_table")
+        tables = dict.fromkeys(names, meta((HEADS, n + m - 1 + 2 * TABLE_PADDING, width)))
+        return {"bias_uv": meta((2, HEADS, width), torch.float32), **tables}
     if scheme == "tener":
         return {
             "position_q": meta((BATCH, n, HEADS, width)).transpose(1, 2),
@@ -218,6 +224,7 @@ def compile_launch(launch: Launch) -> Resources:
         compiled.metadata.shared + used["SHARED"],
         count_instructions(compiled.asm["cubin"], tile.block_n * tile.block_m / (32 * tile.num_warps)),
         is_serialized(compiled.asm["cubin"]),
+        loads_first(compiled.asm["ptx"]),
     )
 
 
@@ -244,6 +251,15 @@ def is_serialized(cubin: bytes) -> bool:
     """Return whether there is a wait for each asynchronous matrix product (HGMMA), not one for several."""
     text = run_tool("cuobjdump", cubin, "-sass")
     return 0 < text.count("HGMMA") <= text.count("WARPGROUP.DEPBAR")
+
+
+def loads_first(ptx: str) -> bool:
+    """Return whether a kernel loads from the shared memory that it reserves before it first stores there.
+
+    The instructions are those of `shared_memory.py`. The compiler's own have a tab after their names.
+    """
+    accesses = re.findall(r"\bst\.shared\.(?:v2\.)?b32 \[%\w+\]|\bld\.shared\.(?:b32|u16) %\w+, \[%\w+\];", ptx)
+    return bool(accesses) and accesses[0].startswith("ld")
 
 
 def run_tool(name: str, content: bytes, *options: str) -> str:

@@ -3,12 +3,14 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
 
+from tests.gpu_files import uses_gpu
 from tests.short_form import choose_size, select_short_form, set_form
 from tests.triton_interpreter import speed_up_interpreter
 
@@ -35,16 +37,32 @@ def cheap_cleanup() -> Iterator[None]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="the long form of the suite: all cases, more random examples")
     parser.addoption("--slow", action="store_true", help="also run what takes minutes or much memory")
+    parser.addoption("--gpu", action="store_true", help="only the files that use a GPU if there is one")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import other files with --gpu: they need packages that a machine with a GPU may not have."""
+    if not config.getoption("--gpu"):
+        return None
+    files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
+    return None if any(path.suffix == ".py" and uses_gpu(path) for path in files) else True
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    no_clock = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.register_profile("short", no_clock, max_examples=12, derandomize=True)
-    settings.register_profile("long", no_clock, max_examples=100)
-    settings.load_profile("long" if config.getoption("--long") else "short")
+    if find_spec("hypothesis") is not None:
+        load_hypothesis_profile("long" if config.getoption("--long") else "short")
     set_form(is_short=not config.getoption("--long"))
     if "TRITON_INTERPRET" in os.environ:
         speed_up_interpreter(check_overflow=config.getoption("--long"))
+
+
+def load_hypothesis_profile(name: str) -> None:
+    from hypothesis import HealthCheck, settings
+
+    no_clock = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("short", no_clock, max_examples=12, derandomize=True)
+    settings.register_profile("long", no_clock, max_examples=100)
+    settings.load_profile(name)
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m

@@ -12,7 +12,6 @@ from itertools import combinations
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import settings
 
 Size = TypeVar("Size")
 SIZES = {"values": 1, "arguments": 1, "pairs": 2}
@@ -47,6 +46,8 @@ def keep_short(values: Iterable[str | None], *kept: str) -> list[Any]:
 
 def scale_examples(factor: int) -> int:
     """Return a multiple of the number of hypothesis's examples, which differs between the forms of the suite."""
+    from hypothesis import settings
+
     assert settings.default is not None
     return factor * settings.default.max_examples
 

@@ -5,6 +5,7 @@ included), j that of a key.
 """
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from headwise import Alibi, Disentangled, DistanceAware, RelativePositions, Rotary, Scheme, T5Bias, Tener, TransformerXL
 
 
+@cache
 def sinusoid(position: int, dim: int) -> Tensor:
     """Return r of Transformer-XL and TENER: sines, then cosines, of the position times 10000^(−2m/dim)."""
     angles = [position / 10000 ** (2 * m / dim) for m in range(dim // 2)]

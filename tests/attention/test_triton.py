@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise import DistanceAware, Plain, Scheme, TransformerXL, attend, explain
+from headwise import Disentangled, DistanceAware, Plain, Scheme, TransformerXL, attend, explain
 from tests.attention.triton_cases import (
     CASES,
     DEVICE,
@@ -304,6 +304,77 @@ def test_pipelines_have_one_stage_if_shared_memory_is_small() -> None:
 
     assert num_stages(128, max_smem=100_000) == 1 < num_stages(128, max_smem=166_912)
     assert num_stages(64, max_smem=100_000) == num_stages(64, max_smem=166_912)
+
+
+def test_wide_heads_with_two_tables_have_small_tiles_if_shared_memory_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headwise.attention.triton_backend.plan import Plan, clear_plans
+
+    tiles, original = {}, Plan.tile
+
+    def tile(plan: Plan, name: str) -> Any:
+        tiles[name] = original(plan, name)
+        return tiles[name]
+
+    clear_plans()
+    monkeypatch.setattr(Plan, "max_smem", 101_376)
+    monkeypatch.setattr(Plan, "tile", tile)
+    scheme = Disentangled(HEADS, 128, max_distance=30, dim=20, std=1.0).to(DEVICE)
+    inputs = [torch.randn(1, HEADS, n, 128, device=DEVICE).half().mul(0.3).requires_grad_() for n in (70, 90, 90)]
+    results = []
+    for backend in ("reference", "triton"):
+        output = attend(*inputs, scheme=scheme, backend=backend)
+        results.append([output, *torch.autograd.grad(output.float().square().sum(), [*inputs, *scheme.parameters()])])
+    clear_plans()
+    assert (tiles["dkv"].block_n, tiles["dkv"].block_m, tiles["dkv"].num_stages) == (32, 32, 1)
+    for result, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2 * float(expected.detach().abs().max()))
+
+
+@pytest.mark.parametrize(("capability", "is_pipelined"), [((9, 0), True), ((10, 0), False), ((10, 3), False)])
+def test_relative_shifts_are_not_pipelined_from_compute_capability_10_on(
+    capability: tuple[int, int], is_pipelined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headwise.attention.triton_backend.plan import TABLE_PADDING, TENSOR_PARAMS, Plan
+
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+
+    def num_stages(name: str, *, has_table: bool) -> int:
+        tensors = dict.fromkeys(TENSOR_PARAMS)
+        x = torch.empty(1, HEADS, 500, 64, dtype=torch.float16, device="meta")
+        tensors |= dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), x)
+        if has_table:
+            tensors["bias_uv_ptr"] = torch.empty(2, HEADS, 64, device="meta")
+            tensors["dense_table_ptr"] = x.new_empty(HEADS, 999 + 2 * TABLE_PADDING, 64)
+        scalars = (0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
+        plan = Plan(*tensors.values(), *scalars, device=torch.device("cuda"))
+        plan.max_smem = 232_448
+        return plan.tile(name).num_stages
+
+    for name in ("fwd", "dq", "dkv", "received"):
+        assert (num_stages(name, has_table=True) > 1) == is_pipelined
+        assert num_stages(name, has_table=False) > 1
+    assert num_stages("dense_table", has_table=True) > 1
+
+
+@pytest.mark.parametrize(
+    ("capability", "max_smem", "stages"), [((9, 0), 232_448, 3), ((10, 0), 232_448, 2), ((12, 0), 101_376, 1)]
+)
+def test_wide_products_of_positions_fit_from_compute_capability_10_on(
+    capability: tuple[int, int], max_smem: int, stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headwise.attention.triton_backend.plan import TENSOR_PARAMS, Plan
+
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    x = torch.empty(1, HEADS, 500, 128, dtype=torch.float16, device="meta")
+    tensors = dict.fromkeys(TENSOR_PARAMS) | dict.fromkeys(
+        ("q_ptr", "k_ptr", "v_ptr", "position_q_ptr", "position_k_ptr"), x
+    )
+    scalars = (0.2, 0.0, 0, False, -1, -1, False, 0, False, 0.0, False, False)
+    plan = Plan(*tensors.values(), *scalars, device=torch.device("cuda"))
+    plan.max_smem = max_smem
+    assert plan.tile("dq").num_stages == stages
 
 
 @pytest.mark.gpu

@@ -74,13 +74,20 @@ FEW_OPTIONS = {
     ),
     "disentangled-p2c": ("no-options", "window-causal"),
 }  # fmt: skip
+#: Schemes that differ from another one in the values of parameters only.
+SAME_KERNELS = {"distance-aware-near": "distance-aware-far"}
 #: A GPU compiles the kernels of each case, which takes seconds, so each scheme has each option in float32 and in one of
-#: the half precisions. Triton's interpreter takes seconds for a case, so there each has one dtype.
+#: the half precisions, the same for schemes with the same kernels. Triton's interpreter takes seconds for a case, so
+#: there each has one dtype.
 CASES = [
     (name, option, dtype)
     for i, name in enumerate(SCHEMES)
     for j, option in enumerate(FEW_OPTIONS.get(name, OPTIONS))
-    for dtype in ([DTYPES[0], DTYPES[1 + (i + j) % 2]] if GPU else [DTYPES[(i + j) % 2]])
+    for dtype in (
+        [DTYPES[0], DTYPES[1 + (list(SCHEMES).index(SAME_KERNELS.get(name, name)) + j) % 2]]
+        if GPU
+        else [DTYPES[(i + j) % 2]]
+    )
 ]
 
 

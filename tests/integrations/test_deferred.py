@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, TrainingArguments
 
 import headwise as hw
+
+pytest.importorskip("accelerate")  # of the extra hf
+pytest.importorskip("triton")
 from headwise.guides import ForwardRecord
 from headwise.integrations import LayerRecord, RecordField, deferred, recording, use_headwise_attention
 from headwise.integrations.recording import RECORDER
 from tests.integrations.tiny_models import KeepRecords, build_batch, build_model
 from tests.short_form import choose_size
 
-pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 SetDeferral = Callable[[bool], None]

@@ -8,6 +8,8 @@ import transformers
 from torch import Tensor
 
 import headwise as hw
+
+pytest.importorskip("accelerate")  # of the extra hf
 from headwise.integrations import deferred, use_headwise_attention
 from headwise.integrations.model_utils import example_inputs, pretrained_modules
 from tests.integrations.tiny_models import (

@@ -1,0 +1,136 @@
+"""Run benchmarks one after another within a number of seconds, unattended.
+
+    python benchmarks/run_queue.py 540 --dir measured                       # the commands of benchmarks/queue.txt
+    python benchmarks/run_queue.py 540 --dir measured --queue mine.txt      # own commands
+    python benchmarks/run_queue.py 540 --dir measured --only windows fusion # commands that contain one of these words
+
+A line of the queue has the largest number of seconds of a command and the command: a script in the directory of the
+queue and its options, after variables of the environment if there are any. {seconds} becomes the number of seconds
+after which a benchmark starts no row. Commands run in --dir, where their results are. At its limit, a command is
+interrupted; after ten more seconds it is killed.
+
+Each command prints a line with its time and its exit code. Its output is appended to a log in --dir. The same call,
+repeated, continues: benchmarks continue after the lines of results that exist, and commands that have finished are
+skipped (they are listed in --dir/finished.txt). The exit code is 1 if a command failed.
+"""
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+
+#: What benchmarks print if they have stopped at --seconds.
+UNFINISHED = "run the same command again"
+
+#: Seconds of a limit in which no row is started; between interrupting and killing; below which nothing is started.
+LAST_ROW, GRACE, MIN_SECONDS = 30.0, 10.0, 5.0
+
+
+class Job(NamedTuple):
+    """A line of the queue."""
+
+    limit: float
+    line: str  # without the limit
+
+    def split(self, seconds: float) -> tuple[dict[str, str], list[str]]:
+        """Return variables of the environment, and the script and its options, for this number of seconds."""
+        seconds_for_rows = max(seconds - LAST_ROW, seconds / 2)
+        words = [word.replace("{seconds}", f"{seconds_for_rows:.0f}") for word in shlex.split(self.line)]
+        num_variables = next(i for i, word in enumerate(words) if "=" not in word)
+        return dict(word.split("=", 1) for word in words[:num_variables]), words[num_variables:]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seconds", type=float, help="for all commands together")
+    parser.add_argument("--dir", type=Path, required=True, help="directory of results and logs")
+    parser.add_argument("--queue", type=Path, default=HERE / "queue.txt", metavar="FILE")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="only commands that contain one of these")
+    arguments = parser.parse_args()
+    end = time.monotonic() + arguments.seconds
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # interrupts the command that runs
+    arguments.dir.mkdir(parents=True, exist_ok=True)
+    finished = arguments.dir / "finished.txt"
+    num_failed = 0
+    for number, job in enumerate(read_queue(arguments.queue), start=1):
+        if arguments.only and not any(word in job.line for word in arguments.only):
+            continue
+        remaining = end - time.monotonic()
+        if finished.exists() and job.line in finished.read_text(encoding="utf-8").splitlines():
+            report(number, "finished before", job)
+        elif remaining < MIN_SECONDS:
+            report(number, "not started", job)
+        else:
+            start = time.monotonic()
+            log = arguments.dir / f"{number:02}.log"
+            code, state = run(job, min(job.limit, remaining), arguments.queue.resolve().parent, arguments.dir, log)
+            report(number, f"{time.monotonic() - start:.0f} s, exit code {code}, {state}", job)
+            num_failed += state == "failed"
+            if state == "finished":
+                with finished.open("a", encoding="utf-8") as file:
+                    file.write(job.line + "\n")
+    return 1 if num_failed else 0
+
+
+def read_queue(path: Path) -> list[Job]:
+    """Return the jobs of a file. Empty lines and comments are skipped."""
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    parts = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    return [Job(float(limit), line) for limit, line in parts]
+
+
+def report(number: int, text: str, job: Job) -> None:
+    print(f"{number:2}  {text}: {job.line}", flush=True)
+
+
+def run(job: Job, seconds: float, scripts: Path, directory: Path, log: Path) -> tuple[int, str]:
+    """Run a command for at most this number of seconds. Return its exit code and its state."""
+    variables, (script, *options) = job.split(seconds)
+    paths = [str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | variables
+    with log.open("ab") as output:
+        position = output.tell()
+        command = [sys.executable, str(scripts / script), *options]
+        with process_group(command, cwd=directory, env=environment, stdout=output, stderr=output) as process:
+            try:
+                code = process.wait(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                return stop(process), "stopped at its limit"
+    if code != 0:
+        return code, "failed"
+    return code, "unfinished" if UNFINISHED.encode() in log.read_bytes()[position:] else "finished"
+
+
+@contextmanager
+def process_group(command: list[str], **options: object) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a command in a process group of its own, and stop it on exit if it still runs."""
+    process: subprocess.Popen[bytes] = subprocess.Popen(command, start_new_session=True, **options)  # type: ignore[call-overload]
+    try:
+        yield process
+    finally:
+        stop(process)
+
+
+def stop(process: "subprocess.Popen[bytes]") -> int:
+    """Interrupt a command with its children, kill it if that does not help, and return its exit code."""
+    for number, seconds in ((signal.SIGINT, GRACE), (signal.SIGKILL, None)):
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+            try:
+                process.wait(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                continue
+    return process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""benchmarks/run_queue.py: commands run one after another, within their limits, and continue."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "run_queue.py"
+
+#: A benchmark of three rows. One call measures as many as it is told to, then waits if it is told to.
+BENCHMARK = """
+import os, sys, time
+rows, waits = int(sys.argv[1]), sys.argv[2] == "wait"
+done = open("rows.txt").read().split() if os.path.exists("rows.txt") else []
+for row in [str(x) for x in range(3) if str(x) not in done][:rows]:
+    open("rows.txt", "a").write(row + os.environ.get("SUFFIX", "") + "\\n")
+print("rows are written", flush=True)
+if waits:
+    time.sleep(600)
+if len(done) + rows < 3:
+    print("stopped; run the same command again to continue")
+"""
+
+
+def write_queue(directory: Path, *lines: str) -> Path:
+    (directory / "benchmark.py").write_text(BENCHMARK)
+    (directory / "fails.py").write_text("raise SystemExit(3)")
+    queue = directory / "queue.txt"
+    queue.write_text("# comment\n\n" + "\n".join(lines) + "\n")
+    return queue
+
+
+def command(queue: Path, seconds: float) -> list[str]:
+    return [sys.executable, str(SCRIPT), str(seconds), "--dir", str(queue.parent / "out"), "--queue", str(queue)]
+
+
+def run(queue: Path, seconds: float = 100) -> tuple[int, list[str]]:
+    result = subprocess.run(command(queue, seconds), capture_output=True, text=True, check=False)
+    return result.returncode, result.stdout.splitlines()
+
+
+def test_commands_continue_until_they_have_finished(tmp_path: Path) -> None:
+    queue = write_queue(tmp_path, "60 benchmark.py 2 end")
+    states = []
+    for _ in range(3):
+        code, lines = run(queue)
+        assert code == 0
+        states.append(lines[0].removesuffix(": benchmark.py 2 end").split(", ")[-1])
+    assert states == ["unfinished", "finished", " 1  finished before"]
+    assert (tmp_path / "out" / "rows.txt").read_text().split() == ["0", "1", "2"]
+
+
+def test_failures_and_limits_do_not_stop_the_queue(tmp_path: Path) -> None:
+    queue = write_queue(tmp_path, "60 fails.py", "2 benchmark.py 1 wait", "60 SUFFIX=0 benchmark.py 1 end")
+    code, lines = run(queue)
+    assert code == 1
+    assert "exit code 3, failed: fails.py" in lines[0]
+    assert "stopped at its limit: benchmark.py 1 wait" in lines[1]
+    assert "exit code 0, unfinished: SUFFIX=0 benchmark.py 1 end" in lines[2]
+    assert (tmp_path / "out" / "rows.txt").read_text().split()[-1] in ("00", "10"), "the variable is set"
+    assert "rows are written" in (tmp_path / "out" / "03.log").read_text()
+
+
+def test_no_command_is_started_after_the_time(tmp_path: Path) -> None:
+    code, lines = run(write_queue(tmp_path, "60 benchmark.py 3 end"), seconds=0)
+    assert (code, lines) == (0, [" 1  not started: benchmark.py 3 end"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_queue_stops_its_command(number: signal.Signals, tmp_path: Path) -> None:
+    queue = write_queue(tmp_path, "600 benchmark.py 1 wait")
+    process = subprocess.Popen(command(queue, 600), stderr=subprocess.DEVNULL)
+    log = tmp_path / "out" / "01.log"
+    while not (log.exists() and "rows are written" in log.read_text()):
+        assert process.poll() is None
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(number)
+    assert process.wait() != 0
+    assert len(children) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(children[0]), 0)
+    assert (tmp_path / "out" / "rows.txt").read_text() == "0\n"
