@@ -1,6 +1,8 @@
 """Evaluation on labelled rows: of all splits at the end of a run, and of a finished run."""
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -241,7 +243,21 @@ class EvaluatedRows:
             label=columns.label,
             skip_bad_rows=self.skip_bad_rows,
         )["all"]
-        return rows.data if label_type == "regression" else encode_labels("all", rows, metrics["labels"])
+        if label_type == "regression":
+            return rows.data
+        return encode_labels("all", rows, metrics["labels"], skip_unknown=self.skip_bad_rows)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Load data again, without the warnings of the first time."""
+    task_logger = logging.getLogger("headwise.tasks")
+    level = task_logger.level
+    task_logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        task_logger.setLevel(level)
 
 
 @dataclass(frozen=True)
@@ -251,7 +267,9 @@ class ScoreTask:
     evaluated: EvaluatedRows
 
     def load(self) -> tuple[TextModel, Dataset]:
-        return TextModel.load(self.evaluated.run), self.evaluated.load_rows()
+        with without_warnings():
+            rows = self.evaluated.load_rows()
+        return TextModel.load(self.evaluated.run), rows
 
     def run(self, loaded: tuple[TextModel, Dataset], part: RowRange, out: Path | None, progress: Progress) -> Result:
         model, rows = loaded
