@@ -109,3 +109,8 @@ def test_a_missing_header_leads_to_a_warning(caplog: pytest.LogCaptureFixture) -
     assert any(
         message.startswith("a.csv: 'good' is the name of the label column and also") for message in caplog.messages
     )
+
+
+def test_of_several_known_columns_those_without_values_are_ignored() -> None:
+    columns = {"text": ["", " "], "comment": ["some words", "other words"], "label": ["a", "b"]}
+    assert choose_columns(Batch(Path("a.csv"), [0, 1], [2, 3], columns)) == Columns("comment", None, "label")

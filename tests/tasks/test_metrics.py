@@ -172,3 +172,14 @@ def test_the_block_size_does_not_change_the_standard_error(monkeypatch: pytest.M
     expected = standard_error(row_statistics, mean)
     monkeypatch.setattr(bootstrap, "MAX_BLOCK_SIZE", 100)
     assert standard_error(row_statistics, mean) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("label_type", ["classification", "multi-label"])
+def test_standard_error_of_macro_f1(label_type: LabelType) -> None:
+    scores, rows = random_predictions(label_type, 40, seed=0)
+    task, rng = make_task(label_type), np.random.default_rng(1)
+    samples = [rng.integers(0, 40, 40) for _ in range(300)]
+    values = [task.metrics(scores[sample], rows.select(sample))["macro_f1"] for sample in samples]
+    assert task.standard_error(scores, rows, metric="macro_f1") == pytest.approx(np.std(values), rel=0.15)
+    with pytest.raises(ValueError, match="metric must be"):
+        task.standard_error(scores, rows, metric="recall")

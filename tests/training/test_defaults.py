@@ -114,3 +114,14 @@ def test_a_tracker_reaches_the_trainer(tmp_path: Path, monkeypatch: pytest.Monke
     config = EncoderConfig(report_to=name)  # type: ignore[arg-type]
     assert arguments.build_arguments(config, tmp_path).report_to == [name]
     assert arguments.build_arguments(EncoderConfig(report_to="none"), tmp_path).report_to == []
+
+
+def test_a_constant_schedule_has_no_warm_up(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
+    options = ("--data", reviews, "--heads", 2, "--head-dim", 8, "--word-dim", 16, "--epochs", 1)
+    options += ("--lr-scheduler-type", "constant")
+    code, _, stderr = headwise("train", *options, "--out", tmp_path / "run")
+    assert code == 0
+    assert "warm-up" not in stderr
+    code, _, stderr = headwise("train", *options, "--warmup-steps", 3, "--out", tmp_path / "given")
+    assert code == 0
+    assert "--warmup-steps 3 has no effect with --lr-scheduler-type constant" in stderr

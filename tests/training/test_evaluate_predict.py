@@ -52,6 +52,21 @@ def test_evaluate_on_another_file(run: RunResult, tmp_path: Path, headwise: Head
     assert right["metrics"]["accuracy"] > 0.8
 
 
+def test_evaluate_skips_unknown_labels_if_asked_to(run: RunResult, tmp_path: Path, headwise: Headwise) -> None:
+    new = [*rows(20, seed=9), ("a strange film", "neutral"), ("an odd film", "neutral")]
+    data, out = write(tmp_path / "new.csv", ("text", "label"), new), tmp_path / "metrics.json"
+    code, _, stderr = headwise("evaluate", run.run_dir, "--data", data)
+    assert code == 2
+    assert "line 22: label 'neutral' is unknown" in stderr
+    assert "2 rows have an unknown label" in stderr
+    code, _, stderr = headwise("evaluate", run.run_dir, "--data", data, "--skip-bad-rows", "--out", out)
+    assert code == 0
+    assert stderr.count("2 rows have an unknown label") == 1
+    assert json.loads(out.read_text())["rows"] == 20
+    data = write(tmp_path / "none.csv", ("text", "label"), new[20:])
+    assert headwise("evaluate", run.run_dir, "--data", data, "--skip-bad-rows")[0] == 2
+
+
 @pytest.mark.parametrize("name", keep_short(NEW_FILES, "new.tsv", "new.parquet", "new.jsonl.gz"))
 def test_predict_adds_columns_to_the_rows(run: RunResult, name: str, tmp_path: Path, headwise: Headwise) -> None:
     texts = [text for text, _ in rows(1500, seed=3)]  # more than a batch

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import ModelCard
 
 from headwise.errors import UserError
 from headwise.training import RunResult, TextConfig, TextModel, evaluate, predict, train
@@ -173,6 +174,9 @@ def test_ranking(scifact: Path, tmp_path: Path) -> None:
     assert run.metrics["metrics"]["test"]["mrr"] == pytest.approx(np.mean([1 / rank for rank in ranks]))
     assert run.metrics["baselines"]["test"]["BM25"]["mrr"] == 1.0, "each claim has the words of its document"
     assert "| test | BM25 | 1.0000 |" in (run.run_dir / "README.md").read_text()
+    metadata = ModelCard.load(run.run_dir / "README.md").data.to_dict()
+    assert "mrr" in metadata["metrics"]
+    assert not {"queries", "queries_without_hit"} & set(metadata["metrics"]), "numbers of queries are not metrics"
     new = write(tmp_path / "new.csv", ("claim", "document"), [("good film", "a film that is good")])
     assert predict(run.run_dir, new, tmp_path / "out.jsonl") == 0
     check_probabilities(read_lines(tmp_path / "out.jsonl")[0], ["other", "relevant"])

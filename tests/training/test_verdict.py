@@ -99,6 +99,44 @@ def test_more_epochs_are_not_recommended_after_early_stopping(tmp_path: Path, he
         assert ("more --epochs" in metrics["verdict"]) == recommends
 
 
+def test_tuning_is_not_recommended_after_tuning() -> None:
+    metrics: dict[str, Any] = {
+        "primary_metric": "accuracy",
+        "metrics": {"test": {"accuracy": 0.1}},
+        "standard_error": {"test": 0.01},
+        "baselines": {"test": {"most frequent label": {"accuracy": 0.5}}},
+    }
+    assert "--tune" in judge_run(metrics)
+    assert "--tune" not in judge_run(metrics | {"tuning": {"chosen": 0.001}})
+
+
+def test_a_perfect_model_gets_no_advice() -> None:
+    verdict = judge_accuracy(1.0, error=0.0, most_frequent_label=0.5, TF_IDF=1.0)
+    assert (
+        verdict
+        == "better than always answering 'entity', but not better than TF IDF (accuracy 1.0000, baseline 1.0000)"
+    )
+
+
+def test_macro_f1_is_judged_if_it_selects_the_epoch(tmp_path: Path, headwise: Headwise) -> None:
+    # the rare class is ambiguous: a model that finds it is less accurate than always answering "ok"
+    rows = [("the lamp is broken", "defect" if i % 5 == 0 else "ok") for i in range(100)]
+    rows += [(f"a nice lamp {i}", "ok") for i in range(300)]
+    data = write(tmp_path / "data.csv", ("text", "label"), rows)
+    options = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--epochs", 4, "--class-weights", "balanced")
+    run = tmp_path / "run"
+    selection = ("--metric-for-best-model", "macro_f1")
+    assert headwise("train", "--data", data, "--out", run, *options, *selection)[0] == 0
+    metrics = json.loads((run / "metrics.json").read_text())
+    test, constant = metrics["metrics"]["test"], metrics["baselines"]["test"]["most frequent label"]
+    assert test["accuracy"] < constant["accuracy"]
+    assert test["macro_f1"] > constant["macro_f1"]
+    assert "learned nothing" not in metrics["verdict"]
+    assert f"(macro_f1 {test['macro_f1']:.4f}, baseline" in metrics["verdict"]
+    _, stdout, _ = headwise("evaluate", run)
+    assert f"Verdict: {metrics['verdict'].removeprefix('test: ')}" in stdout
+
+
 @pytest.mark.parametrize(("rate", "verdict"), [("0.01", "better than always answering"), ("1e-9", "learned nothing")])
 def test_a_run_ends_with_its_verdict(tmp_path: Path, headwise: Headwise, rate: str, verdict: str) -> None:
     labels = ["good", "bad", "bad"] * 40

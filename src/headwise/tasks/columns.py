@@ -144,12 +144,14 @@ def find_known_pair(names: Sequence[str]) -> tuple[str | None, str | None]:
 
 
 def find_known_column(batch: Batch, names: Sequence[str], known_names: Sequence[str], role: str) -> str | None:
-    """Return the column with a known name, if any.
+    """Return the column with a known name, if any. Of several, those without values are ignored.
 
     Raises:
         UserError: There are several.
     """
     matches = [name for name in names if name.strip().lower() in known_names]
+    if len(matches) > 1:
+        matches = [name for name in matches if not is_empty(batch.columns[name])] or matches
     if len(matches) > 1:
         raise ambiguous_column(batch, role, matches)
     return matches[0] if matches else None
@@ -164,6 +166,11 @@ def only_column(names: Sequence[str], batch: Batch, role: str) -> str:
     if len(names) != 1:
         raise ambiguous_column(batch, role)
     return names[0]
+
+
+def is_empty(values: Sequence[Any]) -> bool:
+    """Return whether a column has no values."""
+    return all(value is None or (isinstance(value, str) and not value.strip()) for value in values)
 
 
 def has_text(values: Sequence[Any]) -> bool:

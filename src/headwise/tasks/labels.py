@@ -1,5 +1,6 @@
 """Parsers of texts and labels, and the encoding of labels as class indices."""
 
+import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,8 @@ from datasets import ClassLabel, Dataset, List, Value
 
 from headwise.errors import UserError
 from headwise.tasks.arrow_cache import Rows
+
+logger = logging.getLogger(__name__)
 
 #: The label of rows that a benchmark excludes, such as those of SNLI without a majority label.
 EXCLUDED = "-"
@@ -142,7 +145,9 @@ def sort_classes(classes: Sequence[str]) -> list[str]:
         return sorted(classes, key=lambda name: (name != "O", name))
 
 
-def encode_labels(split: str, rows: Rows, labels: Sequence[str], *, drop_excluded: bool = False) -> Dataset:
+def encode_labels(
+    split: str, rows: Rows, labels: Sequence[str], *, drop_excluded: bool = False, skip_unknown: bool = False
+) -> Dataset:
     """Encode labels: as a class index, for tokens as a list of indices, for multi-label rows as a vector of 0 and 1.
 
     Args:
@@ -150,38 +155,48 @@ def encode_labels(split: str, rows: Rows, labels: Sequence[str], *, drop_exclude
         rows: Rows with class names as labels.
         labels: The class names, in the order of their indices.
         drop_excluded: Whether rows with the label `EXCLUDED` are dropped.
+        skip_unknown: Whether rows with other labels are skipped, with a warning; by default they are an error.
 
     Raises:
-        UserError: A label is not one of `labels`.
+        UserError: A label is not one of `labels`, or none is and rows are skipped.
     """
     column = rows.column("label").combine_chunks()
     classes = pa.array(labels, pa.string())
     if not pa.types.is_list(column.type):
         is_excluded = pc.and_(pc.equal(column, EXCLUDED), drop_excluded)
         ids = pc.if_else(is_excluded, 0, pc.index_in(column, value_set=classes))
-        check_labels(split, rows, labels, column, ids, np.arange(len(column)))
-        data = replace_label(rows, ids.cast(pa.int64()), ClassLabel(names=list(labels)))
+        skipped = check_labels(split, rows, labels, column, ids, np.arange(len(column)), skip=skip_unknown)
+        data = replace_label(rows, ids.fill_null(0).cast(pa.int64()), ClassLabel(names=list(labels)))
+        data = drop_rows(data, skipped)
         if not drop_excluded:
             return data
         return data.select(np.flatnonzero(pc.invert(is_excluded)), keep_in_memory=True)
     values, lengths = column.flatten(), column.value_lengths().to_numpy(zero_copy_only=False)
     ids = pc.index_in(values, value_set=classes)
     row_indices = np.repeat(np.arange(len(column)), lengths)
-    check_labels(split, rows, labels, values, ids, row_indices)
+    skipped = check_labels(split, rows, labels, values, ids, row_indices, skip=skip_unknown)
+    ids = ids.fill_null(0)
     if "words" in rows.data.column_names:
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
         id_lists = pa.ListArray.from_arrays(offsets, ids.cast(pa.int64()))
-        return replace_label(rows, id_lists, List(ClassLabel(names=list(labels))))
+        return drop_rows(replace_label(rows, id_lists, List(ClassLabel(names=list(labels)))), skipped)
     is_label = np.zeros((len(column), len(labels)), np.int8)
     is_label[row_indices, ids.to_numpy()] = 1
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(is_label.ravel()), len(labels))
-    return replace_label(rows, vectors, List(Value("int8"), length=len(labels)))
+    return drop_rows(replace_label(rows, vectors, List(Value("int8"), length=len(labels))), skipped)
 
 
 def check_labels(
-    split: str, rows: Rows, labels: Sequence[str], values: pa.Array, ids: pa.Array, row_indices: Any
-) -> None:
-    """Check that all labels are known.
+    split: str,
+    rows: Rows,
+    labels: Sequence[str],
+    values: pa.Array,
+    ids: pa.Array,
+    row_indices: Any,
+    *,
+    skip: bool = False,
+) -> Any:
+    """Check that all labels are known, and return the indices of rows to skip.
 
     Args:
         split: The split of the rows.
@@ -190,17 +205,29 @@ def check_labels(
         values: The labels of the rows.
         ids: Their class indices, null if unknown.
         row_indices: The row of each label.
+        skip: Whether rows with an unknown label are skipped, with a warning.
 
     Raises:
-        UserError: A label is unknown.
+        UserError: A label is unknown and its row is not skipped, or all rows would be skipped.
     """
-    if ids.null_count:
+    unknown_rows = np.unique(row_indices[np.flatnonzero(pc.is_null(ids))])
+    if len(unknown_rows):
         index = int(np.flatnonzero(pc.is_null(ids))[0])
         reason = (
             "is unknown; expected" if split in ("train", "all") else f"is in {split}, but nowhere in train, which has"
         )
         location = rows.location(row_indices[index])
-        raise UserError(f"{location}: label {values[index].as_py()!r} {reason} {', '.join(labels)}")
+        total = f" ({len(unknown_rows):,} rows have an unknown label)" if len(unknown_rows) > 1 else ""
+        message = f"{location}: label {values[index].as_py()!r} {reason} {', '.join(labels)}{total}"
+        if not skip or len(unknown_rows) == len(rows.data):
+            raise UserError(message)
+        logger.warning("skipped: %s", message)
+    return unknown_rows
+
+
+def drop_rows(data: Dataset, indices: Any) -> Dataset:
+    """Return the rows without those of some indices."""
+    return data.select(np.setdiff1d(np.arange(len(data)), indices), keep_in_memory=True) if len(indices) else data
 
 
 def replace_label(rows: Rows, labels: pa.Array, feature: Any) -> Dataset:

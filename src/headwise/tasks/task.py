@@ -9,6 +9,7 @@ from datasets import Dataset
 
 from headwise.errors import UserError
 from headwise.tasks import metrics
+from headwise.tasks.metrics.labels import ClassificationMetrics, MultiLabelMetrics
 
 LabelType = Literal["classification", "multi-label", "regression", "tokens", "ranking", "clicks", "translation"]
 
@@ -119,7 +120,19 @@ class Task:
         """
         return metrics.get_metrics(self.label_type).compute(scores, rows)
 
-    def standard_error(self, scores: Any, rows: Dataset, *, seed: int = 0) -> float:
-        """Estimate the standard error of the primary metric by bootstrap over rows, or over queries for rankings."""
+    def standard_error(self, scores: Any, rows: Dataset, *, metric: str | None = None, seed: int = 0) -> float:
+        """Estimate the standard error of a metric by bootstrap over rows, or over queries for rankings.
+
+        Args:
+            scores: The outputs of a model, as in `metrics`.
+            rows: A split or some of its rows, in the order of the scores.
+            metric: The primary metric (default), or macro_f1 of label types that have it.
+            seed: The seed of the bootstrap samples.
+        """
         label_metrics = metrics.get_metrics(self.label_type)
+        if metric == "macro_f1" and isinstance(label_metrics, ClassificationMetrics | MultiLabelMetrics):
+            counts = label_metrics.class_counts(scores, rows)
+            return metrics.standard_error(counts, label_metrics.macro_f1_from_sums, seed=seed)
+        if metric not in (None, self.primary):
+            raise ValueError(f"metric must be {self.primary} or, for classes, macro_f1; got {metric!r}")
         return metrics.standard_error(label_metrics.row_statistics(scores, rows), label_metrics.from_sums, seed=seed)

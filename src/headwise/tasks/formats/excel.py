@@ -4,6 +4,7 @@ import logging
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,12 @@ from headwise.tasks.formats.batch import Batch, check_distinct, chunk_rows, colu
 logger = logging.getLogger(__name__)
 
 MAX_EXCEL_BYTES = 2**28  # of the decompressed file; openpyxl keeps all texts in memory
+
+
+@cache  # a file is read several times
+def warn_of_sheets(path: Path, names: tuple[str, ...]) -> None:
+    """Warn once that only the first sheet of a file is read."""
+    logger.warning("%s: only the first sheet, %s, is read, not %s", path, names[0], ", ".join(names[1:6]))
 
 
 def read_excel(path: Path, columns: Sequence[str] | None) -> Iterator[Batch]:
@@ -25,8 +32,7 @@ def read_excel(path: Path, columns: Sequence[str] | None) -> Iterator[Batch]:
         with open_workbook(path) as workbook:
             sheet = workbook.worksheets[0]
             if len(workbook.sheetnames) > 1:
-                others = ", ".join(workbook.sheetnames[1:6])
-                logger.warning("%s: only the first sheet, %s, is read, not %s", path, workbook.sheetnames[0], others)
+                warn_of_sheets(path, tuple(workbook.sheetnames))
             rows = iterate_rows(sheet)
             header = read_header(path, next(rows, (1, ()))[1])
             names = list(header) if columns is None else list(columns)

@@ -61,6 +61,19 @@ class ClassificationMetrics:
     def from_sums(self, sums: Any) -> Any:
         return sums[..., 0] / sums[..., 1]
 
+    def class_counts(self, scores: Any, rows: Dataset) -> Any:
+        """Return the numbers (rows, 3 · classes) of correct, predicted and true items, see `macro_f1_from_sums`."""
+        classes = np.arange(np.shape(scores)[-1])
+        is_label = column_array(rows, "label")[:, None] == classes
+        is_predicted = np.asarray(scores).argmax(axis=-1)[:, None] == classes
+        return np.concatenate([is_label & is_predicted, is_predicted, is_label], axis=1)
+
+    def macro_f1_from_sums(self, sums: Any) -> Any:
+        """Return macro F1, given the sums (…, 3 · classes) of `class_counts`: the mean of classes that occur."""
+        counts = split_class_counts(sums)
+        is_present = counts[..., 1:].sum(axis=-1) > 0
+        return (f1_from_counts(counts) * is_present).sum(axis=-1) / np.maximum(is_present.sum(axis=-1), 1)
+
 
 class MultiLabelMetrics:
     """Micro and macro F1, and exact match. A class is predicted if its score is above 0 (probability above 0.5)."""
@@ -82,6 +95,15 @@ class MultiLabelMetrics:
 
     def from_sums(self, sums: Any) -> Any:
         return f1_from_counts(sums)
+
+    def class_counts(self, scores: Any, rows: Dataset) -> Any:
+        """Return the numbers (rows, 3 · classes) of correct, predicted and true items, see `macro_f1_from_sums`."""
+        labels, predictions = column_array(rows, "label").astype(bool), np.asarray(scores) > 0
+        return np.concatenate([labels & predictions, predictions, labels], axis=1)
+
+    def macro_f1_from_sums(self, sums: Any) -> Any:
+        """Return macro F1, given the sums (…, 3 · classes) of `class_counts`: the mean of all classes."""
+        return f1_from_counts(split_class_counts(sums)).mean(axis=-1)
 
 
 class RegressionMetrics:
@@ -193,6 +215,12 @@ def f1_from_counts(counts: Any) -> Any:
     """Return F1, given numbers (…, 3) of correct, predicted and true items."""
     correct, predicted, true = np.moveaxis(np.asarray(counts, dtype=np.float64), -1, 0)
     return 2 * correct / np.maximum(predicted + true, 1)
+
+
+def split_class_counts(sums: Any) -> Any:
+    """Return sums (…, 3 · classes) as numbers (…, classes, 3) of correct, predicted and true items."""
+    sums = np.asarray(sums, dtype=np.float64)
+    return np.moveaxis(sums.reshape(*sums.shape[:-1], 3, -1), -2, -1)
 
 
 def predict_tags(scores: Any, rows: Dataset) -> list[tuple[list[str], list[str]]]:

@@ -32,6 +32,9 @@ UNKNOWN = "unknown"
 #: The hub's names of metrics, where they differ from ours.
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "exact_match": "exact_match", "pearson": "pearsonr"}
 
+#: Entries of the metrics of rankings that are numbers of queries.
+COUNTS = ("queries", "queries_without_hit")
+
 
 @dataclass(frozen=True)
 class Card:
@@ -94,7 +97,8 @@ def build_header(card: Card, metrics: dict[str, Any]) -> str:
         metrics: the contents of `metrics.json`.
     """
     header, split = card.header, select_split(metrics)
-    values = {} if split is None else {name: x for name, x in metrics["metrics"][split].items() if math.isfinite(x)}
+    values = {} if split is None else metrics["metrics"][split]
+    values = {name: value for name, value in values.items() if math.isfinite(value) and name not in COUNTS}
     results = [
         EvalResult(
             task_type=header.get("pipeline_tag", "other"),

@@ -4,11 +4,14 @@ The rule was measured on ten data sets with 64 to 8,000 rows (`benchmarks/result
 rows is always known before training: data is read or memory-mapped as a whole, and never streamed.
 """
 
+import logging
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 from headwise.training.core.config import EncoderConfig
+
+logger = logging.getLogger(__name__)
 
 #: A run is stopped early after this number of steps without improvement, but not before `MIN_PATIENCE` epochs, and not
 #: later than after `MAX_PATIENCE` epochs.
@@ -66,6 +69,13 @@ def fill_unset(config: ConfigT, settings: Settings, num_rows: int) -> ConfigT:
         num_rows: the number of training rows, from which the patience is computed.
     """
     values = {name: value for name, value in asdict(settings).items() if getattr(config, name) is None}
+    if config.lr_scheduler_type == "constant":
+        if config.warmup_steps:
+            logger.warning(
+                "--warmup-steps %g has no effect with --lr-scheduler-type constant; constant_with_warmup has a warm-up",
+                config.warmup_steps,
+            )
+        values["warmup_steps"] = 0.0
     if config.early_stopping_patience is None:
         rows_per_step = (config.batch_size or settings.batch_size) * config.gradient_accumulation_steps
         steps_per_epoch = max(1, -(-num_rows // rows_per_step))
@@ -92,5 +102,7 @@ def describe_choice(config: EncoderConfig, resolved: EncoderConfig, num_rows: in
         "epochs": "{:g} epochs",
         "warmup_steps": "warm-up {:g}",
     }
+    if resolved.lr_scheduler_type == "constant":
+        del texts["warmup_steps"]
     chosen = [text.format(getattr(resolved, name)) for name, text in texts.items() if getattr(config, name) is None]
     return f"{', '.join(chosen)}: chosen for {num_rows:,} training rows" if chosen else ""

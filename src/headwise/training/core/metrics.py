@@ -1,7 +1,7 @@
 """The contents of `metrics.json`, with the same keys for all pipelines."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,16 +98,36 @@ def build_evaluation(
     standard_error: float,
     baselines: dict[str, dict[str, float]] | None = None,
     baseline_notes: Sequence[str] = (),
-    most_frequent_label: str | None = None,
+    run: Mapping[str, Any] | None = None,
+    verdict_standard_error: float | None = None,
+    from_scratch: bool = False,
     **extras: Any,
 ) -> dict[str, Any]:
-    """Return the result of `headwise evaluate`, with the same keys for all pipelines."""
+    """Return the result of `headwise evaluate`, with the same keys for all pipelines.
+
+    Args:
+        dataset: what was evaluated.
+        num_rows: its number of rows.
+        primary_metric: the primary metric.
+        metrics: all metrics.
+        standard_error: the standard error of the primary metric.
+        baselines: the metrics of each baseline.
+        baseline_notes: notes on them.
+        run: the contents of the run's `metrics.json`, for the verdict.
+        verdict_standard_error: the standard error of the run's `verdict_metric`, if it has one.
+        from_scratch: whether the model was trained from scratch.
+        extras: further results.
+    """
+    run = run or {}
     verdict = judge(
         metrics,
         baselines or {},
-        primary_metric=primary_metric,
-        standard_error=standard_error,
-        most_frequent_label=most_frequent_label,
+        primary_metric=run.get("verdict_metric") or primary_metric,
+        standard_error=standard_error if verdict_standard_error is None else verdict_standard_error,
+        most_frequent_label=run.get("most_frequent_label"),
+        from_scratch=from_scratch,
+        stopped_early=run.get("stopped_early", False),
+        tuned="tuning" in run,
     )
     return {
         "dataset": dataset,

@@ -21,7 +21,8 @@ ORACLE = "oracle"
 CLEAR = 2.0
 
 MORE_EPOCHS = "more --epochs"
-HINTS = ("--tune", MORE_EPOCHS, "more training rows")
+TUNE = "--tune"
+HINTS = (TUNE, MORE_EPOCHS, "more training rows")
 HINTS_FROM_SCRATCH = (*HINTS, "a pretrained --model")
 
 
@@ -34,6 +35,7 @@ def judge(
     most_frequent_label: str | None = None,
     from_scratch: bool = False,
     stopped_early: bool = False,
+    tuned: bool = False,
 ) -> str:
     """Return one sentence that says whether a model is better than its baselines.
 
@@ -48,6 +50,7 @@ def judge(
         most_frequent_label: the label that the baseline "most frequent label" always answers.
         from_scratch: whether the model was trained from scratch, for the hint.
         stopped_early: whether training was stopped before its last epoch, so that more epochs would not help.
+        tuned: whether the learning rate was tuned already.
 
     Example:
         >>> constant, tfidf = {"accuracy": 0.28}, {"accuracy": 0.74}
@@ -60,7 +63,9 @@ def judge(
         'better than always answering the most frequent label, but belo'
     """
     value = metrics[primary_metric]
-    hints = [x for x in (HINTS_FROM_SCRATCH if from_scratch else HINTS) if not (stopped_early and x == MORE_EPOCHS)]
+    tried = {MORE_EPOCHS} if stopped_early else set()
+    tried |= {TUNE} if tuned else set()
+    hints = [x for x in (HINTS_FROM_SCRATCH if from_scratch else HINTS) if x not in tried]
     hint = describe_hints(hints)
     sign = -1 if primary_metric in LOWER_IS_BETTER else 1
     values = {
@@ -98,7 +103,8 @@ def judge(
         return f"{prefix}below {other} {figures(other)}; {hint}"
     if other is not None and gain(other) <= margin:
         degree = "clearly " if gain(other) > 0 else ""
-        return f"{prefix}not {degree}better than {other} {figures(other)}; {hint}"
+        is_perfect = value == (1 if sign > 0 else 0)
+        return f"{prefix}not {degree}better than {other} {figures(other)}{'' if is_perfect else f'; {hint}'}"
     if other is not None:
         both = f"{answer} and than {other}" if answer else other
         return f"better than {both} {figures(other)}"
@@ -109,6 +115,8 @@ def judge(
 def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False) -> str:
     """Return the verdict on a finished run, by its test split, or by dev if it has none.
 
+    It compares the primary metric, or macro_f1 if that selected the epoch.
+
     Args:
         metrics: the contents of `metrics.json`.
         from_scratch: whether the model was trained from scratch.
@@ -117,14 +125,17 @@ def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False) -> str:
     split = "test" if "test" in splits else next(reversed(splits), None)
     if split is None:
         return "not evaluated: the data has no dev or test split"
+    metric = metrics.get("verdict_metric") or metrics["primary_metric"]
+    errors = metrics["verdict_standard_error"] if metrics.get("verdict_metric") else metrics["standard_error"]
     verdict = judge(
         splits[split],
         metrics["baselines"].get(split, {}),
-        primary_metric=metrics["primary_metric"],
-        standard_error=metrics["standard_error"][split],
+        primary_metric=metric,
+        standard_error=errors[split],
         most_frequent_label=metrics.get("most_frequent_label"),
         from_scratch=from_scratch,
         stopped_early=metrics.get("stopped_early", False),
+        tuned="tuning" in metrics,
     )
     return f"{split}: {verdict}"
 

@@ -1,6 +1,8 @@
 """Evaluation on labelled rows: of all splits at the end of a run, and of a finished run."""
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,7 @@ from headwise.training.core import run_dir
 from headwise.training.core.data_check import check_unchanged
 from headwise.training.core.distributed import main_process_first
 from headwise.training.core.metrics import Evaluation, SplitResult, build_evaluation
+from headwise.training.core.pretrained import is_scheme
 from headwise.training.jobs import PART_ROWS, JobOptions, Progress, Result, RowRange, open_job, run_job
 from headwise.training.jobs.job_dir import describe_inputs
 from headwise.training.text.config import TextConfig
@@ -105,28 +108,40 @@ def evaluate(
         standard_error=task.standard_error(decision_scores, rows),
         baselines=baselines.metrics.get(split),
         baseline_notes=baselines.notes,
-        most_frequent_label=metrics.get("most_frequent_label"),
+        run=metrics,
+        verdict_standard_error=compute_verdict_error(metrics.get("verdict_metric"), task, decision_scores, rows),
+        from_scratch=is_scheme(config.model),
         **compute_details(rule, scores, rows),
         labels=metrics["labels"],
     )
 
 
-def evaluate_scores(task: Task, examples: Examples, scores: Mapping[str, Any]) -> Evaluation:
+def compute_verdict_error(metric: str | None, task: Task, scores: Any, rows: Dataset) -> float | None:
+    """Return the standard error of the metric that the verdict compares instead of the primary one, if any."""
+    return None if metric is None else task.standard_error(scores, rows, metric=metric)
+
+
+def evaluate_scores(
+    task: Task, examples: Examples, scores: Mapping[str, Any], *, dev_metric: str | None = None
+) -> Evaluation:
     """Evaluate a model on all splits, given its scores. The decision rule is fit on dev.
 
     Args:
         task: the task.
         examples: its examples.
         scores: the model's scores on each split, as the task's metrics expect them.
+        dev_metric: the metric that selected the epoch. If it is macro_f1, the verdict compares it, too.
     """
     labels, splits = examples.labels, examples.splits
     rule = DecisionRule(task.label_type, labels)
     if "dev" in scores and task.label_type not in ("tokens", "regression"):
         rule = DecisionRule.fit(task.label_type, labels, scores["dev"], column_array(splits["dev"], "label"))
     baselines = compute_baselines(task, examples, tuple(scores))
-    results = {}
+    verdict_metric = "macro_f1" if dev_metric == "macro_f1" else None
+    results, verdict_errors = {}, {}
     for split, split_scores in scores.items():
         rows, decision_scores = splits[split], rule.decision_scores(split_scores)
+        verdict_errors[split] = compute_verdict_error(verdict_metric, task, decision_scores, rows)
         results[split] = SplitResult(
             metrics=task.metrics(decision_scores, rows),
             standard_error=task.standard_error(decision_scores, rows),
@@ -141,6 +156,8 @@ def evaluate_scores(task: Task, examples: Examples, scores: Mapping[str, Any]) -
         "baseline_notes": baselines.notes,
         "train_fingerprint": fingerprint(splits["train"]),
     }
+    if verdict_metric is not None:
+        extras |= {"verdict_metric": verdict_metric, "verdict_standard_error": verdict_errors}
     if task.label_type == "classification":
         extras["most_frequent_label"] = labels[int(np.bincount(column_array(splits["train"], "label")).argmax())]
     return Evaluation(results, extras)
@@ -226,7 +243,21 @@ class EvaluatedRows:
             label=columns.label,
             skip_bad_rows=self.skip_bad_rows,
         )["all"]
-        return rows.data if label_type == "regression" else encode_labels("all", rows, metrics["labels"])
+        if label_type == "regression":
+            return rows.data
+        return encode_labels("all", rows, metrics["labels"], skip_unknown=self.skip_bad_rows)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Load data again, without the warnings of the first time."""
+    task_logger = logging.getLogger("headwise.tasks")
+    level = task_logger.level
+    task_logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        task_logger.setLevel(level)
 
 
 @dataclass(frozen=True)
@@ -236,7 +267,9 @@ class ScoreTask:
     evaluated: EvaluatedRows
 
     def load(self) -> tuple[TextModel, Dataset]:
-        return TextModel.load(self.evaluated.run), self.evaluated.load_rows()
+        with without_warnings():
+            rows = self.evaluated.load_rows()
+        return TextModel.load(self.evaluated.run), rows
 
     def run(self, loaded: tuple[TextModel, Dataset], part: RowRange, out: Path | None, progress: Progress) -> Result:
         model, rows = loaded

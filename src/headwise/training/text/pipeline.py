@@ -189,7 +189,7 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
                 output = trainer.predict(encoder.to_dataset(encoded))
                 check_finite(output.predictions, split)
                 scores[split] = get_row_scores(task, output, examples.splits[split], encoded, examples.labels)
-        evaluation = evaluate_scores(task, examples, scores)
+        evaluation = evaluate_scores(task, examples, scores, dev_metric=self.config.metric_for_best_model)
         evaluation.extras["inputs"] = {
             "pair": encoder.pair,
             "max_length": encoder.max_length,
