@@ -213,6 +213,6 @@ def random_audio(model: Any, batch_size: int, seconds: int) -> dict[str, Any]:
         name, shape = "input_features", (batch_size, 50 * seconds, config.feature_projection_input_dim)
     batch = {name: torch.randn(shape, device=parameter.device, dtype=parameter.dtype)}
     if "decoder_input_ids" in names:
-        ids = torch.randint(5, config.vocab_size, (batch_size, 4 * seconds), device=parameter.device)
+        ids = torch.randint(5, model.config.vocab_size, (batch_size, 4 * seconds), device=parameter.device)
         batch["decoder_input_ids"] = ids
     return batch
