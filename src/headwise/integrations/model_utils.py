@@ -152,6 +152,10 @@ def run_example(model: Any, example: Mapping[str, Any] | None) -> ExampleOutput:
     mask = inputs.get(mask_name)
     if mask is not None and hasattr(model, "_get_output_attention_mask"):  # of speech models that subsample frames
         mask = model._get_output_attention_mask(mask, target_length=output.shape[1])
+    count_frames = getattr(model, "_compute_sub_sample_lengths_from_attention_mask", None)
+    if count_frames is not None and "attention_mask" in inputs and "decoder_input_ids" not in inputs:
+        lengths = count_frames(inputs["attention_mask"])  # of SeamlessM4T's speech encoder
+        mask = torch.arange(output.shape[1], device=output.device) < lengths.to(output.device)[:, None]
     return ExampleOutput(output, mask)
 
 
