@@ -1,11 +1,14 @@
 """`headwise fuse`: which layers it fuses, what it measures, and what it refuses."""
 
+from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headwise.bench.fusion import PASSES
 from headwise.cli import main
+from headwise.cli.fuse import choose_lengths
 from tests.bench.conftest import cheap_measurements
 from tests.integrations.fusion.cases import CASES, build_model
 
@@ -65,6 +68,42 @@ def test_lengths_beyond_the_table_of_positions(tmp_path: Path, capsys: pytest.Ca
     out = capsys.readouterr().out
     assert f" {limit} " in out, "by default, the longest input that the model reads"
     assert "Error" not in out
+
+
+@pytest.mark.usefixtures("cheap_measurements")
+@pytest.mark.parametrize("name", ["t5-encoder", "fastspeech2-conformer"])
+def test_encoders_of_t5_and_text_to_speech_models(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = save_model(name, tmp_path)
+    options = ["--lengths", "8", "--repeats", "1", "--no-compile", "--device", "cpu"]
+    assert main(["fuse", model, "--bench", *options]) == 0
+    out = capsys.readouterr().out
+    assert "Error" not in out
+    assert out.count("1×") >= len(PASSES), "the original is the baseline of each pass"
+    assert "decoder.block" not in out
+
+
+@pytest.mark.usefixtures("cheap_measurements")
+def test_transducers_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(tmp_path / "tdt")
+    config = {"vocab_size": 20, "blank_token_id": 19, "decoder_hidden_size": 8, "num_decoder_layers": 1}
+    case = CASES["parakeet"]
+    case = replace(case, model="ParakeetForTDT", config=config | {"encoder_config": case.config})
+    build_model(case).float().save_pretrained(model)
+    options = ["--seconds", "1", "--repeats", "1", "--no-compile", "--device", "cpu"]
+    assert main(["fuse", model, "--bench", *options]) == 0
+    out = capsys.readouterr().out
+    assert "Error" not in out
+    assert out.count("1×") >= len(PASSES), "the original is the baseline of each pass"
+
+
+@pytest.mark.parametrize(("limit", "lengths"), [(64, [64]), (512, [512]), (1024, [512, 1024]), (4096, [512, 2048])])
+def test_default_lengths_are_measured_once(limit: int, lengths: list[int]) -> None:
+    case = CASES["mpnet"]
+    model = build_model(replace(case, config={**case.config, "max_position_embeddings": limit + 2}))
+    arguments = Namespace(model="mpnet", lengths=None, seconds=None)
+    assert choose_lengths(arguments, model) == lengths
 
 
 def test_other_models_are_refused_with_the_known_families(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

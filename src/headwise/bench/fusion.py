@@ -187,13 +187,27 @@ def reads_audio(model: Any) -> bool:
 
 
 def random_texts(model: Any, batch_size: int, length: int) -> dict[str, Any]:
-    """Return random tokens for a model. Decoders get as many."""
+    """Return random tokens for a model. Decoders get as many. Text-to-speech models get five frames a token."""
     config, device = model.config.get_text_config(), next(model.parameters()).device
+    config = getattr(config, "model_config", config)  # of a text-to-speech model with a vocoder
     ids = torch.randint(5, config.vocab_size, (batch_size, length), device=device)
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if model.config.is_encoder_decoder:
         batch["decoder_input_ids"] = ids
+    if "duration_labels" in signature(model.forward).parameters:
+        batch |= random_speech(config, ids, model.dtype)
     return batch
+
+
+def random_speech(config: Any, ids: Tensor, dtype: torch.dtype, frames: int = 5) -> dict[str, Tensor]:
+    """Return random labels of a text-to-speech model, which training needs, for texts of (batch, tokens)."""
+    options: dict[str, Any] = {"device": ids.device, "dtype": dtype}
+    return {
+        "duration_labels": torch.full_like(ids, frames),
+        "pitch_labels": torch.randn(*ids.shape, 1, **options),
+        "energy_labels": torch.randn(*ids.shape, 1, **options),
+        "spectrogram_labels": torch.randn(ids.shape[0], frames * ids.shape[1], config.num_mel_bins, **options),
+    }
 
 
 def random_audio(model: Any, batch_size: int, seconds: int) -> dict[str, Any]:
@@ -213,6 +227,6 @@ def random_audio(model: Any, batch_size: int, seconds: int) -> dict[str, Any]:
         name, shape = "input_features", (batch_size, 50 * seconds, config.feature_projection_input_dim)
     batch = {name: torch.randn(shape, device=parameter.device, dtype=parameter.dtype)}
     if "decoder_input_ids" in names:
-        ids = torch.randint(5, config.vocab_size, (batch_size, 4 * seconds), device=parameter.device)
+        ids = torch.randint(5, model.config.vocab_size, (batch_size, 4 * seconds), device=parameter.device)
         batch["decoder_input_ids"] = ids
     return batch

@@ -102,7 +102,7 @@ def choose_lengths(arguments: Namespace, model: Any) -> list[int]:
         raise UserError(f"--seconds: {arguments.model} reads texts; give their length by --lengths")
     limit = max_absolute_positions(model)
     if arguments.lengths is None:
-        return [512, 2048] if limit is None else [x for x in (512, 2048) if x < limit] + [min(limit, 2048)]
+        return [512, 2048] if limit is None else sorted({min(limit, x) for x in (512, 2048)})
     for length in arguments.lengths:
         if limit is not None and length > limit:
             raise UserError(f"--lengths {length}: {arguments.model} reads at most {limit} tokens")
@@ -110,14 +110,16 @@ def choose_lengths(arguments: Namespace, model: Any) -> list[int]:
 
 
 def load_model(path: str, dtype: str, device: str) -> Any:
-    """Return a model of transformers, without a task's head."""
+    """Return a model of transformers, without a task's head. T5's encoder is loaded without a decoder."""
     import torch
-    from transformers import AutoModel
+    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
 
-    from headwise.training.core.pretrained import load_weights, loading_errors
+    from headwise.training.core.pretrained import load_pretrained, load_weights, loading_errors
 
     with loading_errors(path):
-        model = load_weights(AutoModel, path, dtype=getattr(torch, dtype))
+        names = getattr(load_pretrained(AutoConfig, path), "architectures", None) or [""]
+        loader = AutoModelForTextEncoding if names[0].endswith("T5EncoderModel") else AutoModel
+        model = load_weights(loader, path, dtype=getattr(torch, dtype))
     return model.to(device).eval()
 
 

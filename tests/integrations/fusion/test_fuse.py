@@ -1,6 +1,7 @@
 """`fuse_attention` with guides, inspection, PEFT and generation, and its errors."""
 
 import dataclasses
+import sys
 from typing import Any
 
 import pytest
@@ -251,3 +252,161 @@ def test_expected_gain_does_not_exceed_what_the_model_keeps(name: str) -> None:
     layers = hw.fusion_report(model).layers[0]
     num_tensors = sum(kept.values()) / (2 * 3 * length**2) / len(layers.names)  # 2 texts and 3 heads
     assert 0 < layers.num_maps <= num_tensors
+
+
+def test_tokens_of_a_permutation_that_see_no_key_get_the_outputs_of_xlnet() -> None:
+    """The second stream's query of the first token of a permutation attends to all keys alike."""
+    model = build_model(CASES["xlnet"]).float().eval()  # the model's second stream runs in float32 only
+    order = torch.randperm(9)
+    batch = {
+        "input_ids": torch.randint(2, 40, (2, 9)),
+        "perm_mask": (order[None, :] >= order[:, None]).float().expand(2, -1, -1),
+        "target_mapping": torch.eye(9).expand(2, -1, -1),
+    }
+
+    expected = model(**batch, output_attentions=True)
+    hw.fuse_attention(model, verbose=False)
+    actual = model(**batch, output_attentions=True)
+    torch.testing.assert_close(actual.last_hidden_state, expected.last_hidden_state, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(actual.attentions, expected.attentions, atol=1e-5, rtol=1e-4)
+    actual.last_hidden_state.square().sum().backward()
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+
+
+def test_causal_xlnet_without_padding_is_fused() -> None:
+    case = dataclasses.replace(CASES["xlnet"], config={**CASES["xlnet"].config, "attn_type": "uni"})
+    model = build_model(case).eval()
+    ids = torch.randint(2, 40, (2, 9))
+    expected = model(input_ids=ids).last_hidden_state
+    hw.fuse_attention(model, verbose=False)
+    torch.testing.assert_close(model(input_ids=ids).last_hidden_state, expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "reason"),
+    [("xlnet", "bi_data", "XLNetModel has bi_data=True"), ("deberta", "talking_head", "has talking heads")],
+)
+def test_settings_that_cannot_be_fused_are_refused_without_a_check_too(name: str, setting: str, reason: str) -> None:
+    model = build_model(dataclasses.replace(CASES[name], config={**CASES[name].config, setting: True}))
+    text = str(model)
+    with pytest.raises(UnsupportedAttentionError, match=reason):
+        hw.fuse_attention(model, check=False)
+    assert str(model) == text
+
+
+@pytest.mark.parametrize("name", ["t5-encoder", "seamless-m4t", "wav2vec2-bert"])
+def test_unfuse_restores_the_attention_implementation(name: str) -> None:
+    """The parts of some models share one configuration."""
+    model = build_model(CASES[name])
+    modules = [module for module in model.modules() if isinstance(module, hf.PreTrainedModel)]
+    before = [module.config._attn_implementation for module in modules]
+    hw.unfuse_attention(hw.fuse_attention(model, check=False, verbose=False))
+    assert [module.config._attn_implementation for module in modules] == before
+    hw.fuse_attention(model, check=False, verbose=False)
+    model.set_attn_implementation("eager")
+    hw.unfuse_attention(model)
+    assert model.config._attn_implementation == "eager", "the user's choice after fusing"
+
+
+TRANSDUCER = {"vocab_size": 20, "blank_token_id": 19, "decoder_hidden_size": 8, "num_decoder_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("model_name", "name"),
+    [
+        ("ParakeetForTDT", "parakeet"),
+        ("ParakeetForRNNT", "parakeet"),
+        ("NemotronAsrStreamingForRNNT", "nemotron-asr-streaming"),
+    ],
+)
+def test_transducers(model_name: str, name: str) -> None:
+    if not hasattr(hf, model_name):
+        pytest.skip(f"this version of transformers has no {model_name}")
+    case = CASES[name]
+    model = build_model(
+        dataclasses.replace(case, model=model_name, config=TRANSDUCER | {"encoder_config": case.config})
+    )
+    real, batch = case.batch(model.config.encoder_config, 11, True)
+    batch["decoder_input_ids"] = torch.randint(0, 19, (2, 5))
+    expected = model.eval()(**batch).logits[real]
+    hw.fuse_attention(model, verbose=False)
+    torch.testing.assert_close(model(**batch).logits[real], expected, **TOLERANCE)
+
+
+def test_part_of_a_model_with_other_inputs() -> None:
+    """The example is an input of the part with fused layers: here a speech encoder, whose decoder is BERT."""
+    speech, text = CASES["wav2vec2-bert"], CASES["mpnet"]
+    config = hf.SpeechEncoderDecoderConfig.from_encoder_decoder_configs(
+        hf.Wav2Vec2BertConfig(**speech.config), hf.BertConfig(**text.config, is_decoder=True, add_cross_attention=True)
+    )
+    model = hf.SpeechEncoderDecoderModel(config=config).double().eval()
+    _, batch = speech.batch(model.config, 11, True)
+    batch["decoder_input_ids"] = torch.randint(2, 40, (2, 5))
+    expected = model(**batch).logits
+    hw.fuse_attention(model, verbose=False)
+    assert [layers.family for layers in hw.fusion_report(model).layers] == ["Wav2Vec2-BERT"]
+    torch.testing.assert_close(model(**batch).logits, expected, **TOLERANCE)
+
+
+def test_text_to_speech_model_with_a_vocoder_is_fused() -> None:
+    config = hf.FastSpeech2ConformerWithHifiGanConfig(
+        model_config=CASES["fastspeech2-conformer"].config,
+        vocoder_config={
+            "model_in_dim": 10,
+            "upsample_initial_channel": 8,
+            "upsample_rates": [2],
+            "upsample_kernel_sizes": [4],
+            "resblock_kernel_sizes": [3],
+            "resblock_dilation_sizes": [[1]],
+        },
+    )
+    torch.manual_seed(0)
+    model = hf.FastSpeech2ConformerWithHifiGan(config).eval()
+    ids = torch.randint(2, 40, (1, 9))
+    expected = model(input_ids=ids).waveform
+    hw.fuse_attention(model, verbose=False)
+    torch.testing.assert_close(model(input_ids=ids).waveform, expected, atol=1e-4, rtol=1e-3)
+
+
+def test_model_whose_eager_attention_gives_nan_for_padding_is_fused() -> None:
+    case = dataclasses.replace(CASES["parakeet"], config={**CASES["parakeet"].config, "attn_implementation": "eager"})
+    model = hw.fuse_attention(build_model(case).eval(), verbose=False)
+    real, batch = case.batch(model.config, 11, True)
+    actual = model(**batch).last_hidden_state[real]
+    torch.testing.assert_close(actual, build_model(CASES["parakeet"]).eval()(**batch).last_hidden_state[real])
+
+
+@pytest.mark.parametrize("name", ["t5", "xlnet", "mpnet", "wav2vec2-bert", "parakeet"])
+@pytest.mark.parametrize("offload", [False, True])
+def test_layers_with_hooks_of_accelerate_are_fused(name: str, offload: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`device_map` and offloading replace the method `forward` of a module."""
+    accelerate = pytest.importorskip("accelerate")
+    case = CASES[name]
+    model = build_model(case).eval()
+    real, batch = case.batch(model.config, 9, True)
+    with torch.no_grad():
+        expected = model(**batch)[0][real]
+    if offload:
+        accelerate.cpu_offload(model, execution_device="cpu")
+    else:
+        for module in list(model.modules()):
+            accelerate.hooks.add_hook_to_module(module, accelerate.hooks.ModelHook())
+    hw.fuse_attention(model, verbose=False)
+    (layers,) = hw.fusion_report(model).layers
+    calls: list[nn.Module] = []
+    attention = sys.modules["headwise.integrations.fusion.attention"]
+    run_call = attention.run_call
+
+    def count_calls(layer: nn.Module, *args: Any, **options: Any) -> Any:
+        calls.append(layer)
+        return run_call(layer, *args, **options)
+
+    monkeypatch.setattr(attention, "run_call", count_calls)
+    with torch.no_grad():
+        torch.testing.assert_close(model(**batch)[0][real], expected, **TOLERANCE)
+        assert len(calls) == len(layers.names)
+        accelerate.hooks.remove_hook_from_submodules(model)
+        hw.unfuse_attention(model)
+        if not offload:
+            assert torch.equal(model(**batch)[0][real], expected)
+            assert len(calls) == len(layers.names), "the model's own layers again"

@@ -60,20 +60,20 @@ class ConformerFusion:
             k,
             split_heads(self.linear_v(hidden_states), self.head_size),
             attention_mask,
-            scheme=self.position_terms(relative_position_embeddings),
+            scheme=self.position_terms(relative_position_embeddings, q.device),
             scale=self.scaling,
             dropout=dropout_probability(self, self.dropout),
             output_attentions=bool(options.get("output_attentions")),
         )
         return self.linear_out(output), weights
 
-    def position_terms(self: Any, embeddings: Tensor | None) -> PositionTerms | None:
+    def position_terms(self: Any, embeddings: Tensor | None, device: torch.device) -> PositionTerms | None:
         """Return the terms of the layer's kind of positions; None if queries and keys contain them."""
         if self.position_embeddings_type == "relative":
             return transformer_xl_terms(self.linear_pos(embeddings), self.pos_bias_u, self.pos_bias_v)
         if self.position_embeddings_type == "relative_key":
             left, right = self.left_max_position_embeddings, self.right_max_position_embeddings
-            rows = position_constant(clipped_rows, left, right, device=self.distance_embedding.weight.device)
+            rows = position_constant(clipped_rows, left, right, device=device)
             table = self.distance_embedding(rows)
             return PositionTerms(key_table=table[None], table_start=-max(left, right))
         return None

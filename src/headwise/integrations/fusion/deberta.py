@@ -20,7 +20,6 @@ from headwise.integrations.fusion.attention import (
 )
 from headwise.integrations.fusion.deberta_v2 import EncoderWithoutMaps
 from headwise.integrations.fusion.family import Family
-from headwise.integrations.model_utils import UnsupportedAttentionError
 
 
 class FusedDebertaSelfAttention(DisentangledSelfAttention):
@@ -35,8 +34,6 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        if self.talking_head:
-            raise UnsupportedAttentionError(self, "has talking heads, which cannot be fused")
         if relative_pos is not None or query_states is not None:
             return super().forward(
                 hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
@@ -80,9 +77,15 @@ class FusedDebertaEncoder(EncoderWithoutMaps, DebertaEncoder):
     """The encoder of DeBERTa without N × N maps."""
 
 
+def why_unsupported(config: Any) -> str:
+    """Return why a model with this configuration cannot be fused."""
+    return "has talking heads, which cannot be fused" if getattr(config, "talking_head", False) else ""
+
+
 FAMILY = Family(
     name="DeBERTa",
     layers={DisentangledSelfAttention: FusedDebertaSelfAttention},
     containers={DebertaEncoder: FusedDebertaEncoder},
     num_maps=6,
+    why_unsupported=why_unsupported,
 )

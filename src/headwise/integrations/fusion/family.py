@@ -47,7 +47,8 @@ class Family:
         uses_mask_interface: whether the model builds masks with transformers' `AttentionMaskInterface`. Its attention
             implementation is then set to headwise's, whose masks of padding take no N × N memory.
         num_maps: how many N × N maps per head the model's own layer keeps for the backward pass.
-        build_example: returns a batch for a model, for those without `input_ids`.
+        build_example: returns a batch for the part of a model that has the layers; by default, random texts.
+        why_unsupported: returns why layers with this configuration cannot be fused; an empty text if they can.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Family:
     uses_mask_interface: bool = False
     num_maps: int
     build_example: Callable[[Any], dict[str, Any]] | None = None
+    why_unsupported: Callable[[Any], str] | None = None
 
     @property
     def replacements(self) -> dict[type[nn.Module], type[nn.Module]]:

@@ -1,6 +1,7 @@
 """`fuse_attention` and `unfuse_attention`: fused attention for models with relative positions."""
 
 from collections.abc import Mapping
+from types import MethodType
 from typing import Any
 
 from torch import nn
@@ -17,6 +18,7 @@ from headwise.integrations.model_utils import (
     ExampleOutput,
     UnsupportedAttentionError,
     check_same_outputs,
+    execution_device,
     pretrained_modules,
     run_example,
     unwrap_model,
@@ -49,7 +51,8 @@ def fuse_attention(
         The model.
 
     Raises:
-        UnsupportedAttentionError: the model has no attention layer of a known family.
+        UnsupportedAttentionError: the model has no attention layer of a known family, or a setting that cannot be
+            fused.
         ValueError: the model has a position scheme of `retrofit`, or it failed on the example.
         RuntimeError: the outputs differ from the original's. The model is left unchanged.
 
@@ -96,10 +99,13 @@ def unfuse_attention(model: nn.Module) -> nn.Module:
     for family in families().values():
         originals = {fused: original for original, fused in family.replacements.items()}
         for module in _modules(inner, originals):
-            module.__class__ = originals[type(module)]
+            _set_class(module, originals[type(module)])
     for module in pretrained_modules(inner):
-        if _PREVIOUS in module.__dict__:
-            set_attn_implementation(module.config, module.__dict__.pop(_PREVIOUS))
+        if _PREVIOUS not in module.__dict__:
+            continue
+        previous = module.__dict__.pop(_PREVIOUS)
+        if get_attn_implementation(module.config) == ATTN_IMPLEMENTATION:  # unless it was set to another one since
+            set_attn_implementation(module.config, previous)
     return model
 
 
@@ -131,14 +137,14 @@ def _is_recordable(model: PreTrainedModel, known: list[Family]) -> bool:
     """Return whether an observer sees the attention of a model's own layers."""
     observed: list[nn.Module] = []
     with use_headwise_attention(model), observing(model, lambda layer, _: observed.append(layer)):
-        _run_exactly(model.base_model, build_example(model.base_model, known))
+        part = _part_with_layers(model, known[0])
+        _run_exactly(part, build_example(part, known[0]))
     return bool(observed)
 
 
-def build_example(model: Any, known: list[Family]) -> dict[str, Any]:
-    """Return random inputs of a model with layers of some families."""
-    build = next((family.build_example for family in known if family.build_example is not None), text_example)
-    return build(model)
+def build_example(model: Any, family: Family) -> dict[str, Any]:
+    """Return random inputs of a model with layers of a family."""
+    return (family.build_example or text_example)(model)
 
 
 def is_fused(model: nn.Module) -> bool:
@@ -148,28 +154,54 @@ def is_fused(model: nn.Module) -> bool:
 
 def _fuse(model: PreTrainedModel, new: list[Family], example: Mapping[str, Any] | None, *, check: bool) -> None:
     """Fuse the layers of some families. If anything fails, the model is left unchanged."""
-    base: Any = model if example is not None else model.base_model
-    batch = example
-    if check and example is None:
-        batch = build_example(base, new)
-    before = _run_exactly(base, batch) if check else None
+    parts = {family.name: _part_with_layers(model, family) for family in new}
+    for family in new:
+        reason = family.why_unsupported(parts[family.name].config) if family.why_unsupported is not None else ""
+        if reason:
+            raise UnsupportedAttentionError(model, reason)
+    examples: list[tuple[PreTrainedModel, Mapping[str, Any]]] = []
+    if check and example is not None:
+        examples = [(model, example)]
+    elif check:
+        examples = [(parts[family.name], build_example(parts[family.name], family)) for family in new]
+    before = [_run_exactly(part, batch) for part, batch in examples]
     for family in new:
         if family.uses_mask_interface:
             _use_headwise_masks(model, family)
         for module in _modules(model, family.replacements):
-            module.__class__ = family.replacements[type(module)]
-    if before is None:
-        return
+            _set_class(module, family.replacements[type(module)])
     try:
-        check_same_outputs(model, before, _run_exactly(base, batch))
+        for (part, batch), expected in zip(examples, before, strict=True):
+            check_same_outputs(model, expected, _run_exactly(part, batch))
     except BaseException:
         unfuse_attention(model)
         raise
 
 
+def _part_with_layers(model: PreTrainedModel, family: Family) -> PreTrainedModel:
+    """Return the innermost part of a model with all layers of a family, such as the encoder of a transducer.
+
+    The family's example is an input of this part. The whole model may need other inputs, too.
+    """
+    num_layers = len(_modules(model, family.layers))
+    return [part for part in pretrained_modules(model) if len(_modules(part, family.layers)) == num_layers][-1]
+
+
+def _set_class(module: nn.Module, new_class: type[nn.Module]) -> None:
+    """Assign the class of a module.
+
+    accelerate's hooks (`device_map`, offloading) store the method `forward` in the module. It is replaced, too.
+    """
+    old_class = type(module)
+    module.__class__ = new_class
+    for name in ("forward", "_old_forward"):
+        if getattr(module.__dict__.get(name), "__func__", None) is old_class.forward:
+            setattr(module, name, MethodType(new_class.forward, module))
+
+
 def _run_exactly(model: Any, batch: Mapping[str, Any] | None) -> ExampleOutput:
     """Run a model on an example in its own precision, without autocast."""
-    with disable_autocast(model.device.type):
+    with disable_autocast(execution_device(model).type):
         return run_example(model, batch)
 
 
@@ -181,6 +213,9 @@ def _modules(model: nn.Module, classes: Mapping[type[nn.Module], Any]) -> list[n
 def _use_headwise_masks(model: PreTrainedModel, family: Family) -> None:
     """Let the parts of a model that contain layers of a family build their masks with headwise's implementation."""
     for module in pretrained_modules(model):
-        if _modules(module, family.layers):
-            module.__dict__.setdefault(_PREVIOUS, get_attn_implementation(module.config))
+        if not _modules(module, family.layers):
+            continue
+        previous = get_attn_implementation(module.config)
+        if previous != ATTN_IMPLEMENTATION:  # an inner part may have the configuration of an outer one
+            module.__dict__[_PREVIOUS] = previous
             set_attn_implementation(module.config, ATTN_IMPLEMENTATION)

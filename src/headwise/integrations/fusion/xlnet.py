@@ -3,6 +3,8 @@
 The scores of segments (`token_type_ids`) are a bias, which takes one map per layer. In training, dropout of the
 sinusoidal embeddings is the same for all texts of a batch. For guides and inspection, a token that no query of the
 second stream may see is padding; that stream's mask, unlike the first one's, hides padding tokens from themselves, too.
+Queries of the second stream that may see no key, such as that of the first token of a permutation, attend to all keys
+alike, as in the model. The scores of these queries get no gradients; in the model, those of an unmasked softmax.
 
 Axes: B batch, H heads, N queries, M keys, D head width, R rows of the table.
 """
@@ -16,6 +18,7 @@ from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 from headwise.integrations.fusion.attention import PositionTerms, dropout_probability, fused_attention
 from headwise.integrations.fusion.family import Family
+from headwise.integrations.fusion.texts import text_example
 
 
 class StreamMask(NamedTuple):
@@ -23,6 +26,7 @@ class StreamMask(NamedTuple):
 
     hidden: Tensor | None  # (N, M, B, 1), 1 where a key is hidden
     real: Tensor | None  # (B, M)
+    has_empty_rows: bool  # whether there may be queries that see no key
 
 
 class FusedXLNetRelativeAttention(XLNetRelativeAttention):
@@ -32,7 +36,7 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
         self, h: Tensor, g: Tensor | None, attn_mask_h: Any, attn_mask_g: Any, r: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
         real = None if attn_mask_g is None else (attn_mask_g[..., 0] == 0).any(dim=0).T
-        masks = StreamMask(attn_mask_h, real), StreamMask(attn_mask_g, real)
+        masks = StreamMask(attn_mask_h, real, False), StreamMask(attn_mask_g, real, True)
         # All texts have the same embeddings of positions, so those of one text are projected.
         return super().forward(h, g, *masks, r[:, :1], *args, **kwargs)
 
@@ -59,12 +63,13 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
             table_start=-m,
             is_full_table=True,
         )
+        visible = None if mask.hidden is None else mask.hidden.permute(2, 3, 0, 1) == 0  # (B, 1, N, M)
         output, weights = fused_attention(
             self,
             q,
             k,
             v,
-            None if mask.hidden is None else mask.hidden.permute(2, 3, 0, 1) == 0,
+            visible,
             scheme=scheme,
             scale=self.scale,
             dropout=dropout_probability(self, self.dropout),
@@ -72,6 +77,10 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
             output_attentions=output_attentions,
             real_tokens=mask.real,
         )
+        if visible is not None and mask.has_empty_rows:
+            is_empty = ~visible.any(dim=-1, keepdim=True)  # (B, 1, N, 1)
+            output = torch.where(is_empty[:, 0], v.mean(dim=2).flatten(1)[:, None].to(output.dtype), output)
+            weights = None if weights is None else weights.masked_fill(is_empty, 1.0 / m)
         heads: Tensor = output.unflatten(-1, (self.n_head, self.d_head)).transpose(0, 1)
         return (heads, weights.permute(2, 3, 0, 1)) if output_attentions and weights is not None else heads
 
@@ -83,4 +92,23 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
         return torch.where(is_different, different, same)
 
 
-FAMILY = Family(name="XLNet", layers={XLNetRelativeAttention: FusedXLNetRelativeAttention}, num_maps=5)
+def build_example(model: Any) -> dict[str, Any]:
+    """Return two random texts, the first one with padding, which causal models of several texts do not accept."""
+    batch = text_example(model)
+    return batch if model.config.attn_type == "bi" else {"input_ids": batch["input_ids"]}
+
+
+def why_unsupported(config: Any) -> str:
+    """Return why a model with this configuration cannot be fused."""
+    if not config.bi_data:
+        return ""
+    return "has bi_data=True, so that the texts of a batch have different positions, which cannot be fused"
+
+
+FAMILY = Family(
+    name="XLNet",
+    layers={XLNetRelativeAttention: FusedXLNetRelativeAttention},
+    num_maps=5,
+    build_example=build_example,
+    why_unsupported=why_unsupported,
+)
