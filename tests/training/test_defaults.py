@@ -117,8 +117,8 @@ def test_a_tracker_reaches_the_trainer(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_constant_schedule_has_no_warm_up(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
-    options = ("--data", reviews, "--heads", 2, "--head-dim", 8, "--word-dim", 16, "--epochs", 1)
-    options += ("--lr-scheduler-type", "constant")
+    sizes = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--epochs", 1)
+    options = ("--data", reviews, *sizes, "--lr-scheduler-type", "constant")
     code, _, stderr = headwise("train", *options, "--out", tmp_path / "run")
     assert code == 0
     assert "warm-up" not in stderr
