@@ -177,9 +177,12 @@ def test_wrong_arguments() -> None:
         hw.extend_positions(llama, 1024, positions="interpolate")
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5-encoder"])
-def test_other_models_are_refused_in_one_line(family: str) -> None:
-    with pytest.raises(ValueError, match="position embeddings that can be extended; supported are encoders") as error:
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [("gpt2", "; supported are encoders"), ("t5-encoder", ": its relative positions have no limit")],
+)
+def test_other_models_are_refused_in_one_line(family: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"position embeddings that can be extended{reason}") as error:
         hw.extend_positions(build_model(family), 4096)
     assert "\n" not in str(error.value)
 
@@ -194,8 +197,11 @@ def test_relative_positions_of_deberta_are_refused() -> None:
 
 def test_encoder_decoder_models_are_refused() -> None:
     config = T5Config(d_model=8, d_kv=4, num_heads=2, num_layers=1, d_ff=8, vocab_size=VOCAB_SIZE)
-    with pytest.raises(ValueError, match="is an encoder-decoder model"):
+    with pytest.raises(ValueError, match=r"T5Model has no position embeddings .* its relative positions have no limit"):
         hw.extend_positions(hf.T5Model(config), 4096)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    with pytest.raises(ValueError, match="is an encoder-decoder model"):
+        hw.extend_positions(hf.BartModel(hf.BartConfig(vocab_size=VOCAB_SIZE, d_model=8, **sizes)), 4096)
 
 
 def test_all_tables_of_luke_are_extended(tmp_path: Path) -> None:

@@ -87,6 +87,11 @@ def choose_extension(model: PreTrainedModel, positions: PositionExtension | None
     if positions is not None and positions not in get_args(PositionExtension):
         raise ValueError(f"positions must be one of {', '.join(get_args(PositionExtension))}; got {positions!r}")
     name = type(model).__name__
+    if has_unlimited_positions(model):
+        raise ValueError(
+            f"{name} has no position embeddings that can be extended: its relative positions have no limit; set "
+            "model_max_length of the tokenizer"
+        )
     if model.config.is_encoder_decoder:
         raise ValueError(f"{name} is an encoder-decoder model, whose positions cannot be extended; {SUPPORTED}")
     if find_tables(model):
@@ -142,6 +147,15 @@ def check_blocks(model: PreTrainedModel, length: int) -> None:
         raise ValueError(
             f"{type(model).__name__} reads blocks of {block_size} tokens; length must be a multiple, got {length:,}"
         )
+
+
+def has_unlimited_positions(model: Any) -> bool:
+    """Whether a model has relative positions only and reads inputs of any length, as DeBERTa, T5 and XLNet do."""
+    if any(isinstance(getattr(module, "position_embeddings", None), nn.Embedding) for module in model.modules()):
+        return False
+    config = model.config
+    is_t5 = hasattr(config, "relative_attention_num_buckets") and not hasattr(config, "max_position_embeddings")
+    return is_t5 or bool(getattr(config, "relative_attention", False)) or getattr(config, "model_type", None) == "xlnet"
 
 
 def padding_offset(table: nn.Embedding) -> int:
