@@ -170,14 +170,19 @@ def test_wrong_arguments() -> None:
         hw.extend_positions(bert, 512, positions="yarn")
     with pytest.raises(ValueError, match="has rotary positions; positions must be interpolate or yarn, got tile"):
         hw.extend_positions(llama, 512, positions="tile")
+    with pytest.raises(TypeError, match=r"expected a Hugging Face PreTrainedModel, .* got <class 'str'>"):
+        hw.extend_positions("bert-base-uncased", 512)  # type: ignore[arg-type]
     hw.extend_positions(llama, 512, positions="yarn")
     with pytest.raises(ValueError, match="rotary positions of the type yarn already"):
         hw.extend_positions(llama, 1024, positions="interpolate")
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5-encoder"])
-def test_other_models_are_refused_in_one_line(family: str) -> None:
-    with pytest.raises(ValueError, match="position embeddings that can be extended; supported are encoders") as error:
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [("gpt2", "; supported are encoders"), ("t5-encoder", ": its relative positions have no limit")],
+)
+def test_other_models_are_refused_in_one_line(family: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"position embeddings that can be extended{reason}") as error:
         hw.extend_positions(build_model(family), 4096)
     assert "\n" not in str(error.value)
 
@@ -192,8 +197,47 @@ def test_relative_positions_of_deberta_are_refused() -> None:
 
 def test_encoder_decoder_models_are_refused() -> None:
     config = T5Config(d_model=8, d_kv=4, num_heads=2, num_layers=1, d_ff=8, vocab_size=VOCAB_SIZE)
-    with pytest.raises(ValueError, match="is an encoder-decoder model"):
+    with pytest.raises(ValueError, match=r"T5Model has no position embeddings .* its relative positions have no limit"):
         hw.extend_positions(hf.T5Model(config), 4096)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    with pytest.raises(ValueError, match="is an encoder-decoder model"):
+        hw.extend_positions(hf.BartModel(hf.BartConfig(vocab_size=VOCAB_SIZE, d_model=8, **sizes)), 4096)
+
+
+def test_all_tables_of_luke_are_extended(tmp_path: Path) -> None:
+    """It has a table for words, with rows for padding, and one for entities, whose positions are those of words."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    vocabularies = {"vocab_size": VOCAB_SIZE, "entity_vocab_size": 5, "entity_emb_size": 8}
+    model = hf.LukeModel(hf.LukeConfig(max_position_embeddings=66, **sizes, **vocabularies))
+    before = model.entity_embeddings.position_embeddings.weight.detach().clone()
+    hw.extend_positions(model, 150)
+    model.save_pretrained(tmp_path)
+    after = model.entity_embeddings.position_embeddings.weight
+    assert torch.equal(after[:64], before[:64])
+    assert torch.equal(after[64:128], before[:64])
+    inputs = {"input_ids": tokens(150), "entity_ids": torch.ones(2, 1).long()}
+    inputs["entity_position_ids"] = torch.tensor([149, -1]).expand(2, 1, 2)
+    loaded = hf.LukeModel.from_pretrained(tmp_path)
+    with torch.no_grad():
+        expected, outputs = (x.eval()(**inputs).last_hidden_state for x in (model, loaded))
+    assert torch.equal(outputs, expected)
+
+
+def test_block_sparse_attention_needs_whole_blocks() -> None:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = hf.BigBirdConfig(vocab_size=VOCAB_SIZE, max_position_embeddings=64, block_size=4, **sizes)
+    model = hf.BigBirdForSequenceClassification(config)
+    with pytest.raises(ValueError, match="reads blocks of 4 tokens; length must be a multiple, got 151"):
+        hw.extend_positions(model, 151)
+    assert scores(hw.extend_positions(model, 152), tokens(151)).isfinite().all()
+
+
+def test_wrapped_tables_are_reported_as_such() -> None:
+    peft = pytest.importorskip("peft")
+    lora = peft.LoraConfig(target_modules=["query"], modules_to_save=["position_embeddings"])
+    model = peft.get_peft_model(build_model("bert"), lora)
+    with pytest.raises(ValueError, match=r"position embeddings in a wrapper, such as that of PEFT; call .* before"):
+        hw.extend_positions(model, 128)
 
 
 def test_sinusoidal_tables_are_extended_too() -> None:

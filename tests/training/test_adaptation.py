@@ -189,7 +189,7 @@ def test_the_command_prints_the_loss_and_refuses_to_overwrite(
     assert code == 0, stderr
     loss = json.loads((out / "metrics.json").read_text())["metrics"]
     assert f"dev: loss {loss['before']['loss']:.4f} -> {loss['after']['loss']:.4f}, perplexity " in stdout
-    assert f"headwise train --model {out} --data FILE" in stdout
+    assert f"headwise train --model {out} --max-length 32 --data FILE" in stdout
     code, _, stderr = headwise("adapt", encoder, "--data", texts, "--steps", 2, *FAST, "--out", out)
     assert code == 2
     assert "contains an adapted model; --force replaces it" in stderr

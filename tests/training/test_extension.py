@@ -7,9 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertForSequenceClassification,
+    DebertaV2Config,
+    DebertaV2Model,
+    GPT2Config,
+    GPT2Model,
+)
 
+from headwise.errors import UserError
+from headwise.training.core.extension import check_length
 from headwise.training.text.inference import TextModel
+from tests.integrations.tiny_models import build_model
 from tests.training.conftest import BAD, GOOD, OTHERS, Headwise, write
 
 LENGTH = 100
@@ -98,9 +109,54 @@ def test_the_length_must_be_asked_for(documents: Path, bert: Path, tmp_path: Pat
     assert not (tmp_path / "run").exists()
 
 
+def test_models_that_cannot_be_extended_are_not_told_to_be(
+    documents: Path, bert: Path, tmp_path: Path, headwise: Headwise
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    sizes: dict[str, Any] = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 64}
+    config = GPT2Config(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **sizes)
+    GPT2Model(config).save_pretrained(tmp_path / "gpt2")
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    code, stderr = train(headwise, documents, tmp_path / "gpt2", tmp_path / "run", "--max-length", LENGTH)
+    assert code == 2
+    assert stderr.splitlines()[-1] == (
+        "headwise: error: --max-length 100: this model accepts at most 64 tokens, and its positions cannot be extended"
+    )
+
+
+@pytest.mark.parametrize(("family", "positions"), [("bert", "tile"), ("modernbert", "interpolate")])
+def test_messages_name_a_way_that_suits_the_model(family: str, positions: str, bert: Path) -> None:
+    model, tokenizer = build_model(family), AutoTokenizer.from_pretrained(bert)
+    with pytest.raises(UserError, match=f"; add --extend-positions {positions} to give it more positions"):
+        check_length(LENGTH, model, tokenizer, option="--extend-positions {positions}")
+
+
+def test_relative_positions_have_no_limit(documents: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    """DeBERTa reads any length; only its tokenizer may have a limit, which `--long-text extend` raises."""
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    sizes["position_buckets"] = 16
+    config = DebertaV2Config(
+        vocab_size=len(tokenizer), max_position_embeddings=64, relative_attention=True, position_biased_input=False,
+        pos_att_type=["p2c", "c2p"], type_vocab_size=0, **sizes,
+    )  # fmt: skip
+    DebertaV2Model(config).save_pretrained(tmp_path / "deberta")
+    tokenizer.save_pretrained(tmp_path / "deberta")
+    run = tmp_path / "run"
+    options = ("--max-length", LENGTH, "--long-text", "extend")
+    code, stderr = train(headwise, documents, tmp_path / "deberta", run, *options)
+    assert code == 0, stderr
+    assert "  positions: relative, without a limit; the tokenizer accepted 64\n" in stderr
+    assert AutoTokenizer.from_pretrained(run).model_max_length == LENGTH
+    start = " ".join(OTHERS[i % len(OTHERS)] for i in range(89))
+    good, bad = TextModel.load(run, "cpu").scores({"text": [f"{start} great", f"{start} awful"]})
+    assert abs(good - bad).max() > 0, "the model does not read the last word"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--global-tokens", 3), "--global-tokens requires --attention-window"),
         (("--long-text", "extend"), "--long-text extend requires --max-length"),
         (("--attention-window", 16, "--pack"), "--pack cannot be combined with --attention-window"),
         (("--extend-positions", "tile", "--max-length", 100), "--extend-positions requires --long-text extend"),

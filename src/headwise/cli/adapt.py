@@ -51,7 +51,8 @@ def run(arguments: Namespace) -> int:
             f"dev: loss {before['loss']:.4f} -> {after['loss']:.4f}, perplexity {before['perplexity']:.2f} -> "
             f"{after['perplexity']:.2f}"
         )
-        print(f"The model is in {out}\nTo fine-tune it: headwise train --model {quote(str(out))} --data FILE --out RUN")
+        options = f"--model {quote(str(out))} --max-length {result.metrics['max_length']} --data FILE --out RUN"
+        print(f"The model is in {out}\nTo fine-tune it: headwise train {options}")
     return 0
 
 

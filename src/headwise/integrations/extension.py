@@ -67,11 +67,12 @@ def extend_positions(
             f"{type(inner).__name__} reads {previous:,} tokens already; length must be more, got {length:,}"
         )
     if length > previous:
-        table = find_table(inner)
-        if table is None:
-            scale_rotary(inner, length, positions)
+        check_blocks(inner, length)
+        tables = find_tables(inner)
+        if tables:
+            extend_tables(inner, tables, length, positions)
         else:
-            extend_table(inner, *table, length, positions)
+            scale_rotary(inner, length, positions)
     if tokenizer is not None:
         tokenizer.model_max_length = length
     return model
@@ -86,12 +87,22 @@ def choose_extension(model: PreTrainedModel, positions: PositionExtension | None
     if positions is not None and positions not in get_args(PositionExtension):
         raise ValueError(f"positions must be one of {', '.join(get_args(PositionExtension))}; got {positions!r}")
     name = type(model).__name__
+    if has_unlimited_positions(model):
+        raise ValueError(
+            f"{name} has no position embeddings that can be extended: its relative positions have no limit; set "
+            "model_max_length of the tokenizer"
+        )
     if model.config.is_encoder_decoder:
         raise ValueError(f"{name} is an encoder-decoder model, whose positions cannot be extended; {SUPPORTED}")
-    if find_table(model) is not None:
+    if find_tables(model):
         kind, choices = "a table of position embeddings", TABLE_EXTENSIONS
     elif rotary_modules(model):
         kind, choices = "rotary positions", ROTARY_EXTENSIONS
+    elif any(is_wrapped(getattr(module, "position_embeddings", None)) for module in model.modules()):
+        raise ValueError(
+            f"{name} has position embeddings in a wrapper, such as that of PEFT; call extend_positions before they are "
+            "wrapped"
+        )
     else:
         raise ValueError(f"{name} has no position embeddings that can be extended; {SUPPORTED}")
     if positions is not None and positions not in choices:
@@ -101,25 +112,50 @@ def choose_extension(model: PreTrainedModel, positions: PositionExtension | None
 
 def max_positions(model: PreTrainedModel) -> int:
     """Return the number of tokens that a model has positions for."""
-    table = find_table(model)
-    if table is None:
+    tables = find_tables(model)
+    if not tables:
         return int(model.config.max_position_embeddings)
-    return table[1].num_embeddings - padding_offset(table[1])
+    return min(table.num_embeddings - padding_offset(table) for _, table in tables)
 
 
-def find_table(model: PreTrainedModel) -> tuple[nn.Module, nn.Embedding] | None:
-    """Return a model's table of position embeddings with the module that it belongs to, or None.
+def find_tables(model: PreTrainedModel) -> list[tuple[nn.Module, nn.Embedding]]:
+    """Return a model's tables of position embeddings, each with the module that it belongs to.
 
-    Positions of DeBERTa and others, whose attention depends on `max_position_embeddings`, are not absolute.
+    Most models have one; LUKE has one for words and one for entities. Positions of DeBERTa and others, whose attention
+    depends on `max_position_embeddings`, are not absolute.
     """
     rows = getattr(model.config, "max_position_embeddings", None)
     if getattr(model.config, "relative_attention", False):
-        return None
-    for module in model.modules():
-        table = getattr(module, "position_embeddings", None)
-        if isinstance(table, nn.Embedding) and table.num_embeddings == rows:
-            return module, table
-    return None
+        return []
+    tables = [(module, getattr(module, "position_embeddings", None)) for module in model.modules()]
+    return [
+        (module, table) for module, table in tables if isinstance(table, nn.Embedding) and table.num_embeddings == rows
+    ]
+
+
+def is_wrapped(table: Any) -> bool:
+    """Whether a module contains an embedding, as wrappers of PEFT do, and is none."""
+    if not isinstance(table, nn.Module) or isinstance(table, nn.Embedding):
+        return False
+    return any(isinstance(module, nn.Embedding) for module in table.modules())
+
+
+def check_blocks(model: PreTrainedModel, length: int) -> None:
+    """Check the length of a model with block-sparse attention: BigBird pads its inputs to whole blocks."""
+    block_size = getattr(model.config, "block_size", None)
+    if getattr(model.config, "attention_type", None) == "block_sparse" and block_size and length % block_size:
+        raise ValueError(
+            f"{type(model).__name__} reads blocks of {block_size} tokens; length must be a multiple, got {length:,}"
+        )
+
+
+def has_unlimited_positions(model: Any) -> bool:
+    """Whether a model has relative positions only and reads inputs of any length, as DeBERTa, T5 and XLNet do."""
+    if any(isinstance(getattr(module, "position_embeddings", None), nn.Embedding) for module in model.modules()):
+        return False
+    config = model.config
+    is_t5 = hasattr(config, "relative_attention_num_buckets") and not hasattr(config, "max_position_embeddings")
+    return is_t5 or bool(getattr(config, "relative_attention", False)) or getattr(config, "model_type", None) == "xlnet"
 
 
 def padding_offset(table: nn.Embedding) -> int:
@@ -127,23 +163,31 @@ def padding_offset(table: nn.Embedding) -> int:
     return 0 if table.padding_idx is None else table.padding_idx + 1
 
 
-def extend_table(
-    model: PreTrainedModel, embeddings: nn.Module, table: nn.Embedding, length: int, positions: PositionExtension
+def extend_tables(
+    model: PreTrainedModel, tables: list[tuple[nn.Module, nn.Embedding]], length: int, positions: PositionExtension
 ) -> None:
-    """Give a table rows for `length` tokens, and adapt the buffers and configurations that depend on its size."""
+    """Give tables rows for `length` tokens, and adapt the buffers and configurations that depend on their size."""
+    previous = max_positions(model)
+    for embeddings, table in tables:
+        extend_table(embeddings, table, previous, length, positions)
+    set_max_positions(model, tables[0][1].num_embeddings)
+
+
+def extend_table(
+    embeddings: nn.Module, table: nn.Embedding, previous: int, length: int, positions: PositionExtension
+) -> None:
+    """Give a table rows for `length` tokens instead of `previous`, and adapt the buffers that depend on its size."""
     offset, old_rows = padding_offset(table), table.num_embeddings
-    rows = length + offset
     with torch.no_grad():
-        weight = table.weight.detach()
-        table.weight.data = torch.cat([weight[:offset], extend_rows(weight[offset:], length, positions)])
+        padding, tokens, unused = table.weight.detach().split([offset, previous, old_rows - offset - previous])
+        table.weight.data = torch.cat([padding, extend_rows(tokens, length, positions), unused])
     table.weight.grad = None
-    table.num_embeddings = rows
+    table.num_embeddings = rows = len(table.weight)
     for name, buffer in list(embeddings.named_buffers(recurse=False)):
         if buffer.dim() == 2 and buffer.shape[-1] == old_rows:
             is_index = name == "position_ids"
             new = torch.arange(rows, device=buffer.device) if is_index else buffer.new_zeros(rows)
             setattr(embeddings, name, new.to(buffer.dtype).expand(1, -1))
-    set_max_positions(model, rows)
 
 
 def extend_rows(rows: Tensor, length: int, positions: PositionExtension) -> Tensor:

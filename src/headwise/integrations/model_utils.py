@@ -32,7 +32,8 @@ class UnsupportedAttentionError(ValueError):
 
 def unwrap_model(model: nn.Module) -> PreTrainedModel:
     """Return the transformers model inside a wrapper such as PEFT, DDP, torch.compile or sentence-transformers."""
-    pretrained = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    pretrained = next((module for module in modules if isinstance(module, PreTrainedModel)), None)
     if pretrained is None:
         raise TypeError(f"expected a Hugging Face PreTrainedModel, or a module that contains one; got {type(model)!r}")
     return pretrained

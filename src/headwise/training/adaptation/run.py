@@ -192,7 +192,7 @@ def load_model(config: AdaptConfig) -> tuple[Any, Any, dict[str, Any], int, list
     if config.extend_positions is not None:
         assert config.max_length is not None
         notes.append(extend_model(model, tokenizer, config.max_length, config.extend_positions, option=option))
-    limit = check_length(config.max_length, model, tokenizer, option=f"{option} tile")
+    limit = check_length(config.max_length, model, tokenizer, option=option + " {positions}")
     return model, tokenizer, pooler, config.max_length or min(DEFAULT_LENGTH, limit), notes
 
 

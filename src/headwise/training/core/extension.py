@@ -4,7 +4,12 @@ from typing import Any
 
 from headwise.errors import UserError
 from headwise.integrations import unwrap_model
-from headwise.integrations.extension import choose_extension, extend_positions, max_positions
+from headwise.integrations.extension import (
+    choose_extension,
+    extend_positions,
+    has_unlimited_positions,
+    max_positions,
+)
 from headwise.scheme_names import PositionExtension
 from headwise.training.core.pretrained import max_input_length
 
@@ -39,6 +44,9 @@ def extend_model(
     if max_length <= limit:
         return f"positions: {limit}, not extended"
     inner = unwrap_model(model)
+    if positions is None and has_unlimited_positions(inner):
+        tokenizer.model_max_length = max_length
+        return f"positions: relative, without a limit; the tokenizer accepted {limit}"
     try:
         positions = choose_extension(inner, positions)
         previous = max_positions(inner)
@@ -57,15 +65,26 @@ def check_length(max_length: int | None, model: Any, tokenizer: Any, *, option: 
         max_length: the value of `--max-length`.
         model: the model.
         tokenizer: its tokenizer.
-        option: the option that gives the model more positions, for the message.
+        option: the option that gives the model more positions, for the message; `{positions}` in it is replaced by
+            the default of the model.
 
     Raises:
         UserError: `--max-length` is larger.
     """
     limit = max_input_length(model, tokenizer)
     if max_length is not None and max_length > limit:
-        raise UserError(
-            f"--max-length {max_length}: this model accepts at most {limit} tokens; add {option} to give it "
-            "more positions"
-        )
+        hint = get_hint(model, option)
+        raise UserError(f"--max-length {max_length}: this model accepts at most {limit} tokens{hint}")
     return limit
+
+
+def get_hint(model: Any, option: str) -> str:
+    """Return what a message says after the number of tokens that a model accepts."""
+    inner = unwrap_model(model)
+    if has_unlimited_positions(inner):
+        return "; its relative positions have no limit: set model_max_length in its tokenizer_config.json"
+    try:
+        positions = choose_extension(inner)
+    except ValueError:
+        return ", and its positions cannot be extended"
+    return f"; add {option.format(positions=positions)} to give it more positions"

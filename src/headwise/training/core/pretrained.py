@@ -17,6 +17,7 @@ from transformers import AutoConfig
 from transformers.utils.hub import cached_file
 
 from headwise.errors import UserError
+from headwise.integrations.extension import has_unlimited_positions
 from headwise.models.configuration import SCHEMES
 from headwise.native_errors import held_stderr, native_errors
 from headwise.tasks.hub import is_hub_reachable
@@ -178,9 +179,8 @@ def max_input_length(model: Any, tokenizer: Any) -> int:
     Some models, such as RoBERTa, reserve their first positions for padding.
     """
     limits = [tokenizer.model_max_length]
-    max_positions = getattr(model.config, "max_position_embeddings", None)
-    if max_positions != -1:  # XLNet has no limit
-        limits.append(max_positions)
+    if not has_unlimited_positions(model):
+        limits.append(getattr(model.config, "max_position_embeddings", None))
     limits.append(max_absolute_positions(model))
     try:
         limit = int(min(limit for limit in limits if limit))

@@ -194,6 +194,8 @@ class TextConfig(EncoderConfig):
             raise UserError("--long-text extend requires --max-length: the number of tokens that the model shall read")
         if self.extend_positions is not None and self.long_text != "extend":
             raise UserError("--extend-positions requires --long-text extend")
+        if self.global_tokens != TextConfig.global_tokens and self.attention_window is None:
+            raise UserError("--global-tokens requires --attention-window")
         if self.pack and self.attention_window is not None:
             raise UserError("--pack cannot be combined with --attention-window")
         if self.pack and self.guides:
