@@ -207,7 +207,8 @@ def meta(shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 def compile_launch(launch: Launch) -> Resources:
     """Compile a kernel as its launch does."""
-    dtypes = dict.fromkeys(INPUT_DTYPE, torch.bfloat16) | {"mask": torch.uint8, "visited": torch.int32}
+    lists = dict.fromkeys(("visited", "visited_columns", "visited_rows"), torch.int32)
+    dtypes = dict.fromkeys(INPUT_DTYPE, torch.bfloat16) | {"mask": torch.uint8} | lists
     pointers = {
         name: MockTensor(dtypes.get(name.removesuffix("_ptr"), torch.float32)) for _, name in launch.tensor_params
     }
