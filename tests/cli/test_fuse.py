@@ -103,7 +103,7 @@ def test_default_lengths_are_measured_once(limit: int, lengths: list[int]) -> No
     case = CASES["mpnet"]
     model = build_model(replace(case, config={**case.config, "max_position_embeddings": limit + 2}))
     arguments = Namespace(model="mpnet", lengths=None, seconds=None)
-    assert choose_lengths(arguments, model) == lengths
+    assert choose_lengths(arguments, model, is_audio=False) == lengths
 
 
 def test_other_models_are_refused_with_the_known_families(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

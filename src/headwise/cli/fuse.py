@@ -51,6 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     check_numbers(arguments)
+    from headwise.bench.fusion import reads_audio
     from headwise.bench.measure import resolve_device
     from headwise.integrations import UnsupportedAttentionError
     from headwise.integrations.fusion import fuse_attention
@@ -62,13 +63,14 @@ def run(arguments: Namespace) -> int:
         if not torch.cuda.is_available():
             raise UserError("--device cuda: torch finds no CUDA device")
     model = load_model(arguments.model, arguments.dtype, str(device))
-    lengths = choose_lengths(arguments, model) if arguments.bench else []
+    is_audio = reads_audio(model)
+    lengths = choose_lengths(arguments, model, is_audio=is_audio) if arguments.bench else []
     try:
         fuse_attention(model)
     except (UnsupportedAttentionError, ValueError, RuntimeError) as error:
         raise UserError(f"{arguments.model}: {str(error).splitlines()[0]}") from None
     if arguments.bench:
-        print_table(arguments, str(device), lengths)
+        print_table(arguments, str(device), lengths, is_audio=is_audio)
     return 0
 
 
@@ -85,16 +87,15 @@ def check_numbers(arguments: Namespace) -> None:
                 raise UserError(f"{option} must be at least 1, got {value}")
 
 
-def choose_lengths(arguments: Namespace, model: Any) -> list[int]:
+def choose_lengths(arguments: Namespace, model: Any, *, is_audio: bool) -> list[int]:
     """Return the lengths to measure, in tokens or in seconds of audio.
 
     Raises:
         UserError: the model does not read such inputs.
     """
-    from headwise.bench.fusion import reads_audio
     from headwise.training.core.pretrained import max_absolute_positions
 
-    if reads_audio(model):
+    if is_audio:
         if arguments.lengths:
             raise UserError(f"--lengths: {arguments.model} reads audio; give its length by --seconds")
         return arguments.seconds or [10, 60]
@@ -123,25 +124,16 @@ def load_model(path: str, dtype: str, device: str) -> Any:
     return model.to(device).eval()
 
 
-def print_table(arguments: Namespace, device: str, lengths: list[int]) -> None:
+def print_table(arguments: Namespace, device: str, lengths: list[int], *, is_audio: bool) -> None:
     """Measure all shapes with a progress bar, and print a table."""
     from rich.console import Console
     from rich.table import Table
 
-    from headwise.bench.fusion import (
-        COMPILED,
-        IMPLEMENTATIONS,
-        PASSES,
-        measure_shape,
-        random_audio,
-        random_texts,
-        reads_audio,
-    )
+    from headwise.bench.fusion import COMPILED, IMPLEMENTATIONS, PASSES, measure_shape, random_audio, random_texts
     from headwise.bench.report import format_digits
     from headwise.bench.runner import progress_bar
 
     build_model = partial(load_model, arguments.model, arguments.dtype, device)
-    is_audio = reads_audio(build_model())
     skipped = {COMPILED} if arguments.no_compile else set()
     unit = "seconds" if is_audio else "tokens"
     table = Table("pass", unit, "implementation", "time (ms)", "speedup", "peak memory (MiB)", "note")

@@ -17,7 +17,7 @@ from transformers import AutoConfig
 from transformers.utils.hub import cached_file
 
 from headwise.errors import UserError
-from headwise.integrations.extension import has_unlimited_positions
+from headwise.integrations.extension import has_unlimited_positions, padding_offset
 from headwise.models.configuration import SCHEMES
 from headwise.native_errors import held_stderr, native_errors
 from headwise.tasks.hub import is_hub_reachable
@@ -198,8 +198,7 @@ def max_absolute_positions(model: Any) -> int | None:
         for name, module in model.named_modules()
         if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding)
     )
-    rows = (x.num_embeddings - (0 if x.padding_idx is None else x.padding_idx + 1) for x in tables)
-    return min(rows, default=None)
+    return min((table.num_embeddings - padding_offset(table) for table in tables), default=None)
 
 
 @contextmanager
