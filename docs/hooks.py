@@ -14,6 +14,7 @@ EXTRA_FILES = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "benchmarks/README.md",
+    "benchmarks/queue.txt",
     "benchmarks/results/**/*",
     "benchmarks/run_offline.sh",
     "examples/slurm/*.sh",

@@ -11,8 +11,9 @@ from urllib.parse import unquote
 import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
+from mkdocs.structure.files import get_files
 
-from tests.docs.pages import ROOT
+from tests.docs.pages import LINKED_PAGES, README, ROOT, page_name, parse_links
 
 #: The packages on each page of the API reference.
 API_PAGES = {
@@ -49,6 +50,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         logger.removeHandler(recorder)
     assert not recorder.messages
     return directory
+
+
+def test_site_contains_the_files_to_which_its_pages_link() -> None:
+    config = load_config(str(ROOT / "mkdocs.yml"))
+    files = config.plugins.on_files(get_files(config), config=config)
+    on_site = {Path(file.abs_src_path) for file in files if file.abs_src_path} | {README}
+    missing = [
+        f"{page_name(page)}, line {line}: {link}"
+        for page in LINKED_PAGES
+        for line, link in parse_links(page)
+        if page in on_site and not link.startswith("#")
+        for target in [(page.parent / link.partition("#")[0]).resolve()]
+        if target.is_file() and target not in on_site
+    ]
+    assert len(on_site) > 20
+    assert not missing
 
 
 @pytest.mark.long  # test_links.py checks the links of the sources
