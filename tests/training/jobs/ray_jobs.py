@@ -19,6 +19,7 @@ from tests.studies.worker_script import wait_until
 from tests.training.conftest import Headwise, rows, write
 from tests.training.jobs.counting import CountingTask
 from tests.training.jobs.dying import read_starts, run_dying_worker
+from tests.training.jobs.predictions import assert_same_predictions
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(why_no_cluster()), reason=why_no_cluster())]
 
@@ -99,7 +100,7 @@ def test_prediction_is_that_of_one_process(cluster: str, run: Path, tmp_path: Pa
     for out, options in (("one.csv", ()), ("cluster.csv", ("--cluster", cluster))):
         code, _, err = headwise("predict", run, source, "--out", tmp_path / out, "--part-rows", 10, *options)
         assert code == 0, err
-    assert (tmp_path / "one.csv").read_text() == (tmp_path / "cluster.csv").read_text()
+    assert_same_predictions(tmp_path / "one.csv", tmp_path / "cluster.csv")
     broken = write(tmp_path / "broken.jsonl", ("{",), [])
     code, _, err = headwise("predict", run, broken, "--out", tmp_path / "x.csv", "--cluster", cluster)
     assert code == 2

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwise.errors import UserError
-from headwise.tasks.formats import read_batches
 from headwise.training import TextModel, evaluate, predict
 from headwise.training.jobs import JobDir
 from tests.training.conftest import Headwise, rows, write
+from tests.training.jobs.predictions import assert_same_predictions, read_rows
 
 TEXTS = [text if index % 7 else " " for index, (text, _) in enumerate(rows(30, seed=5))]
 
@@ -24,26 +24,13 @@ def write_texts(path: Path, texts: list[str] = TEXTS) -> Path:
     return write(path, ("id", "text"), list(zip(numbers, texts, strict=True)))
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    return [
-        dict(zip(batch.columns, row, strict=True))
-        for batch in read_batches(path)
-        for row in zip(*batch.columns.values(), strict=True)
-    ]
-
-
 @pytest.mark.parametrize("name", ["out.csv", "out.jsonl.gz", "out.parquet"])
 def test_parts_do_not_change_the_output(name: str, run: Path, tmp_path: Path) -> None:
     source = write_texts(tmp_path / "new.csv")
     whole, parts = tmp_path / f"whole-{name}", tmp_path / f"parts-{name}"
     assert predict(run, source, whole) == predict(run, source, parts, part_rows=4) == 5
-    expected, found = read_rows(whole), read_rows(parts)
-    assert len(expected) == len(found) == 30
-    for one, other in zip(expected, found, strict=True):
-        assert one.keys() == other.keys()
-        assert [one[key] for key in ("id", "text", "predicted")] == [other[key] for key in ("id", "text", "predicted")]
-        if one["predicted"]:
-            assert float(one["confidence"]) == pytest.approx(float(other["confidence"]), abs=1e-5)
+    assert len(read_rows(whole)) == 30
+    assert_same_predictions(whole, parts)
     if name.endswith(".parquet"):
         assert pq.ParquetFile(parts).num_row_groups == 8, "one for each part"
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["new.csv", whole.name, parts.name])
@@ -107,8 +94,9 @@ def test_two_processes_write_what_one_does(run: Path, tmp_path: Path, headwise: 
     source, outs = write_texts(tmp_path / "new.csv"), [tmp_path / "1.csv", tmp_path / "2.csv"]
     for processes, out in enumerate(outs, 1):
         options = ("--processes", processes, "--part-rows", 10, "--safe-csv")
-        assert headwise("predict", run, source, "--out", out, *options)[0] == 0
-    assert outs[0].read_text() == outs[1].read_text()
+        code, _, err = headwise("predict", run, source, "--out", out, *options)
+        assert code == 0, err
+    assert_same_predictions(*outs)
 
 
 def test_parts_do_not_change_an_evaluation(run: Path, tmp_path: Path) -> None:
