@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,9 @@ def test_no_command_is_started_after_the_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_queue_stops_its_command(number: signal.Signals, tmp_path: Path) -> None:
     queue = write_queue(tmp_path, "600 benchmark.py 1 wait")
-    process = subprocess.Popen(command(queue, 600), stderr=subprocess.DEVNULL)
+    # A shell that runs the tests in the background lets its processes ignore SIGINT.
+    heed_interrupts = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command(queue, 600), stderr=subprocess.DEVNULL, preexec_fn=heed_interrupts)
     log = tmp_path / "out" / "01.log"
     while not (log.exists() and "rows are written" in log.read_text()):
         assert process.poll() is None
