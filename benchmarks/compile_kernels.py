@@ -3,11 +3,14 @@
     python benchmarks/compile_kernels.py
     python benchmarks/compile_kernels.py --capabilities 86 90 --schemes rpr --lengths 512 --width 128
     python benchmarks/compile_kernels.py --schemes transformer-xl --bias
+    python benchmarks/compile_kernels.py --schemes plain --received
 
 It needs no GPU. Triton compiles for each compute capability, and contains NVIDIA's assembler. Registers that do not fit
 are spilled to a stack in memory. The exit code is 1 if a kernel needs more shared memory than a program can have there,
 or loads from shared memory that it reserves before it stores there.
-For each loop over tiles, in the order of regions, the number of instructions for each pair of query and key is printed.
+For each loop over tiles, in the order of regions, the number of instructions for each pair of query and key is printed,
+and how many of them are exponentials and reciprocals (MUFU). One of these takes as long as eight other instructions, at
+the same time as these.
 "serialized" means that the assembler lets each matrix product wait for the one before.
 """
 
@@ -17,7 +20,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +35,7 @@ from triton.runtime import driver
 from triton.runtime.jit import MockTensor
 
 from headwise import _compat
-from headwise.attention.triton_backend import cached_passes, decoding
+from headwise.attention.triton_backend import cached_passes, decoding, multi_layer_received
 from headwise.attention.triton_backend.cached_tables import TableCall
 from headwise.attention.triton_backend.decoding import DecodeCall
 from headwise.attention.triton_backend.launch import Launch
@@ -84,7 +88,7 @@ class Resources(NamedTuple):
     registers: int
     stack: int  # bytes, for spilled registers
     smem: int
-    instructions: tuple[float, ...]  # for each pair, of each loop over tiles
+    loops: tuple[tuple[float, float], ...]  # over tiles: instructions for each pair, and those of them that are MUFU
     is_serialized: bool  # asynchronous matrix products wait for each other
     loads_first: bool  # from shared memory that it reserves, before it stores there
 
@@ -96,6 +100,7 @@ def main() -> int:
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 4096], metavar="N")
     parser.add_argument("--width", type=int, default=64, metavar="D", help="of a head (default: 64)")
     parser.add_argument("--bias", action="store_true", help="with a position bias in float32 and a dense mask")
+    parser.add_argument("--received", action="store_true", help="kernels with received attention")
     arguments = parser.parse_args()
     num_wrong = 0
     print(f"Triton {triton.__version__}, bfloat16, batch size {BATCH}, {HEADS} heads of width {arguments.width}")
@@ -104,13 +109,14 @@ def main() -> int:
         print(f"\ncompute capability {capability / 10}: {EXAMPLES[capability]}; {limit:,} bytes of shared memory")
         for scheme in arguments.schemes:
             for length in arguments.lengths:
-                for x in compile_scheme(scheme, length, arguments.width, capability, has_bias=arguments.bias):
+                launches = received_launches if arguments.received else partial(list_launches, has_bias=arguments.bias)
+                for x in compile_scheme(partial(launches, scheme, length, arguments.width), capability):
                     is_too_large = x.smem > limit
                     num_wrong += is_too_large or x.loads_first
                     stack = f", {x.stack} bytes of stack" if x.stack else ""
-                    instructions = " ".join(f"{count:.1f}" for count in x.instructions)
+                    instructions = " ".join(f"{count:.1f} ({mufu:.1f} MUFU)" for count, mufu in x.loops)
                     print(
-                        f"  {scheme:15} N {length:<6} {x.kernel:22} {x.tile:10} {x.registers:4} registers{stack}, "
+                        f"  {scheme:15} N {length:<6} {x.kernel:27} {x.tile:10} {x.registers:4} registers{stack}, "
                         f"{x.smem:,} bytes of shared memory{': TOO MUCH' if is_too_large else ''}, {instructions} "
                         f"instructions per pair{', serialized' if x.is_serialized else ''}"
                         f"{': LOADS BEFORE IT STORES' if x.loads_first else ''}",
@@ -119,8 +125,8 @@ def main() -> int:
     return 1 if num_wrong else 0
 
 
-def compile_scheme(scheme: str, length: int, width: int, capability: int, *, has_bias: bool) -> Iterator[Resources]:
-    """Compile the kernels of the forward and backward pass of a scheme."""
+def compile_scheme(launches: Callable[[], list[Launch]], capability: int) -> Iterator[Resources]:
+    """Compile the kernels of these launches."""
     driver.set_active(OtherGpu(capability))
     for target, name, value in (
         (_compat.reserved_shared_memory, "works", lambda _: True),
@@ -130,7 +136,7 @@ def compile_scheme(scheme: str, length: int, width: int, capability: int, *, has
         (decoding, "num_multiprocessors", lambda _: 132),
     ):
         setattr(target, name, value)
-    for launch in list_launches(scheme, length, width, has_bias=has_bias):
+    for launch in launches():
         yield compile_launch(launch)
 
 
@@ -163,6 +169,31 @@ def list_launches(scheme: str, length: int, width: int, *, has_bias: bool) -> li
         backward_kernels |= first_chunk_launches(plan, q, do)
     names = ("dq", "dense_table", "dkv") if scheme == "transformer-xl" else ("dq", "dkv")
     return [forward["fwd"], *[backward_kernels[name] for name in names], *decode_launches]
+
+
+def received_launches(scheme: str, length: int, width: int) -> list[Launch]:
+    """Return the launches of a call that returns received attention, and of that of several plain layers at once."""
+    q, k, v, do = (meta((BATCH, length, HEADS, width)).transpose(1, 2) for _ in range(4))
+    terms = position_tensors(scheme, length, length, width)
+    if scheme == "rpr":
+        terms = {"relative_scores": meta((BATCH, HEADS, length, padded_rows(K)))}
+    tensors = {"q": q, "k": k, "v": v, **terms}
+    scalars = (width**-0.5, 0.0, 0, False, -1, -1, scheme == "distance-aware", K if scheme == "rpr" else 0)
+    plan = build_plan(
+        *[tensors.get(name.removesuffix("_ptr")) for name in TENSOR_PARAMS], *scalars, scheme == "rpr", 0.0, True, False
+    )
+    forward = forward_launches(plan)
+    backward = backward_launches(plan, do, None, False, False, frozenset(DIFFERENTIABLE) & tensors.keys())
+    launches = [forward["fwd"], forward["received"]]
+    if scheme == "transformer-xl":
+        backward |= first_chunk_launches(plan, q, do)
+    launches += [backward[name] for name in (("dq",) if plan.received_in_dq else ("received", "dq"))]
+    launches.append(backward["dkv"])
+    if scheme == "plain":
+        plan = build_plan(*multi_layer_received.operator_arguments(q, k, None, width**-0.5, False))
+        launches += multi_layer_received.forward_launches(plan, 2).values()
+        launches += multi_layer_received.backward_launches(plan, 2).values()
+    return launches
 
 
 def first_chunk_launches(plan: Plan, q: Tensor, do: Tensor) -> dict[str, Launch]:
@@ -208,7 +239,7 @@ def meta(shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> Tensor:
 def compile_launch(launch: Launch) -> Resources:
     """Compile a kernel as its launch does."""
     lists = dict.fromkeys(("visited", "visited_columns", "visited_rows"), torch.int32)
-    dtypes = dict.fromkeys(INPUT_DTYPE, torch.bfloat16) | {"mask": torch.uint8} | lists
+    dtypes = dict.fromkeys(INPUT_DTYPE, torch.bfloat16) | {"mask": torch.uint8, "layer_offsets": torch.int64} | lists
     pointers = {
         name: MockTensor(dtypes.get(name.removesuffix("_ptr"), torch.float32)) for _, name in launch.tensor_params
     }
@@ -235,17 +266,19 @@ def read_resources(cubin: bytes) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"(REG|STACK|SHARED):(\d+)", text)}
 
 
-def count_instructions(cubin: bytes, pairs_per_thread: float) -> tuple[float, ...]:
-    """Return the number of instructions for each pair, of each loop that has more than 96 instructions."""
+def count_instructions(cubin: bytes, pairs_per_thread: float) -> tuple[tuple[float, float], ...]:
+    """Return `Resources.loops` of the loops that have more than 96 instructions."""
     lines = re.findall(r"/\*([0-9a-f]{4,})\*/\s+(.*?);", run_tool("cuobjdump", cubin, "-sass"))
     addresses = [int(address, 16) for address, _ in lines]
     loops = []
     for address, (_, instruction) in zip(addresses, lines, strict=True):
         target = re.search(r"\bBRA\b.*\b0x([0-9a-f]+)", instruction)
-        if target and int(target[1], 16) < address:
-            count = sum(int(target[1], 16) <= other <= address for other in addresses)
-            loops += [(int(target[1], 16), count)] if count > 96 else []
-    return tuple(count / pairs_per_thread for _, count in sorted(loops))
+        start = int(target[1], 16) if target else address
+        if start < address:
+            body = [text for other, (_, text) in zip(addresses, lines, strict=True) if start <= other <= address]
+            num_mufu = sum("MUFU" in text for text in body)
+            loops += [(start, len(body), num_mufu)] if len(body) > 96 else []
+    return tuple((count / pairs_per_thread, num_mufu / pairs_per_thread) for _, count, num_mufu in sorted(loops))
 
 
 def is_serialized(cubin: bytes) -> bool:

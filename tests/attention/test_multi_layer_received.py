@@ -27,6 +27,8 @@ CASES: dict[str, dict[str, Any]] = {
     "grouped": {"key_heads": 1, "scale": 0.3},
     "odd-width": {"width": 24, "padded": True},
     "heads-first": {"heads_first": True},
+    "one-key-per-query": {"scale": 3.0},
+    "large-mean-gradient": {"mean_gradient": 100.0, "padded": True},
 }
 
 
@@ -50,11 +52,14 @@ def build_layers(
 
 @pytest.mark.short_form("values")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("case", keep_short(CASES, "padded-causal", "grouped", "odd-width", "heads-first"))
+@pytest.mark.parametrize(
+    "case", keep_short(CASES, "padded-causal", "grouped", "odd-width", "heads-first", "large-mean-gradient")
+)
 def test_error_is_within_tolerance(case: str, dtype: torch.dtype) -> None:
     options = dict(CASES[case])
     n = options.pop("n", 300 if GPU else choose_size(short=36, long=70))  # several tiles, the last one incomplete
     causal, scale, padded = options.pop("causal", False), options.pop("scale", 0.2), options.pop("padded", False)
+    mean_gradient = options.pop("mean_gradient", 0.0)
     qs, ks = build_layers(dtype, n, **options)
     positions = torch.arange(n, device=DEVICE)
     padding_BN = positions < torch.tensor([n, n // 3], device=DEVICE)[:, None] if padded else None
@@ -63,7 +68,7 @@ def test_error_is_within_tolerance(case: str, dtype: torch.dtype) -> None:
         mask_BHNM = mask_BHNM & (positions <= positions[:, None])
     if padding_BN is not None:
         mask_BHNM = mask_BHNM & padding_BN[:, None, None, :] & padding_BN[:, None, :, None]
-    d_received = torch.randn(NUM_LAYERS, BATCH, HEADS, n, dtype=torch.float64, device=DEVICE)
+    d_received = torch.randn(NUM_LAYERS, BATCH, HEADS, n, dtype=torch.float64, device=DEVICE) + mean_gradient
 
     def run(use_kernels: bool, precision: torch.dtype) -> list[Tensor]:
         leaves = [x.to(precision).detach().requires_grad_() for x in (*qs, *ks)]

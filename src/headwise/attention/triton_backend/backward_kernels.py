@@ -113,6 +113,9 @@ def bwd_dq_kernel(
     One program per query block, starting at query chunk_start. Stores delta too, unless bwd_received_kernel computed
     it, and the gradient of each pair's score if requested. With a dense table it also stores the queries plus bias v
     and this block's part of the gradient of bias u; bwd_dense_table_kernel then adds to dq.
+
+    With OPT.received_in_dq, delta = δ + ε, where ε_i = Σ_j P_ij d_received_j is known only after the last tile. Then
+    dq = Σ_j P_ij (dP_ij + d_received_j − δ_i) k_j − ε_i Σ_j P_ij k_j, which needs no second pass over the keys.
     """
     BLOCK_N: tl.constexpr = OPT.block_n
     BLOCK_M: tl.constexpr = OPT.block_m
@@ -130,7 +133,7 @@ def bwd_dq_kernel(
     do_bh = do_ptr + b * stride_do_b + h * stride_do_h
     do = load_block(do_bh, stride_do_n, offs_n, offs_d, n, OPT.value_width, BLOCK_D)
     lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))
-    if OPT.received:
+    if OPT.received and not OPT.received_in_dq:
         delta = tl.load(delta_ptr + bh * n + offs_n, mask=offs_n < n, other=0.0)
     else:
         o_bh = o_ptr + b * stride_o_b + h * stride_o_h
@@ -200,6 +203,9 @@ def bwd_dq_kernel(
     d_scores = d_scores_ptr + b * stride_d_scores_b + h * stride_d_scores_h
     d_scores += (block_start - chunk_start).to(tl.int64) * stride_d_scores_n
     dq = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+    if OPT.received_in_dq:
+        delta_received = tl.zeros([BLOCK_N], tl.float32)
+        weighted_k = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
     if OPT.needs_position_q:
         d_position_q = tl.zeros([BLOCK_N, BLOCK_P], tl.float32)
     dw = tl.zeros([BLOCK_N], tl.float32)
@@ -272,11 +278,12 @@ def bwd_dq_kernel(
                     if OPT.offset_sums and REGION != DIAGONAL:
                         dp += d_edge_sum[:, None]
                     dp *= dropout_mask(seed, i, j, dropout)
-                if OPT.received:
-                    dp += d_received[None, :]
                 if OPT.weight_norms:
                     dp += p * twice_d_norms[:, None]
-                dx = p * (dp - region_delta[:, None])
+                if OPT.received:
+                    dx = p * (dp - (region_delta[:, None] - d_received[None, :]))
+                else:
+                    dx = p * (dp - region_delta[:, None])
                 if OPT.store_d_scores != "":
                     d_scores_ptrs = tile_ptrs(d_scores + step * BLOCK_M, tile_i, stride_d_scores_n, tile_j, OPT)
                 if OPT.store_d_scores == "after-softcap":
@@ -325,10 +332,16 @@ def bwd_dq_kernel(
                         before, after = store_by_offset(d_relative_scores, dx * scale, i, j, n, m, q_offset, max_offset)
                         sum_before += before
                         sum_after += after
+                if OPT.received_in_dq:
+                    delta_received += tl.sum(p * d_received[None, :], axis=1)
+                    weighted_k = tl.dot(p.to(k.dtype), k, weighted_k, input_precision=OPT.precision)
                 if OPT.needs_dq:
                     dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
                 if OPT.needs_position_q:
                     d_position_q = tl.dot(dx.to(k.dtype), position_k, d_position_q, input_precision=OPT.precision)
+    if OPT.received_in_dq:
+        dq -= delta_received[:, None] * weighted_k
+        tl.store(delta_ptr + bh * n + offs_n, delta + delta_received, mask=offs_n < n)
     dq *= 1.0 / LOG2E if OPT.distance else scale
     if OPT.staged_tables and OPT.relative_scores:
         near_dx = load_pairs(pairs, pairs_smem + synchronize(OPT), 0.0, OPT)

@@ -72,6 +72,7 @@ class Options:
     cu_seqlens_k: bool  # and the keys' sequences have other lengths than the queries'
     dropout: bool
     received: bool
+    received_in_dq: bool  # and bwd_dq_kernel computes its part of delta
     weight_norms: bool
     has_d_lse: bool  # lse has a gradient
     even_n: bool  # the number of queries is a multiple of block_n

@@ -12,12 +12,16 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headwise.attention.triton_backend.launch import Launch, on_device
+from headwise.attention.triton_backend.launch import Launch, Tile, kernels, on_device
 from headwise.attention.triton_backend.layouts import layout_key
 from headwise.attention.triton_backend.operator import MAX_GRID_SIZE, MAX_WIDTH, missing_requirement
 from headwise.attention.triton_backend.plan import TENSOR_PARAMS, Plan, get_plan
+from headwise.attention.triton_backend.tile_sizes import power_of_two
 
 MAX_CACHED_OFFSETS = 1000
+
+#: Number of keys that a tile can hold.
+MAX_ROW = 512
 
 
 class LayerQK(NamedTuple):
@@ -76,15 +80,15 @@ class _MultiLayerReceived(torch.autograd.Function):
     def forward(ctx: Any, scale: float, causal: bool, padding: Tensor | None, *tensors: Tensor) -> Any:
         num_layers, q = len(tensors) // 2, tensors[0]
         qs, ks = tensors[:num_layers], tensors[num_layers:]
-        arguments = _operator_arguments(q, ks[0], padding, scale, causal)
+        arguments = operator_arguments(q, ks[0], padding, scale, causal)
         plan = get_plan(*arguments)
         lse, received = (q.new_empty((num_layers, *plan.query_shape), dtype=torch.float32) for _ in range(2))
         layer_offsets = _layer_offsets(qs, ks)
         kernel_tensors = plan.tensors(arguments, layer_offsets_ptr=layer_offsets, lse_ptr=lse, received_ptr=received)
-        run = plan.launches(_forward_launches, num_layers)
+        run = plan.launches(forward_launches, num_layers)
         with on_device(q):
-            run["lse"](kernel_tensors)
-            run["received"](kernel_tensors)
+            for launch in run.values():
+                launch(kernel_tensors)
         ctx.save_for_backward(lse, padding, *tensors)
         ctx.plan, ctx.scale, ctx.causal, ctx.layouts = plan, scale, causal, (layout_key(q), layout_key(ks[0]))
         return received
@@ -97,11 +101,12 @@ class _MultiLayerReceived(torch.autograd.Function):
         tensors = [_with_layout(x, ctx.layouts[i // num_layers]) for i, x in enumerate(tensors)]
         qs, ks = tensors[:num_layers], tensors[num_layers:]
         q, lse = qs[0], lse.contiguous()
+        d_received = d_received - d_received.mean(dim=-1, keepdim=True)  # as in passes.py
         dqs, dks = (
             [q.new_empty_strided(*plan.output_layouts[name]) for _ in range(num_layers)] for name in ("dq", "dk")
         )
         kernel_tensors = plan.tensors(
-            _operator_arguments(q, ks[0], padding, ctx.scale, ctx.causal),
+            operator_arguments(q, ks[0], padding, ctx.scale, ctx.causal),
             layer_offsets_ptr=_layer_offsets(qs, ks, dqs, dks),
             lse_ptr=lse,
             d_received_ptr=d_received.contiguous(),
@@ -109,14 +114,14 @@ class _MultiLayerReceived(torch.autograd.Function):
             dq_ptr=dqs[0],
             dk_ptr=dks[0],
         )
-        run = plan.launches(_backward_launches, num_layers)
+        run = plan.launches(backward_launches, num_layers)
         with on_device(q):
             run["dq"](kernel_tensors)
             run["dk"](kernel_tensors)
         return None, None, None, *dqs, *dks
 
 
-def _operator_arguments(q: Tensor, k: Tensor, padding: Tensor | None, scale: float, causal: bool) -> tuple[Any, ...]:
+def operator_arguments(q: Tensor, k: Tensor, padding: Tensor | None, scale: float, causal: bool) -> tuple[Any, ...]:
     """Return the arguments of the Triton operator for one layer, with the keys as values."""
     tensors = {"q_ptr": q, "k_ptr": k, "v_ptr": k, "key_padding_ptr": padding}
     return (
@@ -125,7 +130,13 @@ def _operator_arguments(q: Tensor, k: Tensor, padding: Tensor | None, scale: flo
     )
 
 
-def _forward_launches(plan: Plan, num_layers: int) -> dict[str, Launch]:
+def forward_launches(plan: Plan, num_layers: int) -> dict[str, Launch]:
+    """Return the launches of the forward pass, in their order."""
+    tile = rows_tile(plan)
+    if tile is not None:
+        arguments = {**plan.scalar_arguments(), "OPT": plan.options(tile)}
+        grid = (1, plan.heads, plan.batch * num_layers)
+        return {"rows": Launch(kernels()["multi_layer_rows_kernel"], grid, tile, arguments)}
     return {
         "lse": plan.launch("multi_layer_lse_kernel", "received", plan.heads, num_layers=num_layers),
         "received": plan.launch(
@@ -134,7 +145,15 @@ def _forward_launches(plan: Plan, num_layers: int) -> dict[str, Launch]:
     }
 
 
-def _backward_launches(plan: Plan, num_layers: int) -> dict[str, Launch]:
+def rows_tile(plan: Plan) -> Tile | None:
+    """Return a tile that holds all keys, or None if registers cannot hold it."""
+    if plan.q.dtype == torch.float32 or plan.width > 64 or plan.m > MAX_ROW:
+        return None
+    block_m = max(power_of_two(plan.m), 64)
+    return Tile(64, block_m, max(block_m // 32, 4))
+
+
+def backward_launches(plan: Plan, num_layers: int) -> dict[str, Launch]:
     return {
         "dq": plan.launch("multi_layer_bwd_dq_kernel", "dq", plan.heads, num_layers=num_layers),
         "dk": plan.launch("multi_layer_bwd_dk_kernel", "dkv", plan.groups, num_layers=num_layers, per_key=True),

@@ -117,12 +117,61 @@ def multi_layer_received_kernel(
 
 
 @triton.jit
+def multi_layer_rows_kernel(
+    q_ptr, k_ptr, layer_offsets_ptr, lse_ptr, received_ptr, key_padding_ptr,
+    stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m,
+    B, H, GROUP, n, m, scale, OPT: tl.constexpr,
+):  # fmt: skip
+    """Compute what the two kernels above do, if a tile holds all keys. One program per head.
+
+    A query's exponentials are computed once, because its sum is known before they are added to received.
+    """
+    BLOCK_N: tl.constexpr = OPT.block_n
+    BLOCK_M: tl.constexpr = OPT.block_m
+    BLOCK_E: tl.constexpr = OPT.block_e
+    bh = batch_head_index()
+    b, h = bh // H % B, bh % H
+    offs_m = tl.arange(0, BLOCK_M)
+    offs_e = tl.arange(0, BLOCK_E)
+    k_ptr = layer_pointer(k_ptr, layer_offsets_ptr, bh, B, H, K) + b * stride_k_b + (h // GROUP) * stride_k_h
+    k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)  # [BLOCK_M, BLOCK_E]
+    q_ptr = layer_pointer(q_ptr, layer_offsets_ptr, bh, B, H, Q) + b * stride_q_b + h * stride_q_h
+    is_key = offs_m < m
+    if OPT.key_padding:
+        is_key = is_key & (tl.load(key_padding_ptr + b * m + offs_m, mask=offs_m < m, other=0) != 0)
+    key_bias = tl.where(is_key, 0.0, float("-inf"))  # added, because a mask of pairs takes far more instructions here
+    weights = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)  # sums over blocks of queries
+    for block_start in range(0, n, BLOCK_N):
+        offs_n = block_start + tl.arange(0, BLOCK_N)
+        q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E, OPT.even_n)  # [BLOCK_N, BLOCK_E]
+        s = tl.dot(q, tl.trans(k), input_precision=OPT.precision) * (scale * LOG2E)  # [BLOCK_N, BLOCK_M]
+        if OPT.key_padding or not OPT.even_m:
+            s += key_bias[None, :]
+        if OPT.causal:
+            s = tl.where(offs_m[None, :] <= offs_n[:, None], s, float("-inf"))
+        row_max = tl.max(s, axis=1)
+        is_valid = (row_max != float("-inf")) & (offs_n < n)
+        if OPT.key_padding:
+            is_valid = is_valid & (tl.load(key_padding_ptr + b * m + offs_n, mask=offs_n < n, other=0) != 0)
+        row_max = tl.where(is_valid, row_max, 0.0)
+        exponentials = tl.exp2(s - row_max[:, None])
+        row_sum = tl.where(is_valid, tl.sum(exponentials, axis=1), 1.0)
+        lse = tl.where(is_valid, row_max + tl.log2(row_sum), float("inf"))
+        tl.store(lse_ptr + bh * n + offs_n, lse, mask=offs_n < n)
+        weights += exponentials * tl.where(is_valid, 1.0 / row_sum, 0.0)[:, None]
+    tl.store(received_ptr + bh * m + offs_m, tl.sum(weights, axis=0), mask=offs_m < m)
+
+
+@triton.jit
 def multi_layer_bwd_dq_kernel(
     q_ptr, k_ptr, layer_offsets_ptr, lse_ptr, d_received_ptr, delta_ptr, dq_ptr, key_padding_ptr,
     stride_q_b, stride_q_h, stride_q_n, stride_k_b, stride_k_h, stride_k_m, stride_dq_b, stride_dq_h, stride_dq_n,
     B, H, GROUP, n, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
-    """Compute delta_i = Σ_j P_ij d_received_j, and dq. One program per query block."""
+    """Compute delta_i = Σ_j P_ij d_received_j, and dq. One program per query block.
+
+    dq = Σ_j P_ij d_received_j k_j − delta_i Σ_j P_ij k_j, so that one pass over the keys computes both.
+    """
     BLOCK_N: tl.constexpr = OPT.block_n
     BLOCK_M: tl.constexpr = OPT.block_m
     BLOCK_E: tl.constexpr = OPT.block_e
@@ -138,24 +187,23 @@ def multi_layer_bwd_dq_kernel(
     lse = tl.load(lse_ptr + bh * n + offs_n, mask=offs_n < n, other=float("inf"))[:, None]
     delta = tl.zeros([BLOCK_N], tl.float32)
     dq = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
-    for PASS in tl.static_range(2):  # pass 0 computes delta, pass 1 dq, which needs the complete delta
-        for REGION in tl.static_range(NUM_REGIONS):
-            if (OPT.regions >> REGION) & 1:
-                lo, hi = key_block_range(block_start, n, m, 0, 0, 0, REGION, OPT)
-                for step in range(lo, hi):
-                    offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
-                    k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
-                    d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
-                    x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
-                    j = offs_m[None, :]
-                    p = attention_weights(x, lse, i, j, n, m, scale, key_padding_ptr + b * m, REGION, OPT)
-                    if PASS == 0:
-                        delta += tl.sum(p * d_received[None, :], axis=1)
-                    else:
-                        dx = p * (d_received[None, :] - delta[:, None])
-                        dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
-        if PASS == 0:
-            tl.store(delta_ptr + bh * n + offs_n, delta, mask=offs_n < n)
+    weighted_k = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+    for REGION in tl.static_range(NUM_REGIONS):
+        if (OPT.regions >> REGION) & 1:
+            lo, hi = key_block_range(block_start, n, m, 0, 0, 0, REGION, OPT)
+            for step in range(lo, hi):
+                offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
+                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
+                d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
+                x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
+                j = offs_m[None, :]
+                p = attention_weights(x, lse, i, j, n, m, scale, key_padding_ptr + b * m, REGION, OPT)
+                dx = p * d_received[None, :]
+                delta += tl.sum(dx, axis=1)
+                dq = tl.dot(dx.to(k.dtype), k, dq, input_precision=OPT.precision)
+                weighted_k = tl.dot(p.to(k.dtype), k, weighted_k, input_precision=OPT.precision)
+    dq -= delta[:, None] * weighted_k
+    tl.store(delta_ptr + bh * n + offs_n, delta, mask=offs_n < n)
     dq_ptrs = layer_pointer(dq_ptr, layer_offsets_ptr, bh, B, H, DQ) + b * stride_dq_b + h * stride_dq_h
     dq_ptrs = dq_ptrs + i * stride_dq_n + offs_e[None, :]
     tl.store(dq_ptrs, (dq * scale).to(dq_ptr.dtype.element_ty), mask=(i < n) & (offs_e[None, :] < OPT.width))

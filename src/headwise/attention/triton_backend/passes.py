@@ -119,6 +119,9 @@ def run_backward(
     needs_delta = needs != {"v"}
     needs_dq_kernel = bool(needs - {"k", "v", "query_table", "sinks"} - ({"bias"} if is_shared_bias else set()))
     needs_dq_kernel |= plan.sum_far_keys and "v" in needs
+    received_in_dq = plan.received_in_dq and needs_dq_kernel
+    if received_in_dq:  # a constant has no effect, and rounding errors grow with the values
+        d_received = d_received - d_received.mean(dim=2, keepdim=True)
     needs_distance = not needs.isdisjoint(("w", "sharpness"))
     partials_shape = (2, *plan.query_shape[:2], plan.query_blocks)
     d_distance_partials = lse.new_empty(partials_shape) if needs_distance else None
@@ -161,7 +164,7 @@ def run_backward(
             transformer_xl.add_bias_products(plan, tensors)
         if plan.sum_far_keys:
             tensors["prefix_sums_ptr"] = lse.new_zeros(plan.query_sums_shape)
-        if delta is not None and (plan.want_received or not needs_dq_kernel):
+        if delta is not None and (not needs_dq_kernel or (plan.want_received and not received_in_dq)):
             visited.set("received")
             run["received"](tensors)
         if needs_dq_kernel and plan.dense_table is not None:

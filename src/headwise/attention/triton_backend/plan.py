@@ -417,6 +417,17 @@ class Plan:
         has_table = self.has_clipped_table or self.dense_table is not None or self.position_q is not None
         return self.fits(self.tile("dkv")) and not has_table and self.bias is None and self.sinks is None
 
+    @cached_property
+    def received_in_dq(self) -> bool:
+        """Whether bwd_dq_kernel computes the part of delta from received attention, if it runs.
+
+        Then dq must be all that it computes, and each query's weights must sum to 1.
+        """
+        others = (self.w, self.relative_scores, self.relative_bias, self.dense_table, self.position_q, self.bias)
+        is_plain = all(x is None for x in others) and not self.want_offset_sums and not self.softcap
+        is_narrow = self._max_block_width <= 64  # otherwise registers are spilled
+        return self.want_received and is_plain and is_narrow and self.sinks is None and not self.single_tile_backward
+
     @property
     def is_short(self) -> bool:
         """Whether one loop over all keys is faster than one per region, for distance-aware attention."""
@@ -497,6 +508,7 @@ class Plan:
             cu_seqlens_k=self.has_key_lengths,
             dropout=self.seed is not None,
             received=self.want_received,
+            received_in_dq=self.received_in_dq,
             weight_norms=self.want_weight_norms,
             has_d_lse=has_d_lse,
             even_n=self.n % tile.block_n == 0,
