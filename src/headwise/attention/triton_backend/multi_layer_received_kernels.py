@@ -139,14 +139,13 @@ def multi_layer_rows_kernel(
     is_key = offs_m < m
     if OPT.key_padding:
         is_key = is_key & (tl.load(key_padding_ptr + b * m + offs_m, mask=offs_m < m, other=0) != 0)
-    key_bias = tl.where(is_key, 0.0, float("-inf"))  # added, because a mask of pairs takes far more instructions here
     weights = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)  # sums over blocks of queries
     for block_start in range(0, n, BLOCK_N):
         offs_n = block_start + tl.arange(0, BLOCK_N)
         q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E, OPT.even_n)  # [BLOCK_N, BLOCK_E]
         s = tl.dot(q, tl.trans(k), input_precision=OPT.precision) * (scale * LOG2E)  # [BLOCK_N, BLOCK_M]
         if OPT.key_padding or not OPT.even_m:
-            s += key_bias[None, :]
+            s = tl.where(is_key[None, :], s, float("-inf"))
         if OPT.causal:
             s = tl.where(offs_m[None, :] <= offs_n[:, None], s, float("-inf"))
         row_max = tl.max(s, axis=1)
