@@ -119,11 +119,11 @@ def with_baseline(results: list[Result], value: float, error: float = 0.02) -> l
     return results
 
 
-def test_nobody_learned(tmp_path: Path) -> None:
+def test_no_method_learned(tmp_path: Path) -> None:
     results = simulate_runs(tmp_path, {"none": 0.50, "plain": 0.52}, seeds=6)
     first, *others = summarize(analyze(with_baseline(results, 0.5), "none"))
     assert first.startswith(
-        "Nobody learned: no method is clearly better than always answering the most frequent label (accuracy 50.00)."
+        "No method learned: no method is clearly better than always answering the most frequent label (accuracy 50.00)."
     )
     assert len(others) == 1, "the comparison is still stated"
 

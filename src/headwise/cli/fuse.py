@@ -1,4 +1,4 @@
-"""Fuse the attention of a Hugging Face model with relative positions, and measure what it gains.
+"""Fuse the attention of a Hugging Face model with relative positions, and measure the gain.
 
 The model is not changed on disk. Use headwise.fuse_attention(model) in your own code.
 
@@ -31,19 +31,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         nargs="+",
         type=int,
         metavar="N",
-        help="tokens of an input, for models that read texts (default: 512 2048, or as many as the model reads)",
+        help="tokens per input, for text models (default: 512 2048, at most what the model supports)",
     )
     parser.add_argument(
         "--seconds",
         nargs="+",
         type=int,
         metavar="N",
-        help="seconds of audio of an input, for speech models (default: 10 60)",
+        help="seconds of audio per input, for speech models (default: 10 60)",
     )
-    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="inputs of a batch (default: 1)")
+    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="inputs per batch (default: 1)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="precision (default: float32)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="timed rounds (default: 5)")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="number of timed rounds (default: 5)")
     parser.add_argument("--forward-only", action="store_true", help="do not measure the backward pass")
     parser.add_argument("--no-compile", action="store_true", help="do not measure torch.compile, which takes minutes")
     add_trust_option(parser)

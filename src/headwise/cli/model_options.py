@@ -31,7 +31,7 @@ def add_run_argument(parser: ArgumentParser) -> None:
 def add_pipeline_options(parser: ArgumentParser, names: tuple[str, ...]) -> None:
     """Add options of the model's pipeline."""
     for name in names:
-        parser.add_argument(f"--{name}", metavar="NAME", help=PIPELINE_OPTIONS[name])
+        parser.add_argument(f"--{name}", metavar="CHAR" if name == "delimiter" else "NAME", help=PIPELINE_OPTIONS[name])
     parser.add_argument(
         "--clip",
         action="store_true",
@@ -71,8 +71,8 @@ def add_job_options(parser: ArgumentParser) -> None:
         type=int,
         default=argparse.SUPPRESS,
         metavar="N",
-        help="number of rows that are computed, stored and, if their process dies, repeated together (default: 10000; "
-        "of a click log 131072)",
+        help="number of rows per part; a part is computed by one process, and repeated if the process dies (default: "
+        "10000; click logs: 131072)",
     )
 
 

@@ -23,8 +23,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--storage",
         metavar="URL",
-        help="list the studies of this database; with directories, the database of their studies, because addresses in "
-        "a directory are not connected to",
+        help="list the studies of this database; with directories, the database of their studies (an address that only "
+        "a directory contains is not used)",
     )
 
 

@@ -125,9 +125,7 @@ def check_same_tokens(names: Sequence[str], passages: Sequence[Sequence[PassageA
     for name, other in zip(names[1:], passages[1:], strict=True):
         tokens = [passage.tokens for passage in other]
         if tokens != expected and tokens[0] == expected[0] and is_generated(other) and is_generated(passages[0]):
-            raise UserError(
-                f"{names[0]} and {name} generate different texts: give the text that both shall decode (--target)"
-            )
+            raise UserError(f"{names[0]} and {name} generate different texts: set the text that both decode (--target)")
         if tokens != expected:
             raise UserError(
                 f"{names[0]} and {name} split the text into different tokens ({sum(map(len, expected))} and "

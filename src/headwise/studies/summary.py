@@ -37,8 +37,8 @@ def summarize_learning(task: TaskComparison) -> list[str]:
         degree = "clearly " if name in CONSTANT_ANSWERS else ""
         if len(below) == len(task.methods):
             lines.append(
-                f"Nobody learned: no method is {degree}better than {baseline}. Differences between the methods say "
-                "nothing about them. Try more epochs, another learning rate or more rows."
+                f"No method learned: no method is {degree}better than {baseline}. Differences between the methods are "
+                "meaningless. Try more epochs, another learning rate or more rows."
             )
         elif name in CONSTANT_ANSWERS:
             lines.append(f"{', '.join(below)} did not learn enough: not {degree}better than {baseline}.")

@@ -68,7 +68,7 @@ class AdaptConfig(RunConfig):
         if not 0 < self.mlm_probability < 1:
             raise UserError(f"--mlm-probability must be above 0 and below 1, got {self.mlm_probability:g}")
         if self.extend_positions is not None and self.max_length is None:
-            raise UserError("--extend-positions requires --max-length: the number of tokens that the model shall read")
+            raise UserError("--extend-positions requires --max-length: the number of tokens to read")
 
     def resolve_paths(self) -> Self:
         return replace(super().resolve_paths(), dev=tuple(map(absolute_if_exists, self.dev)))

@@ -44,8 +44,8 @@ class RunConfig:
     batch_size: int | None = None
     """Examples per optimizer step, over all processes; the default depends on the task."""
     early_stopping_patience: int | None = None
-    """Stop after this many evaluations on dev (one per epoch) without improvement; by default 3 epochs, and more if
-    these are fewer than 500 steps."""
+    """Stop after this many evaluations on dev (one per epoch) without improvement; by default the number of epochs
+    that 500 steps take, at least 3 and at most 10."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Floating-point precision; auto is bfloat16 on GPUs that support it, else float32."""
     seed: int = 0
@@ -149,7 +149,8 @@ class EncoderConfig(RunConfig):
     learning_rate: float | None = None
     """Peak learning rate of AdamW; by default chosen for the number of training rows and the kind of model."""
     batch_size: int | None = None
-    """Rows per forward and backward pass, over all processes; by default 16 for fine-tuning, 32 from scratch."""
+    """Rows per forward and backward pass, over all processes; by default 16 for fine-tuning (8 with fewer than 1,000
+    training rows), 32 from scratch."""
     gradient_accumulation_steps: int = 1
     """Number of batches per optimizer step."""
     warmup_steps: float | None = None

@@ -101,14 +101,14 @@ class TextConfig(EncoderConfig):
     dependency.
     Example: mdg@6=0.01 guides layer 6; the first layer is 0."""
     guide_reduction: Literal["mean", "paper", "released"] = "mean"
-    """How mdg and pdg add up heads, which determines what a weight means: mean is independent of the number of heads,
-    paper is the loss as printed (equations 11 and 12), released is that of the authors' code."""
+    """How mdg and pdg add up heads; weights of different reductions are not comparable: mean is independent of the
+    number of heads, paper is the loss as printed (equations 11 and 12), released is that of the authors' code."""
     guide_schedule: Literal["constant", "linear", "warm-up"] = "constant"
     """How the weights of guides change during training: linear decreases them to 0, warm-up increases them from 0 over
     the first tenth."""
     guide_share: float | None = None
-    """How strong guides with automatic weights are: the norm of their gradient at the queries, divided by that of the
-    task; several guides divide it equally; by default 0.02."""
+    """Strength of guides with automatic weights: the norm of their gradient with respect to the queries, divided by
+    that of the task. Several guides divide it equally. By default 0.02."""
     vectors: Path | None = None
     """Pre-trained word vectors (from scratch): GloVe or word2vec text format, optionally gzipped, or .npz."""
     scheme_options: tuple[str, ...] = ()
@@ -177,7 +177,7 @@ class TextConfig(EncoderConfig):
     lora_r: int = 8
     """Rank of the updates."""
     lora_alpha: int = 16
-    """Scale of the updates: they are multiplied with alpha / rank."""
+    """Scale of the updates, which are multiplied by alpha / rank."""
     lora_target_modules: tuple[str, ...] = ()
     """Names of the linear layers to adapt; by default those that PEFT knows for the model, such as query and value."""
     tune: bool = False
@@ -191,7 +191,7 @@ class TextConfig(EncoderConfig):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{option_name(name)} must be at least 0 and below 1, got {getattr(self, name)}")
         if self.long_text == "extend" and self.max_length is None:
-            raise UserError("--long-text extend requires --max-length: the number of tokens that the model shall read")
+            raise UserError("--long-text extend requires --max-length: the number of tokens to read")
         if self.extend_positions is not None and self.long_text != "extend":
             raise UserError("--extend-positions requires --long-text extend")
         if self.global_tokens != TextConfig.global_tokens and self.attention_window is None:
