@@ -153,6 +153,8 @@ def describe_labels(labels: Mapping[str, int], ratings: Any) -> str:
 
     >>> describe_labels({"negative": 41, "positive": 37, "postive": 2}, [])
     'labels: negative 41, positive 37, postive 2'
+    >>> describe_labels({"4": 81, "2.5": 77}, [])
+    "labels: '4' 81, '2.5' 77"
     >>> describe_labels({}, np.array([1.0, 2.5]))
     'labels: 1 to 2.5, mean 1.75, median 1.75'
     """
@@ -162,7 +164,11 @@ def describe_labels(labels: Mapping[str, int], ratings: Any) -> str:
     listed = list(labels.items())[:MAX_LISTED_LABELS]
     others = len(labels) - len(listed)
     end = f" and {others:,} others, the rarest {min(labels.values()):,}" if others else ""
-    return f"labels: {', '.join(f'{shorten(label)} {count:,}' for label, count in listed)}{end}"
+    names = [shorten(label) for label, _ in listed]
+    if any(name[-1:].isdigit() for name in names):  # otherwise a label and its count would look like two counts
+        names = [f"'{name}'" for name in names]
+    counts = [f"{name} {count:,}" for name, (_, count) in zip(names, listed, strict=True)]
+    return f"labels: {', '.join(counts)}{end}"
 
 
 def are_ratings(labels: Sequence[str]) -> bool:
