@@ -24,6 +24,7 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks" / "compile_kernels.py"
         "--schemes transformer-xl disentangled --capabilities 100",
         "--schemes tener --capabilities 100 --width 128",
         "--schemes disentangled --capabilities 86 --width 128",
+        "--schemes plain --received --capabilities 86 90 --lengths 500",
     ],
 )
 def test_kernels_can_run(options: str, tmp_path: Path) -> None:
