@@ -229,7 +229,7 @@ Median errors:
 
 {medians}
 
-`sdpa` supports only plain attention and TENER, and returns only the output. {where}
+Of these schemes, `sdpa` supports plain attention and TENER. It returns only the output. {where}
 ({platform.machine()}, torch {torch.__version__}).
 
 `{command}` writes this page and fails if an error exceeds its limit.
