@@ -41,7 +41,8 @@ from headwise.attention.triton_backend.decoding import DecodeCall
 from headwise.attention.triton_backend.launch import Launch
 from headwise.attention.triton_backend.layouts import padded_rows
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches
-from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TABLE_PADDING, TENSOR_PARAMS, Plan
+from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
+from headwise.attention.triton_backend.problem import DIFFERENTIABLE, TENSOR_PARAMS
 from headwise.attention.triton_backend.transformer_xl import chunk_launches, max_chunk_size, new_dz
 
 #: Shared memory of a program in bytes, by compute capability (CUDA C++ Programming Guide, technical specifications).

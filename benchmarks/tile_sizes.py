@@ -22,8 +22,9 @@ from torch.profiler import ProfilerActivity, profile
 
 import headwise as hw
 from headwise.attention.triton_backend import cached_calls
-from headwise.attention.triton_backend import plan as plan_module
+from headwise.attention.triton_backend import problem as problem_module
 from headwise.attention.triton_backend.launch import Tile
+from headwise.attention.triton_backend.plan import clear_plans
 
 KERNELS = {"fwd": "fwd_kernel", "dq": "bwd_dq_kernel", "dkv": "bwd_dkv_kernel"}
 #: Tiles to try, by kernel: queries, keys, warps, stages.
@@ -38,7 +39,7 @@ SHAPES = ("2x16/4x4096x128", "4x16/16x4096x64")
 SCHEMES = ("plain", "distance-aware", "small w", "rpr", "tener", "transformer-xl")
 REPEATS = 10
 
-plans: Any = plan_module  # whose choice of tiles is replaced
+problems: Any = problem_module  # whose choice of tiles is replaced
 
 
 def main() -> None:
@@ -93,16 +94,16 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 def set_tile(kernel: str, tile: tuple[int, ...] | None) -> None:
     """Use a tile for a kernel, or headwise's own."""
-    plans.clear_plans()
+    clear_plans()
     cached_calls.clear_calls()
-    original = getattr(plans.fastest_tile, "original", plans.fastest_tile)
+    original = getattr(problems.fastest_tile, "original", problems.fastest_tile)
 
     def choose(name: str, **options: Any) -> Tile:
         own: Tile = original(name, **options)
         return Tile(*tile) if tile is not None and name == kernel else own
 
-    plans.fastest_tile = choose
-    plans.fastest_tile.original = original
+    problems.fastest_tile = choose
+    problems.fastest_tile.original = original
 
 
 def build_step(scheme_name: str, shape: str) -> Any:

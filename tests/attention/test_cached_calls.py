@@ -20,7 +20,7 @@ from headwise import (
     TransformerXL,
     attend,
 )
-from headwise.attention.triton_backend import cached_calls, plan, transformer_xl
+from headwise.attention.triton_backend import cached_calls, plan, problem, transformer_xl
 from headwise.attention.triton_backend.cached_passes import BoundCall
 from tests.short_form import choose_size, keep_short
 
@@ -93,8 +93,8 @@ def run(tensors: list[Tensor], scheme: Scheme, **options: Any) -> list[Tensor]:
 def test_repeated_calls_give_the_same_bits_as_the_operators(
     scheme: str, options: str, max_short_length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "MAX_SHORT_LENGTH", max_short_length)
-    monkeypatch.setattr(plan, "MAX_STAGED_LENGTH", max_short_length)
+    monkeypatch.setattr(problem, "MAX_SHORT_LENGTH", max_short_length)
+    monkeypatch.setattr(problem, "MAX_STAGED_LENGTH", max_short_length)
     layer, tensors = SCHEMES[scheme]().to(DEVICE), inputs(LENGTH, LENGTH)
     first = run(tensors, layer, **OPTIONS[options])
     num_calls = cached_calls.num_calls()  # on a GPU, the first calls of a process also run self-tests

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise import Alibi, DistanceAware, Plain, RelativePositions, Scheme, TransformerXL, attend
-from headwise.attention.triton_backend import cached_calls, decoding, passes, plan
+from headwise.attention.triton_backend import cached_calls, decoding, passes, plan, problem
 from headwise.attention.triton_backend.layouts import to_meta
 from tests.attention.triton_cases import DEVICE, DTYPES, GPU, HEADS, SCHEMES, WIDTH, reference_attention
 from tests.short_form import choose_size, keep_short
@@ -149,7 +149,7 @@ def decoding_plan(m: int, *, has_mask: bool = False) -> plan.Plan:
         tensors["mask_ptr"] = torch.ones(2, 1, 1, m, dtype=torch.bool, device=DEVICE)
         tensors["bias_ptr"] = torch.randn(1, HEADS, 1, m, device=DEVICE)
         tensors["w_ptr"] = tensors["sharpness_ptr"] = torch.randn(HEADS, device=DEVICE)
-    arguments = [tensors.get(name) for name in plan.TENSOR_PARAMS]
+    arguments = [tensors.get(name) for name in problem.TENSOR_PARAMS]
     scalars = (0.1, 0.0, m - 1, True, -1, -1, False, 0, False, 0.0, False, False)
     return plan.Plan(*[None if x is None else to_meta(x) for x in arguments], *scalars, device=torch.device("cpu"))
 
@@ -162,7 +162,7 @@ def test_splits_cover_all_visible_keys() -> None:
         case = f"m {m}, {multiprocessors} multiprocessors, offset {offset}, window {left}, {right}"
         call = decoding_plan(m)
         call.q_offset, call.causal = offset, rng.random() < 0.3
-        call.window_left, call.window_right = (plan.NO_LIMIT if x < 0 else x for x in (left, right))
+        call.window_left, call.window_right = (problem.NO_LIMIT if x < 0 else x for x in (left, right))
         with mock.patch.object(decoding, "num_multiprocessors", return_value=multiprocessors):
             splits, blocks_per_split = decoding.divide_keys(call, 1)
         size = decoding.decode_tile(call).block_m

@@ -15,7 +15,7 @@ from tests.attention.cases import SCHEMES, make_scheme
 from tests.short_form import keep_short
 
 pytest.importorskip("triton")
-from headwise.attention.triton_backend import operator, passes, plan
+from headwise.attention.triton_backend import operator, passes, plan, problem
 from headwise.attention.triton_backend.launch import Launch
 
 DEVICE = "meta"  # a CPU build of torch cannot index tensors of a fake "cuda"
@@ -55,7 +55,7 @@ class KernelRecorder:
     def run_passes(self, *arguments: Any) -> tuple[Tensor | None, ...]:
         outputs = passes.forward(*arguments)
         saved = [outputs[i] for i in (0, 1, 3, 4)]
-        gradients = passes.backward(*arguments, [True] * len(plan.DIFFERENTIABLE), *saved, *outputs)
+        gradients = passes.backward(*arguments, [True] * len(problem.DIFFERENTIABLE), *saved, *outputs)
         assert {x.device.type for x in (*outputs, *gradients) if x is not None} == {DEVICE}
         return outputs
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headwise import DistanceAware, attend
-from headwise.attention.triton_backend import cached_calls, plan
+from headwise.attention.triton_backend import cached_calls, plan, problem
 from tests.short_form import keep_short
 
 pytest.importorskip("triton")
@@ -77,8 +77,8 @@ def check(*case: Any) -> None:
 @pytest.mark.parametrize("case", keep_short(CASES, "odd-causal", "key-padding"))
 def test_regions_are_as_exact_as_the_reference(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for long sequences, which have a loop for each region."""
-    monkeypatch.setattr(plan, "MAX_SHORT_LENGTH", 0)
-    monkeypatch.setattr(plan, "MAX_STAGED_LENGTH", 0)
+    monkeypatch.setattr(problem, "MAX_SHORT_LENGTH", 0)
+    monkeypatch.setattr(problem, "MAX_STAGED_LENGTH", 0)
     check(*CASES[case])
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise import RelativePositions, attend
-from headwise.attention.triton_backend import cached_calls, cached_tables, plan
+from headwise.attention.triton_backend import cached_calls, cached_tables, plan, problem
 from tests.short_form import keep_short
 
 pytest.importorskip("triton")
@@ -63,7 +63,7 @@ def test_tables_in_shared_memory_are_as_exact_as_the_reference(case: str, monkey
 
     monkeypatch.setattr(cached_calls, "TableCall", RecordedCall)
     if case.endswith("long"):
-        monkeypatch.setattr(plan, "MAX_SHORT_LENGTH", 0)
+        monkeypatch.setattr(problem, "MAX_SHORT_LENGTH", 0)
     cached_calls.clear_calls()
     plan.clear_plans()
     for _ in range(2):  # a repeated call is launched directly

@@ -180,7 +180,7 @@ def test_compiles_in_one_graph() -> None:
 )
 def test_operators_pass_opcheck(kind: str) -> None:
     from headwise.attention.triton_backend.operator import operators
-    from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TENSOR_PARAMS
+    from headwise.attention.triton_backend.problem import DIFFERENTIABLE, TENSOR_PARAMS
     from headwise.attention.triton_backend.transformer_xl import pad_table
 
     q, k, v = (torch.randn(1, HEADS, length, WIDTH, device=DEVICE) for length in (20, 30, 30))
@@ -275,7 +275,8 @@ def test_transformer_xl_with_unusual_shapes(n: int, m: int, width: int, monkeypa
 
 def test_plans_depend_on_the_matmul_precision() -> None:
     """Launches that were built under one setting must not be used under another."""
-    from headwise.attention.triton_backend.plan import TENSOR_PARAMS, get_plan
+    from headwise.attention.triton_backend.plan import get_plan
+    from headwise.attention.triton_backend.problem import TENSOR_PARAMS
 
     x = torch.randn(1, HEADS, 9, WIDTH, device=DEVICE)
     others = [None] * (len(TENSOR_PARAMS) - 3)
@@ -293,7 +294,8 @@ def test_plans_depend_on_the_matmul_precision() -> None:
 
 
 def test_pipelines_have_one_stage_if_shared_memory_is_small() -> None:
-    from headwise.attention.triton_backend.plan import TENSOR_PARAMS, Plan
+    from headwise.attention.triton_backend.plan import Plan
+    from headwise.attention.triton_backend.problem import TENSOR_PARAMS
 
     def num_stages(width: int, max_smem: int) -> int:
         x = torch.empty(1, HEADS, 500, width, dtype=torch.float16, device="meta")
@@ -334,7 +336,8 @@ def test_wide_heads_with_two_tables_have_small_tiles_if_shared_memory_is_small(m
 def test_relative_shifts_are_not_pipelined_from_compute_capability_10_on(
     capability: tuple[int, int], is_pipelined: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headwise.attention.triton_backend.plan import TABLE_PADDING, TENSOR_PARAMS, Plan
+    from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
+    from headwise.attention.triton_backend.problem import TENSOR_PARAMS
 
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -363,7 +366,8 @@ def test_relative_shifts_are_not_pipelined_from_compute_capability_10_on(
 def test_wide_products_of_positions_fit_from_compute_capability_10_on(
     capability: tuple[int, int], max_smem: int, stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headwise.attention.triton_backend.plan import TENSOR_PARAMS, Plan
+    from headwise.attention.triton_backend.plan import Plan
+    from headwise.attention.triton_backend.problem import TENSOR_PARAMS
 
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from headwise.attention.triton_backend.operator import run_operators
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches, run_backward, run_forward
-from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TENSOR_PARAMS, get_plan
+from headwise.attention.triton_backend.plan import get_plan
+from headwise.attention.triton_backend.problem import DIFFERENTIABLE, TENSOR_PARAMS
 from headwise.attention.triton_backend.programs import BoundLaunch, Buffer, Gradient, Program
 from headwise.attention.triton_backend.scheme_inputs import SchemeInputs
 

@@ -15,7 +15,8 @@ from headwise import _compat
 from headwise.attention.operators import is_plain_eager
 from headwise.attention.triton_backend.cached_tables import TableCall, head_stride
 from headwise.attention.triton_backend.launch import Launch, Options, Tile, kernels
-from headwise.attention.triton_backend.plan import DIAGONAL, FAR_AFTER, FAR_BEFORE, TABLE_PADDING, Plan
+from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
+from headwise.attention.triton_backend.problem import DIAGONAL, FAR_AFTER, FAR_BEFORE
 from headwise.attention.triton_backend.programs import BoundLaunch, Buffer, Program
 from headwise.attention.triton_backend.tile_sizes import num_blocks, power_of_two
 from headwise.attention.types import AttentionInputs

@@ -15,7 +15,8 @@ from torch.autograd.function import once_differentiable
 from headwise.attention.triton_backend.launch import Launch, Tile, kernels, on_device
 from headwise.attention.triton_backend.layouts import layout_key
 from headwise.attention.triton_backend.operator import MAX_GRID_SIZE, MAX_WIDTH, missing_requirement
-from headwise.attention.triton_backend.plan import TENSOR_PARAMS, Plan, get_plan
+from headwise.attention.triton_backend.plan import Plan, get_plan
+from headwise.attention.triton_backend.problem import TENSOR_PARAMS
 from headwise.attention.triton_backend.tile_sizes import power_of_two
 
 MAX_CACHED_OFFSETS = 1000

@@ -13,7 +13,8 @@ from torch import Tensor
 from headwise.attention.triton_backend import transformer_xl
 from headwise.attention.triton_backend.launch import Launch, on_device
 from headwise.attention.triton_backend.layouts import edge_columns, has_contiguous_rows, tensor_strides, with_strides
-from headwise.attention.triton_backend.plan import DIFFERENTIABLE, TENSOR_PARAMS, Plan, get_plan
+from headwise.attention.triton_backend.plan import Plan, get_plan
+from headwise.attention.triton_backend.problem import DIFFERENTIABLE, TENSOR_PARAMS
 from headwise.attention.triton_backend.visited_tiles import VisitedTiles
 
 NUM_SCALARS = 12  # arguments of the operators that are not tensors
