@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from transformers import (
+    AlbertConfig,
+    AlbertModel,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     BertForSequenceClassification,
@@ -176,6 +178,7 @@ def test_relative_positions_have_no_limit(documents: Path, bert: Path, tmp_path:
         (("--global-tokens", 3), "--global-tokens requires --attention-window"),
         (("--long-text", "extend"), "--long-text extend requires --max-length"),
         (("--attention-window", 16, "--pack"), "--pack cannot be combined with --attention-window"),
+        (("--pack", "--model", "transformer-xl", "--segment-length", 8), "--pack cannot be combined with --segment-le"),
         (("--extend-positions", "tile", "--max-length", 100), "--extend-positions requires --long-text extend"),
         (
             ("--long-text", "extend", "--max-length", 100, "--extend-positions", "yarn"),
@@ -263,6 +266,22 @@ def test_gradient_checkpointing_gives_the_same_losses(
         assert code == 0, stderr
         assert bool(calls) == (name == "checkpointed")
     assert read_losses(tmp_path / "usual") == pytest.approx(read_losses(tmp_path / "checkpointed"), abs=1e-5)
+
+
+@pytest.mark.parametrize("command", ["train", "adapt"])
+def test_models_without_gradient_checkpointing_are_refused(
+    command: str, documents: Path, bert: Path, tmp_path: Path, headwise: Headwise
+) -> None:
+    tokenizer, albert = AutoTokenizer.from_pretrained(bert), tmp_path / "albert"
+    tokenizer.mask_token = tokenizer.unk_token
+    AlbertModel(AlbertConfig(vocab_size=len(tokenizer), embedding_size=8, **SIZES)).save_pretrained(albert)
+    tokenizer.save_pretrained(albert)
+    model = ("--model", albert) if command == "train" else (albert,)
+    options = ("--data", documents, "--gradient-checkpointing", "--out", tmp_path / "out")
+    code, _, stderr = headwise(command, *model, *options)
+    assert code == 2, stderr
+    assert stderr.splitlines()[-1].startswith("headwise: error: --gradient-checkpointing: AlbertFor")
+    assert stderr.endswith(" does not support it; leave it out\n")
 
 
 @pytest.mark.long
