@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from transformers import (
-    AlbertConfig,
-    AlbertModel,
+    AutoConfig,
+    AutoModel,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     BertForSequenceClassification,
@@ -274,7 +274,8 @@ def test_models_without_gradient_checkpointing_are_refused(
 ) -> None:
     tokenizer, albert = AutoTokenizer.from_pretrained(bert), tmp_path / "albert"
     tokenizer.mask_token = tokenizer.unk_token
-    AlbertModel(AlbertConfig(vocab_size=len(tokenizer), embedding_size=8, **SIZES)).save_pretrained(albert)
+    config = AutoConfig.for_model("albert", vocab_size=len(tokenizer), embedding_size=8, **SIZES)
+    AutoModel.from_config(config).save_pretrained(albert)
     tokenizer.save_pretrained(albert)
     model = ("--model", albert) if command == "train" else (albert,)
     options = ("--data", documents, "--gradient-checkpointing", "--out", tmp_path / "out")
