@@ -130,7 +130,9 @@ def test_results_without_failed_runs(
     assert "plain" in capsys.readouterr().out
     assert study_log[-2].startswith("not finished: reviews.csv, lost, seed 0 and 1 more: --model")
     assert study_log[-1] == f"to retry: headwise compare --resume --out {tmp_path / 'study'}"
-    assert (tmp_path / "study" / "report.html").is_file()
+    for name in ("report.html", "table.md"):
+        report = (tmp_path / "study" / name).read_text(encoding="utf-8")
+        assert "not finished: reviews.csv, lost, seed 0 and 1 more: --model" in report, "missing runs are listed"
 
 
 def test_all_runs_fail(tmp_path: Path, study_log: list[str]) -> None:

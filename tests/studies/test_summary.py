@@ -1,14 +1,17 @@
 """Sentences of a summary."""
 
+import io
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from headwise.studies.analysis import Metric, analyze
 from headwise.studies.plan import Result
-from headwise.studies.summary import list_warnings, summarize
+from headwise.studies.report import print_analysis, write_report
+from headwise.studies.summary import list_warnings, summarize, summarize_baselines
 from headwise.studies.verdicts import judge_comparison
 from tests.studies.simulated import classification_run, regression_runs, simulate_runs
 
@@ -150,6 +153,26 @@ def test_methods_below_a_linear_model_are_not_compared(tmp_path: Path) -> None:
     task = analyze(results, "plain").tasks[0]
     verdicts = {comparison.method: judge_comparison(comparison, task) for comparison in task.comparisons}
     assert verdicts == {"none": "not testable", "rpr": "better"}
+
+
+def test_baselines_of_the_runs_are_stated_also_if_all_methods_are_better(tmp_path: Path) -> None:
+    results = with_baseline(simulate_runs(tmp_path, {"none": 0.80, "plain": 0.86}, seeds=2), 0.5)
+    for result in results:
+        result.metrics["baselines"]["test"]["TF-IDF + logistic regression"] = {"accuracy": 0.7 + 0.1 * result.seed}
+        result.metrics["baselines"]["test"]["oracle"] = {"accuracy": 1.0}
+    seeds = {result.seed for result in results}
+    analysis = analyze(results, "none")
+    sentence = (
+        "Baselines, accuracy on test, mean over seeds: most frequent label 50.00, TF-IDF + logistic regression "
+        f"{70 + 10 * sum(seeds) / 2:.2f}."
+    )
+    assert summarize_baselines(analysis.tasks[0]) == [sentence]
+    write_report(analysis, tmp_path)
+    for name in ("report.html", "table.md"):
+        assert sentence in (tmp_path / name).read_text(encoding="utf-8")
+    console = Console(record=True, width=300, file=io.StringIO())
+    print_analysis(analysis, console)
+    assert sentence in console.export_text()
 
 
 def test_no_difference_needs_an_equivalence_test(tmp_path: Path) -> None:

@@ -213,6 +213,10 @@ def test_the_command_prints_the_loss_and_refuses_to_overwrite(
             "--max-length 100: this model accepts at most 64 tokens; add --extend-positions tile",
         ),
         (("BERT", "--data", "TEXTS", "--out", "OUT", "--extend-positions", "tile"), "requires --max-length"),
+        (
+            ("BERT", "--data", "TEXTS", "--out", "OUT", "--scheme-learning-rate", "1"),
+            "unknown option --scheme-learning-ra",
+        ),
         (("NO_MASK", "--data", "TEXTS", "--out", "OUT"), "the tokenizer has no mask_token"),
         (("FOREIGN", "--data", "TEXTS", "--out", "OUT"), "the tokenizer has 24 tokens and the model 21 embeddings"),
         (("--resume", "--out", "OUT"), "holds nothing to resume"),

@@ -2,12 +2,15 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from transformers import (
+    AutoConfig,
+    AutoModel,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     BertForSequenceClassification,
@@ -15,15 +18,20 @@ from transformers import (
     DebertaV2Model,
     GPT2Config,
     GPT2Model,
+    RobertaConfig,
+    RobertaModel,
 )
 
 from headwise.errors import UserError
+from headwise.studies.method_checks import check_config
 from headwise.training.core.extension import check_length
+from headwise.training.text.config import TextConfig
 from headwise.training.text.inference import TextModel
 from tests.integrations.tiny_models import build_model
 from tests.training.conftest import BAD, GOOD, OTHERS, Headwise, write
 
 LENGTH = 100
+EXTEND = ("--max-length", LENGTH, "--long-text", "extend")
 FAST = ("--epochs", 1, "--learning-rate", 0.001, "--batch-size", 16)
 
 
@@ -131,17 +139,28 @@ def test_messages_name_a_way_that_suits_the_model(family: str, positions: str, b
         check_length(LENGTH, model, tokenizer, option="--extend-positions {positions}")
 
 
-def test_relative_positions_have_no_limit(documents: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
-    """DeBERTa reads any length; only its tokenizer may have a limit, which `--long-text extend` raises."""
-    tokenizer = AutoTokenizer.from_pretrained(bert)
-    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    sizes["position_buckets"] = 16
+SIZES: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+
+
+def write_deberta(path: Path, tokenizer: Any) -> None:
     config = DebertaV2Config(
         vocab_size=len(tokenizer), max_position_embeddings=64, relative_attention=True, position_biased_input=False,
-        pos_att_type=["p2c", "c2p"], type_vocab_size=0, **sizes,
+        pos_att_type=["p2c", "c2p"], type_vocab_size=0, **SIZES | {"position_buckets": 16},
     )  # fmt: skip
-    DebertaV2Model(config).save_pretrained(tmp_path / "deberta")
-    tokenizer.save_pretrained(tmp_path / "deberta")
+    DebertaV2Model(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+
+
+def write_roberta(path: Path, tokenizer: Any) -> None:
+    """Write a RoBERTa model whose table has 64 rows for tokens and two for padding."""
+    config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=66, pad_token_id=1, **SIZES)
+    RobertaModel(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+
+
+def test_relative_positions_have_no_limit(documents: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    """DeBERTa reads any length; only its tokenizer may have a limit, which `--long-text extend` raises."""
+    write_deberta(tmp_path / "deberta", AutoTokenizer.from_pretrained(bert))
     run = tmp_path / "run"
     options = ("--max-length", LENGTH, "--long-text", "extend")
     code, stderr = train(headwise, documents, tmp_path / "deberta", run, *options)
@@ -159,6 +178,7 @@ def test_relative_positions_have_no_limit(documents: Path, bert: Path, tmp_path:
         (("--global-tokens", 3), "--global-tokens requires --attention-window"),
         (("--long-text", "extend"), "--long-text extend requires --max-length"),
         (("--attention-window", 16, "--pack"), "--pack cannot be combined with --attention-window"),
+        (("--pack", "--model", "transformer-xl", "--segment-length", 8), "--pack cannot be combined with --segment-le"),
         (("--extend-positions", "tile", "--max-length", 100), "--extend-positions requires --long-text extend"),
         (
             ("--long-text", "extend", "--max-length", 100, "--extend-positions", "yarn"),
@@ -248,6 +268,23 @@ def test_gradient_checkpointing_gives_the_same_losses(
     assert read_losses(tmp_path / "usual") == pytest.approx(read_losses(tmp_path / "checkpointed"), abs=1e-5)
 
 
+@pytest.mark.parametrize("command", ["train", "adapt"])
+def test_models_without_gradient_checkpointing_are_refused(
+    command: str, documents: Path, bert: Path, tmp_path: Path, headwise: Headwise
+) -> None:
+    tokenizer, albert = AutoTokenizer.from_pretrained(bert), tmp_path / "albert"
+    tokenizer.mask_token = tokenizer.unk_token
+    config = AutoConfig.for_model("albert", vocab_size=len(tokenizer), embedding_size=8, **SIZES)
+    AutoModel.from_config(config).save_pretrained(albert)
+    tokenizer.save_pretrained(albert)
+    model = ("--model", albert) if command == "train" else (albert,)
+    options = ("--data", documents, "--gradient-checkpointing", "--out", tmp_path / "out")
+    code, _, stderr = headwise(command, *model, *options)
+    assert code == 2, stderr
+    assert stderr.splitlines()[-1].startswith("headwise: error: --gradient-checkpointing: AlbertFor")
+    assert stderr.endswith(" does not support it; leave it out\n")
+
+
 @pytest.mark.long
 def test_ways_of_extension_are_swept(documents: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
     options = ("--data", documents, "--model", bert, "--long-text", "extend", "--max-length", LENGTH, *FAST)
@@ -270,4 +307,57 @@ def test_a_sweep_over_long_text_says_at_once_that_a_candidate_reads_too_much(
     candidate = "long_text=truncate: " if mode == "extend" else ""
     assert f"{candidate}--max-length 100: {bert} accepts at most 64 tokens with --long-text truncate" in stderr
     assert 'headwise compare --methods truncate="--max-length 64 --long-text truncate" extend=' in stderr
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_studies_accept_lengths_that_runs_accept(bert: Path, tmp_path: Path) -> None:
+    """DeBERTa's configuration has 64 positions, but they do not limit its inputs."""
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    tokenizer.model_max_length = 10**30
+    write_deberta(tmp_path / "deberta", tokenizer)
+    config = TextConfig(data=("reviews.csv",), model=str(tmp_path / "deberta"), max_length=LENGTH)
+    check_config(config)
+    check_config(replace(config, long_text="extend"))
+
+
+@pytest.mark.parametrize("length", [65, 66, 100])
+def test_studies_refuse_lengths_that_runs_refuse(length: int, bert: Path, tmp_path: Path) -> None:
+    """Two rows of RoBERTa's table are for padding. The suggested length is one that it reads."""
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    tokenizer.model_max_length = 10**30
+    write_roberta(tmp_path / "roberta", tokenizer)
+    config = TextConfig(data=("reviews.csv",), model=str(tmp_path / "roberta"), max_length=length)
+    with pytest.raises(UserError, match=r'at most 64 tokens .* truncate="--max-length 64 --long-text truncate"'):
+        check_config(config)
+    check_config(replace(config, max_length=64))
+    check_config(replace(config, long_text="extend"))
+
+
+def test_a_study_says_at_once_that_positions_cannot_be_extended_in_this_way(
+    bert: Path, reviews: Path, tmp_path: Path, headwise: Headwise
+) -> None:
+    options = ("--data", reviews, "--model", bert, "--max-length", 100, "--long-text", "extend", "--epochs", 1)
+    over = ("--over", "extend_positions", "tile", "yarn")
+    code, stdout, stderr = headwise("sweep", *options, *over, "--out", tmp_path / "sweep")
+    assert (code, stdout, stderr.count("\n")) == (2, "", 1)
+    assert "error: extend_positions=yarn: --long-text extend: BertModel has a table of position embeddings" in stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sampler", "random", "--trials", 2, "--over", "max_length", 60, 90), "max_length=90: --max-length 90: "),
+        (
+            (*EXTEND, "--extend-positions", "tile", "--over", "long_text", "extend", "truncate"),
+            "long_text=truncate: --extend-positions requires --long-text extend",
+        ),
+    ],
+)
+def test_a_sweep_checks_all_candidates_at_once(
+    bert: Path, reviews: Path, tmp_path: Path, headwise: Headwise, options: tuple[object, ...], message: str
+) -> None:
+    out = ("--out", tmp_path / "sweep")
+    code, stdout, stderr = headwise("sweep", "--data", reviews, "--model", bert, *options, *out)
+    assert (code, stdout, stderr.count("\n")) == (2, "", 1)
+    assert f"headwise: error: {message}" in stderr
     assert not (tmp_path / "sweep").exists()

@@ -189,7 +189,7 @@ def report_comparison(study: Study) -> None:
     analysis = analyze_comparison(study)
     choices = build_choice_tables(study)
     tuning_notes = describe_tuning(study)
-    notes = [*study.metadata.get("power", ()), *tuning_notes]
+    notes = [*study.metadata.get("power", ()), *tuning_notes, *describe_unfinished(study.unfinished())]
     extra_tables = [*choices, *build_trial_tables(study)]
     write_trials(study)
     write_report(analysis, study.study_dir.path, introduction=notes, extra_tables=extra_tables)
@@ -217,13 +217,20 @@ def analyze_comparison(study: Study) -> "Analysis":
     return analyze(results, metadata["baseline"], metadata["controls"], metadata.get("margin"))
 
 
-def log_unfinished(unfinished: Sequence[TrialStatus], command: str, out_dir: Path) -> None:
-    """Log the runs that did not finish, one line for each reason, and the command that retries them."""
+def describe_unfinished(unfinished: Sequence[TrialStatus]) -> list[str]:
+    """Return the runs that did not finish, one line for each reason."""
     runs_by_reason: dict[str, list[str]] = {}
     for status in unfinished:
         runs_by_reason.setdefault(status.error or status.state, []).append(str(status.run))
-    for reason, runs in runs_by_reason.items():
-        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-        logger.error("not finished: %s%s: %s", runs[0], more, reason)
+    return [
+        f"not finished: {runs[0]}{f' and {len(runs) - 1} more' if len(runs) > 1 else ''}: {reason}"
+        for reason, runs in runs_by_reason.items()
+    ]
+
+
+def log_unfinished(unfinished: Sequence[TrialStatus], command: str, out_dir: Path) -> None:
+    """Log the runs that did not finish, and the command that retries them."""
+    for line in describe_unfinished(unfinished):
+        logger.error("%s", line)
     if unfinished:
         logger.error("to retry: headwise %s --resume --out %s", command, quote(str(out_dir)))

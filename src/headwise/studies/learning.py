@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from statistics import fmean
 
-from headwise.studies.analysis import MethodRuns, TaskComparison
+from headwise.studies.analysis import MethodRuns, Metric, TaskComparison
 from headwise.training.core.verdict import CLEAR, CONSTANT_ANSWERS, ORACLE
 
 
@@ -34,22 +34,26 @@ def get_learning(method: MethodRuns, task: TaskComparison) -> Learning | None:
         None if the runs have no baselines.
     """
     metric = task.metric
-    runs = list(method.results.values())
-    baselines = [run.metrics.get("baselines", {}).get(metric.split, {}) for run in runs]
-    names = [name for name in (baselines[0] if baselines else {}) if all(name in values for values in baselines)]
-    errors = [run.metrics.get("standard_error", {}).get(metric.split, 0.0) for run in runs]
+    errors = [run.metrics.get("standard_error", {}).get(metric.split, 0.0) for run in method.results.values()]
     sign = 1 if metric.higher_is_better else -1
     learning = []
-    for name in names:
-        scores = [values[name] for values in baselines]
-        if name == ORACLE or any(metric.name not in values for values in scores):
-            continue
-        value = fmean(metric.scale * values[metric.name] for values in scores)
+    for name, value in average_baselines(method, metric).items():
         gain = sign * (method.mean - value)
         is_reached = gain > CLEAR * metric.scale * fmean(errors) if name in CONSTANT_ANSWERS else gain >= 0
         learning.append(Learning(name, value, is_reached))
     learning.sort(key=lambda x: (x.has_learned, x.baseline not in CONSTANT_ANSWERS, -sign * x.baseline_value))
     return learning[0] if learning else None
+
+
+def average_baselines(method: MethodRuns, metric: Metric) -> dict[str, float]:
+    """Return the metric of each baseline that all runs of a method have, as the mean over seeds."""
+    baselines = [run.metrics.get("baselines", {}).get(metric.split, {}) for run in method.results.values()]
+    names = [name for name in (baselines[0] if baselines else {}) if name != ORACLE]
+    return {
+        name: fmean(metric.scale * values[name][metric.name] for values in baselines)
+        for name in names
+        if all(values.get(name, {}).get(metric.name) is not None for values in baselines)
+    }
 
 
 def list_unlearned(task: TaskComparison) -> dict[str, Learning]:

@@ -1,5 +1,6 @@
 """Checks of a study's methods before its first run: a misspelt method would otherwise fail with every seed."""
 
+import copy
 import difflib
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -7,11 +8,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from headwise.errors import UserError
+from headwise.scheme_names import PositionExtension
 from headwise.studies.methods import SCHEMES
 from headwise.studies.plan import Run
 from headwise.training.core.config import RunConfig, option_name, parse_value, to_plain_type
 from headwise.training.core.model_names import is_directory_name
-from headwise.training.text.config import TextConfig
+from headwise.training.text.config import LongText, TextConfig
 
 
 def check_methods(runs: Iterable[Run]) -> None:
@@ -28,10 +30,10 @@ def check_methods(runs: Iterable[Run]) -> None:
 
 
 def check_candidates(runs: Iterable[Run]) -> None:
-    """Check that the candidates of a sweep read no more tokens than their model. Each candidate is checked once.
+    """Check that the models of a sweep's candidates can read `--max-length` tokens. Each candidate is checked once.
 
     Raises:
-        UserError: a candidate does.
+        UserError: a model cannot.
     """
     for run in {run.method: run for run in runs}.values():
         try:
@@ -62,22 +64,66 @@ def check_config(config: RunConfig) -> None:
 
 
 def check_max_length(config: RunConfig) -> None:
-    """Check that a Hugging Face model has positions for `--max-length` tokens, unless it gets them.
+    """Check that a Hugging Face model has positions for `--max-length` tokens, or can get them.
 
     Raises:
-        UserError: it has fewer.
+        UserError: it has fewer, or they cannot be extended.
     """
-    if not isinstance(config, TextConfig) or config.model in SCHEMES:
+    if isinstance(config, TextConfig) and config.model not in SCHEMES and config.max_length is not None:
+        check_positions(config.model, config.max_length, config.long_text, config.extend_positions)
+
+
+@cache  # the candidates of a sweep often share these options
+def check_positions(
+    model: str, max_length: int, long_text: LongText, extend_positions: PositionExtension | None
+) -> None:
+    """Check that a run with these options could read its texts, as the run does, but without the model's weights.
+
+    Raises:
+        UserError: it could not.
+    """
+    loaded = load_without_weights(model)
+    if loaded is None:
         return
-    if config.long_text == "extend" or config.max_length is None:
+    from headwise.training.core.extension import extend_model, is_extensible  # imports transformers
+    from headwise.training.core.pretrained import max_input_length
+
+    if long_text == "extend":
+        extend_model(*copy.deepcopy(loaded), max_length, extend_positions, option="--long-text extend")
         return
-    limit = load_config_value(config.model, "max_position_embeddings")
-    if limit is not None and 0 < limit < config.max_length:  # XLNet has -1
-        raise UserError(
-            f"--max-length {config.max_length}: {config.model} accepts at most {limit} tokens with --long-text "
-            f'{config.long_text}; compare with headwise compare --methods {config.long_text}="--max-length {limit} '
-            f'--long-text {config.long_text}" extend="--max-length {config.max_length} --long-text extend"'
-        )
+    limit = max_input_length(*loaded)
+    if max_length <= limit:
+        return
+    reason = f"--max-length {max_length}: {model} accepts at most {limit} tokens"
+    if not is_extensible(loaded[0]):
+        raise UserError(f"{reason}, and its positions cannot be extended")
+    raise UserError(
+        f"{reason} with --long-text {long_text}; compare with headwise compare --methods "
+        f'{long_text}="--max-length {limit} --long-text {long_text}" '
+        f'extend="--max-length {max_length} --long-text extend"'
+    )
+
+
+@cache
+def load_without_weights(model: str) -> tuple[Any, Any] | None:
+    """Return a Hugging Face model without weights and its tokenizer; None if the runs have to find out what is wrong.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    config = load_model_config(model)
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    from headwise.training.core.pretrained import is_available, load_pretrained
+
+    options = {} if Path(model).exists() or is_available(model) else {"local_files_only": True}
+    try:
+        tokenizer = load_pretrained(AutoTokenizer, model, **options)
+        with torch.device("meta"):
+            return AutoModel.from_config(copy.deepcopy(config), trust_remote_code=False), tokenizer
+    except Exception:  # libraries raise many types for damaged files
+        return None
 
 
 def check_values(config: RunConfig) -> None:

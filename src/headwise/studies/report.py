@@ -10,7 +10,13 @@ from rich.console import Console
 from headwise.inspection import Page, draw_boxes, draw_curves, draw_differences, draw_ranks
 from headwise.studies import tables
 from headwise.studies.analysis import Analysis, MethodRuns, TaskComparison
-from headwise.studies.summary import list_warnings, summarize, summarize_ranks, summarize_task
+from headwise.studies.summary import (
+    list_warnings,
+    summarize,
+    summarize_baselines,
+    summarize_ranks,
+    summarize_task,
+)
 from headwise.studies.tables import TextTable
 from headwise.training.core.run_dir import atomic_write
 
@@ -40,7 +46,7 @@ def print_analysis(analysis: Analysis, console: Console | None = None) -> None:
         console.print(tables.to_rich(tables.build_task_table(task)))
         for line in list_warnings(task):
             console.print(f"Warning: {line}", style="yellow", markup=False)
-        for line in summarize_task(task):
+        for line in [*summarize_baselines(task), *summarize_task(task)]:
             console.print(line, markup=False)
     if len(analysis.tasks) > 1:
         console.print(tables.to_rich(tables.build_overview_table(analysis.tasks, analysis.ranks)))
@@ -67,7 +73,13 @@ def write_report(
         extra_figures: figures that are added to those of the analysis.
     """
     warnings = [f"Warning: {line}" for task in analysis.tasks for line in list_warnings(task)]
-    lines = dict.fromkeys([*introduction, *summarize(analysis), *warnings])
+    prefixes = [f"{task.task}: " if len(analysis.tasks) > 1 else "" for task in analysis.tasks]
+    baselines = [
+        prefix + line
+        for prefix, task in zip(prefixes, analysis.tasks, strict=True)
+        for line in summarize_baselines(task)
+    ]
+    lines = dict.fromkeys([*introduction, *baselines, *summarize(analysis), *warnings])
     all_tables = [*tables.build_tables(analysis), *extra_tables]
     cost_tables = map(tables.build_cost_table, analysis.tasks)
     markdown = ["\n".join(f"- {line}" for line in lines), "", *map(tables.to_markdown, [*all_tables, *cost_tables])]
@@ -114,7 +126,11 @@ def add_task(page: Page, task: TaskComparison) -> None:
     metric = task.metric
     table = tables.build_task_table(task)
     page.section(table.title)
-    for line in [*summarize_task(task), *(f"Warning: {line}" for line in list_warnings(task))]:
+    for line in [
+        *summarize_baselines(task),
+        *summarize_task(task),
+        *(f"Warning: {line}" for line in list_warnings(task)),
+    ]:
         page.text(line)
     page.table(table.header, table.rows)
     page.text(task.dataset)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from headwise.studies.analysis import Analysis, Comparison, Metric, TaskComparison
-from headwise.studies.learning import list_unlearned
+from headwise.studies.learning import average_baselines, list_unlearned
 from headwise.studies.statistics import ALPHA, Estimate, Ranks, min_permutation_p, min_seeds
 from headwise.studies.verdicts import Verdict, judge_comparison
 from headwise.training.core.verdict import CONSTANT_ANSWERS
@@ -22,6 +22,16 @@ def summarize(analysis: Analysis) -> list[str]:
 def summarize_task(task: TaskComparison) -> list[str]:
     """Return the methods that did not learn, if there are any, and the result of each comparison on a task."""
     return [*summarize_learning(task), *(summarize_comparison(comparison, task) for comparison in task.comparisons)]
+
+
+def summarize_baselines(task: TaskComparison) -> list[str]:
+    """Return a sentence with the metrics of the baselines on the same rows, if the runs have some."""
+    method = max(task.methods, key=lambda method: len(method.results))
+    baselines = average_baselines(method, task.metric)
+    if not baselines:
+        return []
+    values = ", ".join(f"{name} {format_number(value, task.metric)}" for name, value in baselines.items())
+    return [f"Baselines, {task.metric.name} on {task.metric.split}, mean over seeds: {values}."]
 
 
 def summarize_learning(task: TaskComparison) -> list[str]:

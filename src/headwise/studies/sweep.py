@@ -58,9 +58,12 @@ def create_sweep(
         raise UserError(f"--sampler {sampler}: --trials N is required")
     check_config(base)
     maximize = higher_is_better([base])
-    if trials is None:
-        candidates, controls = build_grid(search_space, base)
+    candidates, controls = build_grid(search_space, base)
+    try:
         runs = plan_runs([base], [*controls, *candidates], range(base.seed, base.seed + seeds))
+    except UserError as error:
+        raise UserError(str(error).removeprefix("--methods ")) from None
+    if trials is None:
         check_candidates(runs)
         return Study.create(
             out_dir,
@@ -80,6 +83,7 @@ def create_sweep(
     if trials < 1:
         raise UserError(f"--trials must be at least 1, got {trials}")
     check_sampled_values(search_space)
+    check_candidates(runs)  # the values of --over are the lowest and the highest that are sampled
     spec = SearchSpec(task_name(base), base.resolve_paths().to_yaml(), tuple(search_space), trials, sampler)
     return Study.create(
         out_dir,

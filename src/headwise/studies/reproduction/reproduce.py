@@ -7,7 +7,7 @@ from pathlib import Path
 from headwise.inspection.output_dir import write_figures
 from headwise.studies import tables
 from headwise.studies.analysis import Analysis, analyze
-from headwise.studies.compare import run_and_report
+from headwise.studies.compare import describe_unfinished, run_and_report
 from headwise.studies.method_checks import check_methods
 from headwise.studies.papers import load_published_tables
 from headwise.studies.plan import Result, check_data
@@ -131,7 +131,7 @@ def report_reproduction(study: Study) -> None:
     write_report(
         analysis,
         study.study_dir.path,
-        introduction=introduction,
+        introduction=[*introduction, *describe_unfinished(study.unfinished())],
         extra_tables=extra_tables,
         extra_figures=figures,
     )

@@ -8,7 +8,7 @@ from headwise.scheme_names import PositionExtension
 from headwise.training.core.config import RunConfig, absolute_if_exists
 
 #: Options of other runs that continued pre-training does not have.
-UNUSED = ("task", "epochs", "early_stopping_patience")
+UNUSED = ("task", "epochs", "early_stopping_patience", "scheme_learning_rate")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,7 @@ from headwise.training.core.environment import (
 from headwise.training.core.extension import check_length, extend_model
 from headwise.training.core.metrics import count_parameters, get_history
 from headwise.training.core.pretrained import (
+    check_gradient_checkpointing,
     is_available,
     load_pretrained,
     load_weights,
@@ -178,6 +179,8 @@ def load_model(config: AdaptConfig) -> tuple[Any, Any, dict[str, Any], int, list
     for name in ("mask_token", "pad_token"):
         if getattr(tokenizer, name) is None:
             raise UserError(f"{config.model}: the tokenizer has no {name}, which masked language modelling needs")
+    if config.gradient_checkpointing:
+        check_gradient_checkpointing(model)
     num_tokens = 1 + max(len(tokenizer) - 1, *tokenizer.get_vocab().values())  # masking also inserts random tokens
     num_embeddings = model.get_input_embeddings().weight.shape[0]
     if num_tokens > num_embeddings:

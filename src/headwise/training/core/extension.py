@@ -78,6 +78,15 @@ def check_length(max_length: int | None, model: Any, tokenizer: Any, *, option: 
     return limit
 
 
+def is_extensible(model: Any) -> bool:
+    """Whether `extend_model` gives a model more positions, or has to raise only the limit of its tokenizer."""
+    inner = unwrap_model(model)
+    try:
+        return has_unlimited_positions(inner) or choose_extension(inner) is not None
+    except ValueError:
+        return False
+
+
 def get_hint(model: Any, option: str) -> str:
     """Return what a message says after the number of tokens that a model accepts."""
     inner = unwrap_model(model)

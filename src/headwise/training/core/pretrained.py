@@ -17,6 +17,7 @@ from transformers import AutoConfig
 from transformers.utils.hub import cached_file
 
 from headwise.errors import UserError
+from headwise.integrations import unwrap_model
 from headwise.integrations.extension import has_unlimited_positions, padding_offset
 from headwise.models.configuration import SCHEMES
 from headwise.native_errors import held_stderr, native_errors
@@ -189,6 +190,17 @@ def max_input_length(model: Any, tokenizer: Any) -> int:
     if limit < 1:
         raise UserError(f"{tokenizer.name_or_path}: model_max_length is {limits[0]!r:.40}, expected a number")
     return limit
+
+
+def check_gradient_checkpointing(model: Any) -> None:
+    """Check that a model supports `--gradient-checkpointing`.
+
+    Raises:
+        UserError: it does not, as ALBERT.
+    """
+    inner = unwrap_model(model)
+    if not inner.supports_gradient_checkpointing:
+        raise UserError(f"--gradient-checkpointing: {type(inner).__name__} does not support it; leave it out")
 
 
 def max_absolute_positions(model: Any) -> int | None:

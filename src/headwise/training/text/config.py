@@ -198,6 +198,8 @@ class TextConfig(EncoderConfig):
             raise UserError("--global-tokens requires --attention-window")
         if self.pack and self.attention_window is not None:
             raise UserError("--pack cannot be combined with --attention-window")
+        if self.pack and self.segment_length is not None:
+            raise UserError("--pack cannot be combined with --segment-length")
         if self.pack and self.guides:
             raise UserError("--pack cannot be combined with --guides, which read the attention of padded batches")
         if self.tune and self.learning_rate is not None:

@@ -26,7 +26,7 @@ from headwise.training.core.defaults import MIN_PATIENCE, Settings, choose_setti
 from headwise.training.core.distributed import state
 from headwise.training.core.metrics import Evaluation
 from headwise.training.core.pipeline import ModelBundle, Pipeline
-from headwise.training.core.pretrained import is_scheme
+from headwise.training.core.pretrained import check_gradient_checkpointing, is_scheme
 from headwise.training.core.tune import TRIAL_STEPS, run_short, tune_learning_rate
 from headwise.training.text.card import build_card
 from headwise.training.text.config import TextConfig
@@ -98,6 +98,8 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         check_loss_options(self.config, data.label_type)
         get_dev_metric(self.config, data)
         model, encoder, notes = build_model(self.config, data.task, data.examples)
+        if self.config.gradient_checkpointing:
+            check_gradient_checkpointing(model)
         guides = build_guides(self.config, model, encoder, data.examples)
         if guides:
             notes += [*describe_fused_layers(model), *map(describe_guide, guides)]
