@@ -397,9 +397,9 @@ def write_summary(out: Path) -> str:
 
 
 def summarize_groups(rows: Sequence[dict[str, str]]) -> list[str]:
-    """Return, for each method of each group with several sets, the mean difference and the numbers of verdicts."""
+    """Return, for each method of each group, the mean difference over testable sets and the numbers of verdicts."""
     groups: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for row in rows:
+    for row in (row for row in rows if row["verdict"] != "not testable"):
         for group in ("fine-tuning", "from-scratch"):
             if row["study"].startswith((group, "da-") if group == "from-scratch" else group):
                 groups.setdefault((group, row["method"]), []).append(row)

@@ -216,3 +216,14 @@ def test_errors(parts: Path, tmp_path: Path) -> None:
     result = run_offline(parts, tmp_path / "work", "0")
     assert result.returncode == 1
     assert "cannot be unpacked" in result.stdout
+
+
+def test_means_over_sets_leave_out_those_that_are_not_testable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    summarize_groups = runpy.run_path(str(ROOT / "benchmarks" / "fair_studies.py"))["summarize_groups"]
+    verdicts = {"sst2": ("1.0", "better"), "snli": ("2.0", "undecided"), "healthver": ("-30.0", "not testable")}
+    rows = [
+        {"study": f"fine-tuning-{name}", "method": "rpr", "difference": difference, "verdict": verdict}
+        for name, (difference, verdict) in verdicts.items()
+    ]
+    assert summarize_groups(rows) == ["| fine-tuning | rpr | 2 | +1.50 | 1 | 0 |"]

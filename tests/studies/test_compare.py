@@ -1,5 +1,6 @@
 """`headwise compare` with small real runs."""
 
+import itertools
 import json
 import os
 import shutil
@@ -162,8 +163,11 @@ def test_every_task_has_a_base_config(
     tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch, comparison_arguments: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for directory in ("a", "b"):
-        Path(directory).mkdir()
+    labels = {"a": (0, 1), "b": (1, 2)}  # of SST-2 and AG's News
+    for directory, split in itertools.product(labels, ("train", "dev", "test")):
+        bad, good = labels[directory]
+        Path(directory).mkdir(exist_ok=True)
+        Path(directory, f"{split}.csv").write_text("text,label\n" + 10 * f"good film,{good}\nbad film,{bad}\n")
     tasks = ("--task", "sst2=a", "--task", "ag-news=b")
     assert headwise("compare", *tasks, "--methods", "plain", "--epochs", 3, "--out", "study")[0] == 130
     configs = [(config.task, config.data, config.epochs) for config in comparison_arguments["base_configs"]]
@@ -175,7 +179,7 @@ def test_methods_with_training_options(
     tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch, comparison_arguments: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("a.csv").touch()
+    write(Path("a.csv"), ("text", "label"), list(rows(20)))
     methods = ("bert+pdg=0.1", "wide=--model rpr --heads 32", "default=")
     assert headwise("compare", "--data", "a.csv", "--methods", *methods, "--out", "study")[0] == 130
     assert comparison_arguments["methods"] == [
@@ -211,7 +215,7 @@ def test_user_errors_are_one_line_and_leave_no_files(
     args: list[str], message: str, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("a.csv").touch()
+    write(Path("a.csv"), ("text", "label"), list(rows(20)))
     code, _, errors = headwise("compare", *args)
     assert code == 2, errors
     (line,) = (line for line in errors.splitlines() if "added the control" not in line)

@@ -163,8 +163,9 @@ def test_power_is_stated_before_the_first_run_and_after_the_trials(tmp_path: Pat
     assert not any("can be seen" in line for line in order)
 
 
-def test_data_that_cannot_be_read_is_reported_by_the_runs(tmp_path: Path, order: list[str]) -> None:
+def test_data_that_cannot_be_read_is_an_error_before_the_first_run(tmp_path: Path, order: list[str]) -> None:
     (tmp_path / "broken.csv").write_text("no columns")
     args = ["compare", "--data", str(tmp_path / "broken.csv"), "--methods", "rpr", "--seeds", "2"]
-    assert main([*args, "--out", str(tmp_path / "study")]) == 0
-    assert not any("can be seen" in line for line in order)
+    assert main([*args, "--out", str(tmp_path / "study")]) == 2
+    assert not any("run seed" in line for line in order)
+    assert not (tmp_path / "study").exists()

@@ -19,7 +19,7 @@ from headwise.studies.analysis import analyze
 from headwise.studies.papers import load_published_tables
 from headwise.studies.plan import Result
 from headwise.studies.reproduction import planning
-from headwise.studies.reproduction.charts import draw_line_chart
+from headwise.studies.reproduction.charts import draw_line_chart, name_figures
 from headwise.studies.reproduction.paper_comparison import compare_with_paper
 from headwise.studies.reproduction.planning import ReproduceOptions, plan_reproduction
 from headwise.studies.reproduction.registry import DIRECT_OUTPUTS, STUDIES, get_study
@@ -38,6 +38,14 @@ STUDY_NAMES = [
     *(f"guiding-figure{n}" for n in (3, 4, 5, 6)),
 ]
 DIRECT_NAMES = ["da-table1", "da-table2", "da-figure1", "da-figure2"]
+
+
+def write_sst2(directory: Path) -> Path:
+    """Write a small data set in the layout of SST-2."""
+    directory.mkdir()
+    for split in ("train", "dev", "test"):
+        (directory / f"{split}.csv").write_text("text,label\n" + 10 * "good film,1\nbad film,0\n")
+    return directory
 
 
 def options(methods: Sequence[str] = (), **overrides: Any) -> ReproduceOptions:
@@ -166,6 +174,20 @@ def test_seconds_per_epoch(tmp_path: Path) -> None:
     assert table.rows[0] == ("BERT", "seconds per epoch", "95.00", "5.00 ± 0.00", "−90.00")
 
 
+def test_seconds_of_own_models(tmp_path: Path) -> None:
+    """Of models and tasks that are not in the paper, too, each with its own unguided model."""
+    seconds = {"mine": [8.0, 12.0], "other": [4.0], "mine+AG": [12.0, 13.0], "other+AG": [5.0]}
+    results = [
+        Result("snli", method, seed, tmp_path, {"train_seconds": value, "epochs": 2.0})
+        for method, values in seconds.items()
+        for seed, value in enumerate(values)
+    ]
+    build_tables = STUDIES["guiding-table4"].build_tables
+    assert build_tables is not None
+    (table,) = build_tables(results)
+    assert table.rows == (("mine", "5.00", "6.25", "+1.25", "1.25×"), ("other", "2.00", "2.50", "+0.50", "1.25×"))
+
+
 def test_line_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwise.inspection.style.Figure", Figure)  # not a blank one
     num_correct = {"unguided": 80, "MDG at layer 1": 82, "MDG at layer 2": 84, "PDG at layer 2": 86}
@@ -174,7 +196,7 @@ def test_line_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert chart is not None
     figure, _ = draw_line_chart(analyze(results, "unguided").tasks[0], chart)
     lines = [np.asarray(line.get_xydata()).tolist() for line in figure.axes[0].get_lines()]
-    assert lines == [[[1, 80], [12, 80]], [[1, 82], [2, 84]], [[2, 86]]]
+    assert lines == [[[1, 80], [2, 80]], [[1, 82], [2, 84]], [[2, 86]]], "up to the last guided layer"
 
 
 def test_reproduce_from_command_to_report(
@@ -193,7 +215,8 @@ def test_reproduce_from_command_to_report(
 
     monkeypatch.setattr(Study, "run", lambda self, _, add_runs=None: work(self, train, add_runs))
     out = tmp_path / "study"
-    arguments = ["--task", "sst2", "--methods", "rpr", "--seeds", "6", "--out", str(out)]
+    data = write_sst2(tmp_path / "sst2")
+    arguments = ["--task", f"sst2={data}", "--methods", "rpr", "--seeds", "6", "--out", str(out)]
     assert main(["reproduce", "da-table4", *arguments]) == 0
     output = " ".join(capsys.readouterr().out.split())
     assert "rpr is better than none by" in output
@@ -201,6 +224,56 @@ def test_reproduce_from_command_to_report(
     assert "Its conclusion: distance-aware is best on both datasets" in output
     assert "89.94 ± 0.19" in (out / "report.html").read_text()
     assert "89.94 ± 0.19" in (out / "table.md").read_text()
+    assert not (out / "figures").exists(), "a table has no figures"
+    for options, message in {
+        ("--epochs", "3", "--methods", "rpr"): "leave out --methods, --epochs",
+        ("--tune", "3"): "leave out --tune",
+    }.items():
+        assert main(["reproduce", "--resume", *options, "--out", str(out)]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["reproduce", "da-table3", "--resume", "--out", str(out)]) == 2
+    assert "holds da-table4, not da-table3" in capsys.readouterr().err
+    assert main(["reproduce", "da-table4", "--resume", "--out", str(out)]) == 0
+
+
+def test_a_study_of_one_method_from_command_to_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is compared in da-figure6, da-figure7 and da-footnote7, so that they have no power."""
+
+    def train(config: Any, run_dir: Path, resume: bool) -> dict[str, Any]:
+        result = classification_run(tmp_path / "simulated", config.model, config.seed, np.arange(100) < 80, config.task)
+        shutil.copytree(result.run_dir, run_dir, dirs_exist_ok=True)
+        (run_dir / "metrics.json").write_text(json.dumps(result.metrics))
+        return result.metrics
+
+    monkeypatch.setattr(Study, "run", lambda self, _, add_runs=None: work(self, train, add_runs))
+    spec = replace(STUDIES["da-footnote7"], build_tables=None)  # which reads trained models
+    monkeypatch.setitem(STUDIES, "da-footnote7", spec)
+    data = write_sst2(tmp_path / "sst2")
+    arguments = ["--task", f"sst2={data}", "--seeds", "2", "--out", str(tmp_path / "study")]
+    assert main(["reproduce", "da-footnote7", *arguments]) == 0
+    assert "80.00 ± 0.00" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [("reproduce", "da-table4"), ("compare", "--methods", "rpr"), ("sweep",)])
+def test_data_that_cannot_be_read_is_one_line_before_the_first_run(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = tmp_path / "data", tmp_path / "study"
+    data.mkdir()
+    (data / "notes.txt").write_text("nothing")
+    options = ("--over", "layers", "1", "2") if command[0] == "sweep" else ()
+    assert main([*command, "--task", f"sst2={data}", *options, "--out", str(out)]) == 2
+    assert f"headwise: error: {data}" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_figures_of_several_tasks_are_named_after_them() -> None:
+    figures = [(Figure(), "ag-news: one point per seed."), (Figure(), "mind, clicked news: means")]
+    names = [name for name, _ in name_figures("da-figure5", figures)]
+    assert names == ["da-figure5-ag-news", "da-figure5-mind-clicked-news"]
+    assert [name for name, _ in name_figures("da-figure5", figures[:1])] == ["da-figure5"]
 
 
 @pytest.mark.parametrize(
@@ -208,6 +281,12 @@ def test_reproduce_from_command_to_report(
     [
         ([], "headwise reproduce --list"),
         (["da-table9", "--out", "x"], "no table or figure 'da-table9'"),
+        (["da-tabel4", "--out", "x"], "no table or figure 'da-tabel4'; did you mean da-table4?"),
+        (
+            ["guiding-table3", "--task", "snli", "--model", "./no", "--out", "x"],
+            "error: --model ./no: no such directory",
+        ),
+        (["guiding-table3", "--task", "snli", "--model", "rpr", "--out", "x"], "--model rpr: expected a Hugging Face"),
         (["da-figure1", "--epochs", "3", "--out", "x"], "da-figure1 needs no training"),
         (["da-table2", "--out", "x"], "da-table2 needs one click log: --task mind=PATH"),
         (["da-table4", "--data", "x", "--out", "x"], "--task sst2=PATH --task snli=PATH"),

@@ -77,6 +77,11 @@ def test_one_weight_is_given_and_the_other_one_is_tuned() -> None:
         ((*TABLE3, "--baseline", "none"), "--baseline none: not in guiding-table3"),
         ((*TABLE3, "--over", "learning_rate"), "values are missing"),
         ((*TABLE3, "--over", "lerning_rate", "1"), "--over lerning_rate"),
+        (("da-figure4", "--task", "mind=x", "--scheme-options", "mapping=clip"), "methods of da-figure4 set it"),
+        (("da-figure5", "--task", "mind=x", "--over", "scheme-options", "a"), "--scheme-options: the methods of"),
+        (("rpr-table1", "--data", "x", "--positions", "sinusoidal"), "--positions: the methods of rpr-table1 set it"),
+        (("rpr-table2", "--data", "x", "--k", "5"), "--k: the methods of rpr-table2 set it"),
+        (("guiding-figure6", "--task", "snli=x", "--rows", "1000"), "--rows: the methods of guiding-figure6 set it"),
     ],
 )
 def test_options_that_no_method_takes_are_errors(args: tuple[str, ...], message: str) -> None:
@@ -157,6 +162,12 @@ def test_models_of_the_user(table: str, tmp_path: Path) -> None:
         "google/bert_tiny+AG": models[1],
     }
     assert planned.controls == {"MiniLM+AG": "MiniLM", "google/bert_tiny+AG": "google/bert_tiny"}
+
+
+def test_batch_size_of_the_user_replaces_that_of_the_paper() -> None:
+    arguments = ("guiding-table4", "--task", "snli=data", "--methods", "ALBERT+AG", "BERT+AG")
+    assert set(values(plan(*arguments), "batch_size").values()) == {56, 64}
+    assert set(values(plan(*arguments, "--batch-size", "8"), "batch_size").values()) == {8}
 
 
 def test_training_times_need_no_search() -> None:

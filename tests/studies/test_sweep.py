@@ -14,7 +14,7 @@ from headwise.studies.worker_pool import Resources
 from headwise.training import TextConfig
 from headwise.training.core.config import RunConfig
 from tests.studies.fakes import fake_train, work
-from tests.training.conftest import Headwise
+from tests.training.conftest import Headwise, rows, write
 
 RPR = TextConfig(data=("reviews.csv",), model="rpr")
 
@@ -92,7 +92,7 @@ def test_arguments_of_the_command_line(tmp_path: Path, headwise: Headwise, monke
 
     monkeypatch.setattr(sweep, "create_sweep", create_sweep)
     monkeypatch.chdir(tmp_path)
-    Path("a.csv").touch()
+    write(Path("a.csv"), ("text", "label"), list(rows(20)))
     options = ("--data", "a.csv", "--model", "bert", "--guides", "mdg", "--seeds", 3, "--out", "sweep")
     over = ("--over", "learning_rate", "1e-3", "1e-4", "--over", "mdg", "0.5", "0.25")
     assert headwise("sweep", *options, *over)[0] == 130

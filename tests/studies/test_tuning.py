@@ -62,8 +62,11 @@ def train_function(tmp_path: Path, configs: list[Any]) -> Callable[[Any, Path, b
 
 @pytest.fixture
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The configurations of runs that take no time."""
+    """The configurations of runs that take no time, and data in the layout of SNLI."""
     configs: list[Any] = []
+    for split in ("train", "dev", "test"):
+        rows = "a man,a person,entailment\na man,a dog,contradiction\na man,a friend,neutral\n"
+        (tmp_path / f"{split}.csv").write_text(f"premise,hypothesis,label\n{rows}")
     train = train_function(tmp_path, configs)
     monkeypatch.setattr(Study, "run", lambda self, _, add_runs=None: work(self, train, add_runs))
     return configs
@@ -213,7 +216,7 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return metrics
 
     monkeypatch.setattr(Study, "run", lambda self, _, add_runs=None: work(self, train, add_runs))
-    (tmp_path / "reviews.csv").write_text("text,label\ngood,1\nbad,0\n")
+    (tmp_path / "reviews.csv").write_text("text,label\n" + 10 * "good,1\nbad,0\n")
     return configs
 
 

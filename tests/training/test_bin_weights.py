@@ -55,6 +55,8 @@ def test_nothing_is_unpickled(bin_bert: Path, reviews: Path, tmp_path: Path, hea
     code, _, error = headwise("train", "--data", reviews, "--model", bin_bert, "--out", tmp_path / "run")
     assert (code, (tmp_path / "sprung").exists()) == (2, False)
     assert str(bin_bert) in error.splitlines()[-1]
+    assert "contains objects that are not tensors" in error.splitlines()[-1]
+    assert "set to `False`" not in error, "the advice of torch"
 
 
 def test_a_configuration_that_is_larger_than_the_file_is_refused(

@@ -23,6 +23,7 @@ from headwise.cli.study_options import (
     add_study_options,
     add_tune_option,
     base_config,
+    check_resume,
     require_out,
     resources,
     resume_hint,
@@ -74,6 +75,7 @@ def add_own_arguments(parser: Parser) -> None:
 def run(arguments: Namespace) -> int:
     from headwise.studies import compare
 
+    check_resume(arguments)
     out, machine = require_out(arguments), resources(arguments)
     if arguments.resume:
         study = compare.resume_comparison(

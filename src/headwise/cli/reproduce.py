@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 from headwise.cli.arguments import Parser
 from headwise.cli.run_options import add_run_options, option_names, run_values
-from headwise.cli.study_options import add_study_options, add_tune_option, require_out, resources, resume_hint
+from headwise.cli.study_options import (
+    add_study_options,
+    add_tune_option,
+    check_resume,
+    require_out,
+    resources,
+    resume_hint,
+)
 from headwise.errors import UserError
 
 if TYPE_CHECKING:
@@ -83,13 +90,14 @@ def run(arguments: Namespace) -> int:
     from headwise.studies.reproduction.direct import write_direct_output
     from headwise.studies.reproduction.registry import DIRECT_OUTPUTS
 
+    check_resume(arguments)
     out, machine = require_out(arguments), resources(arguments)
     if arguments.name in DIRECT_OUTPUTS and not arguments.resume:
         write_direct_output(arguments.name, direct_data(arguments), out)
         return 0
     if arguments.resume:
         study = reproduce.resume_reproduction(
-            out, storage=arguments.storage, storage_path=arguments.storage_path, seeds=arguments.seeds
+            out, arguments.name, storage=arguments.storage, storage_path=arguments.storage_path, seeds=arguments.seeds
         )
     else:
         study = reproduce.create_reproduction(
@@ -100,6 +108,7 @@ def run(arguments: Namespace) -> int:
             storage=arguments.storage,
             storage_path=arguments.storage_path,
             keep_models=arguments.keep_models,
+            load_data=True,
         )
     with resume_hint("reproduce", out, arguments.cluster):
         return 0 if reproduce.run_reproduction(study, machine) else 1

@@ -10,10 +10,10 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from headwise.cli.arguments import add_safe_csv_option, add_trust_option
-from headwise.cli.run_options import config_class_of, run_values, split_task
+from headwise.cli.run_options import config_class_of, option_names, run_values, split_task
 from headwise.cluster import add_cluster_option, check_cluster
 from headwise.errors import UserError
-from headwise.training.core.config import RunConfig
+from headwise.training.core.config import RunConfig, option_name
 from headwise.training.core.defaults import DEFAULT_TRIALS
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def add_study_options(parser: ArgumentParser) -> None:
         "--seeds",
         type=int,
         metavar="N",
-        help="number of seeds; the first is --seed (default: compare 10, sweep 1, reproduce 3 or 10)",
+        help="number of seeds; the first is --seed (default: compare 10, sweep 1, reproduce 1 to 10, by study)",
     )
     parser.add_argument(
         "--jobs",
@@ -95,6 +95,22 @@ def require_out(arguments: Namespace) -> Path:
     return path
 
 
+def check_resume(arguments: Namespace) -> None:
+    """Check that --resume is used without options that would change the study.
+
+    Raises:
+        UserError: there are such options, which would have no effect.
+    """
+    if not arguments.resume:
+        return
+    flags = {"task", "methods", "models", "baseline", "margin", "over", "keep_models", "trials"}
+    given = [x for x, value in vars(arguments).items() if x in option_names() or (x in flags and value)]
+    if given:
+        names = {"models": "--model", "trials": "--trials" if "sampler" in arguments else "--tune"}
+        options = ", ".join(names.get(x, option_name(x)) for x in given)
+        raise UserError(f"--resume continues the study with its own options; leave out {options}")
+
+
 def resources(arguments: Namespace) -> "Resources":
     """Return what the study may use: of this machine, or the cluster.
 
@@ -125,13 +141,15 @@ def base_config(arguments: Namespace, text: str | None) -> RunConfig:
         text: the task, as NAME or NAME=PATH; None for own data.
 
     Raises:
-        UserError: an option does not apply to the task, or the data is not there.
+        UserError: an option does not apply to the task, or the data is not there or cannot be loaded.
     """
     from headwise.studies.plan import check_data
+    from headwise.studies.power import check_test_sets
 
     task, task_values = split_task(arguments, text)
     config = config_class_of(task)(**run_values(arguments, task) | task_values)
     check_data(config)
+    check_test_sets({"": config})
     return config
 
 

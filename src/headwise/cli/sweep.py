@@ -12,7 +12,15 @@ from argparse import Namespace
 
 from headwise.cli.arguments import Parser
 from headwise.cli.run_options import add_run_options
-from headwise.cli.study_options import add_study_options, base_config, require_out, resources, resume_hint, resume_study
+from headwise.cli.study_options import (
+    add_study_options,
+    base_config,
+    check_resume,
+    require_out,
+    resources,
+    resume_hint,
+    resume_study,
+)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -50,6 +58,7 @@ def run(arguments: Namespace) -> int:
     from headwise.studies.ray_tasks import check_search_database
     from headwise.studies.search_space import parse_search_space
 
+    check_resume(arguments)
     out, machine = require_out(arguments), resources(arguments)
     if arguments.resume:
         study = resume_study(arguments, out, kinds=["sweep", "search"])

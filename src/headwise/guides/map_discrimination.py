@@ -17,7 +17,7 @@ class MapDiscrimination(Guide):
     of all guided layers.
 
     Reference:
-        Wang et al. 2022, Paying More Attention to Self-attention, section 3.2, eq. 10 and 11. As printed, the formula
+        Wang et al. 2022, Paying More Attention to Self-attention, section 2.3.1, eq. 10 and 11. As printed, the formula
         sums over the other axis, which gives a constant. This class implements what the text of the paper describes.
 
     Args:

@@ -16,7 +16,7 @@ class PatternDecorrelation(Guide):
     and N is the number of real tokens. The right-hand side needs no N × N matrix.
 
     Reference:
-        Wang et al. 2022, Paying More Attention to Self-attention, section 3.3, eq. 12.
+        Wang et al. 2022, Paying More Attention to Self-attention, section 2.3.2, eq. 12.
 
     Args:
         weight, share, layers, heads, schedule, name: see `Guide`.

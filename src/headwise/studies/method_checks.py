@@ -9,15 +9,19 @@ from typing import Any, get_type_hints
 
 from headwise.errors import UserError
 from headwise.scheme_names import PositionExtension
-from headwise.studies.methods import SCHEMES
+from headwise.studies.methods import SCHEMES, SEPARATOR
 from headwise.studies.plan import Run
 from headwise.training.core.config import RunConfig, option_name, parse_value, to_plain_type
 from headwise.training.core.model_names import is_directory_name
 from headwise.training.text.config import LongText, TextConfig
 
 
-def check_methods(runs: Iterable[Run]) -> None:
+def check_methods(runs: Iterable[Run], option: str = "--methods ") -> None:
     """Check the configurations of all methods of a comparison. Runs that differ only in their seed are checked once.
+
+    Args:
+        runs: the runs.
+        option: the option that names methods, for messages; empty if the user does not name them.
 
     Raises:
         UserError: a method names a model, a scheme or a guide that does not exist.
@@ -26,7 +30,23 @@ def check_methods(runs: Iterable[Run]) -> None:
         try:
             check_config(run.config)
         except UserError as error:
-            raise UserError(f"--methods {run.method}: {error}") from None
+            raise UserError(f"{option}{run.method.partition(SEPARATOR)[0]}: {error}") from None
+
+
+def check_encoder(model: str) -> None:
+    """Check a value of `--model` that has to be a Hugging Face encoder.
+
+    Raises:
+        UserError: it is a scheme, there is no such model, or its configuration cannot be loaded.
+    """
+    if model in SCHEMES:
+        raise UserError(f"--model {model}: expected a Hugging Face encoder, by name or directory, not a scheme")
+    try:
+        load_model_config(model)
+    except UserError:
+        if Path(model).exists():
+            raise
+        raise UserError(f"--model {model}: no such directory, and no such model on the hub or in its cache") from None
 
 
 def check_candidates(runs: Iterable[Run]) -> None:

@@ -9,7 +9,7 @@ from headwise.inspection.output_dir import FIGURES, write_figures
 from headwise.studies import tables
 from headwise.studies.papers import load_published_tables
 from headwise.studies.report import MARKDOWN, REPORT, stdout_console
-from headwise.studies.reproduction.charts import number_figures
+from headwise.studies.reproduction.charts import name_figures
 from headwise.studies.reproduction.registry import DIRECT_OUTPUTS
 from headwise.training.core.run_dir import atomic_write
 
@@ -43,6 +43,6 @@ def write_direct_output(name: str, data_by_task: Mapping[str, str | None], out_d
         out_dir.mkdir(parents=True, exist_ok=True)
         for figure, caption in figures:
             page.figure(figure, caption)
-        write_figures(number_figures(name, [figure for figure, _ in figures]), out_dir)
+        write_figures(name_figures(name, figures), out_dir)
         console.print(f"{out_dir / FIGURES}: {name}.png and {name}.svg", markup=False)
     atomic_write(out_dir / REPORT, page.html())

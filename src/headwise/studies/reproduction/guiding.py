@@ -6,6 +6,7 @@ from typing import Any
 
 from headwise.studies.reproduction import LineChart, Overrides, StudySpec
 from headwise.studies.reproduction.head_figures import draw_mean_attention, draw_principal_components
+from headwise.studies.reproduction.paper_comparison import GUIDED, build_time_tables
 from headwise.studies.search_space import GUIDE_WEIGHTS
 
 #: Model names as in the paper's footnotes.
@@ -49,7 +50,7 @@ WEIGHTS: Mapping[str, tuple[float, ...]] = {
 CHOICE = (
     "The paper chose α and β from {0.1, 0.01, 0.001, 0.0001} by grid search and does not state the choice. This study "
     "also tries weights below the paper's grid, 1e-5 for MDG and 1e-5 to 1e-7 for PDG, which sums over pairs of heads. "
-    "It selects the weights on dev, with a seed that it does not use afterwards; --guides mdg=0.01 pdg=0.01 sets them."
+    "It selects weights that --guides does not set on dev, with a seed that it does not use afterwards."
 )
 LOSS = (
     "The loss is that of the paper's equations (--guide-reduction paper); --guide-reduction released is that of the "
@@ -69,12 +70,12 @@ def compare_models(models: Mapping[str, Overrides]) -> StudySpec:
     return StudySpec(
         question="does guiding improve pre-trained models?",
         tasks=TASKS,
-        methods={**models, **{f"{name}+AG": {**x, "guides": GUIDES["AG"]} for name, x in models.items()}},
+        methods={**models, **{f"{name}{GUIDED}": {**x, "guides": GUIDES["AG"]} for name, x in models.items()}},
         baseline=next(iter(models)),
         options=OPTIONS,
         guide_weights=WEIGHTS,
         with_models=compare_models,
-        controls={f"{name}+AG": name for name in models},
+        controls={f"{name}{GUIDED}": name for name in models},
         notes=(CHOICE, LOSS, RUNS),
     )
 
@@ -86,9 +87,10 @@ def compare_training_times(models: Mapping[str, Overrides]) -> StudySpec:
         compare_models(models),
         question="how much training time does guiding cost?",
         tasks={name: {"epochs": 1} for name in TASKS},
-        methods={**models, **{f"{name}+AG": {**x, "guides": guides} for name, x in models.items()}},
+        methods={**models, **{f"{name}{GUIDED}": {**x, "guides": guides} for name, x in models.items()}},
         with_models=compare_training_times,
         seeds=3,
+        build_tables=build_time_tables,
         notes=(
             "Seconds are those of training alone, without evaluations on dev and checkpoints. They depend on the GPU; "
             "the paper uses a GeForce RTX 3090. Use --jobs 1.",

@@ -11,6 +11,9 @@ from headwise.studies.summary import format_number
 
 SECONDS_PER_EPOCH = "seconds per epoch"
 
+#: What follows the name of a model in the names of guided methods of tables 1 and 4 of Wang et al. (2022).
+GUIDED = "+AG"
+
 
 def compare_with_paper(results: Sequence[Result], published: PublishedTable) -> list[tables.TextTable]:
     """Return a table of reported and own values for each task for which the paper reports values."""
@@ -34,6 +37,26 @@ def own_value(result: Result, metric: str) -> float:
         return float(result.metrics["train_seconds"]) / float(result.metrics["epochs"])
     primary = Metric.from_metrics(result.metrics)
     return Metric(metric, primary.higher_is_better, primary.split).value(result)
+
+
+def build_time_tables(results: Sequence[Result]) -> list[tables.TextTable]:
+    """Return, for each task, the seconds per epoch of each model without and with guides (table 4 of Wang et al.)."""
+    time_tables = []
+    for task in dict.fromkeys(result.task for result in results):
+        seconds: dict[str, list[float]] = {}
+        for result in (result for result in results if result.task == task):
+            seconds.setdefault(result.method, []).append(own_value(result, SECONDS_PER_EPOCH))
+        means = {method: fmean(values) for method, values in seconds.items()}
+        rows = []
+        for model, unguided in means.items():
+            guided = means.get(f"{model}{GUIDED}")
+            if guided is not None:
+                ratio = f"{guided / unguided:.2f}×" if unguided else ""
+                rows.append((model, f"{unguided:.2f}", f"{guided:.2f}", f"{guided - unguided:+.2f}", ratio))
+        if rows:
+            header = ("model", "unguided", "with guides", "difference", "ratio")
+            time_tables.append(tables.TextTable(f"{task}, training seconds per epoch", header, tuple(rows)))
+    return time_tables
 
 
 def paper_row(method: str, metric: str, reported: ReportedValue, own_values: Sequence[float]) -> tuple[str, ...]:

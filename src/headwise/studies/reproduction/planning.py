@@ -35,6 +35,9 @@ PLAIN_ADAM: Overrides = {
 }
 
 
+#: An option that some methods set, because the paper's model needs it. The user's value replaces it.
+BATCH_SIZE = "batch_size"
+
 #: The default number of trials after the first ones is at most that of the guiding paper's grid of two weights.
 MAX_SECOND_TRIALS = len(GUIDE_WEIGHTS) ** 2
 
@@ -97,6 +100,7 @@ def plan_reproduction(name: str, spec: StudySpec, options: ReproduceOptions, see
     """
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, got {seeds}")
+    spec = apply_method_options(name, spec, options)
     spec = apply_guide_weights(name, apply_models(name, spec, options.models), options.overrides)
     methods = select_methods(name, spec, options)
     data_by_task = options.data_by_task or dict.fromkeys(spec.tasks)
@@ -152,6 +156,35 @@ def apply_models(name: str, spec: StudySpec, models: Sequence[str]) -> StudySpec
     if len(models) > 1:
         raise UserError(f"--model {' '.join(models)}: {name} is about one model; expected one name or directory")
     return replace(spec, tasks={task: {**overrides, "model": models[0]} for task, overrides in spec.tasks.items()})
+
+
+def apply_method_options(name: str, spec: StudySpec, options: ReproduceOptions) -> StudySpec:
+    """Return a study whose methods have the user's batch size. Other options of methods are what the study compares.
+
+    Raises:
+        UserError: the user sets or tunes such an option, so that some methods would not be what their name says.
+    """
+    compared = {option for overrides in spec.methods.values() for option in overrides} - {"guides", "model", BATCH_SIZE}
+    tuned = {normalize_option(option) for option, *_ in options.over}
+    for option in sorted(compared):
+        if option in tuned or option in options.overrides:
+            raise UserError(f"{option_name(option)}: the methods of {name} set it; select methods with --methods")
+    if BATCH_SIZE not in options.overrides:
+        return spec
+    methods = {
+        method: {option: value for option, value in overrides.items() if option != BATCH_SIZE}
+        for method, overrides in spec.methods.items()
+    }
+    return replace(spec, methods=methods)
+
+
+def normalize_option(text: str) -> str:
+    """Return the name of an option of `--over`.
+
+    >>> normalize_option("--learning-rate"), normalize_option("learning_rate")
+    ('learning_rate', 'learning_rate')
+    """
+    return text.removeprefix("--").replace("-", "_")
 
 
 def apply_guide_weights(name: str, spec: StudySpec, user_overrides: Overrides) -> StudySpec:
@@ -271,7 +304,7 @@ def build_grid(spec: StudySpec, method: Method, base: RunConfig, options: Reprod
         if option not in options.overrides and option in option_names:
             space[option] = Dimension(option, tuple(values))
     for option, *texts in options.over:
-        option = option.removeprefix("--").replace("-", "_")
+        option = normalize_option(option)
         if not texts:
             raise UserError(f"--over {option}: values are missing, as in --over learning_rate 1e-3 1e-4")
         if option not in method.overrides:

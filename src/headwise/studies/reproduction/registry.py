@@ -1,5 +1,7 @@
 """Registry of the tables and figures that can be reproduced."""
 
+import difflib
+
 from headwise.errors import UserError
 from headwise.studies.reproduction import DirectOutput, StudySpec, distance_aware, guiding, relative_positions
 
@@ -16,5 +18,7 @@ def get_study(name: str) -> StudySpec:
         UserError: there is no such study.
     """
     if name not in STUDIES:
-        raise UserError(f"no table or figure {name!r}; headwise reproduce --list lists all names")
+        nearest = difflib.get_close_matches(name, [*STUDIES, *DIRECT_OUTPUTS], n=1)
+        question = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise UserError(f"no table or figure {name!r}{question}; headwise reproduce --list lists all names")
     return STUDIES[name]

@@ -4,16 +4,18 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from headwise.errors import UserError
 from headwise.inspection.output_dir import write_figures
 from headwise.studies import tables
 from headwise.studies.analysis import Analysis, analyze
 from headwise.studies.compare import describe_unfinished, run_and_report
-from headwise.studies.method_checks import check_methods
+from headwise.studies.method_checks import check_encoder, check_methods
 from headwise.studies.papers import load_published_tables
 from headwise.studies.plan import Result, check_data
+from headwise.studies.power import check_test_sets
 from headwise.studies.report import CaptionedFigure, print_analysis, stdout_console, write_report
 from headwise.studies.reproduction import StudySpec
-from headwise.studies.reproduction.charts import draw_line_chart, draw_method_chart, number_figures
+from headwise.studies.reproduction.charts import draw_line_chart, draw_method_chart, name_figures
 from headwise.studies.reproduction.paper_comparison import compare_with_paper
 from headwise.studies.reproduction.planning import ReproduceOptions, describe_plan, plan_reproduction
 from headwise.studies.reproduction.registry import get_study
@@ -40,6 +42,7 @@ def create_reproduction(
     storage: str | None = None,
     storage_path: str | None = None,
     keep_models: bool = False,
+    load_data: bool = False,
 ) -> Study:
     """Create the study of a table or figure and enqueue its runs.
 
@@ -51,15 +54,21 @@ def create_reproduction(
         storage: the database's URL; by default a file in the directory.
         storage_path: the path or URL to which runs are copied; by default all machines share the directory.
         keep_models: keep all trained models; otherwise only those of the first seed.
+        load_data: load the data of each task once before the study is created.
 
     Raises:
-        UserError: the study, a task or a method is unknown, or options are invalid.
+        UserError: the study, a task, a model or a method is unknown, options are invalid, or data cannot be loaded.
     """
     spec = get_study(name)
     plan = plan_reproduction(name, spec, options, spec.seeds if seeds is None else seeds)
     for run in plan.runs:
         check_data(run.config)
-    check_methods(plan.runs)
+    if any("guides" in overrides for overrides in spec.methods.values()):
+        for model in options.models:
+            check_encoder(model)
+    check_methods(plan.runs, option="")
+    if load_data:
+        check_test_sets({run.task: run.config for run in plan.runs})
     logger.info("%s: %s", name, describe_plan(plan))
     return Study.create(
         out_dir,
@@ -79,21 +88,30 @@ def create_reproduction(
 
 
 def resume_reproduction(
-    out_dir: Path, *, storage: str | None = None, storage_path: str | None = None, seeds: int | None = None
+    out_dir: Path,
+    name: str | None = None,
+    *,
+    storage: str | None = None,
+    storage_path: str | None = None,
+    seeds: int | None = None,
 ) -> Study:
     """Open a reproduction to finish or retry its runs, or to add seeds.
 
     Args:
         out_dir: the study's directory.
+        name: the table or figure; by default that of the study.
         storage: the database's URL, if it needs a password or has changed.
         storage_path: the path or URL to which runs are copied; it cannot change.
         seeds: the total number of seeds, to add seeds.
 
     Raises:
-        UserError: the directory holds no reproduction, or the study has more seeds.
+        UserError: the directory holds no reproduction, or another one, or the study has more seeds.
     """
     study = Study.resume(out_dir, storage=storage, storage_path=storage_path)
-    get_study(study.study_dir.kind)
+    kind = study.study_dir.kind
+    get_study(kind)
+    if name not in (None, kind):
+        raise UserError(f"--out {out_dir}: holds {kind}, not {name}; leave the name out, or name a new directory")
     enqueue_chosen(study, seeds)
     return study
 
@@ -135,7 +153,8 @@ def report_reproduction(study: Study) -> None:
         extra_tables=extra_tables,
         extra_figures=figures,
     )
-    write_figures(number_figures(name, [figure for figure, _ in figures]), study.study_dir.path)
+    if figures:
+        write_figures(name_figures(name, figures), study.study_dir.path)
     console = stdout_console()
     for line in introduction:
         console.print(line, markup=False)

@@ -5,6 +5,7 @@ Model directories may contain Python code. It is never run unless the user asks 
 
 import logging
 import os
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -104,7 +105,7 @@ def load_weights(loader: Any, model: str, **options: Any) -> Any:
         options: Options of `from_pretrained`.
 
     Raises:
-        UserError: As `load_pretrained`.
+        UserError: As `load_pretrained`, or a .bin file contains other objects than tensors.
     """
     if find_weights(model, SAFETENSORS, options) or not find_weights(model, BIN_FILES, options):
         return load_pretrained(loader, model, use_safetensors=True, **options)
@@ -113,7 +114,13 @@ def load_weights(loader: Any, model: str, **options: Any) -> Any:
         model,
         BIN_FILES[0],
     )
-    return load_pretrained(loader, model, use_safetensors=False, weights_only=True, **options)
+    try:
+        return load_pretrained(loader, model, use_safetensors=False, weights_only=True, **options)
+    except pickle.UnpicklingError:  # torch advises to load the objects
+        raise UserError(
+            f"--model {model}: {BIN_FILES[0]} contains objects that are not tensors, and was not loaded; a model with "
+            "safetensors is needed"
+        ) from None
 
 
 def find_weights(model: str, names: Sequence[str], options: Mapping[str, Any]) -> bool:
