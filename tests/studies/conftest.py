@@ -38,7 +38,7 @@ def two_method_runs(seeds: int = 2) -> list[Run]:
 
 def create_study(out_dir: Path, seeds: int = 2, **options: Any) -> Study:
     """Create a comparison of two methods."""
-    return Study.create(out_dir, "compare", two_method_runs(seeds), baseline="plain", **options)
+    return Study.create(out_dir, "compare", two_method_runs(seeds), baseline="plain", controls={}, **options)
 
 
 def states(study: Study) -> list[str]:

@@ -23,7 +23,7 @@ from tests.studies.fakes import fake_train
 def undamaged_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison of two methods whose runs are finished."""
     path = tmp_path_factory.mktemp("undamaged") / "study"
-    study = create_study(path, controls={})
+    study = create_study(path)
     scheduler = Scheduler(study.trials)
     while (claimed := scheduler.claim()) is not None:
         metrics = fake_train(claimed.run.config, study.study_dir.run_dir(claimed.run))
