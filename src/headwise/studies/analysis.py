@@ -304,7 +304,9 @@ def compare_methods(
 
 
 def map_baselines(names: Sequence[str], baseline: str, controls: Mapping[str, str]) -> dict[str, str]:
-    """Return the method that each method is compared with. Controls and the baseline are not compared.
+    """Return the method that each method is compared with.
+
+    The baseline is not compared, and controls are compared only with a baseline that is no control itself.
 
     Args:
         names: the methods of a task.
@@ -314,9 +316,13 @@ def map_baselines(names: Sequence[str], baseline: str, controls: Mapping[str, st
     Example:
         >>> map_baselines(["none", "plain", "rpr", "bert"], "none", {"plain": "none", "rpr": "none"})
         {'plain': 'none', 'rpr': 'none', 'bert': 'none'}
+        >>> map_baselines(["truncate", "tile", "tile+rpr"], "truncate", {"tile+rpr": "tile"})
+        {'tile': 'truncate', 'tile+rpr': 'tile'}
     """
     controls = {name: control for name, control in controls.items() if name in names and control in names}
-    not_compared = set(controls.values()) - controls.keys() | {baseline}
+    not_compared = {baseline}
+    if baseline in controls.values():
+        not_compared |= set(controls.values()) - controls.keys()
     return {name: controls.get(name, baseline) for name in names if name not in not_compared}
 
 
