@@ -278,9 +278,11 @@ def bwd_dq_kernel(
                     if OPT.offset_sums and REGION != DIAGONAL:
                         dp += d_edge_sum[:, None]
                     dp *= dropout_mask(seed, i, j, dropout)
+                if OPT.received and not OPT.received_in_dq:
+                    dp += d_received[None, :]
                 if OPT.weight_norms:
                     dp += p * twice_d_norms[:, None]
-                if OPT.received:
+                if OPT.received_in_dq:  # as a sum, dp would start at d_received, and the products would be serialized
                     dx = p * (dp - (region_delta[:, None] - d_received[None, :]))
                 else:
                     dx = p * (dp - region_delta[:, None])
