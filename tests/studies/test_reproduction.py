@@ -1,5 +1,6 @@
 """Reproductions of the papers' tables and figures."""
 
+import csv
 import json
 import shutil
 from collections.abc import Sequence
@@ -216,8 +217,10 @@ def test_reproduce_from_command_to_report(
     monkeypatch.setattr(Study, "run", lambda self, _, add_runs=None: work(self, train, add_runs))
     out = tmp_path / "study"
     data = write_sst2(tmp_path / "sst2")
-    arguments = ["--task", f"sst2={data}", "--methods", "rpr", "--seeds", "6", "--out", str(out)]
+    arguments = ["--task", f"sst2={data}", "--methods", "rpr", "--seeds", "6", "--margin", "2.5", "--out", str(out)]
     assert main(["reproduce", "da-table4", *arguments]) == 0
+    rows = list(csv.DictReader((out / "table.csv").read_text().splitlines()))
+    assert [row["margin"] for row in rows if row["method"] == "rpr"] == ["2.5"]
     output = " ".join(capsys.readouterr().out.split())
     assert "rpr is better than none by" in output
     assert "89.94 ± 0.19" in output
@@ -288,6 +291,8 @@ def test_figures_of_several_tasks_are_named_after_them() -> None:
         ),
         (["guiding-table3", "--task", "snli", "--model", "rpr", "--out", "x"], "--model rpr: expected a Hugging Face"),
         (["da-figure1", "--epochs", "3", "--out", "x"], "da-figure1 needs no training"),
+        (["da-figure1", "--margin", "2", "--out", "x"], "da-figure1 needs no training"),
+        (["da-table4", "--margin", "0", "--out", "x"], "--margin: must be a positive number, not '0'"),
         (["da-table2", "--out", "x"], "da-table2 needs one click log: --task mind=PATH"),
         (["da-table4", "--data", "x", "--out", "x"], "--task sst2=PATH --task snli=PATH"),
         (["da-table4"], "--out"),

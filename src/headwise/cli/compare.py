@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from headwise.cli.arguments import Parser
 from headwise.cli.run_options import add_run_options, run_values
 from headwise.cli.study_options import (
+    add_margin_option,
     add_study_options,
     add_tune_option,
     base_config,
@@ -59,13 +60,7 @@ def add_own_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--baseline", metavar="METHOD", help="method to compare the others with (default: the control)")
     add_tune_option(parser, "default: not tuned")
-    parser.add_argument(
-        "--margin",
-        type=float,
-        metavar="POINTS",
-        help="largest difference that counts as none in the equivalence test (default: 1 point, 0.5 BLEU, 2%% of an "
-        "error)",
-    )
+    add_margin_option(parser)
     parser.add_argument(
         "--keep-models", action="store_true", help="keep the models of all seeds, not only of the first"
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from headwise.cli.arguments import Parser
 from headwise.cli.run_options import add_run_options, option_names, run_values
 from headwise.cli.study_options import (
+    add_margin_option,
     add_study_options,
     add_tune_option,
     check_resume,
@@ -72,6 +73,7 @@ def add_own_arguments(parser: Parser) -> None:
         help="a training option and the values to try, instead of those of --tune; every method, baseline included, "
         "uses the one that is best on dev; can be repeated",
     )
+    add_margin_option(parser)
     parser.add_argument(
         "--keep-models", action="store_true", help="keep the models of all seeds, not only of the first"
     )
@@ -108,6 +110,7 @@ def run(arguments: Namespace) -> int:
             storage=arguments.storage,
             storage_path=arguments.storage_path,
             keep_models=arguments.keep_models,
+            margin=arguments.margin,
             load_data=True,
         )
     with resume_hint("reproduce", out, arguments.cluster):
@@ -123,7 +126,15 @@ def direct_data(arguments: Namespace) -> dict[str, str | None]:
     from headwise.studies.reproduction.registry import DIRECT_OUTPUTS
 
     given = [name for name in vars(arguments) if name in option_names() and name != "data"]
-    if given or arguments.methods or arguments.models or arguments.over or arguments.trials or arguments.baseline:
+    others = (
+        arguments.methods,
+        arguments.models,
+        arguments.over,
+        arguments.trials,
+        arguments.baseline,
+        arguments.margin,
+    )
+    if given or any(others):
         raise UserError(f"{arguments.name} needs no training; its options are --task NAME=PATH, --data and --out")
     tasks = parse_tasks(arguments)
     if "data" in arguments:

@@ -1,8 +1,9 @@
 """Options and helpers of the commands that run studies."""
 
 import logging
+import math
 import signal
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,6 +82,32 @@ def add_tune_option(parser: ArgumentParser, default: str) -> None:
         "and, where a method has them, learning rate and initial values of the scheme, scale of positions, strength of "
         f"guides; then test with other seeds (N is {DEFAULT_TRIALS} if not given; {default})",
     )
+
+
+def add_margin_option(parser: ArgumentParser) -> None:
+    """Add the margin of the equivalence test."""
+    parser.add_argument(
+        "--margin",
+        type=parse_margin,
+        metavar="POINTS",
+        help="largest difference that counts as none in the equivalence test (default: 1 point, 0.5 BLEU, 2%% of an "
+        "error)",
+    )
+
+
+def parse_margin(text: str) -> float:
+    """Return the value of --margin.
+
+    Raises:
+        ArgumentTypeError: it is not a positive number.
+    """
+    try:
+        margin = float(text)
+    except ValueError:
+        margin = math.nan
+    if not 0.0 < margin < math.inf:
+        raise ArgumentTypeError(f"must be a positive number, not {text!r}")
+    return margin
 
 
 def require_out(arguments: Namespace) -> Path:

@@ -42,6 +42,7 @@ def create_reproduction(
     storage: str | None = None,
     storage_path: str | None = None,
     keep_models: bool = False,
+    margin: float | None = None,
     load_data: bool = False,
 ) -> Study:
     """Create the study of a table or figure and enqueue its runs.
@@ -54,6 +55,7 @@ def create_reproduction(
         storage: the database's URL; by default a file in the directory.
         storage_path: the path or URL to which runs are copied; by default all machines share the directory.
         keep_models: keep all trained models; otherwise only those of the first seed.
+        margin: the largest difference that counts as none, in the unit of the metric; see `Metric.default_margin`.
         load_data: load the data of each task once before the study is created.
 
     Raises:
@@ -81,6 +83,7 @@ def create_reproduction(
         keep_models_of_seed=None if keep_models or spec.keeps_models else plan.first_seed,
         baseline=plan.baseline,
         controls=dict(plan.controls),
+        margin=margin,
         tuning=[tuned.to_dict() for tuned in plan.tuned],
         first_seed=plan.first_seed,
         seeds=plan.seeds,
@@ -130,7 +133,8 @@ def report_reproduction(study: Study) -> None:
     name = study.study_dir.kind
     published, spec = load_published_tables()[name], get_study(name)
     results = select_final(study, study.results())
-    analysis = analyze(results, study.metadata["baseline"], study.metadata["controls"])
+    metadata = study.metadata
+    analysis = analyze(results, metadata["baseline"], metadata["controls"], metadata.get("margin"))
     extra_tables = [
         *compare_with_paper(results, published),
         *(build_best_tables(analysis, published) if spec.tests_best else ()),
