@@ -5,10 +5,10 @@ Model directories may contain Python code. It is never run unless the user asks 
 
 import logging
 import os
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -116,7 +116,7 @@ def load_weights(loader: Any, model: str, **options: Any) -> Any:
     )
     try:
         return load_pretrained(loader, model, use_safetensors=False, weights_only=True, **options)
-    except pickle.UnpicklingError:  # torch advises to load the objects
+    except UnpicklingError:  # torch advises to load the objects
         raise UserError(
             f"--model {model}: {BIN_FILES[0]} contains objects that are not tensors, and was not loaded; a model with "
             "safetensors is needed"
