@@ -23,7 +23,7 @@ from headwise.bench.attention import (
     make_tensors,
 )
 from headwise.bench.measure import NotMeasurable, shorten_error
-from headwise.bench.report import Measurement
+from headwise.bench.report import Measurement, plot
 from headwise.cli import main
 from headwise.errors import UserError
 from tests.short_form import choose_size
@@ -225,3 +225,15 @@ def test_errors_are_shortened(error: Exception, reason: str) -> None:
 
 def test_limitations_refer_to_existing_implementations() -> None:
     assert all(scheme in SCHEMES and name in IMPLEMENTATIONS for scheme, name in LIMITATIONS)
+
+
+@pytest.mark.parametrize("ratio", [1.3, 1.9, 4.0, 30.0])
+def test_times_can_be_read_from_the_plot(ratio: float) -> None:
+    measurements = [
+        Measurement("plain", name, length, ratio=value, peak_mib=10.0 * length)
+        for name, value in (("sdpa", 1.0), ("naive", ratio))
+        for length in (512, 1024)
+    ]
+    for axes in plot(measurements).axes:
+        low, high = axes.get_ylim()
+        assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 2

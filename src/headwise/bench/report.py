@@ -139,6 +139,11 @@ def plot(measurements: Sequence[Measurement]) -> Figure:
             draw_lines(panels[1][column], own, implementations, lambda x: x.peak_mib)
             panels[0][column].set_title(scheme)
             panels[1][column].set_xlabel("length N")
+        for row in panels:
+            low, high = row[0].get_ylim()  # shared by the row
+            subs = (1, 2, 5) if high > 5 * low else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+            for panel in row:
+                panel.yaxis.set_major_locator(LogLocator(subs=subs))
         lengths = unique(x.length for x in measurements)
         panels[0][0].set_xticks(lengths, [str(length) for length in lengths])  # shared by all panels
         for panel in panels[1]:
@@ -160,7 +165,6 @@ def draw_lines(
     """Draw a line per implementation, on logarithmic axes."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())
     axes.grid(True)
