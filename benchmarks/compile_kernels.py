@@ -43,7 +43,12 @@ from headwise.attention.triton_backend.layouts import padded_rows
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches
 from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
 from headwise.attention.triton_backend.problem import DIFFERENTIABLE, TENSOR_PARAMS
-from headwise.attention.triton_backend.transformer_xl import chunk_launches, max_chunk_size, new_dz
+from headwise.attention.triton_backend.transformer_xl import (
+    chunk_launches,
+    max_chunk_size,
+    new_dz,
+    stores_dz_tiles,
+)
 
 #: Shared memory of a program in bytes, by compute capability (CUDA C++ Programming Guide, technical specifications).
 MAX_SMEM = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448}
@@ -201,9 +206,9 @@ def first_chunk_launches(plan: Plan, q: Tensor, do: Tensor) -> dict[str, Launch]
     """Return the launches for the first chunk of queries, if there is a dense table."""
     size = min(max_chunk_size(plan, plan.m), plan.n)
     chunk = new_dz(plan, q, 0, size, plan.m, None, is_narrow=False)
-    relative_q = meta((plan.batch, plan.heads, size, plan.width))
+    relative_q = meta((plan.heads, plan.batch, size, plan.width)).transpose(0, 1)
     d_table = meta((plan.heads, plan.table_rows + 2 * TABLE_PADDING, plan.width), torch.float32)
-    return chunk_launches(plan, *chunk, d_table, relative_q, do, 0, False, True)
+    return chunk_launches(plan, *chunk, d_table, relative_q, do, 0, False, True, stores_dz_tiles(plan))
 
 
 def position_tensors(scheme: str, n: int, m: int, width: int) -> dict[str, Tensor]:
@@ -293,7 +298,7 @@ def loads_first(ptx: str) -> bool:
 
     The instructions are those of `shared_memory.py`. The compiler's own have a tab after their names.
     """
-    accesses = re.findall(r"\bst\.shared\.(?:v2\.)?b32 \[%\w+\]|\bld\.shared\.(?:b32|u16) %\w+, \[%\w+\];", ptx)
+    accesses = re.findall(r"\bst\.shared\.(?:v[24]\.)?b32 \[%\w+\]|\bld\.shared\.(?:b32|u16) %\w+, \[%\w+\];", ptx)
     return bool(accesses) and accesses[0].startswith("ld")
 
 

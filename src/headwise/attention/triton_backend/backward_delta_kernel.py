@@ -179,7 +179,9 @@ def bwd_received_kernel(
     if OPT.received and OPT.relative_shift:
         q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
         table_ptr = dense_table_ptr + h * stride_dense_table_h
-        shift = QueryBlockShift(relative_q, table_ptr, stride_dense_table_r, n - block_start, reserve_smem(OPT))
+        shift = QueryBlockShift(
+            relative_q, table_ptr, stride_dense_table_r, n - block_start, reserve_smem(OPT, HAS_QUERIES=True)
+        )
         first_step = first_key_block(block_start, n, m, q_offset, head, mods, OPT)
         product = initial_product(shift, block_start // BLOCK_N, first_step, OPT)
     for REGION in tl.static_range(NUM_REGIONS):

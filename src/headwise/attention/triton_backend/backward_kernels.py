@@ -69,6 +69,8 @@ from headwise.attention.triton_backend.tiles import (
 from headwise.attention.triton_backend.transformer_xl_kernels import (
     QueryBlockShift,
     add_biases,
+    add_dz_tile,
+    initial_dx,
     initial_product,
     preceding_product,
     query_table_scores_of_keys,
@@ -94,7 +96,8 @@ def bwd_dq_kernel(
     d_scores_ptr, d_distance_partials_ptr, d_relative_bias_partials_ptr, prefix_sums_ptr, w_ptr, sharpness_ptr,
     relative_scores_ptr, edge_scores_ptr,
     offset_sums_ptr, d_offset_sums_ptr, d_edge_sums_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
-    bias_uv_ptr, dense_table_ptr, relative_q_ptr, d_bias_u_partials_ptr, sinks_ptr, query_table_ptr, relative_bias_ptr,
+    bias_uv_ptr, dense_table_ptr, relative_q_ptr, d_bias_u_partials_ptr, d_bias_v_partials_ptr, sinks_ptr,
+    query_table_ptr, relative_bias_ptr,
     key_table_ptr, value_table_ptr, key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr,
     seed_ptr, stride_key_table_h, stride_value_table_h,
     position_q_ptr, position_k_ptr, d_position_q_ptr, stride_position_q_b, stride_position_q_h, stride_position_q_n,
@@ -112,7 +115,8 @@ def bwd_dq_kernel(
 
     One program per query block, starting at query chunk_start. Stores delta too, unless bwd_received_kernel computed
     it, and the gradient of each pair's score if requested. With a dense table it also stores the queries plus bias v
-    and this block's part of the gradient of bias u; bwd_dense_table_kernel then adds to dq.
+    and this block's part of the gradient of bias u. With "dz-product" it also adds the products of dz and the table to
+    dq and stores this block's part of the gradient of bias v; otherwise bwd_dense_table_kernel does so.
 
     With OPT.received_in_dq, delta = δ + ε, where ε_i = Σ_j P_ij d_received_j is known only after the last tile. Then
     dq = Σ_j P_ij (dP_ij + d_received_j − δ_i) k_j − ε_i Σ_j P_ij k_j, which needs no second pass over the keys.
@@ -121,6 +125,8 @@ def bwd_dq_kernel(
     BLOCK_M: tl.constexpr = OPT.block_m
     BLOCK_E: tl.constexpr = OPT.block_e
     BLOCK_D: tl.constexpr = OPT.block_d
+    MULTIPLIES_DZ: tl.constexpr = OPT.store_d_scores == "dz-product"
+    STORES_DZ: tl.constexpr = OPT.store_d_scores == "dz" or MULTIPLIES_DZ
     block_start = chunk_start + tl.program_id(0) * BLOCK_N
     bh = batch_head_index()
     b, h = bh // H, bh % H
@@ -184,9 +190,13 @@ def bwd_dq_kernel(
         q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
         relative_q_ptr += b * stride_relative_q_b + h * stride_relative_q_h
         relative_q_ptrs = relative_q_ptr + (i - chunk_start) * stride_relative_q_n + offs_e[None, :]
-        tl.store(relative_q_ptrs, relative_q, mask=(i < n) & (offs_e[None, :] < OPT.width))
+        # Whole tiles of dz are multiplied with whole blocks of queries.
+        is_stored = offs_e[None, :] < OPT.width if STORES_DZ else (i < n) & (offs_e[None, :] < OPT.width)
+        tl.store(relative_q_ptrs, relative_q, mask=is_stored)
         table_ptr = dense_table_ptr + h * stride_dense_table_h
-        shift = QueryBlockShift(relative_q, table_ptr, stride_dense_table_r, n - block_start, reserve_smem(OPT))
+        shift = QueryBlockShift(
+            relative_q, table_ptr, stride_dense_table_r, n - block_start, reserve_smem(OPT, HAS_QUERIES=True)
+        )
         first_step = first_key_block(block_start, n, m, q_offset, head, mods, OPT)
         product = initial_product(shift, block_start // BLOCK_N, first_step, OPT)
     seed = 0
@@ -206,6 +216,12 @@ def bwd_dq_kernel(
     if OPT.received_in_dq:
         delta_received = tl.zeros([BLOCK_N], tl.float32)
         weighted_k = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+    if STORES_DZ:
+        # A row of d_scores is one element shorter than one of dz, whose column 0 of a key block has its key −1.
+        dz_ptr, stride_dz_n = d_scores + 1, stride_d_scores_n + 1
+        relative_dq = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        previous_dx = initial_dx(q.dtype, OPT)
+        next_step = -1
     if OPT.needs_position_q:
         d_position_q = tl.zeros([BLOCK_N, BLOCK_P], tl.float32)
     dw = tl.zeros([BLOCK_N], tl.float32)
@@ -286,7 +302,7 @@ def bwd_dq_kernel(
                     dx = p * (dp - (region_delta[:, None] - d_received[None, :]))
                 else:
                     dx = p * (dp - region_delta[:, None])
-                if OPT.store_d_scores != "":
+                if OPT.store_d_scores != "" and not STORES_DZ:
                     d_scores_ptrs = tile_ptrs(d_scores + step * BLOCK_M, tile_i, stride_d_scores_n, tile_j, OPT)
                 if OPT.store_d_scores == "after-softcap":
                     tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
@@ -294,6 +310,11 @@ def bwd_dq_kernel(
                     dx *= cap_derivative
                 if OPT.store_d_scores == "before-softcap":
                     tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
+                if STORES_DZ:
+                    previous_dx, relative_dq = add_dz_tile(
+                        shift, previous_dx, dx, dz_ptr, stride_dz_n, step, relative_dq, tile_i, tile_j, OPT
+                    )
+                    next_step = step + 1
                 if OPT.needs_relative_bias:
                     if REGION == FAR_BEFORE:
                         bias_before += tl.sum(dx, axis=0)
@@ -345,6 +366,15 @@ def bwd_dq_kernel(
         dq -= delta_received[:, None] * weighted_k
         tl.store(delta_ptr + bh * n + offs_n, delta + delta_received, mask=offs_n < n)
     dq *= 1.0 / LOG2E if OPT.distance else scale
+    if STORES_DZ:
+        # The last tile of dz, if there was a step. A loop for the reason that initial_product has one.
+        for step in tl.range(next_step, next_step + (next_step >= 0).to(tl.int32), num_stages=1):
+            dx = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+            previous_dx, relative_dq = add_dz_tile(
+                shift, previous_dx, dx, dz_ptr, stride_dz_n, step, relative_dq, tile_i, tile_j, OPT
+            )
+    if MULTIPLIES_DZ:
+        relative_dq *= scale
     if OPT.staged_tables and OPT.relative_scores:
         near_dx = load_pairs(pairs, pairs_smem + synchronize(OPT), 0.0, OPT)
         d_scores_rows = (with_clipped_sums(near_dx, sum_before, dx_sum, max_offset, OPT) * scale).to(q.dtype)
@@ -352,8 +382,11 @@ def bwd_dq_kernel(
         table = load_table(key_table_ptr, stride_key_table_h, h, max_offset, OPT.width, BLOCK_E, OPT)
         dq = tl.dot(d_scores_rows, table.to(q.dtype), dq, input_precision=OPT.precision)
     if OPT.relative_shift:
-        partial_ptrs = d_bias_u_partials_ptr + (bh * tl.cdiv(n, BLOCK_N) + block_start // BLOCK_N) * OPT.width + offs_e
-        tl.store(partial_ptrs, tl.sum(dq, axis=0), mask=offs_e < OPT.width)
+        partial = (bh * tl.cdiv(n, BLOCK_N) + block_start // BLOCK_N) * OPT.width + offs_e
+        tl.store(d_bias_u_partials_ptr + partial, tl.sum(dq, axis=0), mask=offs_e < OPT.width)
+        if MULTIPLIES_DZ:
+            tl.store(d_bias_v_partials_ptr + partial, tl.sum(relative_dq, axis=0), mask=offs_e < OPT.width)
+            dq += relative_dq
     if OPT.needs_dq:
         dq_ptrs = dq_ptr + b * stride_dq_b + h * stride_dq_h + i * stride_dq_n + offs_e[None, :]
         tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=(i < n) & (offs_e[None, :] < OPT.width))

@@ -22,8 +22,10 @@ from headwise.attention.triton_backend.transformer_xl import (
     dz_shape,
     key_chunk_launches,
     max_chunk_size,
+    stores_dz_tiles,
     table_options,
     view_by_pair,
+    whole_blocks,
 )
 
 
@@ -67,20 +69,20 @@ class DenseCall(BoundCall):
         if not all(needs_grad[: 5 + has_query_table]):
             return None
         rows, blocks = plan.table_rows + 2 * TABLE_PADDING, plan.query_blocks
-        chunk_size = min(max_chunk_size(plan, plan.m), plan.n)
+        chunk_size = max(rows for _, rows in self._query_chunks())
         buffers: dict[str, Buffer | None] = {
             "delta": self.lse_buffer,
             **self.gradient_buffers(frozenset(("q", "k", "v"))),
             "u_dot_k": Buffer((plan.batch, plan.heads, plan.m), torch.float32),
             "v_dot_table": Buffer((plan.heads, rows), torch.float32),
-            **self._dz_buffers("dz", plan.n, plan.m),
-            "relative_q": Buffer((*plan.query_shape[:2], chunk_size, plan.width), plan.q.dtype),
+            **self._dz_buffers("dz", self._query_chunks(), plan.m),
+            "relative_q": Buffer((plan.heads, plan.batch, chunk_size, plan.width), plan.q.dtype),
             "d_table": Buffer((plan.heads, rows, plan.width), torch.float32, is_zero=True),
             "partials": Buffer((2, plan.batch, plan.heads, blocks, plan.width), torch.float32),
         }
         if has_query_table:
             key_blocks = num_blocks(plan.m, plan.tile("dense_table").block_n)
-            buffers |= self._dz_buffers("key_dz", plan.m, plan.n)
+            buffers |= self._dz_buffers("key_dz", self._chunks(plan.m, plan.n), plan.n)
             buffers["d_query_table"] = buffers["d_table"]
             buffers["unused_partials"] = Buffer((plan.batch, plan.heads, key_blocks, plan.width), torch.float32)
         names = (*self.names, "o", "lse", "do", *buffers)
@@ -97,9 +99,16 @@ class DenseCall(BoundCall):
         size = max_chunk_size(self.plan, m)
         return [(start, min(size, n - start)) for start in range(0, n, size)]
 
-    def _dz_buffers(self, name: str, n: int, m: int) -> dict[str, Buffer | None]:
+    def _query_chunks(self) -> list[tuple[int, int]]:
+        """Return start and number of rows of each chunk of queries: whole blocks if tiles of dz are stored."""
+        chunks = self._chunks(self.plan.n, self.plan.m)
+        if not stores_dz_tiles(self.plan):
+            return chunks
+        return [(start, whole_blocks(self.plan, size)) for start, size in chunks]
+
+    def _dz_buffers(self, name: str, chunks: list[tuple[int, int]], m: int) -> dict[str, Buffer | None]:
         """Return the buffers of dz, by size of chunk."""
-        sizes = {size for _, size in self._chunks(n, m)}
+        sizes = {size for _, size in chunks}
         dtype = self.plan.q.dtype
         return {f"{name}_{size}": Buffer(dz_shape(self.plan, size, m), dtype, is_zero=True) for size in sizes}
 
@@ -127,11 +136,14 @@ class DenseCall(BoundCall):
                 self._table_dot_launch(), names, {"x": "dense_table", "bias_uv": bias_v, "products": "v_dot_table"}
             ),
         ]
-        d_table, relative_q = layouts["d_table"], layouts["relative_q"]
-        for start, size in self._chunks(plan.n, plan.m):
+        d_table = layouts["d_table"]
+        has_tiles = stores_dz_tiles(plan)
+        for start, size in self._query_chunks():
             dz = f"dz_{size}"
             chunk = self._chunk(layouts[dz], plan.m)
-            run = plan.launches(chunk_launches, *chunk, d_table, relative_q, d_output, start, False, True)
+            # The first rows of its buffer, in the order of dz.
+            relative_q = layouts["relative_q"].new_empty(plan.heads, plan.batch, size, plan.width).transpose(0, 1)
+            run = plan.launches(chunk_launches, *chunk, d_table, relative_q, d_output, start, False, True, has_tiles)
             chunk_views = views | {"dz": dz, "d_scores": (dz, size - 1)}
             launches += [BoundLaunch(run[kernel], names, chunk_views) for kernel in ("dq", "dense_table")]
         needs = frozenset(("q", "k", "v", "bias_uv", "dense_table", "query_table"))

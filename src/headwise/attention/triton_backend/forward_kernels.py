@@ -135,7 +135,9 @@ def fwd_kernel(
     if OPT.relative_shift:
         q, relative_q = add_biases(q, bias_uv_ptr, h, H, OPT)
         table_ptr = dense_table_ptr + h * stride_dense_table_h
-        shift = QueryBlockShift(relative_q, table_ptr, stride_dense_table_r, n - block_start, reserve_smem(OPT))
+        shift = QueryBlockShift(
+            relative_q, table_ptr, stride_dense_table_r, n - block_start, reserve_smem(OPT, HAS_QUERIES=True)
+        )
         first_step = first_key_block(block_start, n, m, q_offset, head, mods, OPT)
         product = initial_product(shift, block_start // BLOCK_N, first_step, OPT)
     seed = 0

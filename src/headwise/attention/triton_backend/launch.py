@@ -67,7 +67,8 @@ class Options:
     query_padding: bool
     mask: bool
     bias: bool
-    store_d_scores: str  # store the gradient of each pair's score: "after-softcap", "before-softcap" or ""
+    store_d_scores: str  # store the gradient of each pair's score: "after-softcap", "before-softcap", or "";
+    # or whole tiles of dz (`transformer_xl.py`): "dz", or with their products with the table "dz-product"
     cu_seqlens: bool
     cu_seqlens_k: bool  # and the keys' sequences have other lengths than the queries'
     dropout: bool

@@ -11,6 +11,7 @@ import triton.language as tl
 #: Sizes are multiples of 1024 bytes: Triton's own shared memory follows, and its products need that alignment.
 RESERVE_8K = tl.constexpr("{ .shared .align 1024 .b8 headwise_smem[8192]; mov.u32 $0, headwise_smem; }")
 RESERVE_16K = tl.constexpr("{ .shared .align 1024 .b8 headwise_smem[16384]; mov.u32 $0, headwise_smem; }")
+RESERVE_17K = tl.constexpr("{ .shared .align 1024 .b8 headwise_smem[17408]; mov.u32 $0, headwise_smem; }")
 RESERVE_18K = tl.constexpr("{ .shared .align 1024 .b8 headwise_smem[18432]; mov.u32 $0, headwise_smem; }")
 RESERVE_21K = tl.constexpr("{ .shared .align 1024 .b8 headwise_smem[21504]; mov.u32 $0, headwise_smem; }")
 RESERVE_35K = tl.constexpr("{ .shared .align 1024 .b8 headwise_smem[35840]; mov.u32 $0, headwise_smem; }")
@@ -19,15 +20,26 @@ STORE = tl.constexpr("st.shared.b32 [$1], $2; mov.u32 $0, 0;")
 STORE_PAIR = tl.constexpr("st.shared.v2.b32 [$1], {$2, $3}; mov.u32 $0, 0;")
 STORE_BELOW = tl.constexpr("{ .reg .pred p; setp.lt.u32 p, $3, $4; @p st.shared.b32 [$1], $2; mov.u32 $0, 0; }")
 LOAD, LOAD_HALF = tl.constexpr("ld.shared.b32 $0, [$1];"), tl.constexpr("ld.shared.u16 $0, [$1];")
+LOAD_EIGHT = tl.constexpr(
+    "{ .reg .b32 a, b, c, d, e; ld.shared.b32 a, [$4]; ld.shared.b32 b, [$4+4]; ld.shared.b32 c, [$4+8]; "
+    "ld.shared.b32 d, [$4+12]; ld.shared.b32 e, [$4+16]; shf.r.wrap.b32 $0, a, b, $5; shf.r.wrap.b32 $1, b, c, $5; "
+    "shf.r.wrap.b32 $2, c, d, $5; shf.r.wrap.b32 $3, d, e, $5; }"
+)
+STORE_EIGHT = tl.constexpr("st.shared.v4.b32 [$1], {$2, $3, $4, $5}; mov.u32 $0, 0;")
+STORE_GLOBAL = tl.constexpr("st.global.v4.b32 [$1], {$2, $3, $4, $5}; mov.u32 $0, 0;")
+PACK, UNPACK = tl.constexpr("mov.b32 $0, {$1, $2};"), tl.constexpr("mov.b32 {$0, $1}, $2;")
+ZERO = tl.constexpr("mov.u32 $0, 0;")
 BF16_PAIR, FP16_PAIR = tl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;"), tl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
 
 
 @triton.jit
-def reserve_smem(OPT: tl.constexpr):
-    """Return the address of this program's reserved shared memory."""
+def reserve_smem(OPT: tl.constexpr, HAS_QUERIES: tl.constexpr = False):
+    """Return the address of this program's reserved shared memory. HAS_QUERIES states that it holds a query block."""
     address = 0
     if OPT.fast:
-        if OPT.relative_shift:
+        if OPT.relative_shift and HAS_QUERIES and not OPT.query_table:
+            size: tl.constexpr = RESERVE_17K
+        elif OPT.relative_shift:
             size: tl.constexpr = RESERVE_18K
         elif OPT.staged_distance:
             size: tl.constexpr = RESERVE_8K if OPT.num_staged <= 1024 else RESERVE_16K
@@ -74,6 +86,52 @@ def store_smem(address, rounded):
         tl.inline_asm_elementwise(STORE_PAIR, "=r,r,r,r,~{memory}", args, dtype=tl.int32, is_pure=False, pack=1)
     else:
         tl.inline_asm_elementwise(STORE, "=r,r,r,~{memory}", [address, rounded], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def pack_pairs(x):
+    """Pack neighbors of half precision in 32 bits."""
+    even, odd = split_columns(x)
+    return tl.inline_asm_elementwise(PACK, "=r,h,h", [even, odd], dtype=tl.int32, is_pure=True, pack=1)
+
+
+@triton.jit
+def unpack_pairs(words, DTYPE: tl.constexpr):
+    """Return the pairs that are packed in 32 bits, along a new last axis."""
+    low, high = tl.inline_asm_elementwise(UNPACK, "=h,=h,r", [words], dtype=(tl.int16, tl.int16), is_pure=True, pack=1)
+    return tl.join(low.to(DTYPE, bitcast=True), high.to(DTYPE, bitcast=True))
+
+
+@triton.jit
+def zero_like(x):
+    """Return zeros in 32 bits, in the layout of x. The compiler does not know that they are 0."""
+    return tl.inline_asm_elementwise(ZERO, "=r,r", [x], dtype=tl.int32, is_pure=True, pack=1)
+
+
+@triton.jit
+def load_eight(address, shift):
+    """Load eight elements of half precision from each address, as four words of 32 bits.
+
+    They start at the address, a multiple of 4, if shift is 0, and 2 bytes after it if shift is 16.
+    """
+    return tl.inline_asm_elementwise(
+        LOAD_EIGHT, "=&r,=&r,=&r,=&r,r,r,~{memory}", [address, shift],
+        dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def store_smem_eight(address, a, b, c, d):
+    """Store four words of 32 bits at each address, a multiple of 16 bytes."""
+    args = [address, a, b, c, d]
+    tl.inline_asm_elementwise(STORE_EIGHT, "=r,r,r,r,r,r,~{memory}", args, dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def store_eight(ptrs, a, b, c, d):
+    """Store four words of 32 bits at each address of global memory, a multiple of 16 bytes."""
+    args = [ptrs.to(tl.int64), a, b, c, d]
+    tl.inline_asm_elementwise(STORE_GLOBAL, "=r,l,r,r,r,r,~{memory}", args, dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit

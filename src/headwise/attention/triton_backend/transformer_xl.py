@@ -5,10 +5,14 @@ Queries are compared with keys as q + u, and with the table as q + v. A program 
 u · k_j and v · table[r] are added to its scores. In half precision, the former rounds q + u and the latter does not.
 
 The gradients of the table, and of the queries compared with it, are matrix products with dz, the gradient of
-z[i, r] = (q_i + v) · table[r]. bwd_dq_kernel stores the gradient of each pair's score. Read with rows one element
-shorter than they are, the memory of dz has an element for each pair:
+z[i, r] = (q_i + v) · table[r]. Read with rows one element shorter than they are, the memory of dz has an element for
+each pair:
 
     dz[i, j − i + last] = memory[last + i · (width − 1) + j]
+
+bwd_dq_kernel shifts the gradients of scores back and stores whole tiles of dz (`stores_dz_tiles`). Up to a width of
+heads it also multiplies them with the table, so that bwd_dense_table_kernel computes only the gradient of the table.
+In the other cases bwd_dq_kernel stores the gradient of each pair's score.
 
 dz is computed for a chunk of queries at a time, so its memory does not grow with the length. With a window, dz has only
 the columns of relative positions inside of it. A query table, which is multiplied with keys, is the table of the
@@ -23,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from headwise.attention.triton_backend import tile_sizes
 from headwise.attention.triton_backend.launch import Launch, Options, Tile, kernels
 from headwise.attention.triton_backend.layouts import named_strides, tensor_strides
 from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
@@ -108,11 +113,13 @@ def compute_gradients(
     batch, heads, n, m = plan.batch, plan.heads, plan.n, plan.m
     window = (plan.window_left, 0 if plan.causal else plan.window_right) if plan.has_window else None
     is_narrow = has_narrow_dz(plan) and d_bias is None  # whose gradient is a sum over all pairs
+    has_tiles = stores_dz_tiles(plan) and d_bias is None  # whose gradient is a sum over pairs
     max_size = max_chunk_size(plan, m, window if is_narrow else None)
     table: Tensor = tensors["dense_table_ptr"]
     table_shape = (heads, plan.table_rows + 2 * TABLE_PADDING, plan.width)
     d_table_fp32 = table.new_zeros(table_shape if d_table is not None else (1, 1, 1), dtype=torch.float32)
-    num_blocks = [-(-n // plan.tile(kernel).block_n) for kernel in ("dq", "dense_table")]
+    v_kernel = "dq" if has_tiles and multiplies_dz_tiles(plan) else "dense_table"  # computes the gradient of bias v
+    num_blocks = [-(-n // plan.tile(kernel).block_n) for kernel in ("dq", v_kernel)]
     partials = [d_table_fp32.new_empty(batch, heads, blocks, plan.width) for blocks in num_blocks]
     tensors = {
         **tensors,
@@ -124,17 +131,19 @@ def compute_gradients(
     chunk = None
     for chunk_start in range(0, n, max_size):
         chunk_size = min(max_size, n - chunk_start)
-        if chunk is None or window is not None or chunk.dz.shape[2] != chunk_size:
+        num_rows = whole_blocks(plan, chunk_size) if has_tiles else chunk_size
+        if chunk is None or window is not None or chunk.dz.shape[2] != num_rows:
             first_position = chunk_start + plan.q_offset
-            chunk = new_dz(plan, table, first_position, chunk_size, m, window, is_narrow=is_narrow)
-            tensors["relative_q_ptr"] = relative_q = table.new_empty(batch, heads, chunk_size, plan.width)
+            chunk = new_dz(plan, table, first_position, num_rows, m, window, is_narrow=is_narrow)
+            relative_q = table.new_empty(heads, batch, num_rows, plan.width).transpose(0, 1)  # in the order of dz
+            tensors["relative_q_ptr"] = relative_q
         elif plan.seq_starts is not None or plan.mask is not None:
             chunk.dz.zero_()  # a chunk does not have the pairs of the previous one
         tensors |= {"dz_ptr": chunk.dz, "d_scores_ptr": chunk.d_scores}
         tensors |= visited.arguments(chunk.dz, chunk_start, chunk.first_column)
         run = plan.launches(
             chunk_launches, *chunk, d_table_fp32, relative_q, tensors["do_ptr"], chunk_start, has_d_lse,
-            d_table is not None,
+            d_table is not None, has_tiles,
         )  # fmt: skip
         if d_bias is not None:  # added to the scores after the cap
             run["dq_after_softcap"](tensors)
@@ -142,7 +151,8 @@ def compute_gradients(
             rows += chunk.d_scores.sum_to_size(rows.shape)
         if d_bias is None or plan.softcap:
             run["dq"](tensors)
-        run["dense_table"](tensors)
+        if "dense_table" in run:
+            run["dense_table"](tensors)
     if d_table is not None:
         torch.mul(d_table_fp32, plan.scale, out=d_table)
     return torch.stack([partial.sum((0, 2)) for partial in partials])
@@ -191,6 +201,25 @@ def compute_key_gradients(
         run["dense_table"]({**table_tensors, "dz_ptr": chunk.dz, "relative_q_ptr": chunk_k})
     if d_table is not None:
         torch.mul(d_table_fp32, plan.scale, out=d_table)
+
+
+def stores_dz_tiles(plan: Plan) -> bool:
+    """Return whether bwd_dq_kernel can store whole tiles of dz. It has them one step late, so it must not skip any."""
+    return plan.mask is None
+
+
+def multiplies_dz_tiles(plan: Plan) -> bool:
+    """Return whether bwd_dq_kernel also multiplies tiles of dz with the table, if it stores them.
+
+    GPUs with less shared memory have no asynchronous products, and spill registers.
+    """
+    return bool(plan.width <= tile_sizes.MAX_DZ_PRODUCT_WIDTH and plan.max_smem >= 227 * 1024)
+
+
+def whole_blocks(plan: Plan, chunk_size: int) -> int:
+    """Return the number of queries in the blocks of bwd_dq_kernel that have these."""
+    block_n = plan.tile("dq").block_n
+    return -(-chunk_size // block_n) * block_n
 
 
 def max_chunk_size(plan: Plan, m: int, window: tuple[int, int] | None = None) -> int:
@@ -247,7 +276,7 @@ def new_dz(
         plan: the plan.
         like: a tensor with the dtype and device of dz.
         first_position: position of the chunk's first query.
-        chunk_size: number of queries.
+        chunk_size: number of rows.
         m: number of keys.
         window: the numbers of positions before and after a query that it sees, or None.
         is_narrow: whether dz has only the columns of the window.
@@ -334,9 +363,12 @@ def chunk_launches(
     chunk_start: int,
     has_d_lse: bool,
     needs_table: bool,
+    has_tiles: bool,
 ) -> dict[str, Launch]:
+    """Build the launches for a chunk. bwd_dq_kernel stores whole tiles of dz if has_tiles."""
     heads, _, chunk_size, _ = dz.shape
     relative_q_strides = tensor_strides("relative_q", "bhn", relative_q)
+    tiles = "dz-product" if multiplies_dz_tiles(plan) else "dz"
     dq_launch, dq_after_softcap_launch = [
         plan.launch(
             "bwd_dq_kernel",
@@ -350,9 +382,13 @@ def chunk_launches(
             **tensor_strides("d_scores", "bhn", d_scores),
             **relative_q_strides,
         )
-        for place in ("before-softcap", "after-softcap")
+        for place in (tiles if has_tiles else "before-softcap", "after-softcap")
     ]
-    launch = _dense_table_launch(
+    launches = {"dq": dq_launch, "dq_after_softcap": dq_after_softcap_launch}
+    needs_dq = not (has_tiles and multiplies_dz_tiles(plan))
+    if not needs_dq and not needs_table:
+        return launches
+    launches["dense_table"] = _dense_table_launch(
         plan,
         dz,
         d_table,
@@ -361,12 +397,14 @@ def chunk_launches(
         first_column,
         columns,
         needs_table,
+        needs_dq=needs_dq,
+        has_tiles=has_tiles,
         table_strides=plan.table_strides,
         dq_strides=plan.output_layouts["dq"][1],
         n=plan.n,
         m=plan.m,
     )
-    return {"dq": dq_launch, "dq_after_softcap": dq_after_softcap_launch, "dense_table": launch}
+    return launches
 
 
 def key_chunk_launches(
@@ -406,6 +444,8 @@ def key_chunk_launches(
         first_column,
         columns,
         needs_table,
+        needs_dq=True,
+        has_tiles=False,
         table_strides=named_strides("dense_table", "hr", list(plan.query_table_strides.values())),
         dq_strides=plan.output_layouts["dk"][1],
         n=plan.m,
@@ -424,6 +464,8 @@ def _dense_table_launch(
     columns: tuple[int, int],
     needs_table: bool,
     *,
+    needs_dq: bool,
+    has_tiles: bool,
     table_strides: dict[str, Any],
     dq_strides: tuple[int, ...],
     n: int,
@@ -448,8 +490,9 @@ def _dense_table_launch(
         "n": n,
         "m": m,
         "scale": plan.scale,
-        "OPT": table_options(plan, tile),
+        "OPT": replace(table_options(plan, tile), needs_dq=needs_dq, even_n=has_tiles),
     }
+    query_blocks = batch * -(-chunk_size // tile.block_n) if needs_dq else 0
     table_blocks = width // tile.block_m if needs_table else 0
-    grid = (batch * -(-chunk_size // tile.block_n) + table_blocks, heads, 1)
+    grid = (query_blocks + table_blocks, heads, 1)
     return Launch(kernels()["bwd_dense_table_kernel"], grid, tile, arguments)

@@ -15,6 +15,7 @@ products therefore go through shared memory, stored unshifted and loaded shifted
 This does not depend on the layout of a tile in registers: each thread stores and loads its own elements.
 
 The gradients need dz, the gradient of z, [H, B, chunk, width] for a chunk of queries at a time (`transformer_xl.py`).
+A tile of z has pairs of two steps, so bwd_dq_kernel has a tile of dz one step later (`add_dz_tile`).
 The legend is in `tiles.py`; T is BLOCK_N = BLOCK_M, R the rows of the table.
 """
 
@@ -23,7 +24,18 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from headwise.attention.triton_backend.shared_memory import barrier, load_smem, round_product, store_smem
+from headwise.attention.triton_backend.shared_memory import (
+    barrier,
+    load_eight,
+    load_smem,
+    pack_pairs,
+    round_product,
+    store_eight,
+    store_smem,
+    store_smem_eight,
+    unpack_pairs,
+    zero_like,
+)
 from headwise.attention.triton_backend.tiles import load_block, visited_range, visited_tile
 
 
@@ -61,7 +73,13 @@ def add_biases(q, bias_uv_ptr, h, H, OPT: tl.constexpr):
 @triton.jit
 def load_table_rows(table_ptr, stride, first_row, OPT: tl.constexpr):
     """Load T rows of a table, [T, BLOCK_E]. They are at most T rows outside of it, where it is padded."""
-    offs_r, offs_e = first_row + tl.arange(0, OPT.block_m), tl.arange(0, OPT.block_e)
+    return load_rows(table_ptr, stride, first_row + tl.arange(0, OPT.block_m), OPT)
+
+
+@triton.jit
+def load_rows(table_ptr, stride, offs_r, OPT: tl.constexpr):
+    """Load these rows of a table."""
+    offs_e = tl.arange(0, OPT.block_e)
     ptrs = table_ptr + offs_r[:, None] * stride + offs_e[None, :]
     if OPT.width == OPT.block_e:
         return tl.load(ptrs)
@@ -70,10 +88,40 @@ def load_table_rows(table_ptr, stride, first_row, OPT: tl.constexpr):
 
 @triton.jit
 def table_product(shift, step, OPT: tl.constexpr):
-    """Compute the product of a query block that a key block needs in addition to the previous one, [T, T]."""
-    rows = load_table_rows(shift.table_ptr, shift.stride_table_r, shift.first_row + step * OPT.block_m, OPT)
+    """Compute the product of a query block that a key block needs in addition to the previous one, [T, T].
+
+    In half precision, its columns are in an order in which a thread has eight neighbors of a row (`store_product`).
+    """
+    DTYPE: tl.constexpr = shift.relative_q.dtype
+    columns = tl.arange(0, OPT.block_m)
+    if OPT.fast and DTYPE != tl.float32:
+        GROUP: tl.constexpr = OPT.block_m // 4
+        columns = ((columns & 6) // 2 * GROUP) | (columns // 32 * 8) | ((columns & 24) // 4) | (columns & 1)
+    rows = load_rows(shift.table_ptr, shift.stride_table_r, shift.first_row + step * OPT.block_m + columns, OPT)
     z = tl.dot(shift.relative_q, tl.trans(rows), input_precision=OPT.precision)
     return round_product(z, shift.relative_q.dtype, OPT)
+
+
+@triton.jit
+def store_product(address, product, OPT: tl.constexpr):
+    """Store a product of table_product at this address of shared memory, whose rows have a pitch of 2 T + 8 elements.
+
+    In half precision a thread stores 16 bytes at once. Two rows have 64 bytes in each instruction and are 16 bytes
+    apart in the banks, so a thread has every other 16 bytes of a row.
+    """
+    T: tl.constexpr = OPT.block_n
+    if product.dtype == tl.float32:
+        rows, pairs = tl.arange(0, T)[:, None], tl.arange(0, T // 2)[None, :]
+        store_smem(address + rows * ((2 * T + 8) * 4) + pairs * 8, product)
+    else:
+        words = tl.permute(tl.reshape(product, (T, T // 32, 2, 2, 4)), (0, 4, 1, 2, 3))
+        even, odd = tl.split(words)
+        a, c = tl.split(even)
+        b, d = tl.split(odd)
+        SHAPE: tl.constexpr = (T, T // 8)
+        a, b, c, d = tl.reshape(a, SHAPE), tl.reshape(b, SHAPE), tl.reshape(c, SHAPE), tl.reshape(d, SHAPE)
+        rows, groups = tl.arange(0, T)[:, None], tl.arange(0, T // 8)[None, :]
+        store_smem_eight(address + rows * ((2 * T + 8) * 2) + groups * 16, a, b, c, d)
 
 
 @triton.jit
@@ -115,14 +163,115 @@ def shifted_scores_of_keys(shift, lower, step, tile_i, tile_j, OPT: tl.constexpr
         DTYPE: tl.constexpr = shift.relative_q.dtype
         BYTES: tl.constexpr = DTYPE.primitive_bitwidth // 8
         PITCH: tl.constexpr = (2 * T + 8) * BYTES  # distributes a warp's accesses over the banks
-        address = smem + barrier() + tl.arange(0, T)[:, None] * PITCH + tl.arange(0, T // 2)[None, :] * (2 * BYTES)
-        store_smem(address, lower)
-        store_smem(address + T * BYTES, upper)
-        scores = load_smem(smem + barrier() + (T - 1) * BYTES + tile_i * (PITCH - BYTES) + tile_j * BYTES, DTYPE)
+        address = smem + barrier()
+        store_product(address, lower, OPT)
+        store_product(address + T * BYTES, upper, OPT)
+        address = smem + barrier() + (T - 1) * BYTES + tile_i * (PITCH - BYTES) + tile_j * BYTES
+        scores = load_smem(address + zero_of_pairs(upper), DTYPE)
     else:
         z = tl.where(tile_j + tile_i + 1 < T, upper, lower)
         scores = tl.gather(z, (tile_j - tile_i - 1) & (T - 1), 1).to(tl.float32)
     return scores, upper
+
+
+@triton.jit
+def zero_of_pairs(rounded):
+    """Return zeros, [T, T], in the layout of a product, given what round_product returned for it.
+
+    Addresses to which they are added have this layout, too, and so have the elements that are loaded from there.
+    """
+    zero = zero_like(rounded)
+    if rounded.dtype != tl.float32:
+        zero = tl.reshape(tl.join(zero, zero), (rounded.shape[0], 2 * rounded.shape[1]))
+    return zero
+
+
+@triton.jit
+def initial_dx(DTYPE: tl.constexpr, OPT: tl.constexpr):
+    """Return the gradient of the scores before a query block's first step, which is 0, for `add_dz_tile`."""
+    T: tl.constexpr = OPT.block_n
+    if OPT.fast and DTYPE != tl.float32:
+        dx = tl.zeros([T, T // 2], tl.int32)
+    else:
+        dx = tl.zeros([T, T], DTYPE)
+    return dx
+
+
+@triton.jit
+def add_dz_tile(shift, lower, dx, dz_ptr, stride_dz_n, step, relative_dq, tile_i, tile_j, OPT: tl.constexpr):
+    """Store the tile of dz before a step, [T, T]. If requested, add its product with the table to relative_dq.
+
+    lower is the gradient of the scores of the previous step, as this function returned it. dz_ptr is the address of
+    the query block's first row and key block 0. relative_dq is [T, BLOCK_E].
+
+    Returns:
+        The gradient of the scores to pass in the next step, and relative_dq.
+    """
+    T: tl.constexpr = OPT.block_n
+    MULTIPLIES: tl.constexpr = OPT.store_d_scores == "dz-product"
+    DTYPE: tl.constexpr = shift.relative_q.dtype
+    BYTES: tl.constexpr = DTYPE.primitive_bitwidth // 8
+    PITCH: tl.constexpr = (2 * T + 8) * BYTES
+    smem = shift.smem
+    first_row = shift.first_row + (step - 1) * T
+    dz_ptr += (step - 1) * T
+    upper = dx.to(DTYPE)
+    if OPT.fast and BYTES == 2:
+        upper = pack_pairs(upper)
+    if OPT.fast:
+        address = smem + barrier() + tl.arange(0, T)[:, None] * PITCH + tl.arange(0, T // 2)[None, :] * (2 * BYTES)
+        store_smem(address, lower)
+        store_smem(address + T * BYTES, upper)
+    if OPT.fast and BYTES == 2:
+        # A thread has eight neighbors of a row, so that it can store 16 bytes.
+        row, group = tl.arange(0, T)[:, None], tl.arange(0, T // 8)[None, :]
+        address = smem + barrier() + row * PITCH + (row + 1) // 2 * 4 + group * 16 + zero_of_groups(upper, OPT)
+        a, b, c, d = load_eight(address, (row + 1) % 2 * 16 + group * 0)
+        store_eight(dz_ptr + row * stride_dz_n + group * 8, a, b, c, d)
+        if MULTIPLIES:
+            dz, columns = interleave_groups(a, b, c, d, DTYPE, OPT)
+            rows = load_rows(shift.table_ptr, shift.stride_table_r, first_row + columns, OPT)
+    else:
+        if OPT.fast:
+            dz = load_smem(smem + barrier() + BYTES + tile_i * (PITCH + BYTES) + tile_j * BYTES, DTYPE)
+        else:
+            dz = tl.gather(tl.where(tile_j <= tile_i, upper, lower), (tile_j + tile_i + 1) & (T - 1), 1)
+        tl.store(dz_ptr + tile_i * stride_dz_n + tile_j, dz)
+        if MULTIPLIES:
+            rows = load_table_rows(shift.table_ptr, shift.stride_table_r, first_row, OPT)
+    if MULTIPLIES:
+        relative_dq = tl.dot(dz, rows, relative_dq, input_precision=OPT.precision)
+    return upper, relative_dq
+
+
+@triton.jit
+def zero_of_groups(pairs, OPT: tl.constexpr):
+    """Return zeros, [T, T / 8], in the layout in which threads have the groups of `interleave_groups`.
+
+    Addresses to which they are added have this layout, too. Otherwise the compiler loads everything twice.
+    """
+    T: tl.constexpr = OPT.block_n
+    by_column = tl.permute(tl.reshape(pairs, (T, T // 32, 2, 2, 4)), (0, 1, 4, 2, 3))
+    even, _ = tl.split(by_column)
+    first, _ = tl.split(even)
+    return zero_like(tl.reshape(first, (T, T // 8)))
+
+
+@triton.jit
+def interleave_groups(a, b, c, d, DTYPE: tl.constexpr, OPT: tl.constexpr):
+    """Return dz with its columns in another order, given words [T, T / 8] of each group of 8 columns; and this order.
+
+    In a matrix product, a thread has 2 of each 8 neighbors, of four such groups. With this order these are one group,
+    and nothing is exchanged between threads. The order of a product's terms does not matter.
+    """
+    T: tl.constexpr = OPT.block_n
+    words = tl.join(
+        tl.join(unpack_pairs(a, DTYPE), unpack_pairs(b, DTYPE)), tl.join(unpack_pairs(c, DTYPE), unpack_pairs(d, DTYPE))
+    )
+    words = tl.reshape(words, (T, T // 32, 4, 2, 2, 2))  # row, 32 columns, group, column of a pair, word (two axes)
+    dz = tl.reshape(tl.permute(words, (0, 1, 5, 4, 2, 3)), (T, T))
+    x = tl.arange(0, T)
+    return dz, (x // 32 * 32) | (x & 1) | ((x & 6) << 2) | ((x & 24) >> 2)
 
 
 @triton.jit
@@ -145,8 +294,11 @@ def shifted_scores_of_queries(shift, q, step, tile_i, tile_j, OPT: tl.constexpr,
         smem = shift.smem
         address = smem + barrier() + tl.arange(0, T)[:, None] * PITCH + tl.arange(0, T // 2)[None, :] * (2 * BYTES)
         store_smem(address, round_product(lower, q.dtype, OPT))
-        store_smem(address + T * PITCH, round_product(upper, q.dtype, OPT))
+        upper = round_product(upper, q.dtype, OPT)
+        store_smem(address + T * PITCH, upper)
         address = smem + barrier() + (T - 1) * PITCH + tile_j * PITCH - tile_i * (PITCH - BYTES)
+        if OPT.block_e <= 64:  # wider heads would spill more registers
+            address += zero_of_pairs(upper)
         scores = load_smem(address, q.dtype)
     else:
         z = tl.where(tile_j + tile_i + 1 < T, upper, lower).to(q.dtype)
@@ -213,17 +365,19 @@ def bwd_dense_table_kernel(
     stride_dq_b, stride_dq_h, stride_dq_n,
     B, chunk_start, chunk_size, column_start, column_end, first_row, num_rows, n, m, scale, OPT: tl.constexpr,
 ):  # fmt: skip
-    """Compute the table's part of dq, and the gradient of the table, from dz of a chunk of queries.
+    """Compute the table's part of dq, if bwd_dq_kernel has not, and the gradient of the table, from dz of a chunk.
 
-    One program per query block, then one per block of the table's rows. Both read dz of a head, which is cached if they
-    read it at about the same time. With OPT.skip_tiles, visited_columns [B, H, blocks, 2 · tiles + 1] lists each query
-    block's tiles of columns, and visited_rows [H, blocks, 2 · tiles + 1] each column block's tiles of queries.
+    One program per query block if OPT.needs_dq, then one per block of the table's rows. Both read dz of a head, which
+    is cached if they read it at about the same time. OPT.even_n states that bwd_dq_kernel stored whole tiles, so that
+    chunk_size is a multiple of them, and relative_q is in the order of dz. With OPT.skip_tiles, visited_columns
+    [B, H, blocks, 2 · tiles + 1] lists each query block's tiles of columns, and visited_rows [H, blocks, 2 · tiles + 1]
+    each column block's tiles of queries.
     """
-    blocks = tl.cdiv(chunk_size, OPT.block_n)
+    blocks = tl.cdiv(chunk_size, OPT.block_n) if OPT.needs_dq else 0
     program = tl.program_id(0)
     h = tl.program_id(1).to(tl.int64)
     dz_ptr += h * stride_dz_h
-    if program < B * blocks:
+    if OPT.needs_dq and program < B * blocks:
         b, block_start = (program // blocks).to(tl.int64), program % blocks * OPT.block_n
         partial = (b * tl.num_programs(1) + h) * tl.cdiv(n, OPT.block_n) + (chunk_start + block_start) // OPT.block_n
         add_relative_dq(
@@ -231,7 +385,7 @@ def bwd_dense_table_kernel(
             dq_ptr + b * stride_dq_b + h * stride_dq_h, d_bias_v_partials_ptr + partial * OPT.width,
             visited_columns_ptr, (b * tl.num_programs(1) + h) * blocks + program % blocks,
             stride_dz_n, stride_dense_table_r, stride_dq_n,
-            block_start, chunk_start, chunk_size, column_start, column_end, first_row, num_rows, m, scale, OPT,
+            block_start, chunk_start, chunk_size, column_start, column_end, first_row, num_rows, n, m, scale, OPT,
         )  # fmt: skip
     else:
         first_column = (program - B * blocks) * OPT.block_m
@@ -250,13 +404,16 @@ def bwd_dense_table_kernel(
 @triton.jit
 def add_relative_dq(
     dz_ptr, table_ptr, dq_ptr, d_bias_v_ptr, visited_ptr, list_index, stride_dz_n, stride_table_r, stride_dq_n,
-    block_start, chunk_start, chunk_size, column_start, column_end, first_row, num_rows, m, scale, OPT: tl.constexpr,
+    block_start, chunk_start, chunk_size, column_start, column_end, first_row, num_rows, n, m, scale,
+    OPT: tl.constexpr,
 ):  # fmt: skip
     """Add dz · table to dq, and store this block's part of the gradient of bias v."""
     BLOCK_N: tl.constexpr = OPT.block_n
     BLOCK_E: tl.constexpr = OPT.block_e
     STEP: tl.constexpr = min(BLOCK_N, 64)
-    offs_n, offs_e = block_start + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
+    tile_i, offs_e = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_E)
+    offs_n = block_start + tile_i
+    dz_ptr += block_start.to(tl.int64) * stride_dz_n
     acc = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
     # The columns in which these queries have a pair.
     if OPT.window:
@@ -270,12 +427,14 @@ def add_relative_dq(
     for index in range(lo, hi):
         step = visited_tile(index, list_index, tiles, visited_ptr, OPT)
         columns = step * STEP + tl.arange(0, STEP)
-        dz = load_block(dz_ptr, stride_dz_n, offs_n.to(tl.int64), columns, chunk_size, STEP, STEP)  # [BLOCK_N, STEP]
+        # [BLOCK_N, STEP]
+        dz = load_block(dz_ptr, stride_dz_n, tile_i, columns, chunk_size - block_start, STEP, STEP, OPT.even_n)
         table = load_block(table_ptr, stride_table_r, first_row + columns, offs_e, num_rows, OPT.width, BLOCK_E)
         acc = tl.dot(dz, table, acc, input_precision=OPT.precision)
     acc *= scale
     ptrs = dq_ptr + (chunk_start + offs_n)[:, None] * stride_dq_n + offs_e[None, :]
-    mask = (offs_n[:, None] < chunk_size) & (offs_e[None, :] < OPT.width)
+    num_queries = tl.minimum(n - chunk_start, chunk_size)
+    mask = (offs_n[:, None] < num_queries) & (offs_e[None, :] < OPT.width)
     dq = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32) + acc
     tl.store(ptrs, dq.to(dq_ptr.dtype.element_ty), mask=mask)
     tl.store(d_bias_v_ptr + offs_e, tl.sum(acc, axis=0), mask=offs_e < OPT.width)
@@ -299,12 +458,19 @@ def add_d_table(
         lo, hi = visited_range(lo, hi, list_index, tiles, visited_ptr)
     for index in range(lo, hi):
         step = visited_tile(index, list_index, tiles, visited_ptr, OPT)
-        offs_bn = step * STEP + tl.arange(0, STEP)  # the queries of all batch elements, one after another
-        dz = load_block(dz_ptr, stride_dz_n, offs_bn.to(tl.int64), columns, B * chunk_size, BLOCK_M, BLOCK_M)
-        q_offsets = (offs_bn // chunk_size).to(tl.int64) * stride_relative_q_b
-        q_offsets += offs_bn % chunk_size * stride_relative_q_n
-        q_mask = (offs_bn[:, None] < B * chunk_size) & (offs_e[None, :] < OPT.width)
-        q = tl.load(relative_q_ptr + q_offsets[:, None] + offs_e[None, :], mask=q_mask, other=0.0)  # [STEP, BLOCK_E]
+        if OPT.even_n:
+            offs_s, first = tl.arange(0, STEP), (step * STEP).to(tl.int64)
+            dz_step, q_step = dz_ptr + first * stride_dz_n, relative_q_ptr + first * stride_relative_q_n
+            dz = load_block(dz_step, stride_dz_n, offs_s, columns, STEP, BLOCK_M, BLOCK_M, EVEN=True)
+            q = load_block(q_step, stride_relative_q_n, offs_s, offs_e, STEP, OPT.width, BLOCK_E, EVEN=True)
+        else:
+            offs_bn = step * STEP + tl.arange(0, STEP)  # the queries of all batch elements, one after another
+            dz = load_block(dz_ptr, stride_dz_n, offs_bn.to(tl.int64), columns, B * chunk_size, BLOCK_M, BLOCK_M)
+            q_offsets = (offs_bn // chunk_size).to(tl.int64) * stride_relative_q_b
+            q_offsets += offs_bn % chunk_size * stride_relative_q_n
+            q_mask = (offs_bn[:, None] < B * chunk_size) & (offs_e[None, :] < OPT.width)
+            q_ptrs = relative_q_ptr + q_offsets[:, None] + offs_e[None, :]
+            q = tl.load(q_ptrs, mask=q_mask, other=0.0)  # [STEP, BLOCK_E]
         acc = tl.dot(tl.trans(dz), q, acc, input_precision=OPT.precision)
     ptrs = d_table_ptr + (first_row + columns)[:, None] * stride_d_table_r + offs_e[None, :]
     mask = (first_row + columns[:, None] < num_rows) & (offs_e[None, :] < OPT.width)
