@@ -78,6 +78,10 @@ def check_config(config: RunConfig) -> None:
         check_guide(guide, num_layers)
     if config.retrofit is not None and config.model in SCHEMES:
         raise UserError(f"retrofit requires a Hugging Face model; {config.model} already has a scheme")
+    if config.retrofit is not None:
+        from headwise.training.core.saved_scheme import check_retrofit  # imports transformers
+
+        check_retrofit(config.retrofit, config.model, load_model_config(config.model))
     if config.vectors is not None and not config.vectors.is_file():
         raise UserError(f"--vectors {config.vectors}: no such file")
     check_max_length(config)

@@ -45,6 +45,7 @@ from headwise.training.core.pretrained import (
     unavailable_error,
 )
 from headwise.training.core.run_dir import RunResult
+from headwise.training.core.saved_scheme import describe_scheme
 
 logger = logging.getLogger(__name__)
 
@@ -191,6 +192,7 @@ def load_model(config: AdaptConfig) -> tuple[Any, Any, dict[str, Any], int, list
     new = set(info["missing_keys"]) & dict(model.named_parameters()).keys()
     initialize_by_name(model, config.seed, new)
     notes = [f"new language-model head: {len(new)} parameter tensors, {', '.join(sorted(new))}"] if new else []
+    notes += describe_scheme(model)
     option = "--extend-positions"
     if config.extend_positions is not None:
         assert config.max_length is not None

@@ -28,6 +28,7 @@ from headwise.training.core.pretrained import (
     max_input_length,
     unavailable_error,
 )
+from headwise.training.core.saved_scheme import describe_scheme
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.recommendation.titles import iterate_titles
 
@@ -116,7 +117,8 @@ def build_from_encoder(config: RecommendationConfig) -> tuple[HeadwiseForRecomme
     new_names = [name for name, _ in model.named_parameters() if not name.startswith("titles.encoder.")]
     initialize_by_name(model, config.seed, new_names)
     model.titles.encoder = encoder
-    return model, tokenizer, [f"titles by {Path(config.model).name}", describe_model(model.config)]
+    notes = [f"titles by {Path(config.model).name}", *describe_scheme(encoder), describe_model(model.config)]
+    return model, tokenizer, notes
 
 
 def build_recommender_config(config: RecommendationConfig, title_config: Any) -> RecommenderConfig:

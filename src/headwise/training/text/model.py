@@ -28,6 +28,7 @@ from headwise.training.core.pretrained import (
     load_weights,
     unavailable_error,
 )
+from headwise.training.core.saved_scheme import check_retrofit, describe_scheme
 from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig
 from headwise.training.text.encoding import TextEncoder
 from headwise.training.text.lora import add_lora, check_lora_options
@@ -137,8 +138,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
         raise
     except Exception as error:  # libraries raise many types for damaged files
         raise unavailable_error(config.model, error, available=available) from None
-    if getattr(model_config, "headwise", None) is not None:
-        raise UserError(f"--model {config.model}: already retrofitted; name the original model")
+    check_retrofit(config.retrofit, config.model, model_config)
     extension_notes = []
     if config.long_text == "extend":
         assert config.max_length is not None
@@ -150,7 +150,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
     new = set(info["missing_keys"]) | {name for name, *_ in info["mismatched_keys"]}
     initialize_by_name(model, config.seed, new & dict(model.named_parameters()).keys())
     notes = [f"{len(new)} newly initialized parameter tensors: {', '.join(sorted(new))}"] if new else []
-    notes += extension_notes
+    notes += [*describe_scheme(model, frozen=config.lora), *extension_notes]
     if config.retrofit is not None:
         try:
             integrations.retrofit(model, SCHEMES[config.retrofit])

@@ -200,8 +200,8 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         }
         return evaluation
 
-    def describe(self, data: TextData, metrics: dict[str, Any]) -> Card:
-        return build_card(self.config, data.task, metrics["labels"])
+    def describe(self, data: TextData, bundle: TextBundle, metrics: dict[str, Any]) -> Card:
+        return build_card(self.config, data.task, metrics["labels"], bundle.model.config)
 
 
 def tokenize_splits(encoder: TextEncoder, examples: Examples, directory: Path) -> dict[str, Dataset]:
