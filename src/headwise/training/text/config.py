@@ -153,8 +153,8 @@ class TextConfig(EncoderConfig):
     """Maximum tokens per text, see --long-text for longer ones; by default 256, or fewer if the model reads fewer."""
     long_text: LongText = "truncate"
     """Texts longer than --max-length: truncate keeps their start, head-tail their first quarter and their end, windows
-    reads all of them in overlapping windows and averages the scores. extend gives a Hugging Face model positions for
-    --max-length tokens, if it has fewer, and truncates."""
+    reads all of them in overlapping windows and averages the scores; of a text pair, the longer text is divided. extend
+    gives a Hugging Face model positions for --max-length tokens, if it has fewer, and truncates."""
     extend_positions: PositionExtension | None = None
     """How --long-text extend computes new positions: tile repeats the table (default), interpolate stretches it,
     repeat-last repeats its last row. For rotary positions: interpolate (default) or yarn."""
