@@ -5,6 +5,12 @@ import random
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import RobertaProcessing
+from tokenizers.trainers import BpeTrainer
+from transformers import PreTrainedTokenizerFast
 
 from headwise.training.text.encoding import TextEncoder
 from headwise.training.text.long_text import cut_middle, encode_pair_windows, encode_windows, pool_windows
@@ -145,6 +151,23 @@ def test_two_long_texts_share_the_window(tokenizer) -> None:  # type: ignore[no-
     assert {tuple(first) for first, _ in windows} == {tuple(ids[: room // 2])}, "the start of the shorter text"
     assert windows[0][1] == longer_ids[: room - room // 2]
     assert windows[-1][1][-1] == longer_ids[-1]
+
+
+def test_cut_words_may_have_more_tokens() -> None:
+    """The tokens of a byte-level BPE depend on the whole word, and characters have several tokens."""
+    generator = random.Random(0)
+    words = ("film", "naïve", "😀😀", "日本語テキスト", "antidisestablishment", "x" * 40, "\n")
+    bpe = Tokenizer(BPE())
+    bpe.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    trainer = BpeTrainer(vocab_size=330, special_tokens=["<s>", "</s>"], initial_alphabet=ByteLevel.alphabet())
+    bpe.train_from_iterator([" ".join(generator.choices(words, k=50)) for _ in range(50)], trainer)
+    bpe.post_processor = RobertaProcessing(("</s>", 1), ("<s>", 0))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token="</s>")
+    for max_length in range(6, 60, 2):
+        texts, pairs = ([" ".join(generator.choices(words, k=k)) for k in (40, 1, 10)] for _ in range(2))
+        encoded = encode_pair_windows(texts, pairs[::-1], tokenizer, max_length)
+        assert set(encoded["window_row"]) == {0, 1, 2}
+        assert max(map(len, encoded["input_ids"])) <= max_length
 
 
 def test_windows_of_separately_encoded_pairs(tokenizer) -> None:  # type: ignore[no-untyped-def]

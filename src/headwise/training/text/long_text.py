@@ -113,9 +113,7 @@ def encode_pair_windows(
     """
     room = max_length - tokenizer.num_special_tokens_to_add(pair=True)
     columns = [list(texts), list(pairs)]
-    spans = [
-        tokenizer(column, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"] for column in columns
-    ]
+    tokens = [tokenizer(column, add_special_tokens=False)["input_ids"] for column in columns]
     encoded: dict[str, list[Any]] = {}
     window_rows: list[int] = []
 
@@ -132,18 +130,28 @@ def encode_pair_windows(
             if name in tokenized:
                 encoded.setdefault(name, []).extend(tokenized[name])
 
-    lengths = np.array([[len(row_spans) for row_spans in column_spans] for column_spans in spans])
+    lengths = np.array([list(map(len, ids)) for ids in tokens])
     is_long = lengths.sum(axis=0) > room
     if not is_long.all():
         tokenize(np.flatnonzero(~is_long).tolist(), truncation=True)
     for row in np.flatnonzero(is_long).tolist():  # one at a time, because the room for the longer text differs
         longer = int(lengths[1, row] > lengths[0, row])
-        kept = int(min(lengths[1 - longer, row], room // 2))
-        if kept < lengths[1 - longer, row]:
-            columns[1 - longer][row] = columns[1 - longer][row][: spans[1 - longer][row][kept][0]]
+        columns[1 - longer][row], kept = keep_start(columns[1 - longer][row], tokenizer, room // 2)
         tokenize([row], truncation=("only_first", "only_second")[longer], stride=int(OVERLAP * (room - kept)))
     order = np.argsort(window_rows, kind="stable")
     return add_sizes({name: [x[i] for i in order] for name, x in encoded.items()}, sorted(window_rows))
+
+
+def keep_start(text: str, tokenizer: Any, max_tokens: int) -> tuple[str, int]:
+    """Return the start of a text with at most `max_tokens` tokens, without special tokens, and their number.
+
+    The start of a word can have more tokens than in the whole word, so that it may have to be cut again.
+    """
+    while True:
+        spans = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        if len(spans) <= max_tokens:
+            return text, len(spans)
+        text = text[: min(spans[max_tokens][0], len(text) - 1)]
 
 
 def join_windows(first: dict[str, list[Any]], second: dict[str, list[Any]]) -> dict[str, list[Any]]:
