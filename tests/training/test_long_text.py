@@ -222,6 +222,7 @@ def test_windows_of_pairs_in_a_hugging_face_model(bert: Path, tmp_path: Path, he
         "train", "--data", data, "--text", "first", "--pair", "second", "--out", out, *options
     )
     assert code == 0, stderr
+    assert "averages the scores" in (out / "README.md").read_text()
     test = stdout.split("test: ")[1].splitlines()[0].split(" ±")[0]
     assert test in headwise("evaluate", out)[1]
 

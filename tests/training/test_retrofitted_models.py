@@ -159,3 +159,6 @@ def test_cards_of_models_with_a_window_need_headwise(
     )
     assert code == 0, stderr
     assert "hw.from_pretrained" in (run / "README.md").read_text()
+    code, _, stderr = headwise("train", "--data", reviews, "--model", run, "--out", tmp_path / "again", *OPTIONS)
+    assert code == 0, stderr
+    assert "attention window: 4 tokens before and after, 1 global" in stderr, "the model was loaded with it"

@@ -80,7 +80,7 @@ def check_config(config: RunConfig) -> None:
     if config.retrofit is not None and config.model in SCHEMES:
         raise UserError(f"retrofit requires a Hugging Face model; {config.model} already has a scheme")
     if config.retrofit is not None:
-        from headwise.training.core.saved_scheme import check_retrofit  # imports transformers
+        from headwise.training.core.attention_notes import check_retrofit  # imports transformers
 
         check_retrofit(config.retrofit, config.model, load_model_config(config.model))
     if config.vectors is not None and not config.vectors.is_file():

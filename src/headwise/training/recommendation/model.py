@@ -19,6 +19,7 @@ from headwise.models import (
 )
 from headwise.models.encoder import scale_positions
 from headwise.tasks.mind import News
+from headwise.training.core.attention_notes import describe_scheme
 from headwise.training.core.config import option_name, parse_scheme_options
 from headwise.training.core.pretrained import (
     is_available,
@@ -28,7 +29,6 @@ from headwise.training.core.pretrained import (
     max_input_length,
     unavailable_error,
 )
-from headwise.training.core.saved_scheme import describe_scheme
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.recommendation.titles import iterate_titles
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from headwise.integrations.window_attention import CONFIG_ENTRY as WINDOW
 from headwise.tasks import Task
+from headwise.training.core.attention_notes import describe_attention
 from headwise.training.core.card import UNKNOWN, Card, describe_base_model, list_hub_datasets, short_name
 from headwise.training.core.pretrained import is_scheme
-from headwise.training.core.saved_scheme import describe_attention
 from headwise.training.text.config import TextConfig
 
 FROM_SCRATCH_CODE = """\
@@ -35,10 +35,16 @@ tokenizer = AutoTokenizer.from_pretrained("PATH")"""
 TRANSFORMERS_CODE = """\
 from transformers import pipeline
 
-pipe = pipeline("{pipeline_tag}", model="PATH")"""
+pipe = pipeline("{pipeline_tag}", model="PATH"{truncation})"""
+
+#: What a card says about texts that transformers and `headwise predict` read differently.
+LONG_TEXT_USAGE = {
+    "windows": " Of texts with more than {max_length} tokens, it reads all tokens in windows and averages the scores.",
+    "head-tail": " Of texts with more than {max_length} tokens, it reads the first quarter and the end.",
+}
 
 
-def build_card(config: TextConfig, task: Task, labels: Sequence[str], model_config: Any) -> Card:
+def build_card(config: TextConfig, task: Task, labels: Sequence[str], model_config: Any, max_length: int) -> Card:
     """Return the parts of a model card.
 
     Args:
@@ -46,6 +52,7 @@ def build_card(config: TextConfig, task: Task, labels: Sequence[str], model_conf
         task: the task.
         labels: the names of the classes; none for regression.
         model_config: the configuration of the trained model.
+        max_length: the maximum number of tokens.
     """
     is_tagging = task.label_type == "tokens"
     pipeline_tag = "token-classification" if is_tagging else "text-classification"
@@ -54,6 +61,8 @@ def build_card(config: TextConfig, task: Task, labels: Sequence[str], model_conf
     prediction = {"regression": "a number", "tokens": "one tag per word"}.get(
         task.label_type, "a label and probabilities"
     )
+    truncation = "" if is_tagging else f", truncation=True, max_length={max_length}"  # taggers truncate by themselves
+    long_texts = LONG_TEXT_USAGE.get(config.long_text, "").format(max_length=max_length)
     label_names = f" Labels: {', '.join(labels)}." if labels else ""
     return Card(
         header={
@@ -66,8 +75,9 @@ def build_card(config: TextConfig, task: Task, labels: Sequence[str], model_conf
         title=f"{short_name(config.model)} for {task.name}",
         description=f"{describe_model(config, model_config)}.",
         error_method=f"bootstrap over {'queries' if task.label_type == 'ranking' else 'rows'}",
-        loading_code=code.format(auto_class=auto_class, pipeline_tag=pipeline_tag),
-        usage=f"`headwise predict PATH FILE --out LABELLED` adds {prediction} to each row of a file.{label_names}",
+        loading_code=code.format(auto_class=auto_class, pipeline_tag=pipeline_tag, truncation=truncation),
+        usage=f"`headwise predict PATH FILE --out LABELLED` adds {prediction} to each row of a file."
+        f"{long_texts}{label_names}",
     )
 
 

@@ -19,6 +19,7 @@ from headwise.models import FirstToken, HeadwiseConfig, build_tokenizer, count_w
 from headwise.models.configuration import SCHEMES
 from headwise.models.encoder import scale_positions
 from headwise.tasks import Examples, Task
+from headwise.training.core.attention_notes import check_retrofit, describe_scheme, describe_window
 from headwise.training.core.config import option_name, parse_scheme_options
 from headwise.training.core.extension import check_length, extend_model
 from headwise.training.core.pretrained import (
@@ -28,7 +29,6 @@ from headwise.training.core.pretrained import (
     load_weights,
     unavailable_error,
 )
-from headwise.training.core.saved_scheme import check_retrofit, describe_scheme
 from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig
 from headwise.training.text.encoding import TextEncoder
 from headwise.training.text.lora import add_lora, check_lora_options
@@ -164,9 +164,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
             integrations.set_window(model, config.attention_window, global_tokens=config.global_tokens)
         except ValueError as error:
             raise UserError(f"--attention-window {config.attention_window}: {error}") from None
-        notes.append(
-            f"attention window: {config.attention_window} tokens before and after, {config.global_tokens} global"
-        )
+    notes += describe_window(model)
     if config.lora:
         model, note = add_lora(model, config, new)
         notes.append(note)

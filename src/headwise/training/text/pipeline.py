@@ -201,7 +201,7 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         return evaluation
 
     def describe(self, data: TextData, bundle: TextBundle, metrics: dict[str, Any]) -> Card:
-        return build_card(self.config, data.task, metrics["labels"], bundle.model.config)
+        return build_card(self.config, data.task, metrics["labels"], bundle.model.config, bundle.encoder.max_length)
 
 
 def tokenize_splits(encoder: TextEncoder, examples: Examples, directory: Path) -> dict[str, Dataset]:

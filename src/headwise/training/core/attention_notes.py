@@ -1,4 +1,4 @@
-"""Models that were retrofitted with a position scheme and saved, and are trained further."""
+"""What the configuration of a pretrained model says about its attention: the position scheme and the window."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from headwise.errors import UserError
 from headwise.integrations import scheme_parameters, unwrap_model
 from headwise.integrations.scheme_config import get_scheme_config
+from headwise.integrations.window_attention import CONFIG_ENTRY as WINDOW
 from headwise.models.configuration import SCHEMES
 
 
@@ -37,6 +38,16 @@ def describe_scheme(model: Any, *, frozen: bool = False) -> list[str]:
     num_layers, count = len(model_config.headwise["layers"]), sum(p.numel() for p in scheme_parameters(model))
     layers = "1 layer" if num_layers == 1 else f"{num_layers} layers"
     return [f"model has {attention} in {layers}: {count:,} parameters{', not trained' if frozen else ''}"]
+
+
+def describe_window(model: Any) -> list[str]:
+    """Return a note on the sliding window of a model, set now or loaded with it; none without a window."""
+    entry: Any = getattr(unwrap_model(model).config, WINDOW, None)
+    if entry is None:
+        return []
+    before, after = entry["window"]
+    size = f"{before} tokens before and after" if before == after else f"{before} tokens before and {after} after"
+    return [f"attention window: {size}, {entry['global_tokens']} global"]
 
 
 def check_retrofit(retrofit: str | None, model: str, model_config: Any) -> None:
