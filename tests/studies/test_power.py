@@ -163,6 +163,29 @@ def test_power_is_stated_before_the_first_run_and_after_the_trials(tmp_path: Pat
     assert not any("can be seen" in line for line in order)
 
 
+@pytest.mark.parametrize(
+    ("tune", "based_on"),
+    [((), "disagree on 10% of the rows"), (("--tune", "2"), "on dev in their trials")],
+)
+def test_more_seeds_renew_the_sentence(tmp_path: Path, order: list[str], tune: tuple[str, ...], based_on: str) -> None:
+    out = tmp_path / "study"
+    args = ["compare", "--data", str(tmp_path / "reviews.csv"), "--methods", "rpr", "--seeds", "6", *tune]
+    assert main([*args, "--out", str(out)]) == 0
+    order.clear()
+    assert main(["compare", "--resume", "--seeds", "9", "--out", str(out)]) == 0
+    stated = [i for i, line in enumerate(order) if "can be seen" in line]
+    assert len(stated) == 1
+    assert "With 9 seeds" in order[stated[0]]
+    assert based_on in order[stated[0]]
+    assert stated[0] < order.index("run seed 6")
+    report = (out / "report.html").read_text()
+    assert "With 9 seeds" in report
+    assert "With 6 seeds" not in report
+    order.clear()
+    assert main(["compare", "--resume", "--out", str(out)]) == 0
+    assert not any("can be seen" in line for line in order), "the number of seeds is the same"
+
+
 def test_data_that_cannot_be_read_is_an_error_before_the_first_run(tmp_path: Path, order: list[str]) -> None:
     (tmp_path / "broken.csv").write_text("no columns")
     args = ["compare", "--data", str(tmp_path / "broken.csv"), "--methods", "rpr", "--seeds", "2"]

@@ -190,6 +190,9 @@ def test_the_command_prints_the_loss_and_refuses_to_overwrite(
     loss = json.loads((out / "metrics.json").read_text())["metrics"]
     assert f"dev: loss {loss['before']['loss']:.4f} -> {loss['after']['loss']:.4f}, perplexity " in stdout
     assert f"headwise train --model {out} --max-length 32 --data FILE" in stdout
+    epochs = [line.split()[1].rstrip(":") for line in stderr.splitlines() if line.strip().startswith("epoch ")]
+    assert epochs
+    assert all(len(epoch) <= len("0.0123") for epoch in epochs), "parts of an epoch are rounded"
     code, _, stderr = headwise("adapt", encoder, "--data", texts, "--steps", 2, *FAST, "--out", out)
     assert code == 2
     assert "contains an adapted model; --force replaces it" in stderr

@@ -77,6 +77,13 @@ def test_an_extended_run_reads_long_texts_everywhere(
     assert code == 0, stderr
     assert "great" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
+    namespace: dict[str, Any] = {}
+    exec((run / "README.md").read_text().split("```python")[1].split("```")[0].replace("PATH", str(run)), namespace)
+    texts = [f"{start} great", f"{start} great {start}"]
+    expected = TextModel.load(run, "cpu").scores({"text": texts})
+    for answer, scores in zip(namespace["pipe"](texts), expected, strict=True):  # longer texts are truncated
+        assert answer["score"] == pytest.approx(np.exp(scores).max() / np.exp(scores).sum(), abs=1e-5)
+
 
 @pytest.mark.parametrize(
     ("options", "note"),

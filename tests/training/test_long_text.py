@@ -5,8 +5,15 @@ import random
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import RobertaProcessing
+from tokenizers.trainers import BpeTrainer
+from transformers import PreTrainedTokenizerFast
 
-from headwise.training.text.long_text import cut_middle, encode_windows, pool_windows
+from headwise.training.text.encoding import TextEncoder
+from headwise.training.text.long_text import cut_middle, encode_pair_windows, encode_windows, pool_windows
 from tests.training.conftest import BAD, GOOD, OTHERS, Headwise, write
 
 
@@ -103,10 +110,135 @@ def test_only_truncation_misses_the_end(
     assert sum(row["predicted"] == row["label"] for row in rows) > 200
 
 
+def test_windows_of_pairs_repeat_the_shorter_text(tokenizer) -> None:  # type: ignore[no-untyped-def]
+    words = [OTHERS[i % len(OTHERS)] for i in range(30)]
+    long_text, short_text = " ".join(words), "good film"
+    encoded = encode_pair_windows(
+        [long_text, short_text, short_text], [short_text, "bad plot", long_text], tokenizer, 15
+    )
+    assert max(encoded["length"]) <= 15
+    ids, short_ids = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (long_text, short_text))
+    room = 15 - tokenizer.num_special_tokens_to_add(pair=True) - len(short_ids)
+    step = room - room // 4
+    parts = [ids[start : start + room] for start in range(0, len(ids) - room + step, step)]
+    rows = [
+        split_pair(tokenizer, *window) for window in zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)
+    ]
+    assert encoded["window_row"] == [0] * len(parts) + [1] + [2] * len(parts)
+    assert rows[: len(parts)] == [(part, short_ids) for part in parts], "the first text is the longer one"
+    assert rows[len(parts) + 1 :] == [(short_ids, part) for part in parts], "the second text is the longer one"
+    assert encoded["truncated"] == [row != 1 for row in encoded["window_row"]]
+    together = encode_pair_windows([long_text], [short_text], tokenizer, 15)["input_ids"]
+    assert together == encoded["input_ids"][: len(parts)], "windows do not depend on the other rows"
+
+
+def split_pair(tokenizer, ids: list[int], types: list[int]) -> tuple[list[int], list[int]]:  # type: ignore[no-untyped-def]
+    """Return the tokens of both texts of a pair, without special tokens."""
+    special = set(tokenizer.all_special_ids)
+    first, second = (
+        [token for token, kind in zip(ids, types, strict=True) if kind == side and token not in special]
+        for side in (0, 1)
+    )
+    return first, second
+
+
+def test_two_long_texts_share_the_window(tokenizer) -> None:  # type: ignore[no-untyped-def]
+    text, longer = " ".join(OTHERS * 4), " ".join(OTHERS * 5)
+    ids, longer_ids = (tokenizer(x, add_special_tokens=False)["input_ids"] for x in (text, longer))
+    room = 23 - tokenizer.num_special_tokens_to_add(pair=True)
+    encoded = encode_pair_windows([text], [longer], tokenizer, 23)
+    windows = [split_pair(tokenizer, *x) for x in zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)]
+    assert {tuple(first) for first, _ in windows} == {tuple(ids[: room // 2])}, "the start of the shorter text"
+    assert windows[0][1] == longer_ids[: room - room // 2]
+    assert windows[-1][1][-1] == longer_ids[-1]
+
+
+def test_cut_words_may_have_more_tokens() -> None:
+    """The tokens of a byte-level BPE depend on the whole word, and characters have several tokens."""
+    generator = random.Random(0)
+    words = ("film", "naïve", "😀😀", "日本語テキスト", "antidisestablishment", "x" * 40, "\n")
+    bpe = Tokenizer(BPE())
+    bpe.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    trainer = BpeTrainer(vocab_size=330, special_tokens=["<s>", "</s>"], initial_alphabet=ByteLevel.alphabet())
+    bpe.train_from_iterator([" ".join(generator.choices(words, k=50)) for _ in range(50)], trainer)
+    bpe.post_processor = RobertaProcessing(("</s>", 1), ("<s>", 0))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token="</s>")
+    for max_length in range(6, 60, 2):
+        texts, pairs = ([" ".join(generator.choices(words, k=k)) for k in (40, 1, 10)] for _ in range(2))
+        encoded = encode_pair_windows(texts, pairs[::-1], tokenizer, max_length)
+        assert set(encoded["window_row"]) == {0, 1, 2}
+        assert max(map(len, encoded["input_ids"])) <= max_length
+
+
+def test_windows_of_separately_encoded_pairs(tokenizer) -> None:  # type: ignore[no-untyped-def]
+    long_text = " ".join(OTHERS * 3)
+    encoder = TextEncoder(tokenizer, "classification", "siamese", 10, long_text="windows")
+    encoded = encoder.encode({"text": ["good", long_text], "pair": [long_text, "good"], "label": [0, 1]})
+    windows, short = (encode_windows([text], tokenizer, 10)["input_ids"] for text in (long_text, "good"))
+    count = len(windows)
+    assert encoded["window_row"] == encoded["labels"] == [0] * count + [1] * count
+    assert encoded["input_ids"] == short * count + windows
+    assert encoded["pair_input_ids"] == windows + short * count
+
+
+@pytest.mark.parametrize(
+    ("pairs", "learns"),
+    [("joint", True), pytest.param("siamese", False, marks=pytest.mark.long)],  # it does not learn whole texts either
+)
+def test_windows_of_pairs_are_trained_evaluated_and_predicted(
+    long_reviews: Path, tmp_path: Path, headwise: Headwise, pairs: str, learns: bool
+) -> None:
+    with long_reviews.open() as file:
+        rows = [(row["text"], row["label"]) for row in csv.DictReader(file)]
+    generator, lines = random.Random(2), []
+    for text, label in rows:
+        texts = ["film plot", text] if generator.random() < 0.5 else [text, "film plot"]
+        lines.append((*texts, label))
+    data = write(tmp_path / "pairs.csv", ("premise", "hypothesis", "label"), lines)
+    out = tmp_path / "run"
+    sizes = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--learning-rate", 0.02, "--epochs", 8)
+    options = ("--model", "none", "--pairs", pairs, "--max-length", 24, "--long-text", "windows", "--report-to", "none")
+    code, stdout, stderr = headwise("train", "--data", data, "--out", out, *sizes, *options)
+    assert code == 0, stderr
+    assert "windows of up to 24 tokens (--long-text): 192 train pairs are " in stderr
+    accuracy = float(stdout.split("test: accuracy ")[1].split()[0])
+    assert accuracy > 0.9 or not learns
+    code, stdout, _ = headwise("evaluate", out)
+    assert f"accuracy {accuracy:.4f}" in stdout, "evaluation reads pairs as training does"
+    labelled = tmp_path / "labelled.csv"
+    assert headwise("predict", out, data, "--out", labelled)[0] == 0
+    with labelled.open() as file:
+        predicted = list(csv.DictReader(file))
+    assert len(predicted) == 240
+    assert sum(row["predicted"] == row["label"] for row in predicted) > 200 or not learns
+
+
+def test_windows_of_pairs_in_a_hugging_face_model(bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    lines = [(f"good film {i % 3}", " ".join(OTHERS * (1 + i % 4)), "ab"[i % 2]) for i in range(40)]
+    data = write(tmp_path / "pairs.csv", ("first", "second", "label"), lines)
+    out = tmp_path / "run"
+    options = ("--model", bert, "--max-length", 16, "--long-text", "windows", "--epochs", 1, "--report-to", "none")
+    code, stdout, stderr = headwise(
+        "train", "--data", data, "--text", "first", "--pair", "second", "--out", out, *options
+    )
+    assert code == 0, stderr
+    assert "averages the scores" in (out / "README.md").read_text()
+    test = stdout.split("test: ")[1].splitlines()[0].split(" ±")[0]
+    assert test in headwise("evaluate", out)[1]
+
+
 def test_modes_that_do_not_apply(tmp_path: Path, headwise: Headwise) -> None:
     pairs = [(f"text {i}", f"other {i}", "ab"[i % 2]) for i in range(40)]
     data = write(tmp_path / "pairs.csv", ("first", "second", "label"), pairs)
-    options = ("--out", tmp_path / "run", "--text", "first", "--pair", "second", "--long-text", "windows")
-    code, _, stderr = headwise("train", "--data", data, *options)
-    assert code == 2
-    assert "--long-text windows does not apply to text pairs" in stderr
+    columns = ("--text", "first", "--pair", "second")
+    message = "--long-text head-tail does not apply to text pairs; windows does"
+    code, _, stderr = headwise("train", "--data", data, "--out", tmp_path / "run", *columns, "--long-text", "head-tail")
+    assert (code, message in stderr) == (2, True)
+    methods = ("--methods", "none", "cut=--model none --long-text head-tail")
+    code, _, stderr = headwise("compare", "--data", data, "--out", tmp_path / "study", *columns, *methods)
+    assert (code, f"--methods cut: {message}" in stderr) == (2, True)
+    assert not (tmp_path / "study").exists(), "before the first run"
+    over = ("--model", "none", "--over", "long_text", "windows", "head-tail")
+    code, _, stderr = headwise("sweep", "--data", data, "--out", tmp_path / "study", *columns, *over)
+    assert (code, message in stderr) == (2, True)
+    assert not (tmp_path / "study").exists(), "before the first run"

@@ -50,7 +50,7 @@ def check_encoder(model: str) -> None:
 
 
 def check_candidates(runs: Iterable[Run]) -> None:
-    """Check that the models of a sweep's candidates can read `--max-length` tokens. Each candidate is checked once.
+    """Check that the models of a sweep's candidates can read their texts. Each candidate is checked once.
 
     Raises:
         UserError: a model cannot.
@@ -58,6 +58,7 @@ def check_candidates(runs: Iterable[Run]) -> None:
     for run in {run.method: run for run in runs}.values():
         try:
             check_max_length(run.config)
+            check_long_texts(run.config)
         except UserError as error:
             raise UserError(f"{run.method}: {error}") from None
 
@@ -78,9 +79,14 @@ def check_config(config: RunConfig) -> None:
         check_guide(guide, num_layers)
     if config.retrofit is not None and config.model in SCHEMES:
         raise UserError(f"retrofit requires a Hugging Face model; {config.model} already has a scheme")
+    if config.retrofit is not None:
+        from headwise.training.core.attention_notes import check_retrofit  # imports transformers
+
+        check_retrofit(config.retrofit, config.model, load_model_config(config.model))
     if config.vectors is not None and not config.vectors.is_file():
         raise UserError(f"--vectors {config.vectors}: no such file")
     check_max_length(config)
+    check_long_texts(config)
 
 
 def check_max_length(config: RunConfig) -> None:
@@ -91,6 +97,26 @@ def check_max_length(config: RunConfig) -> None:
     """
     if isinstance(config, TextConfig) and config.model not in SCHEMES and config.max_length is not None:
         check_positions(config.model, config.max_length, config.long_text, config.extend_positions)
+
+
+def check_long_texts(config: RunConfig) -> None:
+    """Check that `--long-text` applies to the texts, as far as the options say what they are.
+
+    Raises:
+        UserError: it does not.
+    """
+    if not isinstance(config, TextConfig) or config.long_text in ("truncate", "extend"):
+        return
+    from headwise.tasks import get_task
+    from headwise.training.text.long_text import check_long_text  # imports transformers
+
+    task = None if config.task is None else get_task(config.task)
+    check_long_text(
+        config.long_text,
+        label_type=config.label_type if task is None else task.label_type,
+        has_pair=config.pair is not None if task is None else task.pair,
+        hierarchy=config.hierarchy,
+    )
 
 
 @cache  # the candidates of a sweep often share these options

@@ -46,8 +46,11 @@ ROW_STDS = {
 #: The assumed standard deviation of the effect of seeds, in points or BLEU.
 SEED_STD = 0.5
 
-#: The study's value that says that its power was measured.
+#: The study's value that says whether its power could be measured. It is there once the trials have ended.
 MEASURED = "power_is_measured"
+
+#: The study's value with the number of seeds of each task for which the power was stated.
+STATED_SEEDS = "power_seeds"
 
 
 @dataclass(frozen=True)
@@ -143,9 +146,13 @@ def row_name(label_type: str) -> str:
 
 
 def log_expected_power(study: Study) -> None:
-    """Log the power of a study whose runs have not started, from the size of its test sets and stated assumptions."""
+    """Log the power of a study whose runs have not started, from the size of its test sets and stated assumptions.
+
+    A study that got more seeds states it again, unless its power is measured.
+    """
     statuses = study.trials.statuses()
-    if any(status.state == "finished" for status in statuses):
+    has_started = any(status.state == "finished" for status in statuses)
+    if has_started and (is_stated(study) or study.metadata.get(MEASURED)):
         return
     lines = []
     for task, config in {status.run.task: status.run.config for status in reversed(statuses)}.items():
@@ -173,8 +180,11 @@ def log_expected_power(study: Study) -> None:
 
 
 def log_measured_power(study: Study) -> None:
-    """Log the power of a tuned study after its trials, once, from the differences of the chosen settings on dev."""
-    if study.metadata.get(MEASURED):
+    """Log the power of a tuned study after its trials, from the differences of the chosen settings on dev.
+
+    It is logged once for each number of seeds.
+    """
+    if MEASURED in study.metadata and is_stated(study):
         return
     choices = choose_candidates(study)
     lines = []
@@ -196,7 +206,7 @@ def log_measured_power(study: Study) -> None:
         sentence = describe_power(test_set, std, count_seeds(study, task), len(baselines), f"{assumption}.")
         lines.append(f"{task}: {sentence}")
     log_lines(study, lines)
-    study.trials.set_metadata(MEASURED, True)
+    study.trials.set_metadata(MEASURED, bool(lines))
 
 
 def measure_row_std(pairs: Sequence[tuple[Result, Result]]) -> tuple[float, int] | None:
@@ -239,9 +249,20 @@ def count_seeds(study: Study, task: str) -> int:
     return len({status.run.seed for status in study.trials.statuses() if status.run.task == task})
 
 
+def count_all_seeds(study: Study) -> dict[str, int]:
+    """Return the number of seeds of each task."""
+    return {task: count_seeds(study, task) for task in sorted({x.run.task for x in study.trials.statuses()})}
+
+
+def is_stated(study: Study) -> bool:
+    """Return whether the power was stated for the number of seeds that the study has now."""
+    return bool(study.metadata.get(STATED_SEEDS) == count_all_seeds(study))
+
+
 def log_lines(study: Study, lines: Sequence[str]) -> None:
-    """Log the power and store it for the report."""
+    """Log the power and store it for the report, with the number of seeds that it is stated for."""
     for line in lines:
         logger.info("%s", line)
     if lines:
         study.trials.set_metadata("power", list(lines))
+    study.trials.set_metadata(STATED_SEEDS, count_all_seeds(study))

@@ -98,7 +98,7 @@ def list_ranges(config: RunConfig) -> list[Range]:
     """
     ranges = []
     if config.has_scheme_parameters and config.scheme_learning_rate is None:
-        is_retrofit = getattr(config, "retrofit", None) is not None
+        is_retrofit = isinstance(config, TextConfig) and config.model not in SCHEMES
         ranges.append(Range("scheme_learning_rate", 1.0, 300.0, 100.0 if is_retrofit else 1.0))
     scheme_options = getattr(config, "scheme_options", None)
     initial = INITIAL_VALUES.get(config.model)

@@ -23,6 +23,7 @@ from headwise.training.adaptation.config import AdaptConfig
 from headwise.training.adaptation.trainer import AdaptTrainer
 from headwise.training.core import run_dir
 from headwise.training.core.arguments import build_arguments
+from headwise.training.core.attention_notes import describe_scheme, describe_window
 from headwise.training.core.batches import identity_collate
 from headwise.training.core.callbacks import ProgressBar, TrainingTimer, quiet_libraries
 from headwise.training.core.checkpointing import fit, gather_weights
@@ -191,6 +192,7 @@ def load_model(config: AdaptConfig) -> tuple[Any, Any, dict[str, Any], int, list
     new = set(info["missing_keys"]) & dict(model.named_parameters()).keys()
     initialize_by_name(model, config.seed, new)
     notes = [f"new language-model head: {len(new)} parameter tensors, {', '.join(sorted(new))}"] if new else []
+    notes += [*describe_scheme(model), *describe_window(model)]
     option = "--extend-positions"
     if config.extend_positions is not None:
         assert config.max_length is not None

@@ -79,7 +79,7 @@ class ProgressBar(ProgressCallback):
         shown = {name: x for name, x in metrics.items() if name not in HIDDEN_METRICS and isinstance(x, float)}
         if shown:
             line = ", ".join(f"{name} {x:.4f}" for name, x in shown.items())
-            self.unprinted = f"  epoch {logs.get('epoch', 0):g}: dev {line}"
+            self.unprinted = f"  epoch {round(logs.get('epoch', 0), 4):g}: dev {line}"
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Log the metrics of dev once the checkpoint is complete. A resumed run so logs no epoch twice."""

@@ -23,13 +23,15 @@ def length_notes(lengths: Any, truncated: Mapping[str, tuple[int, int]], limit: 
     >>> length_notes([2, 3, 8, 8], {"train": (1, 4), "dev": (0, 2)}, "8 tokens (--max-length)")
     ['lengths: median 3 tokens, 95% quantile over 8, longest over 8', \
 'truncated to 8 tokens (--max-length): 1 of 4 train texts; the limit is the 75.0% quantile of train']
+    >>> length_notes([8, 8], {"train": (2, 2)}, "8 tokens (--max-length)")[1]
+    'truncated to 8 tokens (--max-length): 2 of 2 train texts'
     """
     notes = [f"lengths: {describe_lengths(lengths, 'tokens', truncated['train'][0])}"]
     parts = [f"{count:,} of {total:,} {split} texts" for split, (count, total) in truncated.items() if count]
     if parts:
         count, total = truncated["train"]
-        quantile = f"the limit is the {1 - count / max(total, 1):.1%} quantile of train"
-        notes.append(f"truncated to {limit}: {', '.join(parts)}; {quantile}")
+        quantile = f"; the limit is the {1 - count / total:.1%} quantile of train" if count < total else ""
+        notes.append(f"truncated to {limit}: {', '.join(parts)}{quantile}")
     return notes
 
 

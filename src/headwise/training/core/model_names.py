@@ -2,6 +2,13 @@
 
 from pathlib import Path
 
+from headwise._scheme_loading import CONFIG_ENTRY
+from headwise.errors import UserError
+from headwise.small_files import read_json
+
+#: Classes of schemes without trainable parameters; the slopes of Alibi can be trained.
+FIXED_CLASSES = ("Plain", "Alibi", "Rotary")
+
 
 def is_directory_name(name: str) -> bool:
     """Return whether a model's name can only be that of a directory. Models on the hub are NAME or OWNER/NAME.
@@ -19,3 +26,19 @@ def is_directory_name(name: str) -> bool:
         or len(path.parts) > 2
         or (len(path.parts) == 2 and Path(path.parts[0]).is_dir())
     )
+
+
+def may_have_scheme(model: str) -> bool:
+    """Return whether a model may have been retrofitted with a scheme that has trainable parameters.
+
+    This is known of directories only. One that is gone may have had a scheme: runs that started from it are still used.
+    """
+    path = Path(model, "config.json")
+    if not path.is_file():
+        return is_directory_name(model)
+    try:
+        scheme = read_json(path).get(CONFIG_ENTRY) or {}
+        is_fixed = scheme.get("scheme") in FIXED_CLASSES and not scheme["options"].get("learned")
+        return "scheme" in scheme and not is_fixed
+    except (UserError, AttributeError, KeyError, TypeError):  # loading the model reports it
+        return True

@@ -128,7 +128,7 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
         """Evaluate the trained model on dev and test, with baselines. All processes call this method."""
 
     @abstractmethod
-    def describe(self, data: DataT, metrics: dict[str, Any]) -> Card:
+    def describe(self, data: DataT, bundle: BundleT, metrics: dict[str, Any]) -> Card:
         """Return the parts of the model card that depend on the task type."""
 
     def run(self, out_dir: Path, *, resume: bool) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                     if keep_model:
                         bundle.model.save_pretrained(stage, state_dict=weights)
                         bundle.tokenizer.save_pretrained(stage)
-                        card = self.describe(data, metrics)
+                        card = self.describe(data, bundle, metrics)
                         text = render_card(card, metrics, seed=config.seed)
                         (stage / run_dir.CARD).write_text(text, encoding="utf-8")
                         write_report(stage, metrics, title=card.title)

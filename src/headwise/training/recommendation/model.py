@@ -19,6 +19,7 @@ from headwise.models import (
 )
 from headwise.models.encoder import scale_positions
 from headwise.tasks.mind import News
+from headwise.training.core.attention_notes import describe_scheme
 from headwise.training.core.config import option_name, parse_scheme_options
 from headwise.training.core.pretrained import (
     is_available,
@@ -116,7 +117,8 @@ def build_from_encoder(config: RecommendationConfig) -> tuple[HeadwiseForRecomme
     new_names = [name for name, _ in model.named_parameters() if not name.startswith("titles.encoder.")]
     initialize_by_name(model, config.seed, new_names)
     model.titles.encoder = encoder
-    return model, tokenizer, [f"titles by {Path(config.model).name}", describe_model(model.config)]
+    notes = [f"titles by {Path(config.model).name}", *describe_scheme(encoder), describe_model(model.config)]
+    return model, tokenizer, notes
 
 
 def build_recommender_config(config: RecommendationConfig, title_config: Any) -> RecommenderConfig:

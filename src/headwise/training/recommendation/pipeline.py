@@ -150,7 +150,7 @@ class RecommendationPipeline(Pipeline[RecommendationConfig, RecommendationData, 
             counts[name] = totals.impression_counts
         return Evaluation(results, {"counts": counts})
 
-    def describe(self, data: RecommendationData, metrics: dict[str, Any]) -> Card:
+    def describe(self, data: RecommendationData, bundle: RecommendationBundle, metrics: dict[str, Any]) -> Card:
         return Card(
             header={
                 "library_name": "headwise",

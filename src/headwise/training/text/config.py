@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, Self
 from headwise.errors import UserError
 from headwise.scheme_names import PositionExtension
 from headwise.training.core.config import EncoderConfig, absolute_if_exists, option_name
+from headwise.training.core.model_names import may_have_scheme
 
 #: Options that apply only to models trained from scratch.
 FROM_SCRATCH_ONLY = (
@@ -147,13 +148,13 @@ class TextConfig(EncoderConfig):
     """The metric of dev that selects the best epoch; by default the primary metric of the label type."""
     scheme_learning_rate: float | None = None
     """Learning rate of the parameters of the position scheme (w and v of distance-aware, tables, biases), with the same
-    schedule; by default that of the model, and with --retrofit 100 times --learning-rate."""
+    schedule; by default that of the model, and in retrofitted models 100 times --learning-rate."""
     max_length: int | None = None
     """Maximum tokens per text, see --long-text for longer ones; by default 256, or fewer if the model reads fewer."""
     long_text: LongText = "truncate"
     """Texts longer than --max-length: truncate keeps their start, head-tail their first quarter and their end, windows
-    reads all of them in overlapping windows and averages the scores. extend gives a Hugging Face model positions for
-    --max-length tokens, if it has fewer, and truncates."""
+    reads all of them in overlapping windows and averages the scores; of a text pair, the longer text is divided. extend
+    gives a Hugging Face model positions for --max-length tokens, if it has fewer, and truncates."""
     extend_positions: PositionExtension | None = None
     """How --long-text extend computes new positions: tile repeats the table (default), interpolate stretches it,
     repeat-last repeats its last row. For rotary positions: interpolate (default) or yarn."""
@@ -184,6 +185,10 @@ class TextConfig(EncoderConfig):
     """Search the learning rate on dev before the run: 5 trials of at most 500 steps each."""
 
     def __post_init__(self) -> None:
+        if self.lora and self.scheme_learning_rate is not None:
+            raise UserError(
+                "--lora and --scheme-learning-rate exclude each other: LoRA freezes the parameters of schemes"
+            )
         super().__post_init__()
         if self.hierarchy is not None and min(self.hierarchy) < 1:
             raise UserError(f"--hierarchy must be at least 1 and 1, got {' and '.join(map(str, self.hierarchy))}")
@@ -234,7 +239,9 @@ class TextConfig(EncoderConfig):
 
     @property
     def has_scheme_parameters(self) -> bool:
-        return self.retrofit not in (None, "alibi") or super().has_scheme_parameters
+        if self.retrofit is not None:
+            return self.retrofit != "alibi"
+        return super().has_scheme_parameters or (not self.lora and may_have_scheme(self.model))
 
     def resolve_paths(self) -> Self:
         return replace(

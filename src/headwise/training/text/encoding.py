@@ -15,7 +15,14 @@ from headwise.models import encode_document
 from headwise.native_errors import tokenizing
 from headwise.training.text.arrow_dataset import METADATA_COLUMNS, ArrowDataset, Padding, pad_rows
 from headwise.training.text.config import LongText
-from headwise.training.text.long_text import WINDOW_ROW, check_long_text, cut_middle, encode_windows
+from headwise.training.text.long_text import (
+    WINDOW_ROW,
+    check_long_text,
+    cut_middle,
+    encode_pair_windows,
+    encode_windows,
+    join_windows,
+)
 
 #: Number of rows from which on a progress bar is shown.
 MIN_PROGRESS_ROWS = 50_000
@@ -55,7 +62,7 @@ class TextEncoder:
         check_long_text(
             self.long_text,
             label_type=self.label_type,
-            pair=self.pair,
+            has_pair=self.pair is not None,
             hierarchy=self.hierarchy,
             tokenizer=self.tokenizer,
         )
@@ -101,10 +108,7 @@ class TextEncoder:
             encoded = self.encode_texts(rows["text"])
         if self.pair == "siamese":
             encode = self.encode_sentences if self.hierarchy is not None else self.encode_texts
-            second = encode(rows["pair"])
-            truncated = [a or b for a, b in zip(encoded["truncated"], second.pop("truncated"), strict=True)]
-            length = [a + b for a, b in zip(encoded["length"], second.pop("length"), strict=True)]
-            encoded |= {"truncated": truncated, "length": length} | {f"pair_{name}": x for name, x in second.items()}
+            encoded = join_texts(encoded, encode(rows["pair"]))
         if "label" in rows:
             labels = rows["label"]
             is_multi_label = self.label_type == "multi-label"
@@ -115,7 +119,10 @@ class TextEncoder:
     def encode_texts(self, *texts: Sequence[str]) -> dict[str, list[Any]]:
         """Tokenize texts, or text pairs as one sequence."""
         if self.long_text == "windows":
-            return encode_windows(texts[0], self.tokenizer, self.max_length)
+            with tokenizing(self.tokenizer):
+                if len(texts) == 2:
+                    return encode_pair_windows(texts[0], texts[1], self.tokenizer, self.max_length)
+                return encode_windows(texts[0], self.tokenizer, self.max_length)
         cut = [False] * len(texts[0])
         if self.long_text == "head-tail":
             room = self.max_length - self.tokenizer.num_special_tokens_to_add()
@@ -204,6 +211,15 @@ class TextEncoder:
         if name in Dependency.input_keys:
             return Padding(-1, is_left)
         return Padding(IGNORED_LABEL if name == "labels" else 0, is_left)
+
+
+def join_texts(first: dict[str, list[Any]], second: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Combine tokenized texts and their pairs, which the model encodes separately: names of the second get `pair_`."""
+    if WINDOW_ROW in first:
+        return join_windows(first, second)
+    truncated = [a or b for a, b in zip(first["truncated"], second.pop("truncated"), strict=True)]
+    length = [a + b for a, b in zip(first["length"], second.pop("length"), strict=True)]
+    return first | {"truncated": truncated, "length": length} | {f"pair_{name}": x for name, x in second.items()}
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from headwise.models import FirstToken, HeadwiseConfig, build_tokenizer, count_w
 from headwise.models.configuration import SCHEMES
 from headwise.models.encoder import scale_positions
 from headwise.tasks import Examples, Task
+from headwise.training.core.attention_notes import check_retrofit, describe_scheme, describe_window
 from headwise.training.core.config import option_name, parse_scheme_options
 from headwise.training.core.extension import check_length, extend_model
 from headwise.training.core.pretrained import (
@@ -137,8 +138,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
         raise
     except Exception as error:  # libraries raise many types for damaged files
         raise unavailable_error(config.model, error, available=available) from None
-    if getattr(model_config, "headwise", None) is not None:
-        raise UserError(f"--model {config.model}: already retrofitted; name the original model")
+    check_retrofit(config.retrofit, config.model, model_config)
     extension_notes = []
     if config.long_text == "extend":
         assert config.max_length is not None
@@ -150,7 +150,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
     new = set(info["missing_keys"]) | {name for name, *_ in info["mismatched_keys"]}
     initialize_by_name(model, config.seed, new & dict(model.named_parameters()).keys())
     notes = [f"{len(new)} newly initialized parameter tensors: {', '.join(sorted(new))}"] if new else []
-    notes += extension_notes
+    notes += [*describe_scheme(model, frozen=config.lora), *extension_notes]
     if config.retrofit is not None:
         try:
             integrations.retrofit(model, SCHEMES[config.retrofit])
@@ -164,9 +164,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
             integrations.set_window(model, config.attention_window, global_tokens=config.global_tokens)
         except ValueError as error:
             raise UserError(f"--attention-window {config.attention_window}: {error}") from None
-        notes.append(
-            f"attention window: {config.attention_window} tokens before and after, {config.global_tokens} global"
-        )
+    notes += describe_window(model)
     if config.lora:
         model, note = add_lora(model, config, new)
         notes.append(note)

@@ -200,8 +200,8 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         }
         return evaluation
 
-    def describe(self, data: TextData, metrics: dict[str, Any]) -> Card:
-        return build_card(self.config, data.task, metrics["labels"])
+    def describe(self, data: TextData, bundle: TextBundle, metrics: dict[str, Any]) -> Card:
+        return build_card(self.config, data.task, metrics["labels"], bundle.model.config, bundle.encoder.max_length)
 
 
 def tokenize_splits(encoder: TextEncoder, examples: Examples, directory: Path) -> dict[str, Dataset]:
@@ -292,7 +292,8 @@ def truncation_notes(encoded: dict[str, Dataset], encoder: TextEncoder) -> list[
     """Return notes with the lengths of the texts and the number of truncated ones, or of windows."""
     if encoder.long_text == "windows":
         counts = {split: (len(rows), int(column_array(rows, WINDOW_ROW).max()) + 1) for split, rows in encoded.items()}
-        parts = [f"{texts:,} {split} texts are {windows:,}" for split, (windows, texts) in counts.items()]
+        kind = "texts" if encoder.pair is None else "pairs"
+        parts = [f"{rows:,} {split} {kind} are {windows:,}" for split, (windows, rows) in counts.items()]
         return [f"windows of up to {encoder.max_length} tokens (--long-text): {', '.join(parts)}"]
     counts = {split: (int(column_array(rows, "truncated").sum()), len(rows)) for split, rows in encoded.items()}
     limit = f"{encoder.max_length} tokens (--max-length)"

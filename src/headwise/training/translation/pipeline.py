@@ -160,7 +160,7 @@ class TranslationPipeline(Pipeline[TranslationConfig, TranslationData, Translati
         }
         return Evaluation(results, extras)
 
-    def describe(self, data: TranslationData, metrics: dict[str, Any]) -> Card:
+    def describe(self, data: TranslationData, bundle: TranslationBundle, metrics: dict[str, Any]) -> Card:
         config = self.config
         signatures = ", ".join(f"`{signature}`" for signature in metrics["signatures"].values())
         return Card(
