@@ -96,8 +96,8 @@ class Call:
         self.module, self.scale, self.num_calls = module, scale, 0
         forward = module.Program()
         add_launch(forward, SCALE, {0: 0, 1: 1, 2: 2}, 5, {1: 4})  # the second element of w
-        forward.add_buffer(True, [NUM_ROWS, NUM_COLUMNS], [NUM_COLUMNS, 1], torch.float32, False)
-        forward.add_buffer(False, [], [], torch.float32, False)
+        forward.add_buffer(True, [NUM_ROWS, NUM_COLUMNS], [NUM_COLUMNS, 1], torch.float32, False, 0, 1)
+        forward.add_buffer(False, [], [], torch.float32, False, 0, 1)
         self.native = module.NativeCall(forward, 2, [[NUM_COLUMNS, 1], [1]], self.compute_gradients)
 
     def __call__(self, x: Tensor, w: Tensor) -> Tensor:
@@ -124,8 +124,8 @@ class Call:
         program = self.module.Program()
         # The tensors are x, w, y, an absent one, the gradient, then the buffers.
         add_launch(program, SCALE_BACKWARD, {0: 0, 1: 1, 2: 4, 5: 5, 6: 6}, 7, {1: 4, 6: 4 * NUM_ROWS})
-        program.add_buffer(True, [NUM_ROWS, NUM_COLUMNS], [], torch.float32, False)
-        program.add_buffer(True, [2, NUM_ROWS, 1], [], torch.float32, True)
+        program.add_buffer(True, [NUM_ROWS, NUM_COLUMNS], [], torch.float32, False, 0, 1)
+        program.add_buffer(True, [2, NUM_ROWS, 1], [], torch.float32, True, 0, 1)
         program.add_gradient(needs[0], 5, [], -1, self.scale, torch.float32)
         program.add_gradient(needs[1], 6, [1, 2], -1, 0.0, torch.float32)
         return program
@@ -204,7 +204,28 @@ def test_gradients_outlive_the_call(module: Any) -> None:
 def test_errors_of_the_driver(module: Any) -> None:
     program = module.Program()
     program.add_launch(FAILURE, (1, 1, 1), 32, 0, [], [])
-    program.add_buffer(True, [1], [], torch.float32, False)
+    program.add_buffer(True, [1], [], torch.float32, False, 0, 1)
     call = module.NativeCall(program, 1, [[1]], None)
     with pytest.raises(RuntimeError, match=r"could not be launched \(CUDA error 700\)"):
         module.attend(call, (torch.zeros(1),), 5)
+
+
+def test_buffers_live_from_their_first_to_their_last_launch(module: Any) -> None:
+    program = module.Program()
+    add_launch(program, SCALE, {0: 0, 1: 1, 2: 5}, 5, {1: 4})
+    add_launch(program, SCALE_BACKWARD, {0: 0, 1: 1, 2: 4, 5: 6, 6: 7}, 7, {1: 4, 6: 4 * NUM_ROWS})
+    shape = [NUM_ROWS, NUM_COLUMNS]
+    program.add_buffer(True, shape, [], torch.float32, False, 0, 0)
+    program.add_buffer(True, shape, [], torch.float32, False, 1, 2)
+    program.add_buffer(True, [2, NUM_ROWS, 1], [], torch.float32, True, 1, 2)
+    program.add_gradient(True, 6, [], -1, 0.0, torch.float32)
+    program.add_gradient(True, 7, [1, 2], -1, 0.0, torch.float32)
+    call = Call(module)
+    call.backward_program = lambda needs: program  # type: ignore[method-assign]
+    x, w = inputs()
+    for _ in range(2):
+        d_output = torch.randn(NUM_ROWS, NUM_COLUMNS)
+        dx, dw = torch.autograd.grad(call(x, w), (x, w), d_output)
+        torch.testing.assert_close(dx, 1.5 * d_output)
+        torch.testing.assert_close(dw, torch.stack([torch.zeros(()), (0.5 * x * d_output).sum()]).detach())
+    assert call.num_calls == 1

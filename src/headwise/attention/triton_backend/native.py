@@ -175,11 +175,12 @@ def native_call(call: BoundCall, device: torch.device) -> NativeCall | None:
 def to_native(module: Any, program: Program) -> Any:
     """Return a program for C++, or None if a kernel was not compiled or needs more than parameters."""
     native = module.Program()
-    for buffer in program.buffers:
+    for buffer, lifetime in zip(program.buffers, program.lifetimes, strict=True):
         if buffer is None:
-            native.add_buffer(False, [], [], torch.float32, False)
+            native.add_buffer(False, [], [], torch.float32, False, *lifetime)
         else:
-            native.add_buffer(True, list(buffer.shape), list(buffer.stride or ()), buffer.dtype, buffer.is_zero)
+            layout = list(buffer.shape), list(buffer.stride or ())
+            native.add_buffer(True, *layout, buffer.dtype, buffer.is_zero, *lifetime)
     for launch in program.launches:
         arguments = launch_arguments(launch)
         if arguments is None:

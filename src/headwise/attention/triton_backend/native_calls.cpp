@@ -60,6 +60,7 @@ struct Buffer {
   std::vector<int64_t> shape, stride;  // no stride: contiguous
   at::ScalarType dtype = at::kFloat;
   bool is_zero = false;
+  size_t first = 0, last = 0;  // the launches before which it is allocated and after which it is freed
 
   Tensor allocate(const Tensor& q) const {
     if (!is_present) {
@@ -125,12 +126,20 @@ struct Program {
 
   // Appends the buffers to the tensors, and runs the launches.
   void run(std::vector<Tensor>& tensors, void* stream) const {
-    tensors.reserve(tensors.size() + buffers.size());
-    for (const auto& buffer : buffers) {
-      tensors.push_back(buffer.allocate(tensors[0]));
-    }
-    for (const auto& launch : launches) {
-      launch.run(tensors, stream);
+    const size_t num_inputs = tensors.size();
+    tensors.resize(num_inputs + buffers.size());
+    for (size_t i = 0; i < launches.size(); ++i) {
+      for (size_t j = 0; j < buffers.size(); ++j) {
+        if (buffers[j].first == i) {
+          tensors[num_inputs + j] = buffers[j].allocate(tensors[0]);
+        }
+      }
+      launches[i].run(tensors, stream);
+      for (size_t j = 0; j < buffers.size(); ++j) {
+        if (buffers[j].last == i) {
+          tensors[num_inputs + j].reset();
+        }
+      }
     }
   }
 
@@ -297,8 +306,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def(
           "add_buffer",
           [](Program& program, bool is_present, std::vector<int64_t> shape, std::vector<int64_t> stride,
-             at::ScalarType dtype, bool is_zero) {
-            program.buffers.push_back({is_present, std::move(shape), std::move(stride), dtype, is_zero});
+             at::ScalarType dtype, bool is_zero, size_t first, size_t last) {
+            program.buffers.push_back({is_present, std::move(shape), std::move(stride), dtype, is_zero, first, last});
           })
       .def(
           "add_launch",

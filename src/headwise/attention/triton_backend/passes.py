@@ -105,8 +105,10 @@ def run_backward(
     """Run the backward pass of a plan. Gradients of outputs that the plan does not have are not read."""
     inputs = plan.contiguous_args(inputs)
     q: Tensor = inputs[0]
-    grads = plan.gradients(q, needs)
+    key_needs = needs & {"k", "v"}
+    grads = plan.gradients(q, needs - key_needs)  # those of keys and values come after dz, which takes more memory
     if not lse.numel() or not plan.m:
+        grads |= plan.key_gradients(q, key_needs)
         grads |= {name: q.new_zeros(x.shape, dtype=torch.float32) for name, x in _reduced(plan, needs).items()}
         return [None if grad is None else grad.zero_() for grad in grads.values()]
     d_output = d_output if has_contiguous_rows(d_output) else d_output.contiguous()
@@ -134,7 +136,6 @@ def run_backward(
     if dq is None and plan.dense_table is not None and needs_dq_kernel:  # the kernels add to it
         dq = q.new_empty_strided(*plan.output_layouts["dq"])
     needs_key_chunks = plan.query_table is not None and not needs.isdisjoint(("k", "query_table"))
-    dk = q.new_empty_strided(*plan.output_layouts["dk"]) if needs_key_chunks and grads["k"] is None else grads["k"]
     tensors = plan.tensors(
         inputs,
         o_ptr=output,
@@ -151,8 +152,6 @@ def run_backward(
         d_distance_partials_ptr=d_distance_partials,
         d_relative_bias_partials_ptr=d_relative_bias_partials,
         dq_ptr=dq,
-        dk_ptr=dk,
-        dv_ptr=grads["v"],
         d_position_q_ptr=grads["position_q"],
         d_relative_scores_ptr=grads["relative_scores"],
         d_bias_ptr=full_d_bias,
@@ -176,6 +175,9 @@ def run_backward(
             run["dq"](tensors)
         if plan.sum_far_keys:
             run["prefix_sums"](tensors)
+        key_grads = plan.key_gradients(q, key_needs | ({"k"} if needs_key_chunks else set()))
+        tensors |= {"dk_ptr": key_grads.get("k"), "dv_ptr": key_grads.get("v")}
+        grads |= {name: key_grads[name] for name in key_needs}
         if needs_key_chunks:
             visited.set("dkv", per_key=True)
             transformer_xl.compute_key_gradients(plan, tensors, grads["query_table"], d_lse is not None, needs)

@@ -6,7 +6,7 @@ Axes: B batch, H query heads, G key heads, N queries, M keys, R rows of a table.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -58,9 +58,9 @@ class Plan(Problem):
         are reduced.
         """
         grads: dict[str, Tensor | None] = dict.fromkeys(DIFFERENTIABLE)
-        for name in ("q", "k", "v"):
-            if name in needs:
-                grads[name] = q.new_empty_strided(*self.output_layouts[f"d{name}"])
+        if "q" in needs:
+            grads["q"] = q.new_empty_strided(*self.output_layouts["dq"])
+        grads |= self.key_gradients(q, needs & {"k", "v"})
         if self.relative_scores is not None and "relative_scores" in needs:
             grads["relative_scores"] = q.new_zeros(self.relative_scores.shape)
         if self.position_q is not None and "position_q" in needs:
@@ -71,6 +71,10 @@ class Plan(Problem):
         if self.bias is not None and "bias" in needs:
             grads["bias"] = q.new_zeros(self.bias.shape, dtype=self.bias.dtype)
         return grads
+
+    def key_gradients(self, q: Tensor, needs: Set[str]) -> dict[str, Tensor]:
+        """Allocate the gradients of keys and values that are needed, on the device of q, by name."""
+        return {name: q.new_empty_strided(*self.output_layouts[f"d{name}"]) for name in sorted(needs)}
 
     @cached_property
     def output_layouts(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:

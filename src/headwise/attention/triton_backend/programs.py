@@ -6,6 +6,7 @@ few microseconds of Python per launch.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -61,10 +62,12 @@ class BoundLaunch:
             if name in names:
                 sources[f"{param}_ptr"] = names.index(name), offset
         self.launch = launch
+        self.num_tensors = len(names)
         self.sources = sources
         params = [(index, *sources[name]) for index, name in launch.tensor_params if name in sources]
         self.slots = [(index, slot) for index, slot, offset in params if not offset]
         self.shifted_slots = [param for param in params if param[2]]
+        self.used_slots = {slot for _, slot, _ in params}
         self.values = [0 if value is None else value for value in launch.values]
 
     def __call__(self, tensors: Sequence[Tensor | None], stream: int) -> None:
@@ -103,7 +106,8 @@ class Program:
 
     Args:
         launches: the launches, in their order. Their tensors are the inputs of the pass, then the buffers.
-        buffers: what the pass allocates; None for tensors that it does not need.
+        buffers: what the pass allocates, each before the first launch that uses it; None for tensors that it does not
+            need. A backward pass frees those that are not gradients after their last launch.
         gradients: where the gradient of each input is, None for those that are not needed. Empty for a forward pass.
     """
 
@@ -111,12 +115,50 @@ class Program:
     buffers: list[Buffer | None]
     gradients: list[Gradient | None] = field(default_factory=list)
 
+    @cached_property
+    def lifetimes(self) -> list[tuple[int, int]]:
+        """The indices of each buffer's first and last launch. Those that the pass returns live to its end."""
+        num_inputs = self.launches[0].num_tensors - len(self.buffers)
+        slots = range(num_inputs, self.launches[0].num_tensors)
+        end = len(self.launches)
+        returned = {gradient.slot for gradient in self.gradients if gradient is not None} or set(slots)
+        uses = [[index for index, x in enumerate(self.launches) if slot in x.used_slots] or [0] for slot in slots]
+        return [(x[0], end if slot in returned else x[-1]) for slot, x in zip(slots, uses, strict=True)]
+
+    @cached_property
+    def _steps(self) -> list[tuple[BoundLaunch, list[tuple[int, Buffer]], list[int]]]:
+        """Each launch, the buffers to allocate before it, by slot, and the slots to free after it."""
+        num_inputs = self.launches[0].num_tensors - len(self.buffers)
+        buffers = [
+            (num_inputs + index, buffer, *lifetime)
+            for index, (buffer, lifetime) in enumerate(zip(self.buffers, self.lifetimes, strict=True))
+            if buffer is not None
+        ]
+        return [
+            (
+                launch,
+                [(slot, buffer) for slot, buffer, first, _ in buffers if first == index],
+                [slot for slot, _, _, last in buffers if last == index],
+            )
+            for index, launch in enumerate(self.launches)
+        ]
+
     def run(self, inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Run the pass. Return its inputs and buffers."""
+        """Run the pass on the current stream of the device of its first input. Return its inputs and buffers."""
         q = inputs[0]
         assert q is not None
-        tensors = [*inputs, *[None if buffer is None else buffer.allocate(q) for buffer in self.buffers]]
-        run_launches(self.launches, tensors)
+        device = q.get_device()  # -1 for a CPU
+        if device >= 0 and device != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                return self.run(inputs)
+        stream = _compat.current_stream(device) if device >= 0 else 0
+        tensors = [*inputs, *[None] * len(self.buffers)]
+        for launch, allocated, freed in self._steps:
+            for slot, buffer in allocated:
+                tensors[slot] = buffer.allocate(q)
+            launch(tensors, stream)
+            for slot in freed:
+                tensors[slot] = None
         return tensors
 
     def run_backward(self, inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -135,17 +177,3 @@ class Program:
                 grad = torch.mul(grad, gradient.scale, out=torch.empty_like(grad, dtype=gradient.dtype))
             grads.append(grad)
         return grads
-
-
-def run_launches(launches: Sequence[BoundLaunch], tensors: Sequence[Tensor | None]) -> None:
-    """Run launches on the current stream of the device of the first tensor."""
-    q = tensors[0]
-    assert q is not None
-    device = q.get_device()  # -1 for a CPU
-    if device >= 0 and device != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            run_launches(launches, tensors)
-        return
-    stream = _compat.current_stream(device) if device >= 0 else 0
-    for launch in launches:
-        launch(tensors, stream)
