@@ -77,6 +77,7 @@ def test_signs_of_w_and_lengths(results: list[Result]) -> None:
     table = head_figures.build_sign_table(runs)
     ((task, length, share, _, num_runs),) = table.rows
     assert (task, num_runs) == ("reviews.csv", "2")
+    assert table.title.endswith("over tasks: undefined"), "two runs of one task are not two independent observations"
     assert 4 <= float(length) <= 10
     assert 0 <= float(share.partition(" ")[0]) <= 100
 
