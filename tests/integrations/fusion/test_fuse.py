@@ -1,7 +1,6 @@
 """`fuse_attention` with guides, inspection, PEFT and generation, and its errors."""
 
 import dataclasses
-import sys
 from typing import Any
 
 import pytest
@@ -374,39 +373,3 @@ def test_model_whose_eager_attention_gives_nan_for_padding_is_fused() -> None:
     real, batch = case.batch(model.config, 11, True)
     actual = model(**batch).last_hidden_state[real]
     torch.testing.assert_close(actual, build_model(CASES["parakeet"]).eval()(**batch).last_hidden_state[real])
-
-
-@pytest.mark.parametrize("name", ["t5", "xlnet", "mpnet", "wav2vec2-bert", "parakeet"])
-@pytest.mark.parametrize("offload", [False, True])
-def test_layers_with_hooks_of_accelerate_are_fused(name: str, offload: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`device_map` and offloading replace the method `forward` of a module."""
-    accelerate = pytest.importorskip("accelerate")
-    case = CASES[name]
-    model = build_model(case).eval()
-    real, batch = case.batch(model.config, 9, True)
-    with torch.no_grad():
-        expected = model(**batch)[0][real]
-    if offload:
-        accelerate.cpu_offload(model, execution_device="cpu")
-    else:
-        for module in list(model.modules()):
-            accelerate.hooks.add_hook_to_module(module, accelerate.hooks.ModelHook())
-    hw.fuse_attention(model, verbose=False)
-    (layers,) = hw.fusion_report(model).layers
-    calls: list[nn.Module] = []
-    attention = sys.modules["headwise.integrations.fusion.attention"]
-    run_call = attention.run_call
-
-    def count_calls(layer: nn.Module, *args: Any, **options: Any) -> Any:
-        calls.append(layer)
-        return run_call(layer, *args, **options)
-
-    monkeypatch.setattr(attention, "run_call", count_calls)
-    with torch.no_grad():
-        torch.testing.assert_close(model(**batch)[0][real], expected, **TOLERANCE)
-        assert len(calls) == len(layers.names)
-        accelerate.hooks.remove_hook_from_submodules(model)
-        hw.unfuse_attention(model)
-        if not offload:
-            assert torch.equal(model(**batch)[0][real], expected)
-            assert len(calls) == len(layers.names), "the model's own layers again"
