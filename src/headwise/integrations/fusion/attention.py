@@ -126,8 +126,12 @@ def dropout_probability(layer: nn.Module, dropout: float | nn.Dropout) -> float:
     return (dropout.p if isinstance(dropout, nn.Dropout) else float(dropout)) if layer.training else 0.0
 
 
-@mark_constant
-@cache
+@mark_constant  # not of a cached function: the compiler ignores caches and traces what they call
 def float32_square_root(value: int) -> float:
     """Return a square root in float32, as some models compute their scale, so that fused scores are the same."""
+    return _float32_square_root(value)
+
+
+@cache
+def _float32_square_root(value: int) -> float:
     return float(torch.tensor(float(value), dtype=torch.float32).sqrt())
