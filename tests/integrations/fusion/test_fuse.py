@@ -1,6 +1,7 @@
 """`fuse_attention` with guides, inspection, PEFT and generation, and its errors."""
 
 import dataclasses
+import sys
 from typing import Any
 
 import pytest
@@ -205,6 +206,20 @@ def test_model_that_differs_is_left_unchanged(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(RuntimeError, match="left unchanged"):
         hw.fuse_attention(model)
     assert str(model) == text
+
+
+@pytest.mark.parametrize("name", ["t5", "umt5"])
+def test_rounding_errors_of_low_precision_are_no_differences(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scores of T5 are not scaled, so that those of bfloat16 have large errors."""
+    model = build_model(CASES[name]).bfloat16()
+    hw.fuse_attention(model, verbose=False)
+    assert is_fused(model)
+    assert model.dtype == torch.bfloat16
+    hw.unfuse_attention(model)
+    monkeypatch.setattr(sys.modules["headwise.integrations.fusion.t5"], "dropout_probability", lambda *_: 0.5)
+    with pytest.raises(RuntimeError, match="left unchanged"):
+        hw.fuse_attention(model, verbose=False)
+    assert not is_fused(model)
 
 
 def test_schemes_and_fused_attention_exclude_each_other() -> None:
