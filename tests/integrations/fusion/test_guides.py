@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 import headwise as hw
 from headwise.errors import UserError
+from headwise.guides import ForwardRecord
 from headwise.inspection.capture import attention_maps, capture_attention
+from headwise.integrations import LayerRecord
+from headwise.integrations.model_utils import ExampleOutput, check_same_outputs
 from tests.integrations.fusion.cases import CASES, SEAMLESS_CONFIG, Case, build_model
 from tests.integrations.fusion.test_families import TOLERANCE
 
@@ -132,3 +135,20 @@ def test_models_that_are_not_fused_are_named() -> None:
     _, batch = case.batch(model.config, 11, False)
     with pytest.raises(UserError, match=r"SEWDModel .* call headwise.fuse_attention\(model\) first"):
         capture_attention(model, batch, lambda *_: None)
+
+
+def test_layers_with_different_numbers_of_positions_are_refused() -> None:
+    def record(n: int) -> LayerRecord:
+        x = torch.rand(1, 2, n, 4)
+        return LayerRecord(q=x, k=x, v=x, output=x, received_or_deferred=x.sum(dim=3), scale=1.0)
+
+    layers = ForwardRecord([record(6), record(6), record(3)], {})
+    with pytest.raises(ValueError, match=r"different numbers of positions \(3, 6\): choose layers .* by layers="):
+        hw.guides.MapDiscrimination(1.0)(layers)
+    assert hw.guides.MapDiscrimination(1.0, layers=[0, 1])(layers).isfinite()
+
+
+def test_outputs_of_another_shape_are_named() -> None:
+    outputs = [ExampleOutput(torch.ones(2, n, 4), None) for n in (5, 6)]
+    with pytest.raises(RuntimeError, match=r"outputs of another shape .* \(\(2, 6, 4\) instead of \(2, 5, 4\)\)"):
+        check_same_outputs(nn.Identity(), *outputs)
