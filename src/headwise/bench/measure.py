@@ -23,6 +23,9 @@ Workload = Callable[[], object]
 SAMPLE_SECONDS = 0.02
 MEBIBYTE = 2**20
 
+#: How long a fresh process may take to end after it has sent its result.
+EXIT_SECONDS = 60.0
+
 #: Modules that torch imports on first use, imported once for all fresh processes.
 PRELOADED_MODULES = ("torch._dynamo", "torch._inductor.compile_fx")
 
@@ -162,6 +165,7 @@ def cpu_peak_mib(build: Callable[..., Workload], *arguments: Any) -> float | Non
     sender.close()
     try:
         peak = receiver.recv()
+        process.join(EXIT_SECONDS)  # a process that is killed leaves its semaphores behind, such as that of tqdm
     except EOFError:
         process.join()
         killed = process.exitcode == -signal.SIGKILL

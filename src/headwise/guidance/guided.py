@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from headwise.guidance.auto_weight import AutoWeight
 from headwise.guides import ForwardRecord, Guide
@@ -21,6 +22,7 @@ from headwise.integrations import (
     use_headwise_attention,
 )
 from headwise.integrations.deferred import DeferredBatch, DeferredReceived
+from headwise.integrations.fusion import fused_example
 from headwise.integrations.model_utils import check_same_outputs, run_example
 
 
@@ -84,7 +86,7 @@ class Guided:
 
     def record(self, layer: nn.Module, record: LayerRecord) -> None:
         """Record one layer. Checkpointed layers, which run again in the backward pass, are recorded once."""
-        if self._in_forward:
+        if self._in_forward or self._records_in_eval:
             self._layers.append(record)
             if isinstance(record.received_or_deferred, DeferredReceived):
                 self._deferred.add(record.received_or_deferred)
@@ -170,7 +172,8 @@ def guiding(
     Args:
         model: a `PreTrainedModel`. It may be wrapped by PEFT, DDP, `torch.compile` or sentence-transformers.
         guides: the guides to apply.
-        example: a batch for the check on entry; transformers' dummy inputs by default.
+        example: a batch for the check on entry; by default transformers' dummy inputs, or random inputs of the part
+            that `fuse_attention` has fused.
         check: whether to run the model on entry with its own and with headwise's attention, and compare the outputs.
         output_attentions: read the attention weights that the model returns, for models that do not use transformers'
             `AttentionInterface`, such as MPNet and DeBERTa. These weights include dropout and take N × N memory
@@ -206,7 +209,10 @@ def guiding(
             raise ValueError(
                 f"{unsupported} reads values or outputs of heads, which output_attentions does not provide"
             )
-    before = run_example(inner, example) if check else None
+    checked: PreTrainedModel = inner
+    if check and example is None:
+        checked, example = fused_example(inner) or (inner, None)
+    before = run_example(checked, example) if check else None
     with ExitStack() as stack:
         if output_attentions:
             stack.enter_context(recording_output_attentions(inner, guided))
@@ -218,7 +224,7 @@ def guiding(
             stack.callback(module.register_forward_pre_hook(guided.start_forward, with_kwargs=True).remove)
         if before is not None:
             guided._records_in_eval = True
-            after = run_example(inner, example)
+            after = run_example(checked, example)
             has_records, guided._records_in_eval = bool(guided._layers), False
             guided._clear()
             if not has_records:

@@ -121,6 +121,12 @@ class Guide:
         if self.layers is not None:
             indices = [check_index("layers", i, len(record.layers)) for i in self.layers]
             record = ForwardRecord([record.layers[i] for i in indices], record.inputs)
+        lengths = sorted({layer.q.shape[2] for layer in record.layers})
+        if len(lengths) > 1:
+            raise ValueError(
+                f"{self.name} compares layers, but those of this model attend to different numbers of positions "
+                f"({', '.join(map(str, lengths))}): choose layers with the same number by layers="
+            )
         return self.term(record)
 
     def select_heads(self, x: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from headwise.integrations import (
     unwrap_model,
     use_headwise_attention,
 )
+from headwise.integrations.fusion import is_fused
 
 #: Limit for models that return the maps of all layers at once (`output_attentions`).
 MAX_OUTPUT_ATTENTIONS_LENGTH = 1024
@@ -53,7 +54,7 @@ def capture_attention(model: nn.Module, inputs: Mapping[str, Tensor], observer: 
         >>> len(maps), maps[0].shape
         (3, torch.Size([1, 2, 3, 3]))
     """
-    encoder = get_encoder(model)
+    encoder = get_encoder(model, inputs)
     headwise_layers = find_headwise_layers(encoder)
     if headwise_layers:
         with observing_layers(headwise_layers, observer), eval_mode(encoder):
@@ -71,10 +72,15 @@ def capture_attention(model: nn.Module, inputs: Mapping[str, Tensor], observer: 
     return output if num_calls else _capture_output_attentions(inner, encoder, inputs, observer)
 
 
-def get_encoder(model: nn.Module) -> Any:
-    """Return the encoder of an encoder-decoder model; other models as they are."""
+def get_encoder(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
+    """Return the encoder of an encoder-decoder model that reads the inputs; other models as they are."""
     inner = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
-    return inner.get_encoder() if inner is not None and inner.config.is_encoder_decoder else model
+    if inner is None or not inner.config.is_encoder_decoder:
+        return model
+    encoder: Any = inner.get_encoder()
+    if "input_features" in inputs:
+        encoder = getattr(inner, "speech_encoder", encoder)  # SeamlessM4T has one for texts, too
+    return encoder if hasattr(encoder, "main_input_name") else model  # FastSpeech2-Conformer's reads no tokens
 
 
 def find_headwise_layers(model: nn.Module) -> list[MultiheadAttention]:
@@ -148,7 +154,15 @@ def _capture_output_attentions(
     model: PreTrainedModel, encoder: Any, inputs: Mapping[str, Tensor], observer: AttentionObserver
 ) -> Any:
     """Run a model that does not use transformers' `AttentionInterface`, and pass on the maps that it returns."""
-    name, length = type(model).__name__, inputs["input_ids"].shape[-1]
+    name = type(model).__name__
+    if "input_ids" not in inputs:
+        raise UserError(
+            f"{name} computes attention that does not go through transformers' AttentionInterface; call "
+            "headwise.fuse_attention(model) first if it is of a family that can be fused"
+        )
+    if is_fused(model):
+        raise UserError(f"{name} attends to states of earlier inputs (mems or a cache), which cannot be inspected")
+    length = inputs["input_ids"].shape[-1]
     if length > MAX_OUTPUT_ATTENTIONS_LENGTH:
         raise UserError(
             f"{name} does not use transformers' AttentionInterface, so the maps of all layers are held at once: at "

@@ -229,6 +229,7 @@ class AttentionCall:
         is_causal: whether the layer is causal, by `causal=True` or by its mask.
         options: the keyword arguments of `attend`.
         real_tokens: which tokens are not padding, (B, N), for models whose mask does not tell it.
+        reads_padding: whether the model reads the outputs of padding tokens after the last real one, too.
     """
 
     q: Tensor
@@ -238,6 +239,7 @@ class AttentionCall:
     is_causal: bool
     options: dict[str, Any]
     real_tokens: Tensor | None = None
+    reads_padding: bool = False
 
     @property
     def padding(self) -> Tensor | None:
@@ -357,10 +359,9 @@ def restore_padded_rows(call: AttentionCall, output: Tensor, padding: Tensor | N
     """Return the output with that of padding tokens, which is 0 because they are excluded from received attention.
 
     Only rows up to the last padding token before a real one are computed: a model may read a padding token at the left,
-    such as BERT's pooler, but not those at the end of a text. XLNet, which sets `real_tokens`, reads the last token of
-    each row.
+    such as BERT's pooler, but not those at the end of a text. `reads_padding` is set for models that read these, too.
     """
-    at_end = call.real_tokens is not None
+    at_end = call.reads_padding
     rows = None if call.is_causal or padding is None else padded_rows(padding, call.attention_mask, at_end=at_end)
     if rows is None or padding is None:
         return output

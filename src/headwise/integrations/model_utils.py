@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,9 @@ from headwise._compat import get_attn_implementation, set_attn_implementation
 
 #: Names of modules that attend to another sequence.
 CROSS_ATTENTION_NAMES = {"encoder_attn", "EncDecAttention", "crossattention", "cross_attn", "cross_attention"}
+
+#: Names of modules behind an encoder that shorten its outputs. Their layers attend to other positions than the encoder.
+ADAPTER_NAMES = {"adapter"}
 
 
 class UnsupportedAttentionError(ValueError):
@@ -44,23 +47,28 @@ def pretrained_modules(model: nn.Module) -> list[PreTrainedModel]:
     return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
 
 
-def self_attention_modules(model: PreTrainedModel, part: str | None = None) -> list[nn.Module]:
+def encoders(model: PreTrainedModel) -> list[nn.Module]:
+    """Return the encoders of an encoder-decoder model. SeamlessM4T has one for texts and one for speech."""
+    parts = [model.get_encoder(), *(getattr(model, name, None) for name in ("text_encoder", "speech_encoder"))]
+    return list(dict.fromkeys(part for part in parts if part is not None))
+
+
+def self_attention_modules(
+    model: PreTrainedModel, part: str | None = None, *, include_adapters: bool = True
+) -> list[nn.Module]:
     """Return all modules that may compute self-attention.
 
     Args:
         model: the model.
         part: the part of an encoder-decoder model: `encoder` (default), `decoder` or `both`.
+        include_adapters: whether to include the layers of adapters, which attend to other positions than the encoder.
     """
     roots: list[nn.Module] = [model]
     if model.config.is_encoder_decoder:
-        roots = [model.get_encoder()] if part in (None, "encoder", "both") else []
+        roots = encoders(model) if part in (None, "encoder", "both") else []
         roots += [model.get_decoder()] if part in ("decoder", "both") else []
-    return [
-        module
-        for root in roots
-        for name, module in root.named_modules()
-        if not CROSS_ATTENTION_NAMES & set(name.split("."))
-    ]
+    excluded = CROSS_ATTENTION_NAMES if include_adapters else CROSS_ATTENTION_NAMES | ADAPTER_NAMES
+    return [module for root in roots for name, module in root.named_modules() if not excluded & set(name.split("."))]
 
 
 def cross_attention_modules(model: PreTrainedModel) -> list[nn.Module]:
@@ -124,7 +132,7 @@ def example_inputs(model: PreTrainedModel, example: Mapping[str, Any] | None) ->
 
 
 class ExampleOutput(NamedTuple):
-    """The first floating-point output of a model on an example, and the padding mask of its tokens, if it has one."""
+    """The first floating-point output of a model on an example, and its padding mask, if it has one."""
 
     output: Tensor
     attention_mask: Tensor | None
@@ -149,15 +157,27 @@ def run_example(model: Any, example: Mapping[str, Any] | None) -> ExampleOutput:
             "accepts as example="
         ) from error
     output = next(x for x in outputs.values() if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0)
+    return ExampleOutput(output, output_mask(model, inputs, output))
+
+
+def output_mask(model: Any, inputs: Mapping[str, Any], output: Tensor) -> Tensor | None:
+    """Return which positions of an output (B, N, width) are not padding, (B, N); None if the inputs have no mask.
+
+    Speech models have fewer positions than their inputs have samples or frames.
+    """
     mask_name = "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
-    mask = inputs.get(mask_name)
-    if mask is not None and hasattr(model, "_get_output_attention_mask"):  # of speech models that subsample frames
-        mask = model._get_output_attention_mask(mask, target_length=output.shape[1])
+    mask: Tensor | None = inputs.get(mask_name)
+    if output.dim() != 3:
+        return mask
+    if mask is not None and hasattr(model, "_get_output_attention_mask"):  # Parakeet
+        return cast(Tensor, model._get_output_attention_mask(mask, target_length=output.shape[1]))
+    if mask is not None and "input_values" in inputs and hasattr(model, "_get_feature_vector_attention_mask"):
+        return cast(Tensor, model._get_feature_vector_attention_mask(output.shape[1], mask))  # Wav2Vec2-Conformer
     count_frames = getattr(model, "_compute_sub_sample_lengths_from_attention_mask", None)
     if count_frames is not None and "attention_mask" in inputs and "decoder_input_ids" not in inputs:
         lengths = count_frames(inputs["attention_mask"])  # of SeamlessM4T's speech encoder
         mask = torch.arange(output.shape[1], device=output.device) < lengths.to(output.device)[:, None]
-    return ExampleOutput(output, mask)
+    return mask
 
 
 def check_same_outputs(model: nn.Module, before: ExampleOutput, after: ExampleOutput) -> None:
@@ -166,6 +186,11 @@ def check_same_outputs(model: nn.Module, before: ExampleOutput, after: ExampleOu
     Outputs of the original that are not finite, such as those of eager attention without a visible key, are left out.
     """
     expected, actual, mask = before.output, after.output, before.attention_mask
+    if expected.shape != actual.shape:
+        raise RuntimeError(
+            f"{type(model).__name__} gives outputs of another shape with headwise's attention ({tuple(actual.shape)} "
+            f"instead of {tuple(expected.shape)}), so the model is left unchanged; please report this model"
+        )
     if mask is not None and expected.dim() == 3 and expected.shape[:2] == mask.shape:
         expected, actual = expected[mask.bool()], actual[mask.bool()]
     expected, actual = expected[expected.isfinite()], actual[expected.isfinite()]

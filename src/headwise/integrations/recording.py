@@ -142,6 +142,8 @@ class Recorder(Protocol):
 def recording(model: PreTrainedModel, recorder: Recorder, part: str | None = None) -> Iterator[None]:
     """Attach a recorder to a model's self-attention layers; use it inside `use_headwise_attention`.
 
+    Layers of adapters, which attend to other positions than the encoder before them, are not recorded.
+
     Args:
         model: the model.
         recorder: receives the records.
@@ -150,7 +152,7 @@ def recording(model: PreTrainedModel, recorder: Recorder, part: str | None = Non
     Raises:
         RuntimeError: the model has a recorder already.
     """
-    modules = self_attention_modules(model, part)
+    modules = self_attention_modules(model, part, include_adapters=False)
     others = [module.__dict__.get(RECORDER) for module in modules]
     if any(other is not None and not getattr(other, "is_closed", False) for other in others):
         raise RuntimeError(f"{type(model).__name__} is already guided: pass all guides to one guiding(…)")

@@ -145,6 +145,23 @@ def test_torch_compile(name: str) -> None:
     check_same(run(model, case), expected)
 
 
+@pytest.mark.parametrize("name", ["deberta", "deberta-v2", "sew-d"])
+def test_compiled_layers_have_no_graph_breaks(name: str) -> None:
+    """`fullgraph=True` would allow to read scalars from tensors."""
+    from torch._dynamo.utils import counters
+
+    case = CASES[name]
+    model = build_model(case).eval()
+    hw.fuse_attention(model, verbose=False)
+    (layers,) = hw.fusion_report(model).layers
+    torch.compiler.reset()
+    counters.clear()
+    model.get_submodule(layers.names[0]).compile(backend="eager")
+    run(model, case)
+    assert counters["frames"]["ok"] > 0
+    assert not counters["graph_break"]
+
+
 def to_float32(batch: dict[str, Any]) -> dict[str, Any]:
     """Return a batch with audio and memories in float32."""
 

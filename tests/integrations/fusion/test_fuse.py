@@ -208,6 +208,20 @@ def test_model_that_differs_is_left_unchanged(monkeypatch: pytest.MonkeyPatch) -
     assert str(model) == text
 
 
+@pytest.mark.parametrize("name", ["t5", "umt5"])
+def test_rounding_errors_of_low_precision_are_no_differences(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scores of T5 are not scaled, so that those of bfloat16 have large errors."""
+    model = build_model(CASES[name]).bfloat16()
+    hw.fuse_attention(model, verbose=False)
+    assert is_fused(model)
+    assert model.dtype == torch.bfloat16
+    hw.unfuse_attention(model)
+    monkeypatch.setattr(sys.modules["headwise.integrations.fusion.t5"], "dropout_probability", lambda *_: 0.5)
+    with pytest.raises(RuntimeError, match="left unchanged"):
+        hw.fuse_attention(model, verbose=False)
+    assert not is_fused(model)
+
+
 def test_schemes_and_fused_attention_exclude_each_other() -> None:
     model = build_model(CASES["t5-encoder"])
     hw.fuse_attention(model, verbose=False)
@@ -374,39 +388,3 @@ def test_model_whose_eager_attention_gives_nan_for_padding_is_fused() -> None:
     real, batch = case.batch(model.config, 11, True)
     actual = model(**batch).last_hidden_state[real]
     torch.testing.assert_close(actual, build_model(CASES["parakeet"]).eval()(**batch).last_hidden_state[real])
-
-
-@pytest.mark.parametrize("name", ["t5", "xlnet", "mpnet", "wav2vec2-bert", "parakeet"])
-@pytest.mark.parametrize("offload", [False, True])
-def test_layers_with_hooks_of_accelerate_are_fused(name: str, offload: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`device_map` and offloading replace the method `forward` of a module."""
-    accelerate = pytest.importorskip("accelerate")
-    case = CASES[name]
-    model = build_model(case).eval()
-    real, batch = case.batch(model.config, 9, True)
-    with torch.no_grad():
-        expected = model(**batch)[0][real]
-    if offload:
-        accelerate.cpu_offload(model, execution_device="cpu")
-    else:
-        for module in list(model.modules()):
-            accelerate.hooks.add_hook_to_module(module, accelerate.hooks.ModelHook())
-    hw.fuse_attention(model, verbose=False)
-    (layers,) = hw.fusion_report(model).layers
-    calls: list[nn.Module] = []
-    attention = sys.modules["headwise.integrations.fusion.attention"]
-    run_call = attention.run_call
-
-    def count_calls(layer: nn.Module, *args: Any, **options: Any) -> Any:
-        calls.append(layer)
-        return run_call(layer, *args, **options)
-
-    monkeypatch.setattr(attention, "run_call", count_calls)
-    with torch.no_grad():
-        torch.testing.assert_close(model(**batch)[0][real], expected, **TOLERANCE)
-        assert len(calls) == len(layers.names)
-        accelerate.hooks.remove_hook_from_submodules(model)
-        hw.unfuse_attention(model)
-        if not offload:
-            assert torch.equal(model(**batch)[0][real], expected)
-            assert len(calls) == len(layers.names), "the model's own layers again"

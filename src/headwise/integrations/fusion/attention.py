@@ -53,6 +53,8 @@ def fused_attention(
     softcap: float | None = None,
     output_attentions: bool = False,
     real_tokens: Tensor | None = None,
+    reads_padding: bool = False,
+    is_recorded: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the attention of a fused layer, and pass it to the layer's recorder and observer.
 
@@ -70,6 +72,8 @@ def fused_attention(
         softcap: the limit of the scores.
         output_attentions: return the weights.
         real_tokens: which tokens recorders and observers count, (B, N); by default, those that some query may see.
+        reads_padding: whether the model reads the outputs of padding at the end of an input, as convolutions do.
+        is_recorded: whether the layer's recorder and observer get this call.
 
     Returns:
         The output, (B, N, H · D), and the weights before dropout (B, H, N, M) if they are requested, otherwise None.
@@ -82,7 +86,9 @@ def fused_attention(
     needs_weights = output_attentions or are_weights_collected()
     if attention_mask is not None:
         k, v, position_bias = trim_keys(k, v, position_bias, attention_mask.shape[-1])
-    if q.shape[2] != k.shape[2]:  # layers with a cache are neither recorded nor observed
+    if not is_recorded:
+        recorder, observer = None, None
+    elif q.shape[2] != k.shape[2]:  # layers with a cache are neither recorded nor observed
         recorder, observer = None, cross_attention_observer(observer)
     elif recorder is not None and not recorder.is_recording:
         recorder = None
@@ -90,9 +96,16 @@ def fused_attention(
         layer, q, k, v, attention_mask, position_bias, scheme, scale, dropout, is_causal, softcap, sinks=None
     )
     call.options["backend"] = "auto"
-    call.real_tokens = real_tokens
+    call.real_tokens, call.reads_padding = real_tokens, reads_padding
     output, weights = run_call(layer, call, recorder, observer, scheme=None, needs_weights=needs_weights)
     return output.flatten(2), weights
+
+
+def refuse_recording(layer: nn.Module, reason: str) -> None:
+    """Raise UnsupportedAttentionError if a layer is recorded now."""
+    _, recorder, _ = get_attachments(layer)
+    if recorder is not None and recorder.is_recording:
+        raise UnsupportedAttentionError(layer, reason)
 
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
@@ -113,8 +126,12 @@ def dropout_probability(layer: nn.Module, dropout: float | nn.Dropout) -> float:
     return (dropout.p if isinstance(dropout, nn.Dropout) else float(dropout)) if layer.training else 0.0
 
 
-@mark_constant
-@cache
+@mark_constant  # not of a cached function: the compiler ignores caches and traces what they call
 def float32_square_root(value: int) -> float:
     """Return a square root in float32, as some models compute their scale, so that fused scores are the same."""
+    return _float32_square_root(value)
+
+
+@cache
+def _float32_square_root(value: int) -> float:
     return float(torch.tensor(float(value), dtype=torch.float32).sqrt())

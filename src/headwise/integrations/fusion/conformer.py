@@ -64,6 +64,7 @@ class ConformerFusion:
             scale=self.scaling,
             dropout=dropout_probability(self, self.dropout),
             output_attentions=bool(options.get("output_attentions")),
+            reads_padding=True,  # by convolutions, of which some are not masked
         )
         return self.linear_out(output), weights
 

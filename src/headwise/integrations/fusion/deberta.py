@@ -86,6 +86,7 @@ FAMILY = Family(
     name="DeBERTa",
     layers={DisentangledSelfAttention: FusedDebertaSelfAttention},
     containers={DebertaEncoder: FusedDebertaEncoder},
+    read_directly=("rel_embeddings",),
     num_maps=6,
     why_unsupported=why_unsupported,
 )

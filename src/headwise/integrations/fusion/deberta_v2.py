@@ -20,6 +20,7 @@ from headwise.integrations.fusion.attention import (
     split_heads,
 )
 from headwise.integrations.fusion.family import Family
+from headwise.integrations.fusion.offloading import load_offloaded
 
 
 class FusedDisentangledSelfAttention(DisentangledSelfAttention):
@@ -76,7 +77,7 @@ class FusedDisentangledSelfAttention(DisentangledSelfAttention):
 
 
 class EncoderWithoutMaps:
-    """Methods of DeBERTa's encoders that build no N × N maps."""
+    """Methods of DeBERTa's encoders that build no N × N maps, and read the embeddings of positions if offloaded."""
 
     def get_attention_mask(self, attention_mask: Tensor) -> Tensor:
         if attention_mask.dim() <= 2:
@@ -88,6 +89,13 @@ class EncoderWithoutMaps:
     ) -> Tensor | None:
         return relative_pos
 
+    def get_rel_embedding(self: Any) -> Tensor | None:
+        if not self.relative_attention:
+            return None
+        with load_offloaded([self.rel_embeddings]):
+            embeddings: Tensor = super().get_rel_embedding()  # type: ignore[misc]
+        return embeddings
+
 
 class FusedDebertaV2Encoder(EncoderWithoutMaps, DebertaV2Encoder):
     """The encoder of DeBERTa-v2 without N × N maps."""
@@ -97,5 +105,6 @@ FAMILY = Family(
     name="DeBERTa-v2",
     layers={DisentangledSelfAttention: FusedDisentangledSelfAttention},
     containers={DebertaV2Encoder: FusedDebertaV2Encoder},
+    read_directly=("rel_embeddings",),
     num_maps=6,
 )

@@ -46,6 +46,8 @@ class Family:
         containers: the fused class of each class that builds masks or positions for these layers.
         uses_mask_interface: whether the model builds masks with transformers' `AttentionMaskInterface`. Its attention
             implementation is then set to headwise's, whose masks of padding take no N × N memory.
+        read_directly: names of submodules whose weights the model's own code reads without calling them, so that
+            accelerate's hooks do not load them. The fused classes load them.
         num_maps: how many N × N maps per head the model's own layer keeps for the backward pass.
         build_example: returns a batch for the part of a model that has the layers; by default, random texts.
         why_unsupported: returns why layers with this configuration cannot be fused; an empty text if they can.
@@ -55,6 +57,7 @@ class Family:
     layers: Mapping[type[nn.Module], type[nn.Module]]
     containers: Mapping[type[nn.Module], type[nn.Module]] = field(default_factory=dict)
     uses_mask_interface: bool = False
+    read_directly: tuple[str, ...] = ()
     num_maps: int
     build_example: Callable[[Any], dict[str, Any]] | None = None
     why_unsupported: Callable[[Any], str] | None = None

@@ -32,6 +32,7 @@ class FusedFastSpeech2ConformerAttention(FastSpeech2ConformerAttention):
             scale=1.0 / math.sqrt(self.dim_key),
             dropout=dropout_probability(self, self.dropout),
             output_attentions=bool(output_attentions),
+            reads_padding=True,  # by convolutions, which are not masked
         )
         return self.linear_out(output), weights
 

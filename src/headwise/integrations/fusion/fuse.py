@@ -1,16 +1,19 @@
 """`fuse_attention` and `unfuse_attention`: fused attention for models with relative positions."""
 
+import copy
 from collections.abc import Mapping
 from types import MethodType
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise._compat import get_attn_implementation, set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention.checks import disable_autocast
 from headwise.integrations.fusion.family import FAMILY_MODULES, Family, families
+from headwise.integrations.fusion.offloading import load_offloaded, modules_with_name
 from headwise.integrations.fusion.report import fusion_report
 from headwise.integrations.fusion.texts import text_example
 from headwise.integrations.hf_attention import use_headwise_attention
@@ -137,7 +140,7 @@ def _is_recordable(model: PreTrainedModel, known: list[Family]) -> bool:
     """Return whether an observer sees the attention of a model's own layers."""
     observed: list[nn.Module] = []
     with use_headwise_attention(model), observing(model, lambda layer, _: observed.append(layer)):
-        part = _part_with_layers(model, known[0])
+        part = _part_with_layers(model, known[0].layers)
         _run_exactly(part, build_example(part, known[0]))
     return bool(observed)
 
@@ -148,13 +151,13 @@ def build_example(model: Any, family: Family) -> dict[str, Any]:
 
 
 def is_fused(model: nn.Module) -> bool:
-    """Return whether a model has fused attention layers."""
-    return any(_modules(model, dict.fromkeys(family.layers.values())) for family in families().values())
+    """Return whether a model has fused attention layers. Families are not imported, which takes seconds."""
+    return any(type(module).__module__.startswith(f"{__package__}.") for module in model.modules())
 
 
 def _fuse(model: PreTrainedModel, new: list[Family], example: Mapping[str, Any] | None, *, check: bool) -> None:
     """Fuse the layers of some families. If anything fails, the model is left unchanged."""
-    parts = {family.name: _part_with_layers(model, family) for family in new}
+    parts = {family.name: _part_with_layers(model, family.layers) for family in new}
     for family in new:
         reason = family.why_unsupported(parts[family.name].config) if family.why_unsupported is not None else ""
         if reason:
@@ -164,7 +167,8 @@ def _fuse(model: PreTrainedModel, new: list[Family], example: Mapping[str, Any] 
         examples = [(model, example)]
     elif check:
         examples = [(parts[family.name], build_example(parts[family.name], family)) for family in new]
-    before = [_run_exactly(part, batch) for part, batch in examples]
+    with load_offloaded(modules_with_name(model, {name for family in new for name in family.read_directly})):
+        before = [_run_exactly(part, batch) for part, batch in examples]
     for family in new:
         if family.uses_mask_interface:
             _use_headwise_masks(model, family)
@@ -172,19 +176,54 @@ def _fuse(model: PreTrainedModel, new: list[Family], example: Mapping[str, Any] 
             _set_class(module, family.replacements[type(module)])
     try:
         for (part, batch), expected in zip(examples, before, strict=True):
-            check_same_outputs(model, expected, _run_exactly(part, batch))
+            _check_part(model, part, batch, expected)
     except BaseException:
         unfuse_attention(model)
         raise
 
 
-def _part_with_layers(model: PreTrainedModel, family: Family) -> PreTrainedModel:
-    """Return the innermost part of a model with all layers of a family, such as the encoder of a transducer.
+def _check_part(
+    model: PreTrainedModel, part: PreTrainedModel, batch: Mapping[str, Any], expected: ExampleOutput
+) -> None:
+    """Raise RuntimeError if a fused part of a model gives other outputs than expected.
+
+    In float16 and bfloat16, rounding errors can exceed the tolerance, for example in T5, whose scores are not scaled.
+    A copy in float32 then decides.
+    """
+    try:
+        check_same_outputs(model, expected, _run_exactly(part, batch))
+    except RuntimeError:
+        if part.dtype not in (torch.float16, torch.bfloat16) or any(p.is_meta for p in part.parameters()):
+            raise
+        copied = copy.deepcopy(part).float()
+        batch = {name: x.float() if _is_floating_point(x) else x for name, x in batch.items()}
+        actual = _run_exactly(copied, batch)
+        check_same_outputs(model, _run_exactly(unfuse_attention(copied), batch), actual)
+
+
+def _is_floating_point(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point()
+
+
+def fused_example(model: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Any]] | None:
+    """Return a part of a model that contains fused layers, and random inputs of it; None if no layer is fused."""
+    if not is_fused(model):
+        return None
+    for family in families().values():
+        fused_classes = dict.fromkeys(family.layers.values())
+        if _modules(model, fused_classes):
+            part = _part_with_layers(model, fused_classes)
+            return part, build_example(part, family)
+    return None
+
+
+def _part_with_layers(model: PreTrainedModel, classes: Mapping[type[nn.Module], Any]) -> PreTrainedModel:
+    """Return the innermost part of a model with all layers of some classes, such as the encoder of a transducer.
 
     The family's example is an input of this part. The whole model may need other inputs, too.
     """
-    num_layers = len(_modules(model, family.layers))
-    return [part for part in pretrained_modules(model) if len(_modules(part, family.layers)) == num_layers][-1]
+    num_layers = len(_modules(model, classes))
+    return [part for part in pretrained_modules(model) if len(_modules(part, classes)) == num_layers][-1]
 
 
 def _set_class(module: nn.Module, new_class: type[nn.Module]) -> None:

@@ -13,6 +13,10 @@ from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3Encoder
 
 from headwise.integrations.fusion.attention import boolean_mask, dropout_probability, fused_attention, split_heads
 from headwise.integrations.fusion.family import Family
+from headwise.integrations.fusion.offloading import load_offloaded, modules_with_name
+
+#: The layers of the encoder whose weights are the biases of positions in the text and on the page.
+BIASES = ("rel_pos_bias", "rel_pos_x_bias", "rel_pos_y_bias")
 
 
 class FusedLayoutLMv3SelfAttention(LayoutLMv3SelfAttention):
@@ -55,9 +59,10 @@ class FusedLayoutLMv3Encoder(LayoutLMv3Encoder):
     ) -> Any:
         bias = None
         if self.has_relative_attention_bias:
-            bias = self._cal_1d_pos_emb(position_ids)
-            if self.has_spatial_attention_bias:
-                bias = bias + self._cal_2d_pos_emb(bbox)
+            with load_offloaded(modules_with_name(self, BIASES)):
+                bias = self._cal_1d_pos_emb(position_ids)
+                if self.has_spatial_attention_bias:
+                    bias = bias + self._cal_2d_pos_emb(bbox)
             bias = bias / math.sqrt(self.config.hidden_size // self.config.num_attention_heads)
         for layer in self.layer:
             hidden_states = layer(hidden_states, attention_mask, rel_pos=bias, **kwargs)
@@ -70,5 +75,6 @@ FAMILY = Family(
     layers={LayoutLMv3SelfAttention: FusedLayoutLMv3SelfAttention},
     containers={LayoutLMv3Encoder: FusedLayoutLMv3Encoder},
     uses_mask_interface=True,
+    read_directly=BIASES,
     num_maps=3,
 )

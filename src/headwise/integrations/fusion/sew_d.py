@@ -64,6 +64,7 @@ FAMILY = Family(
     name="SEW-D",
     layers={DisentangledSelfAttention: FusedSEWDSelfAttention},
     containers={SEWDTransformerEncoder: FusedSEWDTransformerEncoder},
+    read_directly=("rel_embeddings",),
     num_maps=6,
     build_example=build_example,
 )

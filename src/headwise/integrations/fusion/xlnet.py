@@ -1,22 +1,30 @@
 """XLNet with fused attention: Transformer-XL's relative positions, as in `headwise.TransformerXL`.
 
 The scores of segments (`token_type_ids`) are a bias, which takes one map per layer. In training, dropout of the
-sinusoidal embeddings is the same for all texts of a batch. For guides and inspection, a token that no query of the
-second stream may see is padding; that stream's mask, unlike the first one's, hides padding tokens from themselves, too.
-Queries of the second stream that may see no key, such as that of the first token of a permutation, attend to all keys
-alike, as in the model. The scores of these queries get no gradients; in the model, those of an unmasked softmax.
+sinusoidal embeddings is the same for all texts of a batch. Guides and inspection read the first stream only. For them,
+a token that no query of the second stream may see is padding; that stream's mask, unlike the first one's, hides padding
+tokens from themselves, too.
 
-Axes: B batch, H heads, N queries, M keys, D head width, R rows of the table.
+The model subtracts 1e30 from the scores of hidden keys. Queries of the second stream that may see no key, such as that
+of the first token of a permutation, therefore attend to all keys alike, and the gradients of their scores are those of
+a softmax of equal scores. The rows of these queries are computed as in the model, with E × M memory for E such rows.
+
+Axes: B batch, H heads, N queries, M keys, D head width, R rows of the table, E queries that see no key.
 """
 
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import dropout, pad
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
-from headwise.integrations.fusion.attention import PositionTerms, dropout_probability, fused_attention
+from headwise.integrations.fusion.attention import (
+    PositionTerms,
+    dropout_probability,
+    fused_attention,
+    refuse_recording,
+)
 from headwise.integrations.fusion.family import Family
 from headwise.integrations.fusion.texts import text_example
 
@@ -26,7 +34,7 @@ class StreamMask(NamedTuple):
 
     hidden: Tensor | None  # (N, M, B, 1), 1 where a key is hidden
     real: Tensor | None  # (B, M)
-    has_empty_rows: bool  # whether there may be queries that see no key
+    is_second: bool  # whether this is the second stream, whose queries may see no key
 
 
 class FusedXLNetRelativeAttention(XLNetRelativeAttention):
@@ -37,6 +45,9 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
     ) -> Any:
         real = None if attn_mask_g is None else (attn_mask_g[..., 0] == 0).any(dim=0).T
         masks = StreamMask(attn_mask_h, real, False), StreamMask(attn_mask_g, real, True)
+        mems = kwargs.get("mems")
+        if mems is not None and mems.dim() > 1:
+            refuse_recording(self, "attends to states of an earlier text (mems), which guides do not support")
         # All texts have the same embeddings of positions, so those of one text are projected.
         return super().forward(h, g, *masks, r[:, :1], *args, **kwargs)
 
@@ -64,6 +75,8 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
             is_full_table=True,
         )
         visible = None if mask.hidden is None else mask.hidden.permute(2, 3, 0, 1) == 0  # (B, 1, N, M)
+        segments = None if seg_mat is None else self.segment_scores(q_head, seg_mat)
+        p = dropout_probability(self, self.dropout)
         output, weights = fused_attention(
             self,
             q,
@@ -72,17 +85,33 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
             visible,
             scheme=scheme,
             scale=self.scale,
-            dropout=dropout_probability(self, self.dropout),
-            position_bias=None if seg_mat is None else self.segment_scores(q_head, seg_mat),
+            dropout=p,
+            position_bias=segments,
             output_attentions=output_attentions,
             real_tokens=mask.real,
+            reads_padding=True,  # classifiers read the last position
+            is_recorded=not mask.is_second,
         )
-        if visible is not None and mask.has_empty_rows:
+        if visible is not None and mask.is_second:
             is_empty = ~visible.any(dim=-1, keepdim=True)  # (B, 1, N, 1)
-            output = torch.where(is_empty[:, 0], v.mean(dim=2).flatten(1)[:, None].to(output.dtype), output)
+            rows = rows_to_compute(is_empty)
+            empty_weights = equal_weights(self.scores_of_rows(q, k, table, segments, rows))
+            of_rows = (dropout(empty_weights, p) @ v).transpose(1, 2).flatten(2)  # (B, E, H · D)
+            of_rows = torch.where(is_empty[:, 0, rows], of_rows.to(output.dtype), output[:, rows])
+            output = output.index_copy(1, rows, of_rows)
             weights = None if weights is None else weights.masked_fill(is_empty, 1.0 / m)
         heads: Tensor = output.unflatten(-1, (self.n_head, self.d_head)).transpose(0, 1)
         return (heads, weights.permute(2, 3, 0, 1)) if output_attentions and weights is not None else heads
+
+    def scores_of_rows(self, q: Tensor, k: Tensor, table: Tensor, segments: Tensor | None, rows: Tensor) -> Tensor:
+        """Return the scaled scores of some queries without the mask, (B, H, E, M)."""
+        n, m = q.shape[2], k.shape[2]
+        q = q[:, :, rows]
+        content = (q + self.r_w_bias[:, None]) @ k.mT
+        by_row = (q + self.r_r_bias[:, None]) @ table.mT  # (B, H, E, R)
+        index = torch.arange(m, device=q.device) - rows[:, None] + n  # the table starts at the relative position −M
+        scores: Tensor = (content + by_row.gather(3, index.expand(*q.shape[:2], -1, -1))) * self.scale
+        return scores if segments is None else scores + segments[:, :, rows]
 
     def segment_scores(self, q_head: Tensor, seg_mat: Tensor) -> Tensor:
         """Return the scaled scores of pairs in the same segment and in different ones, (B, H, N, M)."""
@@ -90,6 +119,19 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
         same, different = by_segment[..., :1], by_segment[..., 1:]
         is_different = seg_mat[..., 1].permute(2, 0, 1)[:, None] > 0
         return torch.where(is_different, different, same)
+
+
+def rows_to_compute(is_empty: Tensor) -> Tensor:
+    """Return the queries that see no key in some text, (E,). Compiled code, which cannot depend on values, gets all."""
+    n = is_empty.shape[2]
+    if torch.compiler.is_compiling():
+        return torch.arange(n, device=is_empty.device)
+    return is_empty.any(dim=0).view(n).nonzero().view(-1)
+
+
+def equal_weights(scores: Tensor) -> Tensor:
+    """Return weights that are all equal, with the gradients of a softmax of the scores at this point."""
+    return torch.softmax(scores - scores.detach(), dim=-1)
 
 
 def build_example(model: Any) -> dict[str, Any]:
