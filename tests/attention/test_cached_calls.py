@@ -53,7 +53,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "padded": {"key_padding": True},
     "dropout": {"dropout": 0.3, "key_padding": True, "scale": 0.2},
     "window-softcap": {"window": (6, 2), "softcap": 3.0},
+    "received": {"return_received": True, "key_padding": True},
+    "received-causal-dropout": {"return_received": True, "causal": True, "dropout": 0.3},
 }
+#: The schemes whose received attention is not cached: those with tables.
+USUAL_RECEIVED = (*OTHER_PRODUCTS, "transformer-xl", "disentangled")
 
 
 @pytest.fixture(autouse=True)
@@ -76,14 +80,16 @@ def inputs(n: int, m: int, *, batch: int = BATCH, key_heads: int = HEADS, transp
 
 
 def run(tensors: list[Tensor], scheme: Scheme, **options: Any) -> list[Tensor]:
-    """Return the output and all gradients."""
+    """Return the output, received attention if it is requested, and all gradients that are needed."""
     if options.pop("key_padding", False):
         lengths = torch.tensor([[tensors[1].shape[2] - 5], [tensors[1].shape[2]]], device=DEVICE)[:BATCH]
         options["key_padding"] = torch.arange(tensors[1].shape[2], device=DEVICE) < lengths
     torch.manual_seed(3)
-    output = attend(*tensors, scheme=scheme, backend="triton", **options)
-    parameters = [*tensors, *scheme.parameters()]
-    return [output.detach(), *torch.autograd.grad(output.float().square().sum(), parameters)]
+    result: Any = attend(*tensors, scheme=scheme, backend="triton", **options)
+    outputs = [result.output, result.received] if options.get("return_received") else [result]
+    parameters = [x for x in (*tensors, *scheme.parameters()) if x.requires_grad]
+    loss = torch.stack([x.float().square().sum() for x in outputs]).sum()
+    return [*[x.detach() for x in outputs], *torch.autograd.grad(loss, parameters)]
 
 
 @pytest.mark.short_form("values")
@@ -98,7 +104,7 @@ def test_repeated_calls_give_the_same_bits_as_the_operators(
     layer, tensors = SCHEMES[scheme]().to(DEVICE), inputs(LENGTH, LENGTH)
     first = run(tensors, layer, **OPTIONS[options])
     num_calls = cached_calls.num_calls()  # on a GPU, the first calls of a process also run self-tests
-    assert num_calls >= 1
+    assert num_calls >= (0 if "received" in options and scheme in USUAL_RECEIVED else 1)
     again = run(tensors, layer, **OPTIONS[options])
     assert cached_calls.num_calls() == num_calls
     for expected, actual in zip(first, again, strict=True):
@@ -168,6 +174,36 @@ def test_frozen_tensors_get_no_gradient(scheme: str) -> None:
             torch.testing.assert_close(
                 grad, everything[i], rtol=2e-2, atol=TOLERANCE * float(everything[i].abs().max())
             )
+
+
+@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
+@pytest.mark.parametrize("scheme", keep_short(("plain", "distance-aware", "tener", "t5-bias"), "plain"))
+def test_received_attention_with_frozen_tensors(
+    scheme: str, frozen: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, tensors = SCHEMES[scheme]().to(DEVICE), inputs(LENGTH, LENGTH)
+    for index in frozen:
+        tensors[index] = tensors[index].detach()
+    run(tensors, layer, return_received=True)
+    cached = run(tensors, layer, return_received=True)
+    monkeypatch.setattr(cached_calls, "call_key", lambda *_: None)
+    for actual, expected in zip(cached, run(tensors, layer, return_received=True), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["output", "received"])
+def test_a_loss_may_depend_on_one_result(name: str) -> None:
+    tensors = inputs(LENGTH, LENGTH)
+
+    def compute(backend: Any) -> list[Tensor]:
+        result = attend(*tensors, scheme=Plain(), backend=backend, return_received=True)
+        grads = torch.autograd.grad(getattr(result, name).float().square().sum(), tensors, allow_unused=True)
+        return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(tensors, grads, strict=True)]
+
+    expected = compute("reference")
+    for _ in range(2):
+        for actual, correct in zip(compute("triton"), expected, strict=True):
+            torch.testing.assert_close(actual, correct, rtol=TOLERANCE, atol=TOLERANCE * float(correct.abs().max() + 1))
 
 
 @pytest.mark.parametrize("scheme", keep_short(SCHEMES, "distance-aware", "rpr", "transformer-xl"))

@@ -98,16 +98,17 @@ class Call:
         add_launch(forward, SCALE, {0: 0, 1: 1, 2: 2}, 5, {1: 4})  # the second element of w
         forward.add_buffer(True, [NUM_ROWS, NUM_COLUMNS], [NUM_COLUMNS, 1], torch.float32, False, 0, 1)
         forward.add_buffer(False, [], [], torch.float32, False, 0, 1)
-        self.native = module.NativeCall(forward, 2, [[NUM_COLUMNS, 1], [1]], self.compute_gradients)
+        self.native = module.NativeCall(forward, 2, False, [[NUM_COLUMNS, 1], [1]], self.compute_gradients)
 
     def __call__(self, x: Tensor, w: Tensor) -> Tensor:
-        output: Tensor = self.module.attend(self.native, (x, w), 5)
-        return output
+        (output,) = self.module.attend(self.native, (x, w), 5)
+        return output  # type: ignore[no-any-return]
 
     def compute_gradients(
-        self, call: Any, saved: list[Tensor | None], d_output: Tensor, needs: tuple[bool, ...]
+        self, call: Any, saved: list[Tensor | None], d_outputs: list[Tensor], needs: tuple[bool, ...]
     ) -> Any:
         self.num_calls += 1
+        (d_output,) = d_outputs
         x, w, y, absent = saved
         assert x is not None
         assert w is not None
@@ -205,7 +206,7 @@ def test_errors_of_the_driver(module: Any) -> None:
     program = module.Program()
     program.add_launch(FAILURE, (1, 1, 1), 32, 0, [], [])
     program.add_buffer(True, [1], [], torch.float32, False, 0, 1)
-    call = module.NativeCall(program, 1, [[1]], None)
+    call = module.NativeCall(program, 1, False, [[1]], None)
     with pytest.raises(RuntimeError, match=r"could not be launched \(CUDA error 700\)"):
         module.attend(call, (torch.zeros(1),), 5)
 
@@ -229,3 +230,27 @@ def test_buffers_live_from_their_first_to_their_last_launch(module: Any) -> None
         torch.testing.assert_close(dx, 1.5 * d_output)
         torch.testing.assert_close(dw, torch.stack([torch.zeros(()), (0.5 * x * d_output).sum()]).detach())
     assert call.num_calls == 1
+
+
+def test_received_attention_is_a_second_output(module: Any) -> None:
+    """Its gradient reaches the kernel without the mean of its rows."""
+    forward, backward = module.Program(), module.Program()
+    add_launch(forward, SCALE, {0: 0, 1: 1, 2: 2}, 5, {1: 4})
+    add_launch(forward, SCALE, {0: 0, 1: 1, 2: 3}, 5, {1: 4})
+    for _ in range(2):
+        forward.add_buffer(True, [NUM_ROWS, NUM_COLUMNS], [NUM_COLUMNS, 1], torch.float32, False, 0, 2)
+    # The tensors are x, w, y, both gradients, then the buffers.
+    add_launch(backward, SCALE_BACKWARD, {0: 0, 1: 1, 2: 4, 5: 5, 6: 6}, 7, {1: 4, 6: 4 * NUM_ROWS})
+    backward.add_buffer(True, [NUM_ROWS, NUM_COLUMNS], [], torch.float32, False, 0, 1)
+    backward.add_buffer(True, [2, NUM_ROWS, 1], [], torch.float32, True, 0, 1)
+    backward.add_gradient(True, 5, [], -1, 0.0, torch.float32)
+    backward.add_gradient(False, 0, [], -1, 0.0, torch.float32)
+    backward.center(4)
+    x, w = inputs()
+    call = module.NativeCall(forward, 1, True, [[NUM_COLUMNS, 1], [1]], None)
+    call.add_backward([True, False], [NUM_COLUMNS, 1], 0, backward)
+    output, received = module.attend(call, (x, w.detach()), 5)
+    torch.testing.assert_close((output, received), (1.5 * x, 1.5 * x))
+    d_output, d_received = torch.zeros(NUM_ROWS, NUM_COLUMNS), torch.randn(NUM_COLUMNS, NUM_ROWS).T
+    (dx,) = torch.autograd.grad((output, received), x, (d_output, d_received))
+    torch.testing.assert_close(dx, 1.5 * (d_received - d_received.mean(dim=1, keepdim=True)))

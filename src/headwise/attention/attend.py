@@ -219,9 +219,9 @@ def attend(
         torch.Size([1, 4, 10, 16])
     """
     key, is_packed = None, cu_seqlens is not None or cu_seqlens_k is not None
-    has_extras = return_received or return_weight_norms or return_lse or return_weights
+    has_more_extras = return_weight_norms or return_lse or return_weights
     may_use_triton = backend == "triton" or (isinstance(q, Tensor) and q.is_cuda)
-    if may_use_triton and not (is_packed or has_extras or torch.compiler.is_compiling()):
+    if may_use_triton and not (is_packed or has_more_extras or torch.compiler.is_compiling()):
         others = None
         if (
             window is not None
@@ -234,11 +234,13 @@ def attend(
             others = (window, softcap, mask, position_bias, sinks, query_padding)
         from headwise.attention.triton_backend import cached_calls
 
-        key = cached_calls.call_key(q, k, v, scheme, key_padding, causal, offset, dropout, scale, backend, others)
+        key = cached_calls.call_key(
+            q, k, v, scheme, key_padding, causal, offset, dropout, scale, backend, return_received, others
+        )
         if key is not None:
-            output = cached_calls.attend_cached(key, q, k, v, scheme, key_padding, others)
-            if output is not None:
-                return output
+            cached_result = cached_calls.attend_cached(key, q, k, v, scheme, key_padding, others)
+            if cached_result is not None:
+                return cached_result
     q, k, v = check_tensors(q, k, v)
     if is_packed:
         check_packed(
@@ -300,11 +302,11 @@ def attend(
             return choose_backend(inputs, requested.backend)
         choice = choose_backend(inputs, backend)
         if key is not None and choice.backend == "triton":
-            output = cached_calls.attend_first(key, inputs, scheme)
-            if output is not None:
-                return output
+            cached_result = cached_calls.attend_first(key, inputs, scheme)
+            if cached_result is not None:
+                return cached_result
         result = _run(inputs, choice.backend)
-    return result if has_extras else result.output
+    return result if return_received or has_more_extras else result.output
 
 
 def explain(

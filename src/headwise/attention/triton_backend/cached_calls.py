@@ -8,8 +8,8 @@ its options and launches. Later calls with the same key use them:
 - The scheme gives the tensors that kernels get. Parameters that are such tensors are read directly; other schemes are
   evaluated. The layouts of these tensors, with a few numbers, are the key of a `CachedCall`.
 
-Cached calls cover plain tensors in eager mode. Packed sequences, one query that needs gradients and results other than
-the output take the usual way.
+Cached calls cover plain tensors in eager mode. Packed sequences, one query that needs gradients, received attention of
+schemes with tables, masks or biases, and results other than output and received attention take the usual way.
 """
 
 from collections import deque
@@ -25,13 +25,13 @@ from headwise.attention.checks import disable_autocast
 from headwise.attention.operators import is_plain_eager
 from headwise.attention.schemes import Alibi, DistanceAware, Plain, RelativePositions, Scheme
 from headwise.attention.triton_backend.cached_dense import DenseCall, can_bind
-from headwise.attention.triton_backend.cached_passes import BoundCall, CachedCall, PlannedCall
+from headwise.attention.triton_backend.cached_passes import RECEIVED, BoundCall, CachedCall, PlannedCall
 from headwise.attention.triton_backend.cached_tables import TableCall
 from headwise.attention.triton_backend.decoding import DecodeCall, can_decode, needs_gradient
 from headwise.attention.triton_backend.native import NativeCall, native_call
 from headwise.attention.triton_backend.operator import scalar_arguments
 from headwise.attention.triton_backend.scheme_inputs import SchemeInputs, named_tensors, scheme_inputs
-from headwise.attention.types import AttentionInputs, SchemeTerms
+from headwise.attention.types import AttentionInputs, AttentionOutput, SchemeTerms
 
 MAX_CACHED_CALLS = 1000
 
@@ -106,6 +106,7 @@ def call_key(
     dropout: float,
     scale: float | None,
     backend: object,
+    return_received: bool,
     others: tuple[Any, ...] | None,
 ) -> Any:
     """Return everything about the arguments of `attend` that a call depends on, or None if such calls are not cached.
@@ -140,7 +141,7 @@ def call_key(
         dtype, k.dtype, v.dtype, device, k.device, v.device,
         q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
         (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16, padding_key, causal, offset, dropout, backend,
-        torch.get_float32_matmul_precision(), others,
+        return_received, torch.get_float32_matmul_precision(), others,
     )  # fmt: skip
 
 
@@ -165,7 +166,7 @@ def attend_cached(
     scheme: Scheme,
     key_padding: Tensor | None,
     others: tuple[Any, ...] | None,
-) -> Tensor | None:
+) -> Tensor | AttentionOutput | None:
     """Compute attention by a cached call; None if there is none.
 
     Args:
@@ -199,7 +200,7 @@ def attend_cached(
         return None if is_decoding and needs_gradient(inputs) else call.attend(inputs)
 
 
-def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | None:
+def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | AttentionOutput | None:
     """Compute attention by a new cached call; None if the Triton backend must compute it the usual way.
 
     Args:
@@ -226,11 +227,11 @@ def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | 
         call = build_call(terms, tuple(by_name), scalars, call_tensors)
     if call is None:
         return None
-    output = call.attend(call_tensors)
+    result = call.attend(call_tensors)
     form = keep_form(key, inputs, is_decoding=isinstance(call, DecodeCall))
     native = native_call(call, inputs.v.device) if isinstance(call, BoundCall) else None
     form.calls[layouts] = native or call
-    return output
+    return result
 
 
 def keep_form(key: Any, inputs: AttentionInputs, *, is_decoding: bool) -> CallForm:
@@ -253,10 +254,13 @@ def build_call(
     """Return a new cached call, or None if there is none for such terms and layouts; see `CachedCall`."""
     tables = [table for table in (terms.key_table, terms.value_table) if table is not None]
     has_contiguous_rows = all(x.stride(-1) == 1 for x in tensors[:3])  # of q, k and v
+    is_bound = NEEDS_PLAN.isdisjoint(names) and has_contiguous_rows
+    if scalars[RECEIVED] and (tables or not is_bound):
+        return None
     if "key_table" in names or "value_table" in names:
         is_simple = has_contiguous_rows and terms.biases is None and all(x.is_contiguous() for x in tables)
         return TableCall(names, scalars, tensors) if is_simple and NEEDS_PLAN.isdisjoint(names) else None
-    if NEEDS_PLAN.isdisjoint(names) and has_contiguous_rows:
+    if is_bound:
         return BoundCall(names, scalars, tensors)
     call = PlannedCall(names, scalars, tensors)
     is_dense = "dense_table" in names and NEEDS_PLAN.isdisjoint(set(names) - {"dense_table"})

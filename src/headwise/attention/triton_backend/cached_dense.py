@@ -56,12 +56,12 @@ class DenseCall(BoundCall):
         return Program([launch], [self.output_buffer("o"), self.lse_buffer])
 
     def backward(
-        self, saved: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
+        self, saved: Sequence[Tensor], d_outputs: Sequence[Tensor], needs_grad: tuple[bool, ...]
     ) -> Sequence[Tensor | None]:
-        program = self.find_backward(d_output, needs_grad)
+        program = self.find_backward(d_outputs[0], needs_grad)
         if program is None:
-            return run_planned_backward(self, saved, d_output, needs_grad)
-        return program.run_backward((*saved, d_output))
+            return run_planned_backward(self, saved, d_outputs, needs_grad)
+        return program.run_backward((*saved, *d_outputs))
 
     def _build_backward(self, d_output: Tensor, needs_grad: tuple[bool, ...]) -> Program | None:
         plan = self.plan

@@ -17,15 +17,17 @@ from headwise.attention.triton_backend.plan import get_plan
 from headwise.attention.triton_backend.problem import DIFFERENTIABLE, TENSOR_PARAMS
 from headwise.attention.triton_backend.programs import BoundLaunch, Buffer, Gradient, Program
 from headwise.attention.triton_backend.scheme_inputs import SchemeInputs
+from headwise.attention.types import AttentionOutput
 
-#: The output of a forward pass, and what the backward pass needs besides it.
+#: The output of a forward pass, what the backward pass needs besides it, and received attention if it is requested.
 Results = tuple[Tensor, *tuple[Tensor | None, ...]]
 
 #: The operators' tensors after those of a scheme.
 OTHER_TENSORS = ("bias", "sinks", "mask", "key_padding", "query_padding", "seq_starts", "seq_ends", "seed")
 
-#: Index of the dropout probability among the operators' arguments that are not tensors.
-DROPOUT = 9
+#: Indices of the dropout probability, and of whether received attention is requested, among the operators' arguments
+#: that are not tensors.
+DROPOUT, RECEIVED = 9, 10
 
 
 class CachedCall(ABC):
@@ -39,7 +41,7 @@ class CachedCall(ABC):
     """
 
     def __init__(self, names: tuple[str, ...], scalars: tuple[Any, ...], inputs: Sequence[Tensor]) -> None:
-        self.has_dropout = scalars[DROPOUT] > 0
+        self.has_dropout, self.has_received = scalars[DROPOUT] > 0, scalars[RECEIVED]
         if self.has_dropout:
             names, inputs = (*names, "seed"), [*inputs, torch.empty((), dtype=torch.int64, device=inputs[0].device)]
         self.names = names
@@ -55,41 +57,43 @@ class CachedCall(ABC):
 
     @abstractmethod
     def forward(self, inputs: Sequence[Tensor]) -> Results:
-        """Compute the output, and what the backward pass needs besides inputs and output."""
+        """Compute the output, what the backward pass needs besides inputs and output, and received attention."""
 
     @abstractmethod
     def backward(
-        self, saved: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
+        self, saved: Sequence[Tensor], d_outputs: Sequence[Tensor], needs_grad: tuple[bool, ...]
     ) -> Sequence[Tensor | None] | None:
         """Compute the gradient of each input, or return None if these calls cannot compute those that are needed.
 
         Args:
-            saved: the inputs, the output, and what else the forward pass returned.
-            d_output: the gradient of the output.
+            saved: the inputs, the output, and what else the forward pass returned for the backward pass.
+            d_outputs: the gradients of the output and of received attention if it is requested, with contiguous rows.
             needs_grad: which gradients are needed, of each input.
         """
 
-    def attend(self, inputs: tuple[Tensor, ...]) -> Tensor:
+    def attend(self, inputs: tuple[Tensor, ...]) -> Tensor | AttentionOutput:
         """Compute attention, differentiably if an input needs a gradient."""
         if self.has_dropout:
             inputs = (*inputs, torch.randint(2**31 - 1, (), device=inputs[0].device))
         if torch.is_grad_enabled():
             for x in inputs:
                 if x.requires_grad:
-                    output: Tensor = CachedAttention.apply(self, *inputs)
-                    return output
-        return self.forward(inputs)[0]
+                    result: Any = CachedAttention.apply(self, *inputs)
+                    return AttentionOutput(*result) if self.has_received else result
+        output, *others = self.forward(inputs)
+        return AttentionOutput(output, others[-1]) if self.has_received else output
 
     def compute_gradients(
-        self, saved: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
+        self, saved: Sequence[Tensor], d_outputs: Sequence[Tensor], needs_grad: tuple[bool, ...]
     ) -> Sequence[Tensor | None]:
         """Compute the gradient of each input, in the way that is possible. The arguments are those of `backward`."""
         inputs = saved[: len(self.names)]
         grads = None
         if not torch.is_grad_enabled() and self.is_unchanged(inputs):
-            rows = d_output if d_output.stride(-1) == 1 else d_output.contiguous()
+            rows = [x if x.stride(-1) == 1 else x.contiguous() for x in d_outputs[:1]]
+            rows += [x.contiguous() for x in d_outputs[1:]]
             grads = self.backward(saved, rows, needs_grad)
-        return self.recompute_gradients(inputs, d_output, needs_grad) if grads is None else grads
+        return self.recompute_gradients(inputs, d_outputs, needs_grad) if grads is None else grads
 
     def needed_names(self, needs_grad: tuple[bool, ...]) -> frozenset[str]:
         """Return the names of the inputs whose gradients are needed."""
@@ -100,7 +104,7 @@ class CachedCall(ABC):
         return [x.stride() for x in inputs] == self.strides
 
     def recompute_gradients(
-        self, inputs: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
+        self, inputs: Sequence[Tensor], d_outputs: Sequence[Tensor], needs_grad: tuple[bool, ...]
     ) -> list[Tensor | None]:
         """Compute the gradients through the operators, whatever the layouts; differentiating them raises an error."""
         create_graph = torch.is_grad_enabled()
@@ -113,9 +117,10 @@ class CachedCall(ABC):
             tensors = dict(zip(self.names, inputs, strict=True))
             others = [tensors.pop(name, None) for name in OTHER_TENSORS]
             scheme_tensors: Any = tensors
-            output, *_ = run_operators(SchemeInputs(**scheme_tensors), tensors["q"], *others, *self.scalars)
+            output, _, received, _ = run_operators(SchemeInputs(**scheme_tensors), tensors["q"], *others, *self.scalars)
+        outputs = (output, received) if self.has_received else (output,)
         needed = [x for x, is_needed in zip(inputs, needs_grad, strict=True) if is_needed]
-        grads = iter(torch.autograd.grad(output, needed, d_output, create_graph=create_graph))
+        grads = iter(torch.autograd.grad(outputs, needed, d_outputs, create_graph=create_graph))
         return [next(grads) if is_needed else None for is_needed in needs_grad]
 
 
@@ -123,16 +128,17 @@ class CachedAttention(torch.autograd.Function):
     """Attention by a cached call, its first argument."""
 
     @staticmethod
-    def forward(ctx: Any, call: CachedCall, *inputs: Tensor) -> Tensor:
-        output, *others = call.forward(inputs)
+    def forward(ctx: Any, call: CachedCall, *inputs: Tensor) -> Any:
+        results = list(call.forward(inputs))
+        received = results.pop() if call.has_received else None
         ctx.call = call
-        ctx.save_for_backward(*inputs, output, *others)
-        return output
+        ctx.save_for_backward(*inputs, *results)
+        return (results[0], received) if call.has_received else results[0]
 
     @staticmethod
-    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
         call: CachedCall = ctx.call
-        return None, *call.compute_gradients(ctx.saved_tensors, d_output, ctx.needs_input_grad[1:])
+        return None, *call.compute_gradients(ctx.saved_tensors, d_outputs, ctx.needs_input_grad[1:])
 
 
 class PlannedCall(CachedCall):
@@ -145,16 +151,17 @@ class PlannedCall(CachedCall):
         return output, lse
 
     def backward(
-        self, saved: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
+        self, saved: Sequence[Tensor], d_outputs: Sequence[Tensor], needs_grad: tuple[bool, ...]
     ) -> Sequence[Tensor | None]:
-        return run_planned_backward(self, saved, d_output, needs_grad)
+        return run_planned_backward(self, saved, d_outputs, needs_grad)
 
 
 def run_planned_backward(
-    call: CachedCall, saved: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
+    call: CachedCall, saved: Sequence[Tensor], d_outputs: Sequence[Tensor], needs_grad: tuple[bool, ...]
 ) -> Sequence[Tensor | None]:
-    """Compute the gradients by `passes.py`. The arguments are those of `CachedCall.backward`."""
+    """Compute the gradients by `passes.py`, without received attention. The arguments are those of `backward`."""
     *inputs, output, lse = saved
+    (d_output,) = d_outputs
     needs = call.needed_names(needs_grad)
     arguments = (*call.operator_tensors(inputs), *call.scalars)
     unused: tuple[None, ...] = (None, None, None)
@@ -172,15 +179,16 @@ class BoundCall(CachedCall):
         self._backward_programs: dict[Any, Program | None] = {}
 
     def forward(self, inputs: Sequence[Tensor]) -> Results:
-        output, *others = self.forward_program.run(inputs)[len(inputs) : len(inputs) + self.num_results]
+        num_results = self.num_results + self.has_received
+        output, *others = self.forward_program.run(inputs)[len(inputs) : len(inputs) + num_results]
         assert output is not None
         return output, *others
 
     def backward(
-        self, saved: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
+        self, saved: Sequence[Tensor], d_outputs: Sequence[Tensor], needs_grad: tuple[bool, ...]
     ) -> Sequence[Tensor | None] | None:
-        program = self.find_backward(d_output, needs_grad)
-        return None if program is None else program.run_backward((*saved, d_output))
+        program = self.find_backward(d_outputs[0], needs_grad)
+        return None if program is None else program.run_backward((*saved, *d_outputs))
 
     def find_backward(self, d_output: Tensor, needs_grad: tuple[bool, ...]) -> Program | None:
         """Return the program of a backward pass; None if there is none for these gradients."""
@@ -189,17 +197,22 @@ class BoundCall(CachedCall):
             self._backward_programs[key] = self._build_backward(d_output, needs_grad)
         return self._backward_programs[key]
 
-    #: The number of the forward pass's first buffers that the backward pass needs, the output included.
+    #: The number of the forward pass's first buffers that the backward pass needs, the output included. Received
+    #: attention is the next one.
     num_results = 2
 
     def _build_forward(self) -> Program:
         plan = self.plan
         launches = plan.launches(forward_launches)
         kernels = ("value_block_sums", "prefix_sums", "fwd") if plan.sum_far_keys else ("fwd",)
-        names = (*self.names, "o", "lse", "prefix_sums")
-        prefix_sums = Buffer(plan.key_sums_shape, torch.float32, is_zero=True) if plan.sum_far_keys else None
-        buffers = [self.output_buffer("o"), self.lse_buffer, prefix_sums]
-        return Program([BoundLaunch(launches[kernel], names) for kernel in kernels], buffers)
+        buffers: dict[str, Buffer | None] = {"o": self.output_buffer("o"), "lse": self.lse_buffer}
+        if self.has_received:
+            kernels = (*kernels, "received")
+            buffers["received"] = Buffer((plan.batch, plan.heads, plan.m), torch.float32)
+        if plan.sum_far_keys:
+            buffers["prefix_sums"] = Buffer(plan.key_sums_shape, torch.float32, is_zero=True)
+        names = (*self.names, *buffers)
+        return Program([BoundLaunch(launches[kernel], names) for kernel in kernels], list(buffers.values()))
 
     def _build_backward(self, d_output: Tensor, needs_grad: tuple[bool, ...]) -> Program | None:
         plan = self.plan
@@ -208,11 +221,13 @@ class BoundCall(CachedCall):
             needs |= {"w", "sharpness"} if plan.has_distance else {"w"}
         launches = plan.launches(backward_launches, d_output, None, False, False, needs)
         kernels = []
+        has_dq_kernel = bool(needs - {"k", "v"}) or (plan.sum_far_keys and "v" in needs)
         if not plan.single_tile_backward:
-            if needs - {"k", "v"} or (plan.sum_far_keys and "v" in needs):
+            needs_delta = self.has_received and not plan.received_in_dq if has_dq_kernel else "k" in needs
+            if needs_delta:  # from a kernel of its own
+                kernels.append("received")
+            if has_dq_kernel:
                 kernels.append("dq")
-            elif "k" in needs:
-                kernels.append("received")  # delta
         if plan.sum_far_keys:
             kernels.append("prefix_sums")
         if plan.single_tile_backward or not needs.isdisjoint(("k", "v")):
@@ -227,7 +242,8 @@ class BoundCall(CachedCall):
         }
         if plan.position_q is not None and "position_q" in needs:
             buffers["d_position_q"] = Buffer(tuple(plan.position_q.shape), plan.q.dtype)
-        names = (*self.names, "o", "lse", "do", *buffers)
+        names = (*self.names, "o", "lse", "do", *(("d_received",) if self.has_received else ()), *buffers)
+        centered = names.index("d_received") if has_dq_kernel and plan.received_in_dq else None
         gradients: dict[str, Gradient] = {
             name: Gradient(names.index(f"d{name}")) for name in ("q", "k", "v") if name in needs
         }
@@ -239,7 +255,7 @@ class BoundCall(CachedCall):
         if "relative_bias" in needs:
             gradients["relative_bias"] = Gradient(names.index("d_relative_bias_partials"), (0, 1, 3))
         bound = [BoundLaunch(launches[kernel], names) for kernel in kernels]
-        return Program(bound, list(buffers.values()), [gradients.get(name) for name in self.names])
+        return Program(bound, list(buffers.values()), [gradients.get(name) for name in self.names], centered)
 
     def output_buffer(self, name: str) -> Buffer:
         """Return the buffer of the output or of the gradient of q, k or v."""

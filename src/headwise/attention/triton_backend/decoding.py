@@ -19,7 +19,7 @@ from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
 from headwise.attention.triton_backend.problem import DIAGONAL, FAR_AFTER, FAR_BEFORE
 from headwise.attention.triton_backend.programs import BoundLaunch, Buffer, Program
 from headwise.attention.triton_backend.tile_sizes import num_blocks, power_of_two
-from headwise.attention.types import AttentionInputs
+from headwise.attention.types import AttentionInputs, AttentionOutput
 
 #: Programs for each multiprocessor, at most.
 PROGRAMS_PER_MULTIPROCESSOR = 4
@@ -53,7 +53,7 @@ class DecodeCall(TableCall):
 
     num_results = 2
 
-    def attend(self, inputs: tuple[Tensor, ...]) -> Tensor:
+    def attend(self, inputs: tuple[Tensor, ...]) -> Tensor | AttentionOutput:
         return self.forward(inputs)[0]
 
     def compute(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:

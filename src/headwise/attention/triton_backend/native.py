@@ -21,6 +21,7 @@ from torch import Tensor
 from headwise import _compat
 from headwise.attention.triton_backend.cached_passes import BoundCall
 from headwise.attention.triton_backend.programs import BoundLaunch, Program
+from headwise.attention.types import AttentionOutput
 
 SOURCE = Path(__file__).with_name("native_calls.cpp")
 NAME = "headwise_native_calls"
@@ -117,9 +118,10 @@ class NativeCall:
     """Calls that C++ computes, like `BoundCall.attend`."""
 
     def __init__(self, call: BoundCall, native: Any, attend: Any) -> None:
-        self.has_dropout, self.native, self.compute = call.has_dropout, native, attend
+        self.has_dropout, self.has_received = call.has_dropout, call.has_received
+        self.native, self.compute = native, attend
 
-    def attend(self, inputs: tuple[Tensor, ...]) -> Tensor:
+    def attend(self, inputs: tuple[Tensor, ...]) -> Tensor | AttentionOutput:
         """Compute attention, differentiably if an input needs a gradient."""
         q = inputs[0]
         device = q.get_device()
@@ -128,8 +130,8 @@ class NativeCall:
                 return self.attend(inputs)
         if self.has_dropout:
             inputs = (*inputs, torch.randint(2**31 - 1, (), device=q.device))
-        output: Tensor = self.compute(self.native, inputs, _compat.current_stream(device))
-        return output
+        results: list[Tensor] = self.compute(self.native, inputs, _compat.current_stream(device))
+        return AttentionOutput(*results) if self.has_received else results[0]
 
 
 class NativeGradients:
@@ -144,9 +146,10 @@ class NativeGradients:
         self.module, self.call = module, call
 
     def __call__(
-        self, native: Any, saved: Sequence[Tensor], d_output: Tensor, needs_grad: tuple[bool, ...]
+        self, native: Any, saved: Sequence[Tensor], d_outputs: Sequence[Tensor], needs_grad: tuple[bool, ...]
     ) -> Sequence[Tensor | None]:
-        grads = self.call.compute_gradients(saved, d_output, needs_grad)
+        grads = self.call.compute_gradients(saved, d_outputs, needs_grad)
+        d_output = d_outputs[0]
         if not torch.is_grad_enabled() and d_output.stride(-1) == 1:
             program = self.call.find_backward(d_output, needs_grad)
             native_program = None if program is None else to_native(self.module, program)
@@ -168,7 +171,7 @@ def native_call(call: BoundCall, device: torch.device) -> NativeCall | None:
     if program is None:
         return None
     strides = [list(stride) for stride in call.strides]
-    native = module.NativeCall(program, call.num_results, strides, NativeGradients(module, call))
+    native = module.NativeCall(program, call.num_results, call.has_received, strides, NativeGradients(module, call))
     return NativeCall(call, native, module.attend)
 
 
@@ -193,6 +196,8 @@ def to_native(module: Any, program: Program) -> Any:
             element = -1 if gradient.element is None else gradient.element
             scale, dtype = (0.0 if gradient.scale is None else gradient.scale), gradient.dtype or torch.float32
             native.add_gradient(True, gradient.slot, list(gradient.sum_dims), element, scale, dtype)
+    if program.centered is not None:
+        native.center(program.centered)
     return native
 
 

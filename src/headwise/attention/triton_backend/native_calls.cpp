@@ -6,8 +6,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/mean.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sub.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -123,6 +125,7 @@ struct Program {
   std::vector<Launch> launches;
   std::vector<Buffer> buffers;
   std::vector<Gradient> gradients;
+  int64_t centered = -1;  // the slot of an input from whose rows their mean is subtracted, or none
 
   // Appends the buffers to the tensors, and runs the launches.
   void run(std::vector<Tensor>& tensors, void* stream) const {
@@ -144,6 +147,10 @@ struct Program {
   }
 
   variable_list run_backward(std::vector<Tensor>& tensors, void* stream) const {
+    if (centered >= 0) {
+      auto& x = tensors[centered];
+      x = x.sub(x.mean({-1}, true));
+    }
     run(tensors, stream);
     variable_list grads;
     grads.reserve(gradients.size());
@@ -174,6 +181,7 @@ struct Program {
 struct NativeCall : torch::CustomClassHolder {
   std::shared_ptr<Program> forward;
   size_t num_inputs, num_results;
+  bool has_received;  // attention, the buffer after the results
   std::vector<std::vector<int64_t>> strides;  // of the inputs
   py::object compute_gradients;  // NativeGradients in native.py
 
@@ -191,6 +199,15 @@ struct NativeCall : torch::CustomClassHolder {
   ~NativeCall() override {
     py::gil_scoped_acquire gil;
     compute_gradients = py::object();
+  }
+
+  // The output, and received attention if it is requested, given the tensors of the forward pass.
+  variable_list outputs(const std::vector<Tensor>& tensors) const {
+    variable_list result{tensors[num_inputs]};
+    if (has_received) {
+      result.push_back(tensors[num_inputs + num_results]);
+    }
+    return result;
   }
 
   bool has_layouts_of(const variable_list& saved) const {
@@ -220,7 +237,8 @@ struct NativeCall : torch::CustomClassHolder {
   }
 
   // Computes the gradients in Python, which adds a program for the next time if there is one.
-  variable_list compute_in_python(const variable_list& saved, const Tensor& d_output, const std::vector<bool>& needs_grad) {
+  variable_list compute_in_python(
+      const variable_list& saved, const variable_list& d_outputs, const std::vector<bool>& needs_grad) {
     py::gil_scoped_acquire gil;
     py::list tensors;
     for (const auto& x : saved) {
@@ -231,7 +249,7 @@ struct NativeCall : torch::CustomClassHolder {
       needs[i] = py::bool_(needs_grad[i]);
     }
     auto self = c10::intrusive_ptr<NativeCall>::reclaim_copy(this);
-    py::object grads = compute_gradients(self, tensors, d_output, needs);
+    py::object grads = compute_gradients(self, tensors, d_outputs, needs);
     variable_list result;
     for (auto grad : grads) {
       result.push_back(grad.is_none() ? Tensor() : grad.cast<Tensor>());
@@ -241,43 +259,45 @@ struct NativeCall : torch::CustomClassHolder {
 };
 
 struct NativeAttention : torch::autograd::Function<NativeAttention> {
-  static Tensor forward(
+  static variable_list forward(
       AutogradContext* ctx, c10::intrusive_ptr<NativeCall> call, int64_t stream, at::TensorList inputs) {
     std::vector<Tensor> tensors(inputs.begin(), inputs.end());
     call->forward->run(tensors, reinterpret_cast<void*>(stream));
-    Tensor output = tensors[call->num_inputs];
+    variable_list outputs = call->outputs(tensors);
     tensors.resize(call->num_inputs + call->num_results);
     ctx->save_for_backward(std::move(tensors));
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     ctx->saved_data["stream"] = stream;  // the engine runs the backward pass on the stream of the forward pass
     ctx->saved_data["context"] = reinterpret_cast<int64_t>(current_context());
-    return output;
+    return outputs;
   }
 
-  static variable_list backward(AutogradContext* ctx, variable_list grad_outputs) {
+  static variable_list backward(AutogradContext* ctx, variable_list d_outputs) {
     auto call = c10::static_intrusive_pointer_cast<NativeCall>(ctx->saved_data["call"].toCapsule());
     auto saved = ctx->get_saved_variables();
     std::vector<bool> needs_grad(call->num_inputs);
     for (size_t i = 0; i < call->num_inputs; ++i) {
       needs_grad[i] = ctx->needs_input_grad(i);
     }
-    Tensor d_output = grad_outputs[0];
     variable_list grads;
     if (at::GradMode::is_enabled() || !call->has_layouts_of(saved)) {
-      grads = call->compute_in_python(saved, d_output, needs_grad);
+      grads = call->compute_in_python(saved, d_outputs, needs_grad);
     } else {
-      if (d_output.stride(-1) != 1) {
-        d_output = d_output.contiguous();
+      if (d_outputs[0].stride(-1) != 1) {
+        d_outputs[0] = d_outputs[0].contiguous();
       }
-      if (auto program = call->find_backward(d_output, needs_grad)) {
+      if (call->has_received) {
+        d_outputs[1] = d_outputs[1].contiguous();
+      }
+      if (auto program = call->find_backward(d_outputs[0], needs_grad)) {
         void* context = reinterpret_cast<void*>(ctx->saved_data["context"].toInt());
         if (context != nullptr && current_context() != context) {
           set_context(context);  // this thread of the engine has none yet
         }
-        saved.push_back(d_output);
+        saved.insert(saved.end(), d_outputs.begin(), d_outputs.end());
         grads = program->run_backward(saved, reinterpret_cast<void*>(ctx->saved_data["stream"].toInt()));
       } else {
-        grads = call->compute_in_python(saved, d_output, needs_grad);
+        grads = call->compute_in_python(saved, d_outputs, needs_grad);
       }
     }
     grads.insert(grads.begin(), 2, Tensor());  // of the call and the stream
@@ -285,7 +305,7 @@ struct NativeAttention : torch::autograd::Function<NativeAttention> {
   }
 };
 
-Tensor attend(const c10::intrusive_ptr<NativeCall>& call, const std::vector<Tensor>& inputs, int64_t stream) {
+variable_list attend(const c10::intrusive_ptr<NativeCall>& call, const std::vector<Tensor>& inputs, int64_t stream) {
   if (at::GradMode::is_enabled()) {
     for (const auto& x : inputs) {
       if (x.requires_grad()) {
@@ -295,7 +315,7 @@ Tensor attend(const c10::intrusive_ptr<NativeCall>& call, const std::vector<Tens
   }
   std::vector<Tensor> tensors(inputs);
   call->forward->run(tensors, reinterpret_cast<void*>(stream));
-  return tensors[call->num_inputs];
+  return call->outputs(tensors);
 }
 
 }  // namespace
@@ -326,14 +346,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
           [](Program& program, bool is_present, size_t slot, std::vector<int64_t> sum_dims, int64_t element,
              double scale, at::ScalarType dtype) {
             program.gradients.push_back({is_present, slot, std::move(sum_dims), element, scale, dtype});
-          });
+          })
+      .def("center", [](Program& program, int64_t slot) { program.centered = slot; });
   py::class_<NativeCall, c10::intrusive_ptr<NativeCall>>(m, "NativeCall")
-      .def(py::init([](std::shared_ptr<Program> forward, size_t num_results, std::vector<std::vector<int64_t>> strides,
-                       py::object compute_gradients) {
+      .def(py::init([](std::shared_ptr<Program> forward, size_t num_results, bool has_received,
+                       std::vector<std::vector<int64_t>> strides, py::object compute_gradients) {
         auto call = c10::make_intrusive<NativeCall>();
         call->forward = std::move(forward);
         call->num_inputs = strides.size();
         call->num_results = num_results;
+        call->has_received = has_received;
         call->strides = std::move(strides);
         call->compute_gradients = std::move(compute_gradients);
         return call;

@@ -109,11 +109,14 @@ class Program:
         buffers: what the pass allocates, each before the first launch that uses it; None for tensors that it does not
             need. A backward pass frees those that are not gradients after their last launch.
         gradients: where the gradient of each input is, None for those that are not needed. Empty for a forward pass.
+        centered: the slot of an input from whose rows a backward pass subtracts their mean, or None. A constant in the
+            gradient of received attention has no effect, and rounding errors grow with the values.
     """
 
     launches: list[BoundLaunch]
     buffers: list[Buffer | None]
     gradients: list[Gradient | None] = field(default_factory=list)
+    centered: int | None = None
 
     @cached_property
     def lifetimes(self) -> list[tuple[int, int]]:
@@ -163,6 +166,11 @@ class Program:
 
     def run_backward(self, inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Run the pass. Return its gradients."""
+        if self.centered is not None:
+            inputs = list(inputs)
+            x = inputs[self.centered]
+            assert x is not None
+            inputs[self.centered] = x - x.mean(dim=-1, keepdim=True)
         tensors = self.run(inputs)
         sums: dict[tuple[int, tuple[int, ...]], Tensor] = {}
         grads = []
