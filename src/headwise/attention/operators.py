@@ -60,19 +60,22 @@ class Operators:
         backward_only = [f"Tensor saved_{i}" for i in saved_outputs] + [f"Tensor d_{i}" for i in range(num_outputs)]
         forward_schema = f"({schema}) -> {results(num_outputs)}"
         backward_schema = f"({schema}, bool[] needs_grad, {', '.join(backward_only)}) -> {results(num_differentiable)}"
-        self.forward: Any = torch.library.custom_op(
-            f"headwise::{name}", _return_tensors(forward), mutates_args=(), schema=forward_schema
-        )
-        self.backward: Any = torch.library.custom_op(
-            f"headwise::{name}_backward", _return_tensors(backward), mutates_args=(), schema=backward_schema
-        )
-        self.forward.register_fake(_return_tensors(fake_forward))
-        self.backward.register_fake(_return_tensors(fake_backward))
-        for operator in (self.forward, self.backward):
-            operator.register_vmap(vmap_by_loop(operator))
+        # Not torch.library.custom_op, whose calls pass through Python's dispatcher twice more.
+        self._library = torch.library.Library("headwise", "FRAGMENT")
+        self.forward = self._define(name, forward_schema, forward, fake_forward)
+        self.backward = self._define(f"{name}_backward", backward_schema, backward, fake_backward)
         self._traced_function, self._eager_function = _autograd_functions(
-            (name, f"{name}_backward"), forward, backward, num_tensors, num_differentiable, saved_outputs
+            (self.forward, self.backward), forward, backward, num_tensors, num_differentiable, saved_outputs
         )
+
+    def _define(self, name: str, schema: str, run: Pass, fake: Pass) -> Any:
+        """Register an operator for all devices, with its shapes for tracing and its rule for vmap. Return it."""
+        self._library.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
+        self._library.impl(name, _return_tensors(run), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"headwise::{name}", _return_tensors(fake), lib=self._library)
+        operator = getattr(torch.ops.headwise, name).default
+        torch.library.register_vmap(f"headwise::{name}", vmap_by_loop(operator), lib=self._library)
+        return operator
 
     def __call__(self, *arguments: Any) -> tuple[Tensor, ...]:
         results: tuple[Tensor, ...]
@@ -84,7 +87,7 @@ class Operators:
 
 
 def _autograd_functions(
-    names: tuple[str, str],
+    operators: tuple[Any, Any],
     forward_pass: Pass,
     backward_pass: Pass,
     num_tensors: int,
@@ -92,8 +95,7 @@ def _autograd_functions(
     saved: Sequence[int],
 ) -> tuple[type[torch.autograd.Function], type[torch.autograd.Function]]:
     """Return the autograd function for traced and transformed code and the one for plain eager mode."""
-    # The compiler can trace operators of torch.ops from a closure.
-    forward_operator, backward_operator = (getattr(torch.ops.headwise, name).default for name in names)
+    forward_operator, backward_operator = operators  # the compiler can trace operators of torch.ops from a closure
 
     def save_for_backward(ctx: Any, inputs: tuple[Any, ...], outputs: Sequence[Tensor | None]) -> None:
         ctx.save_for_backward(*inputs[:num_tensors], *(outputs[i] for i in saved))
