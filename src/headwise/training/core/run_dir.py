@@ -28,6 +28,7 @@ CONFIG, METRICS, PREDICTIONS, CARD = "run.yaml", "metrics.json", "predictions.pa
 CHECKPOINTS, STAGING, MANIFEST = "checkpoints", ".unfinished", "manifest.json"
 
 _RESULTS_ONLY: ContextVar[bool] = ContextVar("_RESULTS_ONLY", default=False)
+_CHECKPOINT_SECONDS: ContextVar[float] = ContextVar("_CHECKPOINT_SECONDS", default=0.0)
 
 
 @contextmanager
@@ -43,6 +44,21 @@ def results_only() -> Iterator[None]:
 def is_results_only() -> bool:
     """Return whether runs write only their results."""
     return _RESULTS_ONLY.get()
+
+
+@contextmanager
+def checkpoint_interval(seconds: float) -> Iterator[None]:
+    """Write checkpoints of runs in this context only if the last one is older; the best weights stay in memory."""
+    token = _CHECKPOINT_SECONDS.set(seconds)
+    try:
+        yield
+    finally:
+        _CHECKPOINT_SECONDS.reset(token)
+
+
+def get_checkpoint_interval() -> float:
+    """Return the minimum number of seconds between two checkpoints; 0 if every epoch has one."""
+    return _CHECKPOINT_SECONDS.get()
 
 
 @dataclass(frozen=True)
