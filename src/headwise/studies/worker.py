@@ -29,7 +29,14 @@ from headwise.studies.run_storage import working_dir
 from headwise.studies.study_dir import StudyDir, delete_checkpoints
 from headwise.studies.trials import ClaimedTrial, Trials
 from headwise.training.core.config import RunConfig
-from headwise.training.core.run_dir import CONFIG, METRICS, checkpoint_interval, last_checkpoint, results_only
+from headwise.training.core.run_dir import (
+    CONFIG,
+    METRICS,
+    checkpoint_interval,
+    last_checkpoint,
+    results_only,
+    shared_tokens,
+)
 from headwise.training.registry import load_config
 
 logger = logging.getLogger(__name__)
@@ -93,7 +100,8 @@ def execute(
                     resume = prepare_resume(run, run_dir)
                     pruning = trials.pruning(claimed) if trials is not None else nullcontext()
                     keeping = nullcontext() if keep_model else results_only()
-                    with pruning, keeping, checkpoint_interval(CHECKPOINT_SECONDS):
+                    saving = checkpoint_interval(CHECKPOINT_SECONDS)
+                    with pruning, keeping, saving, shared_tokens(study_dir.token_dir):
                         metrics = train(run.config, run_dir, resume)
                 delete_checkpoints(run_dir, keep_model=keep_model)
                 value = primary_value(metrics, objective_split(run, metadata))
@@ -249,6 +257,8 @@ def serve(train: TrainFunction) -> int:
                 claimed = ClaimedTrial(Run.from_attributes(request["run"]), request["trial_id"])
                 outcome = execute(claimed, study_dir, train, trials, request["metadata"])
                 print(json.dumps(asdict(outcome)), file=replies)
+                if not gc.get_freeze_count():
+                    gc.freeze()  # the objects of all imported modules, which each collection would visit
     except KeyboardInterrupt:
         return 130
     except UserError as error:

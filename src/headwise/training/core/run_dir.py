@@ -29,6 +29,7 @@ CHECKPOINTS, STAGING, MANIFEST = "checkpoints", ".unfinished", "manifest.json"
 
 _RESULTS_ONLY: ContextVar[bool] = ContextVar("_RESULTS_ONLY", default=False)
 _CHECKPOINT_SECONDS: ContextVar[float] = ContextVar("_CHECKPOINT_SECONDS", default=0.0)
+_TOKEN_DIR: ContextVar[Path | None] = ContextVar("_TOKEN_DIR", default=None)
 
 
 @contextmanager
@@ -59,6 +60,21 @@ def checkpoint_interval(seconds: float) -> Iterator[None]:
 def get_checkpoint_interval() -> float:
     """Return the minimum number of seconds between two checkpoints; 0 if every epoch has one."""
     return _CHECKPOINT_SECONDS.get()
+
+
+@contextmanager
+def shared_tokens(directory: Path | None) -> Iterator[None]:
+    """Share tokenized splits with other runs, also those of other processes, by files in a directory."""
+    token = _TOKEN_DIR.set(directory)
+    try:
+        yield
+    finally:
+        _TOKEN_DIR.reset(token)
+
+
+def get_token_dir() -> Path | None:
+    """Return the directory of tokenized splits that runs share; None if each run tokenizes its own."""
+    return _TOKEN_DIR.get()
 
 
 @dataclass(frozen=True)
