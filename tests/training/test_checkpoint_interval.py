@@ -13,6 +13,7 @@ from headwise.training.core.callbacks import extra_callbacks
 from headwise.training.core.checkpointing import BEST_WEIGHTS
 from headwise.training.core.run_dir import checkpoint_interval, last_checkpoint
 from headwise.training.registry import load_config
+from tests.short_form import keep_short
 from tests.training.conftest import rows, write
 
 
@@ -60,6 +61,18 @@ def test_short_run_writes_no_checkpoint(run: RunResult, tmp_path: Path) -> None:
     assert last_checkpoint(run.run_dir) is not None
     assert last_checkpoint(other.run_dir) is None
     check_same(run, other)
+
+
+@pytest.mark.parametrize(
+    "options", keep_short([{"lora": True}, {"retrofit": "rpr", "guides": ("mdg",)}], {"lora": True}), ids=str
+)
+def test_short_run_of_a_pretrained_model(reviews: Path, bert: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    if "lora" in options:
+        pytest.importorskip("peft")
+    config = TextConfig(data=(str(reviews),), model=str(bert), batch_size=32, learning_rate=0.01, epochs=3, **options)
+    run = train(config, tmp_path / "run")
+    with checkpoint_interval(float("inf")):
+        check_same(run, train(config, tmp_path / "other"))
 
 
 @pytest.mark.parametrize("interval", [0.0, float("inf")])
