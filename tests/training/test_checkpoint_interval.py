@@ -63,13 +63,15 @@ def test_short_run_writes_no_checkpoint(run: RunResult, tmp_path: Path) -> None:
     check_same(run, other)
 
 
-@pytest.mark.parametrize(
-    "options", keep_short([{"lora": True}, {"retrofit": "rpr", "guides": ("mdg",)}], {"lora": True}), ids=str
-)
-def test_short_run_of_a_pretrained_model(reviews: Path, bert: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    if "lora" in options:
+PRETRAINED: dict[str, dict[str, Any]] = {"lora": {"lora": True}, "guided": {"retrofit": "rpr", "guides": ("mdg",)}}
+
+
+@pytest.mark.parametrize("method", keep_short(list(PRETRAINED), "lora"))
+def test_short_run_of_a_pretrained_model(reviews: Path, bert: Path, tmp_path: Path, method: str) -> None:
+    if method == "lora":
         pytest.importorskip("peft")
-    config = TextConfig(data=(str(reviews),), model=str(bert), batch_size=32, learning_rate=0.01, epochs=3, **options)
+    common: dict[str, Any] = {"batch_size": 32, "learning_rate": 0.01, "epochs": 3}
+    config = TextConfig(data=(str(reviews),), model=str(bert), **common, **PRETRAINED[method])
     run = train(config, tmp_path / "run")
     with checkpoint_interval(float("inf")):
         check_same(run, train(config, tmp_path / "other"))
