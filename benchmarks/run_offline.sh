@@ -157,7 +157,7 @@ pack() { # NAME STUDY...
     local name=$1; shift
     rm -f "$out/$name" "$out/$name".[0-9]*
     [ $# = 0 ] && return
-    tar cf - --exclude='*.safetensors' --exclude=checkpoints --exclude='*.bin' --exclude='*.pt' \
+    tar cf - --exclude='*.safetensors' --exclude=checkpoints --exclude=.tokens --exclude='*.bin' --exclude='*.pt' \
         --exclude=tokenizer.json --exclude=vocab.txt --exclude='worker-*.log' --exclude='*/runs/*.png' \
         --exclude='*/runs/*/report.html' "$@" | xz -2 -T0 > "$out/$name"
     if [ "$(stat -c %s "$out/$name")" -gt 15000000 ]; then

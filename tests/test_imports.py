@@ -75,6 +75,23 @@ for args in {args}:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize("task", ["text", "mind", "translation"])
+def test_data_is_loaded_without_transformers(task: str) -> None:
+    """A study loads the data before its workers start, which import transformers for themselves."""
+    run_forked(
+        f"""
+        import sys
+        from importlib import import_module
+        from headwise.studies import power
+        from headwise.training.registry import get_task_type
+
+        module, name = get_task_type({task!r}).loader_path.split(":")
+        assert callable(getattr(import_module(module), name))
+        assert "transformers" not in sys.modules
+        """
+    )
+
+
 def test_a_name_is_looked_up_once() -> None:
     run_forked(
         """

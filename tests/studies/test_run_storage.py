@@ -33,7 +33,10 @@ def read_without_times(run_dir: Path) -> Any:
 
 
 @pytest.mark.long
-def test_interrupted_run_goes_on_from_the_storage_path(reviews: Path, tmp_path: Path) -> None:
+def test_interrupted_run_goes_on_from_the_storage_path(
+    reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwise.studies.worker.CHECKPOINT_SECONDS", 0.0)
     config = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=3, batch_size=16)
     assert config.learning_rate is None, "run.yaml will have the value that is chosen from the data"
     runs = plan_runs([config], (PLAIN,), [0])

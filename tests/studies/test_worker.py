@@ -15,7 +15,7 @@ from headwise.locks import OutputInUseError, lock_output
 from headwise.studies.worker import prepare_resume
 from headwise.studies.worker_pool import Resources, run_workers
 from headwise.training.core.config import RunConfig
-from headwise.training.core.run_dir import is_results_only, write_manifest
+from headwise.training.core.run_dir import get_token_dir, is_results_only, write_manifest
 from tests.short_form import keep_short
 from tests.studies.conftest import create_study, states, two_method_runs
 from tests.studies.fakes import fake_train, work
@@ -161,3 +161,20 @@ def test_models_of_the_first_seed_are_kept(tmp_path: Path, keep_models: bool) ->
         files = sorted(path.name for path in study.study_dir.run_dir(run).iterdir())
         model = ["model.safetensors"] if keep_models or run.seed == 0 else []
         assert files == ["metrics.json", *model, "run.yaml"]
+
+
+@pytest.mark.parametrize("storage_path", [None, "memory://tokens"])
+def test_runs_share_tokens_until_the_study_ends(tmp_path: Path, storage_path: str | None) -> None:
+    """A worker on another machine does not see the study's directory."""
+    study = create_study(tmp_path / "study", seeds=1, storage_path=storage_path)
+    token_dirs = []
+
+    def train(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
+        token_dirs.append(get_token_dir())
+        return fake_train(config, run_dir)
+
+    work(study, train)
+    assert token_dirs == [tmp_path / "study" / ".tokens" if storage_path is None else None] * 2
+    (tmp_path / "study" / ".tokens").mkdir()
+    study.run(Resources(1))
+    assert not (tmp_path / "study" / ".tokens").exists()

@@ -74,7 +74,7 @@ def load_test_set(config: RunConfig) -> EvaluationSet:
     Raises:
         UserError: the data cannot be loaded.
     """
-    data: Any = get_task_type(config.task).pipeline(config).load()
+    data: Any = get_task_type(config.task).load_data(config)
     holders = [getattr(data, name) for name in ("examples", "log", "pairs") if hasattr(data, name)]
     splits: Mapping[str, Any] = holders[0].splits
     name = next((name for name in splits if name not in ("train", "dev")), "dev")

@@ -1,6 +1,7 @@
 """A study: created or resumed, run by workers, and read back as results."""
 
 import math
+import shutil
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from headwise.studies.ray_tasks import run_tasks
 from headwise.studies.run_storage import check_storage_path
 from headwise.studies.scheduler import AddRuns
 from headwise.studies.storage import connect, sqlite_url
-from headwise.studies.study_dir import StudyDir, absolute_storage_path
+from headwise.studies.study_dir import TOKENS, StudyDir, absolute_storage_path
 from headwise.studies.trials import Trials, TrialStatus
 from headwise.studies.worker_pool import Resources, run_workers
 from headwise.training.core.config import RunConfig
@@ -165,10 +166,13 @@ class Study:
             UserError: another command runs the study, or the cluster cannot be used.
         """
         with lock_output(self.study_dir.path, is_directory=True):
-            if resources.cluster is None:
-                run_workers(self.study_dir, self.trials, resources, self.url, add_runs=add_runs)
-            else:
-                run_tasks(self.study_dir, self.trials, resources, self.url, add_runs)
+            try:
+                if resources.cluster is None:
+                    run_workers(self.study_dir, self.trials, resources, self.url, add_runs=add_runs)
+                else:
+                    run_tasks(self.study_dir, self.trials, resources, self.url, add_runs)
+            finally:
+                shutil.rmtree(self.study_dir.path / TOKENS, ignore_errors=True)
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from headwise.studies.storage import DATABASE_FILE, connect, hide_password, sqli
 from headwise.studies.trials import Trials
 from headwise.training.core.run_dir import atomic_write
 
-STUDY_FILE, LOGS = "study.yaml", "logs"
+STUDY_FILE, LOGS, TOKENS = "study.yaml", "logs", ".tokens"
 
 #: The environment variable for a database URL with a password, which then appears in no file and no process list.
 STORAGE_VARIABLE = "HEADWISE_STORAGE"
@@ -98,6 +98,11 @@ class StudyDir:
     def run_dir(self, run: Run) -> Path:
         """Return a run's directory."""
         return self.path / run.relative_dir
+
+    @property
+    def token_dir(self) -> Path | None:
+        """The directory of tokenized splits, which are deleted with the last run; None if machines do not share it."""
+        return self.path / TOKENS if self.storage_path is None else None
 
     def log_path(self, run: Run) -> Path:
         """Return the path of a run's log."""

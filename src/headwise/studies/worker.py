@@ -29,13 +29,23 @@ from headwise.studies.run_storage import working_dir
 from headwise.studies.study_dir import StudyDir, delete_checkpoints
 from headwise.studies.trials import ClaimedTrial, Trials
 from headwise.training.core.config import RunConfig
-from headwise.training.core.run_dir import CONFIG, METRICS, last_checkpoint, results_only
+from headwise.training.core.run_dir import (
+    CONFIG,
+    METRICS,
+    checkpoint_interval,
+    last_checkpoint,
+    results_only,
+    shared_tokens,
+)
 from headwise.training.registry import load_config
 
 logger = logging.getLogger(__name__)
 
 #: A function (config, run directory, resume) → content of `metrics.json`.
 TrainFunction = Callable[[RunConfig, Path, bool], dict[str, Any]]
+
+#: Seconds between two checkpoints of a run. Most runs are shorter, and a checkpoint can take longer than an epoch.
+CHECKPOINT_SECONDS = 60.0
 
 #: Seconds to wait before a run is returned to the queue because another process still writes to its directory.
 IN_USE_SECONDS = 1.0
@@ -89,7 +99,9 @@ def execute(
                 if metrics is None:
                     resume = prepare_resume(run, run_dir)
                     pruning = trials.pruning(claimed) if trials is not None else nullcontext()
-                    with pruning, nullcontext() if keep_model else results_only():
+                    keeping = nullcontext() if keep_model else results_only()
+                    saving = checkpoint_interval(CHECKPOINT_SECONDS)
+                    with pruning, keeping, saving, shared_tokens(study_dir.token_dir):
                         metrics = train(run.config, run_dir, resume)
                 delete_checkpoints(run_dir, keep_model=keep_model)
                 value = primary_value(metrics, objective_split(run, metadata))
@@ -245,6 +257,8 @@ def serve(train: TrainFunction) -> int:
                 claimed = ClaimedTrial(Run.from_attributes(request["run"]), request["trial_id"])
                 outcome = execute(claimed, study_dir, train, trials, request["metadata"])
                 print(json.dumps(asdict(outcome)), file=replies)
+                if not gc.get_freeze_count():
+                    gc.freeze()  # the objects of all imported modules, which each collection would visit
     except KeyboardInterrupt:
         return 130
     except UserError as error:

@@ -12,6 +12,7 @@ from headwise.training.translation.config import TranslationConfig
 
 if TYPE_CHECKING:
     from headwise.training.core.pipeline import Pipeline
+    from headwise.training.core.run_data import RunData
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,12 @@ class TaskType:
     Args:
         config_class: the class of its configuration.
         pipeline_path: the module and the class of its pipeline, which is imported on first use: it needs transformers.
+        loader_path: the module and the function that loads the data of a configuration, without transformers.
     """
 
     config_class: type[RunConfig]
     pipeline_path: str
+    loader_path: str
 
     @property
     def pipeline(self) -> "type[Pipeline[Any, Any, Any]]":
@@ -33,14 +36,32 @@ class TaskType:
         pipeline: type[Pipeline[Any, Any, Any]] = getattr(import_module(module), name)
         return pipeline
 
+    def load_data(self, config: RunConfig) -> "RunData":
+        """Load the data of a run.
+
+        Raises:
+            UserError: the data is missing or invalid.
+        """
+        module, name = self.loader_path.split(":")
+        data: RunData = getattr(import_module(module), name)(config)
+        return data
+
 
 #: Task types by the name of the task.
 TASK_TYPES: dict[str, TaskType] = {
-    "mind": TaskType(RecommendationConfig, "headwise.training.recommendation.pipeline:RecommendationPipeline"),
-    "translation": TaskType(TranslationConfig, "headwise.training.translation.pipeline:TranslationPipeline"),
+    "mind": TaskType(
+        RecommendationConfig,
+        "headwise.training.recommendation.pipeline:RecommendationPipeline",
+        "headwise.training.recommendation.data:load_data",
+    ),
+    "translation": TaskType(
+        TranslationConfig,
+        "headwise.training.translation.pipeline:TranslationPipeline",
+        "headwise.training.translation.data:load_data",
+    ),
 }
 #: The type of all other tasks and of the user's own texts.
-TEXT = TaskType(TextConfig, "headwise.training.text.pipeline:TextPipeline")
+TEXT = TaskType(TextConfig, "headwise.training.text.pipeline:TextPipeline", "headwise.training.text.data:load_data")
 
 
 def get_task_type(task: str | None) -> TaskType:

@@ -1,13 +1,16 @@
 """Training with checkpoints: a resumed run ends with the same weights as an uninterrupted one."""
 
 import errno
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from transformers import TrainerCallback
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
 from headwise.errors import UserError
@@ -15,6 +18,9 @@ from headwise.small_files import read_json
 from headwise.training.core import distributed, run_dir
 from headwise.training.core.callbacks import ProgressBar
 from headwise.training.core.distributed import main_process_only
+
+#: The file of a checkpoint with the weights of the best epoch, if that epoch has no checkpoint of its own.
+BEST_WEIGHTS = "best.safetensors"
 
 
 def fit(trainer: Any, out_dir: Path, *, resume: bool) -> TrainOutput:
@@ -33,9 +39,12 @@ def fit(trainer: Any, out_dir: Path, *, resume: bool) -> TrainOutput:
         checkpoint = run_dir.last_checkpoint(out_dir)
     with report_broken_checkpoint(trainer, checkpoint):
         final_step = get_final_step(checkpoint)
+        if checkpoint is not None and Path(checkpoint, BEST_WEIGHTS).is_file():
+            trainer.best_weights = load_file(Path(checkpoint, BEST_WEIGHTS))
     if final_step:
         trainer.args.max_steps = final_step  # otherwise the Trainer would train one more epoch
     with ProgressBar.close_at_end(trainer), report_broken_checkpoint(trainer, checkpoint), report_dead_worker():
+        trainer.last_save = time.monotonic()
         output: TrainOutput = trainer.train(resume_from_checkpoint=checkpoint)
     return output
 
@@ -106,6 +115,54 @@ def gather_weights(trainer: Any) -> dict[str, Any] | None:
     return weights
 
 
+class CheckpointTrainer(Trainer):
+    """A Trainer that keeps the weights of the best epoch in memory, and writes checkpoints at intervals.
+
+    Runs of a study take seconds, and checkpoints of each epoch take a large part of them (`checkpoint_interval`). A
+    checkpoint also contains the best weights, so that a resumed run has them.
+
+    Attributes:
+        best_weights: the weights of the best epoch, if they are not those of a checkpoint.
+        last_save: the time of the last checkpoint, or of the start.
+    """
+
+    best_weights: dict[str, Tensor] | None = None
+    last_save: float = 0.0
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        interval = run_dir.get_checkpoint_interval() if self._needs_best_weights_only() else 0.0
+        checkpoint = Path(str(self.args.output_dir), f"checkpoint-{self.state.global_step}")
+        is_best = self.state.best_global_step == self.state.global_step
+        if is_best:
+            self.best_weights = copy_weights(self.model) if interval else None
+        if time.monotonic() - self.last_save < interval:
+            return
+        super()._save_checkpoint(model, trial)
+        if self.best_weights is not None and not is_best and self.args.should_save:
+            save_file(self.best_weights, checkpoint / BEST_WEIGHTS)
+        self.last_save = time.monotonic()
+
+    def _needs_best_weights_only(self) -> bool:
+        """Return whether no checkpoint is read after training. Without dev, the last weights are used."""
+        return self.args.load_best_model_at_end or self.args.eval_strategy == "no"
+
+    def _load_best_model(self) -> None:
+        if self.best_weights is None:
+            super()._load_best_model()
+        else:
+            cast(nn.Module, self.model).load_state_dict(self.best_weights, strict=False)
+
+
+def copy_weights(model: Any) -> dict[str, Tensor]:
+    """Return a copy of the weights that are trained, and of buffers, on the CPU."""
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    return {
+        name: value.detach().to("cpu", copy=True).contiguous()
+        for name, value in model.state_dict().items()
+        if name not in frozen
+    }
+
+
 class CheckpointCallback(TrainerCallback):
     """Adds a manifest to each checkpoint, and locates the best one in a moved run directory and in all processes."""
 
@@ -122,7 +179,7 @@ class CheckpointCallback(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         distributed.state().wait_for_everyone()
         self.on_train_begin(args, state, control)  # the Trainer looks too early if processes write shards
-        if state.is_world_process_zero:
-            checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
+        checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
+        if state.is_world_process_zero and checkpoint.is_dir():  # it was not too early for one
             (checkpoint / "training_args.bin").unlink(missing_ok=True)  # a pickle that run.yaml makes unnecessary
             run_dir.write_manifest(checkpoint)

@@ -9,10 +9,10 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import Trainer
 
 from headwise.errors import UserError
 from headwise.native_errors import is_out_of_memory
+from headwise.training.core.checkpointing import CheckpointTrainer
 
 #: Steps between two checks of the losses. Each check synchronizes with the GPU.
 CHECK_INTERVAL = 20
@@ -20,7 +20,7 @@ CHECK_INTERVAL = 20
 MAX_NAMED_ROWS = 20
 
 
-class CheckedTrainer(Trainer):
+class CheckedTrainer(CheckpointTrainer):
     """A Trainer that stops when a loss or gradient is not finite, and suggests a batch size when memory runs out.
 
     In the bases of a class, it precedes the Trainer whose steps it checks.

@@ -6,6 +6,7 @@ and the regular expressions of its tokenizer must not take exponential time.
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,7 +66,8 @@ def check_model_dir(directory: Path, *, with_tokenizer: bool) -> None:
     if isinstance(contents.get(CONFIG), dict):
         check_counts(contents[CONFIG], directory)
     if with_tokenizer and (directory / TOKENIZER).exists():
-        check_tokenizer(directory / TOKENIZER)
+        status = (directory / TOKENIZER).stat()
+        check_tokenizer(directory / TOKENIZER, (status.st_ino, status.st_size, status.st_mtime_ns))
 
 
 def check_counts(config: dict[str, Any], directory: Path) -> None:
@@ -147,8 +149,13 @@ def check_size(loader: Any, config: Any, directory: Path) -> None:
         )
 
 
-def check_tokenizer(path: Path) -> None:
+@lru_cache(maxsize=16)  # the runs of a study load the same file again and again
+def check_tokenizer(path: Path, version: tuple[int, ...]) -> None:
     """Check a tokenizer.json.
+
+    Args:
+        path: The file.
+        version: What differs once the file has changed, and it has to be checked again.
 
     Raises:
         UserError: It is not JSON or exceeds a limit, a regular expression can take exponential time, or two tokens

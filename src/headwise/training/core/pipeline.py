@@ -28,27 +28,11 @@ from headwise.training.core.failures import CheckedTrainer
 from headwise.training.core.metrics import Evaluation, build_metrics, count_parameters
 from headwise.training.core.pretrained import is_scheme
 from headwise.training.core.report import write_report
+from headwise.training.core.run_data import RunData
 from headwise.training.core.tune import describe_tuning, read_tuning
 from headwise.training.core.verdict import judge_run
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunData:
-    """The data of a run. Each task type has a subclass with its examples.
-
-    Args:
-        task_name: the name of the task.
-        label_type: the type of its labels.
-        primary_metric: the metric by which the best epoch and the best model are selected.
-        description: the origin of the data and how it was split.
-    """
-
-    task_name: str
-    label_type: str
-    primary_metric: str
-    description: str
 
 
 @dataclass(kw_only=True)

@@ -28,6 +28,8 @@ CONFIG, METRICS, PREDICTIONS, CARD = "run.yaml", "metrics.json", "predictions.pa
 CHECKPOINTS, STAGING, MANIFEST = "checkpoints", ".unfinished", "manifest.json"
 
 _RESULTS_ONLY: ContextVar[bool] = ContextVar("_RESULTS_ONLY", default=False)
+_CHECKPOINT_SECONDS: ContextVar[float] = ContextVar("_CHECKPOINT_SECONDS", default=0.0)
+_TOKEN_DIR: ContextVar[Path | None] = ContextVar("_TOKEN_DIR", default=None)
 
 
 @contextmanager
@@ -43,6 +45,36 @@ def results_only() -> Iterator[None]:
 def is_results_only() -> bool:
     """Return whether runs write only their results."""
     return _RESULTS_ONLY.get()
+
+
+@contextmanager
+def checkpoint_interval(seconds: float) -> Iterator[None]:
+    """Write checkpoints of runs in this context only if the last one is older; the best weights stay in memory."""
+    token = _CHECKPOINT_SECONDS.set(seconds)
+    try:
+        yield
+    finally:
+        _CHECKPOINT_SECONDS.reset(token)
+
+
+def get_checkpoint_interval() -> float:
+    """Return the minimum number of seconds between two checkpoints; 0 if every epoch has one."""
+    return _CHECKPOINT_SECONDS.get()
+
+
+@contextmanager
+def shared_tokens(directory: Path | None) -> Iterator[None]:
+    """Share tokenized splits with other runs, also those of other processes, by files in a directory."""
+    token = _TOKEN_DIR.set(directory)
+    try:
+        yield
+    finally:
+        _TOKEN_DIR.reset(token)
+
+
+def get_token_dir() -> Path | None:
+    """Return the directory of tokenized splits that runs share; None if each run tokenizes its own."""
+    return _TOKEN_DIR.get()
 
 
 @dataclass(frozen=True)

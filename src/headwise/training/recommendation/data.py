@@ -8,7 +8,7 @@ from headwise.tasks import mind
 from headwise.tasks.fingerprint import hash_dataset
 from headwise.tasks.mind import MIND, Log
 from headwise.training.core.data_check import hash_arrays
-from headwise.training.core.pipeline import RunData
+from headwise.training.core.run_data import RunData
 from headwise.training.recommendation.batches import TrainingImpressions, find_training_impressions
 from headwise.training.recommendation.config import RecommendationConfig
 

@@ -10,7 +10,7 @@ from headwise.errors import UserError
 from headwise.tasks import Examples, Task
 from headwise.tasks.fingerprint import hash_dataset
 from headwise.tasks.splitting import shuffled_indices
-from headwise.training.core.pipeline import RunData
+from headwise.training.core.run_data import RunData
 from headwise.training.text.config import TextConfig
 
 #: The columns that identify an example.

@@ -1,5 +1,6 @@
 """Tokenization: from rows of text to the inputs of a model."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ from headwise.errors import UserError
 from headwise.guides import Dependency
 from headwise.models import encode_document
 from headwise.native_errors import tokenizing
+from headwise.tasks.fingerprint import hash_dataset
 from headwise.training.text.arrow_dataset import METADATA_COLUMNS, ArrowDataset, Padding, pad_rows
 from headwise.training.text.config import LongText
+from headwise.training.text.data import EXAMPLE_COLUMNS
 from headwise.training.text.long_text import (
     WINDOW_ROW,
     check_long_text,
@@ -86,6 +89,19 @@ class TextEncoder:
                 new_fingerprint=path.stem,  # by default datasets would pickle and hash the tokenizer
                 desc="tokenizing",
             )
+
+    def cache_key(self, rows: Dataset) -> str | None:
+        """Return a hash of everything that the tokens of a split depend on; None for a tokenizer in Python."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return None
+        backend.no_truncation()  # the settings of an earlier call, which each call sets again
+        backend.no_padding()
+        names = ("truncation_side", "padding_side", "model_input_names")
+        options = [type(self.tokenizer).__name__, *(getattr(self.tokenizer, name, None) for name in names)]
+        options += [self.label_type, self.pair, self.max_length, self.hierarchy, self.long_text]
+        parts = (repr(options), backend.to_str(), hash_dataset(rows, EXAMPLE_COLUMNS))
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def encode_with_indices(self, rows: Mapping[str, Sequence[Any]], indices: Sequence[int]) -> dict[str, list[Any]]:
         """Tokenize a batch of rows into windows, with the index of each window's row in the split."""

@@ -18,6 +18,7 @@ from headwise.guides import Dependency, Guide
 from headwise.tasks import Examples, Task, summarize
 from headwise.tasks.metrics.labels import column_array
 from headwise.tasks.summary import describe_labels
+from headwise.training.core import run_dir
 from headwise.training.core.arguments import build_encoder_arguments, get_batch_size
 from headwise.training.core.batches import build_sampler, identity_collate
 from headwise.training.core.card import Card
@@ -47,6 +48,9 @@ logger = logging.getLogger(__name__)
 
 #: With fewer rows, training from scratch stays far behind fine-tuning (`benchmarks/results/2026-11-16-defaults`).
 FEW_ROWS = 2000
+
+#: The number of rows up to which the tokens of a split stay on the disk for other runs of a study.
+MAX_SHARED_ROWS = 50_000
 
 #: The values of `--metric-for-best-model` by label type.
 DEV_METRICS = {
@@ -205,12 +209,22 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
 
 
 def tokenize_splits(encoder: TextEncoder, examples: Examples, directory: Path) -> dict[str, Dataset]:
-    """Tokenize all splits into files. The main process writes them, the others read them."""
+    """Tokenize all splits into files. The main process writes them, the others read them.
+
+    Runs of a study with the same tokenizer and rows share the files of splits with up to `MAX_SHARED_ROWS` rows.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    return {
-        split: encoder.encode_dataset(rows, directory / f"{split}.arrow", overwrite=state().is_main_process)
-        for split, rows in examples.splits.items()
-    }
+    shared = run_dir.get_token_dir()
+    encoded = {}
+    for split, rows in examples.splits.items():
+        key = encoder.cache_key(rows) if shared is not None and len(rows) <= MAX_SHARED_ROWS else None
+        if shared is not None and key is not None:
+            shared.mkdir(parents=True, exist_ok=True)
+            encoded[split] = encoder.encode_dataset(rows, shared / f"{key}.arrow", overwrite=False)
+        else:
+            path = directory / f"{split}.arrow"
+            encoded[split] = encoder.encode_dataset(rows, path, overwrite=state().is_main_process)
+    return encoded
 
 
 def check_token_ids(encoded: Mapping[str, Dataset], model: Any, name: str) -> None:

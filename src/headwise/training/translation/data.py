@@ -8,7 +8,7 @@ from datasets import Dataset
 from headwise.tasks.fingerprint import hash_dataset
 from headwise.tasks.splitting import shuffled_indices
 from headwise.tasks.translation import Pairs, metrics, read_pairs
-from headwise.training.core.pipeline import RunData
+from headwise.training.core.run_data import RunData
 from headwise.training.translation.config import TranslationConfig
 
 
