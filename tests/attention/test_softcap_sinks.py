@@ -129,14 +129,15 @@ def test_frozen_inputs_launch_no_kernels(trainable: str, expected: set[str]) -> 
     q, k, v = (torch.randn(1, 1, 70, 32, device=device, requires_grad=name in trainable) for name in "qkv")
     output = attend(q, k, v, scheme=Plain(), backend="triton")
     launched = []
+    allocated: set[str] = set()
     original = Launch.__call__
 
     def call(self: Launch, tensors: dict[str, Any]) -> None:
         launched.append(self.kernel.fn.__name__)
-        buffers = {name: tensors[f"d{name}_ptr"] for name in "qkv"}
-        assert {name for name, x in buffers.items() if x is not None} == set(trainable)
+        allocated.update(name for name in "qkv" if tensors[f"d{name}_ptr"] is not None)
         original(self, tensors)
 
     with mock.patch.object(Launch, "__call__", call):
         output.sum().backward()
     assert set(launched) == expected
+    assert allocated == set(trainable), "gradients that are not needed take no memory"
