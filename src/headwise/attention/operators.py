@@ -60,7 +60,7 @@ class Operators:
         backward_only = [f"Tensor saved_{i}" for i in saved_outputs] + [f"Tensor d_{i}" for i in range(num_outputs)]
         forward_schema = f"({schema}) -> {results(num_outputs)}"
         backward_schema = f"({schema}, bool[] needs_grad, {', '.join(backward_only)}) -> {results(num_differentiable)}"
-        # Not torch.library.custom_op, whose calls pass through Python's dispatcher twice more.
+        # torch.library.custom_op would run another Python function in each call, for autograd.
         self._library = torch.library.Library("headwise", "FRAGMENT")
         self.forward = self._define(name, forward_schema, forward, fake_forward)
         self.backward = self._define(f"{name}_backward", backward_schema, backward, fake_backward)
