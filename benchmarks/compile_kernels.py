@@ -4,6 +4,7 @@
     python benchmarks/compile_kernels.py --capabilities 86 90 --schemes rpr --lengths 512 --width 128
     python benchmarks/compile_kernels.py --schemes transformer-xl --bias
     python benchmarks/compile_kernels.py --schemes plain --received
+    python benchmarks/compile_kernels.py --schemes plain --dropout
 
 It needs no GPU. Triton compiles for each compute capability, and contains NVIDIA's assembler. Registers that do not fit
 are spilled to a stack in memory. The exit code is 1 if a kernel needs more shared memory than a program can have there,
@@ -57,12 +58,15 @@ EXAMPLES = {80: "A100", 86: "A10, RTX 3090", 89: "L4, L40, RTX 4090", 90: "H100,
 SCHEMES = ("plain", "distance-aware", "rpr", "transformer-xl", "disentangled", "tener")
 BATCH, HEADS, K = 4, 8, 16
 
-#: Tensors of kernels that have the dtype of the queries. The others are float32, or not read.
+#: Tensors of kernels that have the dtype of the queries. The others are float32, not read, or in `OTHER_DTYPES`.
 INPUT_DTYPE = (
     *("q", "k", "v", "o", "do", "dq", "dk", "dv", "relative_scores", "offset_sums", "d_offset_sums", "dense_table"),
     "query_table",
     *("d_relative_scores", "relative_q", "d_scores", "dz", "x", "sums", "out", "scores"),
     *("position_q", "position_k", "d_position_q"),
+)
+OTHER_DTYPES = {"mask": torch.uint8, "layer_offsets": torch.int64, "seed": torch.int64} | dict.fromkeys(
+    ("visited", "visited_columns", "visited_rows"), torch.int32
 )
 
 
@@ -107,7 +111,9 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=64, metavar="D", help="of a head (default: 64)")
     parser.add_argument("--bias", action="store_true", help="with a position bias in float32 and a dense mask")
     parser.add_argument("--received", action="store_true", help="kernels with received attention")
+    parser.add_argument("--dropout", action="store_true", help="kernels with dropout of weights")
     arguments = parser.parse_args()
+    dropout = 0.1 if arguments.dropout else 0.0
     num_wrong = 0
     print(f"Triton {triton.__version__}, bfloat16, batch size {BATCH}, {HEADS} heads of width {arguments.width}")
     for capability in arguments.capabilities:
@@ -116,7 +122,8 @@ def main() -> int:
         for scheme in arguments.schemes:
             for length in arguments.lengths:
                 launches = received_launches if arguments.received else partial(list_launches, has_bias=arguments.bias)
-                for x in compile_scheme(partial(launches, scheme, length, arguments.width), capability):
+                shape = (length, arguments.width)
+                for x in compile_scheme(partial(launches, scheme, *shape, dropout=dropout), capability):
                     is_too_large = x.smem > limit
                     num_wrong += is_too_large or x.loads_first
                     stack = f", {x.stack} bytes of stack" if x.stack else ""
@@ -146,25 +153,25 @@ def compile_scheme(launches: Callable[[], list[Launch]], capability: int) -> Ite
         yield compile_launch(launch)
 
 
-def list_launches(scheme: str, length: int, width: int, *, has_bias: bool) -> list[Launch]:
+def list_launches(scheme: str, length: int, width: int, *, dropout: float, has_bias: bool) -> list[Launch]:
     """Return the launches of a call whose tensors are on a GPU that is not here, and of one with a single query."""
     q, k, v, do = (meta((BATCH, length, HEADS, width)).transpose(1, 2) for _ in range(4))
     terms = position_tensors(scheme, length, length, width)
     pairs = pair_tensors(length, length) if has_bias else {}
     max_offset, has_tables = (K, True) if scheme == "rpr" else (0, False)
     scalars: tuple[Any, ...] = (width**-0.5, 0.0, 0, False, -1, -1, scheme == "distance-aware", max_offset, has_tables)
-    scalars = (*scalars, 0.0, False, False)
+    decode_scalars, scalars = (*scalars, 0.0, False, False), (*scalars, dropout, False, False)
     decode_tensors = {"q": q[:, :, :1], "k": k, "v": v, **position_tensors(scheme, 1, length, width)}
     decode_tensors |= pair_tensors(1, length) if has_bias else {}
-    decode = DecodeCall(tuple(decode_tensors), scalars, tuple(decode_tensors.values()))
+    decode = DecodeCall(tuple(decode_tensors), decode_scalars, tuple(decode_tensors.values()))
     decode_launches = [bound.launch for bound in decode.forward_program.launches]
     if scheme == "rpr" and not has_bias:
         names = ("q", "k", "v", *terms)
         call = TableCall(names, scalars, (q, k, v, *terms.values()))
-        backward = call._build_backward(do, (True,) * len(names))
+        backward = call._build_backward(do, tuple(name != "seed" for name in call.names))
         assert backward is not None
         return [bound.launch for bound in (*call.forward_program.launches, *backward.launches)] + decode_launches
-    tensors = {"q": q, "k": k, "v": v, **terms, **pairs}
+    tensors = {"q": q, "k": k, "v": v, **terms, **pairs, **seed_tensor(dropout)}
     if scheme == "rpr":
         tensors["relative_scores"] = meta((BATCH, HEADS, length, padded_rows(K)))
     plan = build_plan(*[tensors.get(name.removesuffix("_ptr")) for name in TENSOR_PARAMS], *scalars)
@@ -177,16 +184,22 @@ def list_launches(scheme: str, length: int, width: int, *, has_bias: bool) -> li
     return [forward["fwd"], *[backward_kernels[name] for name in names], *decode_launches]
 
 
-def received_launches(scheme: str, length: int, width: int) -> list[Launch]:
+def received_launches(scheme: str, length: int, width: int, *, dropout: float) -> list[Launch]:
     """Return the launches of a call that returns received attention, and of that of several plain layers at once."""
     q, k, v, do = (meta((BATCH, length, HEADS, width)).transpose(1, 2) for _ in range(4))
     terms = position_tensors(scheme, length, length, width)
     if scheme == "rpr":
         terms = {"relative_scores": meta((BATCH, HEADS, length, padded_rows(K)))}
-    tensors = {"q": q, "k": k, "v": v, **terms}
-    scalars = (width**-0.5, 0.0, 0, False, -1, -1, scheme == "distance-aware", K if scheme == "rpr" else 0)
+    tensors = {"q": q, "k": k, "v": v, **terms, **seed_tensor(dropout)}
+    scalars: tuple[Any, ...] = (width**-0.5, 0.0, 0, False, -1, -1, scheme == "distance-aware")
+    scalars = (*scalars, K if scheme == "rpr" else 0)
     plan = build_plan(
-        *[tensors.get(name.removesuffix("_ptr")) for name in TENSOR_PARAMS], *scalars, scheme == "rpr", 0.0, True, False
+        *[tensors.get(name.removesuffix("_ptr")) for name in TENSOR_PARAMS],
+        *scalars,
+        scheme == "rpr",
+        dropout,
+        True,
+        False,
     )
     forward = forward_launches(plan)
     backward = backward_launches(plan, do, None, False, False, frozenset(DIFFERENTIABLE) & tensors.keys())
@@ -234,6 +247,11 @@ def pair_tensors(n: int, m: int) -> dict[str, Tensor]:
     return {"bias": meta((BATCH, HEADS, n, m), torch.float32), "mask": meta((BATCH, 1, n, m), torch.bool)}
 
 
+def seed_tensor(dropout: float) -> dict[str, Tensor]:
+    """Return the seed of dropout, by name, if there is dropout."""
+    return {"seed": meta((1,), torch.int64)} if dropout else {}
+
+
 def build_plan(*arguments: Any) -> Plan:
     return Plan(*arguments, device=torch.device("cuda"))
 
@@ -244,8 +262,7 @@ def meta(shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 def compile_launch(launch: Launch) -> Resources:
     """Compile a kernel as its launch does."""
-    lists = dict.fromkeys(("visited", "visited_columns", "visited_rows"), torch.int32)
-    dtypes = dict.fromkeys(INPUT_DTYPE, torch.bfloat16) | {"mask": torch.uint8, "layer_offsets": torch.int64} | lists
+    dtypes = dict.fromkeys(INPUT_DTYPE, torch.bfloat16) | OTHER_DTYPES
     pointers = {
         name: MockTensor(dtypes.get(name.removesuffix("_ptr"), torch.float32)) for _, name in launch.tensor_params
     }

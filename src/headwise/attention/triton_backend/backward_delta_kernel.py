@@ -12,6 +12,7 @@ from headwise.attention.triton_backend.clipped_table import (
     row_stride,
 )
 from headwise.attention.triton_backend.distance_tiles import distance_factors, load_head_params, rectify
+from headwise.attention.triton_backend.dropout_tiles import is_kept, load_dropout
 from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.shared_memory import reserve_smem
 from headwise.attention.triton_backend.tiles import (
@@ -23,7 +24,6 @@ from headwise.attention.triton_backend.tiles import (
     MaskAndBias,
     batch_head_index,
     compute_scores,
-    dropout_mask,
     first_key_block,
     key_block_range,
     load_block,
@@ -74,8 +74,8 @@ def delta_of_lse_and_norms(d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr, bh, 
 
 @triton.jit
 def delta_of_weights(
-    q, do, lse, twice_d_norms, k_ptr, v_ptr, d_received_ptr, d_lse_ptr, seed, dropout, stride_k_m, stride_v_m,
-    block_start, bh, h, n, m, q_offset, head, mods, sinks_ptr, OPT: tl.constexpr,
+    q, do, lse, twice_d_norms, k_ptr, v_ptr, d_received_ptr, d_lse_ptr, dropped, stride_k_m, stride_v_m, block_start,
+    bh, h, n, m, q_offset, head, mods, sinks_ptr, OPT: tl.constexpr,
 ):  # fmt: skip
     """Compute delta as Σ_j P_ij dP_ij, for heads with large scores.
 
@@ -105,7 +105,8 @@ def delta_of_weights(
         p = tl.exp2(s - lse[:, None])
         dp = tl.dot(do, tl.trans(v), input_precision=OPT.precision)
         if OPT.dropout:
-            dp *= dropout_mask(seed, i, j, dropout)
+            is_pair_kept = is_kept(dropped, block_start, step * OPT.block_m, tile_i, tile_j)
+            dp = tl.where(is_pair_kept, dp, 0.0) * dropped.scale
         if OPT.received:
             dp += tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)[None, :]
         if OPT.weight_norms:
@@ -216,15 +217,13 @@ def bwd_received_kernel(
                 delta += tl.sum(tl.exp2(s - region_lse[:, None]) * d_received[None, :], axis=1)
     if OPT.distance:
         if head.has_large_scores:
-            seed = 0
-            if OPT.dropout:
-                seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
+            dropped = load_dropout(seed_ptr, bh, dropout, OPT)
             twice_d_norms = tl.zeros([BLOCK_N], tl.float32)
             if OPT.weight_norms:
                 twice_d_norms = load_twice_d_norms(d_weight_norms_ptr, bh, offs_n, n)
             delta = delta_of_weights(
                 q, do, lse, twice_d_norms, k_ptr, v_ptr + b * stride_v_b + (h // GROUP) * stride_v_h, d_received_ptr,
-                d_lse_ptr, seed, dropout, stride_k_m, stride_v_m, block_start, bh, h, n, m, q_offset, head, mods,
+                d_lse_ptr, dropped, stride_k_m, stride_v_m, block_start, bh, h, n, m, q_offset, head, mods,
                 sinks_ptr, OPT,
             )  # fmt: skip
     tl.store(delta_ptr + bh * n + offs_n, delta, mask=offs_n < n)

@@ -18,6 +18,7 @@ from headwise.attention.triton_backend.distance_tiles import (
     rectify_factor,
     stage_distance_factors,
 )
+from headwise.attention.triton_backend.dropout_tiles import dropout_scale, is_kept, load_dropout
 from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.shared_memory import reserve_smem
 from headwise.attention.triton_backend.staged_tables import (
@@ -36,7 +37,6 @@ from headwise.attention.triton_backend.tiles import (
     MaskAndBias,
     batch_head_index,
     compute_scores,
-    dropout_mask,
     load_block,
     load_numbers,
     load_positions,
@@ -135,9 +135,7 @@ def bwd_dkv_kernel(
             if OPT.offset_sums:
                 table = load_table(value_table_ptr, stride_value_table_h, h, max_offset, OPT.value_width, BLOCK_D, OPT)
                 table = table.to(k.dtype)
-        seed = 0
-        if OPT.dropout:
-            seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
+        dropped = load_dropout(seed_ptr, bh, dropout, OPT)
         d_received = tl.zeros([BLOCK_M], tl.float32)
         if OPT.received:
             d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
@@ -221,15 +219,15 @@ def bwd_dkv_kernel(
                             dp += lookup_product_of_keys(d_sums, tile_i, r, max_offset, q.dtype, OPT)
                         else:
                             dp += lookup_pairs(d_offset_sums_ptr, bh, i, j, n, offsets, max_offset)
-                    dropped_p = p
+                    kept_p = p
                     if OPT.dropout:
                         if OPT.offset_sums and REGION != DIAGONAL:
                             dp += d_edge_sum[None, :]
-                        drop = dropout_mask(seed, i, j, dropout)
-                        dropped_p = p * drop
-                        dp *= drop
+                        is_pair_kept = is_kept(dropped, step * BLOCK_N, block_start, tile_i, tile_j)
+                        kept_p = tl.where(is_pair_kept, p, dropped.zero)  # scaled after the loops
+                        dp = tl.where(is_pair_kept, dp, 0.0) * dropped.scale
                     if OPT.needs_dv:
-                        dv = tl.dot(dropped_p.to(do.dtype), do, dv, input_precision=OPT.precision)
+                        dv = tl.dot(kept_p.to(do.dtype), do, dv, input_precision=OPT.precision)
                     if OPT.received:
                         dp += d_received[:, None]
                         if OPT.single_tile_backward:
@@ -289,6 +287,8 @@ def bwd_dkv_kernel(
         dk_ptrs = dk_ptr + b * stride_dk_b + g * stride_dk_h + j * stride_dk_m + offs_e[None, :]
         tl.store(dk_ptrs, dk, mask=(j < m) & (offs_e[None, :] < OPT.width))
     if OPT.needs_dv:
+        if OPT.dropout:
+            dv *= dropout_scale(dropout)
         dv = dv.to(dv_ptr.dtype.element_ty)
         dv_ptrs = dv_ptr + b * stride_dv_b + g * stride_dv_h + j * stride_dv_m + offs_d[None, :]
         tl.store(dv_ptrs, dv, mask=(j < m) & (offs_d[None, :] < OPT.value_width))

@@ -31,6 +31,7 @@ from headwise.attention.triton_backend.distance_tiles import (
     rectify_factor,
     stage_distance_factors,
 )
+from headwise.attention.triton_backend.dropout_tiles import is_kept, load_dropout
 from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.shared_memory import reserve_smem
 from headwise.attention.triton_backend.staged_tables import (
@@ -57,7 +58,6 @@ from headwise.attention.triton_backend.tiles import (
     MaskAndBias,
     batch_head_index,
     compute_scores,
-    dropout_mask,
     first_key_block,
     key_block_range,
     load_block,
@@ -69,12 +69,12 @@ from headwise.attention.triton_backend.tiles import (
 from headwise.attention.triton_backend.transformer_xl_kernels import (
     QueryBlockShift,
     add_biases,
-    add_dz_tile,
     initial_dx,
     initial_product,
     preceding_product,
     query_table_scores_of_keys,
     shifted_scores_of_keys,
+    store_dz_tile,
 )
 
 
@@ -96,7 +96,7 @@ def bwd_dq_kernel(
     d_scores_ptr, d_distance_partials_ptr, d_relative_bias_partials_ptr, prefix_sums_ptr, w_ptr, sharpness_ptr,
     relative_scores_ptr, edge_scores_ptr,
     offset_sums_ptr, d_offset_sums_ptr, d_edge_sums_ptr, d_lse_ptr, weight_norms_ptr, d_weight_norms_ptr,
-    bias_uv_ptr, dense_table_ptr, relative_q_ptr, d_bias_u_partials_ptr, d_bias_v_partials_ptr, sinks_ptr,
+    bias_uv_ptr, dense_table_ptr, relative_q_ptr, d_bias_u_partials_ptr, sinks_ptr,
     query_table_ptr, relative_bias_ptr,
     key_table_ptr, value_table_ptr, key_padding_ptr, mask_ptr, bias_ptr, seq_starts_ptr, seq_ends_ptr, visited_ptr,
     seed_ptr, stride_key_table_h, stride_value_table_h,
@@ -115,8 +115,7 @@ def bwd_dq_kernel(
 
     One program per query block, starting at query chunk_start. Stores delta too, unless bwd_received_kernel computed
     it, and the gradient of each pair's score if requested. With a dense table it also stores the queries plus bias v
-    and this block's part of the gradient of bias u. With "dz-product" it also adds the products of dz and the table to
-    dq and stores this block's part of the gradient of bias v; otherwise bwd_dense_table_kernel does so.
+    and this block's part of the gradient of bias u. bwd_dense_table_kernel adds the products of dz and the table to dq.
 
     With OPT.received_in_dq, delta = δ + ε, where ε_i = Σ_j P_ij d_received_j is known only after the last tile. Then
     dq = Σ_j P_ij (dP_ij + d_received_j − δ_i) k_j − ε_i Σ_j P_ij k_j, which needs no second pass over the keys.
@@ -125,8 +124,7 @@ def bwd_dq_kernel(
     BLOCK_M: tl.constexpr = OPT.block_m
     BLOCK_E: tl.constexpr = OPT.block_e
     BLOCK_D: tl.constexpr = OPT.block_d
-    MULTIPLIES_DZ: tl.constexpr = OPT.store_d_scores == "dz-product"
-    STORES_DZ: tl.constexpr = OPT.store_d_scores == "dz" or MULTIPLIES_DZ
+    STORES_DZ: tl.constexpr = OPT.store_d_scores == "dz"
     block_start = chunk_start + tl.program_id(0) * BLOCK_N
     bh = batch_head_index()
     b, h = bh // H, bh % H
@@ -199,15 +197,13 @@ def bwd_dq_kernel(
         )
         first_step = first_key_block(block_start, n, m, q_offset, head, mods, OPT)
         product = initial_product(shift, block_start // BLOCK_N, first_step, OPT)
-    seed = 0
-    if OPT.dropout:
-        seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
+    dropped = load_dropout(seed_ptr, bh, dropout, OPT)
     if not OPT.received:
         if OPT.distance:
             if head.has_large_scores:
                 delta = delta_of_weights(
-                    q, do, lse, twice_d_norms, k_ptr, v_ptr, d_received_ptr, d_lse_ptr, seed, dropout, stride_k_m,
-                    stride_v_m, block_start, bh, h, n, m, q_offset, head, mods, sinks_ptr, OPT,
+                    q, do, lse, twice_d_norms, k_ptr, v_ptr, d_received_ptr, d_lse_ptr, dropped, stride_k_m, stride_v_m,
+                    block_start, bh, h, n, m, q_offset, head, mods, sinks_ptr, OPT,
                 )  # fmt: skip
         tl.store(delta_ptr + bh * n + offs_n, delta, mask=offs_n < n)
     d_scores = d_scores_ptr + b * stride_d_scores_b + h * stride_d_scores_h
@@ -219,7 +215,6 @@ def bwd_dq_kernel(
     if STORES_DZ:
         # A row of d_scores is one element shorter than one of dz, whose column 0 of a key block has its key −1.
         dz_ptr, stride_dz_n = d_scores + 1, stride_d_scores_n + 1
-        relative_dq = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
         previous_dx = initial_dx(q.dtype, OPT)
         next_step = -1
     if OPT.needs_position_q:
@@ -293,7 +288,8 @@ def bwd_dq_kernel(
                 if OPT.dropout:
                     if OPT.offset_sums and REGION != DIAGONAL:
                         dp += d_edge_sum[:, None]
-                    dp *= dropout_mask(seed, i, j, dropout)
+                    is_pair_kept = is_kept(dropped, block_start, step * BLOCK_M, tile_i, tile_j)
+                    dp = tl.where(is_pair_kept, dp, 0.0) * dropped.scale
                 if OPT.received and not OPT.received_in_dq:
                     dp += d_received[None, :]
                 if OPT.weight_norms:
@@ -311,9 +307,7 @@ def bwd_dq_kernel(
                 if OPT.store_d_scores == "before-softcap":
                     tl.store(d_scores_ptrs, dx.to(d_scores_ptr.dtype.element_ty), mask=(i < n) & (j < m))
                 if STORES_DZ:
-                    previous_dx, relative_dq = add_dz_tile(
-                        shift, previous_dx, dx, dz_ptr, stride_dz_n, step, relative_dq, tile_i, tile_j, OPT
-                    )
+                    previous_dx = store_dz_tile(shift, previous_dx, dx, dz_ptr, stride_dz_n, step, tile_i, tile_j, OPT)
                     next_step = step + 1
                 if OPT.needs_relative_bias:
                     if REGION == FAR_BEFORE:
@@ -370,11 +364,7 @@ def bwd_dq_kernel(
         # The last tile of dz, if there was a step. A loop for the reason that initial_product has one.
         for step in tl.range(next_step, next_step + (next_step >= 0).to(tl.int32), num_stages=1):
             dx = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-            previous_dx, relative_dq = add_dz_tile(
-                shift, previous_dx, dx, dz_ptr, stride_dz_n, step, relative_dq, tile_i, tile_j, OPT
-            )
-    if MULTIPLIES_DZ:
-        relative_dq *= scale
+            previous_dx = store_dz_tile(shift, previous_dx, dx, dz_ptr, stride_dz_n, step, tile_i, tile_j, OPT)
     if OPT.staged_tables and OPT.relative_scores:
         near_dx = load_pairs(pairs, pairs_smem + synchronize(OPT), 0.0, OPT)
         d_scores_rows = (with_clipped_sums(near_dx, sum_before, dx_sum, max_offset, OPT) * scale).to(q.dtype)
@@ -384,9 +374,6 @@ def bwd_dq_kernel(
     if OPT.relative_shift:
         partial = (bh * tl.cdiv(n, BLOCK_N) + block_start // BLOCK_N) * OPT.width + offs_e
         tl.store(d_bias_u_partials_ptr + partial, tl.sum(dq, axis=0), mask=offs_e < OPT.width)
-        if MULTIPLIES_DZ:
-            tl.store(d_bias_v_partials_ptr + partial, tl.sum(relative_dq, axis=0), mask=offs_e < OPT.width)
-            dq += relative_dq
     if OPT.needs_dq:
         dq_ptrs = dq_ptr + b * stride_dq_b + h * stride_dq_h + i * stride_dq_n + offs_e[None, :]
         tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=(i < n) & (offs_e[None, :] < OPT.width))
@@ -471,7 +458,8 @@ def bwd_dbias_kernel(
             s, _ = compute_scores(x, f, i, j, n, m, q_offset, mods, DIAGONAL, OPT)
             p = tl.exp2(s - lse[:, None])
             if OPT.dropout:
-                dp *= dropout_mask(tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32), i, j, dropout)
+                dropped = load_dropout(seed_ptr, bh, dropout, OPT)
+                dp = tl.where(is_kept(dropped, 0, 0, i, j), dp * dropped.scale, 0.0)
             if OPT.received:
                 dp += tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)[None, :]
             if OPT.weight_norms:

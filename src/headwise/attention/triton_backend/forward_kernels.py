@@ -20,6 +20,7 @@ from headwise.attention.triton_backend.distance_tiles import (
     rectify,
     stage_distance_factors,
 )
+from headwise.attention.triton_backend.dropout_tiles import is_kept, load_dropout
 from headwise.attention.triton_backend.sequence_tiles import query_offsets
 from headwise.attention.triton_backend.shared_memory import reserve_smem
 from headwise.attention.triton_backend.staged_tables import (
@@ -47,7 +48,6 @@ from headwise.attention.triton_backend.tiles import (
     MaskAndBias,
     batch_head_index,
     compute_scores,
-    dropout_mask,
     first_key_block,
     key_block_range,
     load_block,
@@ -140,9 +140,7 @@ def fwd_kernel(
         )
         first_step = first_key_block(block_start, n, m, q_offset, head, mods, OPT)
         product = initial_product(shift, block_start // BLOCK_N, first_step, OPT)
-    seed = 0
-    if OPT.dropout:
-        seed = tl.load(seed_ptr).to(tl.int32) + bh.to(tl.int32)
+    dropped = load_dropout(seed_ptr, bh, dropout, OPT)
 
     row_max = tl.full([BLOCK_N], 0.0 if OPT.sinks else float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_N], tl.float32)
@@ -209,8 +207,8 @@ def fwd_kernel(
                 if OPT.weight_norms:
                     weight_norms = weight_norms * rescale * rescale + tl.sum(p * p, axis=1)
                 acc = acc * rescale[:, None]
-                if OPT.dropout:
-                    p *= dropout_mask(seed, i, j, dropout)
+                if OPT.dropout:  # kept weights are scaled after the loops
+                    p = tl.where(is_kept(dropped, block_start, step * BLOCK_M, tile_i, tile_j), p, dropped.zero)
                 if OPT.offset_sums:
                     sum_before *= rescale
                     sum_after *= rescale
@@ -253,14 +251,16 @@ def fwd_kernel(
     tl.store(lse_ptr + bh * n + offs_n, lse, mask=offs_n < n)
     if OPT.weight_norms:
         tl.store(weight_norms_ptr + bh * n + offs_n, weight_norms * inv_sum * inv_sum, mask=offs_n < n)
-    o = acc * inv_sum[:, None]
+    inv_kept_sum = inv_sum * dropped.scale
+    o = acc * inv_kept_sum[:, None]
     if OPT.staged_tables and OPT.offset_sums:
         near_scores = load_pairs(pairs, pairs_smem + synchronize(OPT), float("-inf"), OPT)
         sums = tl.exp2(near_scores - lse[:, None])
         if OPT.dropout:
-            sums *= dropout_mask(seed, i, i + q_offset - max_offset + tl.arange(0, OPT.block_r)[None, :], dropout)
-        total = kept_sum * inv_sum if OPT.dropout else tl.where(is_valid, 1.0, 0.0)
-        sums = with_clipped_sums(sums, sum_before * inv_sum, total, max_offset, OPT).to(q.dtype)
+            keys = i + q_offset - max_offset + tl.arange(0, OPT.block_r)[None, :]
+            sums = tl.where(is_kept(dropped, 0, 0, i, keys), sums * dropped.scale, 0.0)
+        total = kept_sum * inv_kept_sum if OPT.dropout else tl.where(is_valid, 1.0, 0.0)
+        sums = with_clipped_sums(sums, sum_before * inv_kept_sum, total, max_offset, OPT).to(q.dtype)
         store_rows(offset_sums_ptr, sums, bh, offs_n, n, OPT)
         table = load_table(value_table_ptr, stride_value_table_h, h, max_offset, OPT.value_width, BLOCK_D, OPT)
         o = tl.dot(sums, table.to(q.dtype), o, input_precision=OPT.precision)
@@ -270,8 +270,8 @@ def fwd_kernel(
     if (
         OPT.offset_sums and not OPT.staged_tables
     ):  # unclipped positions: one pair per query each, whose weight needs the final lse
-        sum_before *= inv_sum
-        sum_after *= inv_sum
+        sum_before *= inv_kept_sum
+        sum_after *= inv_kept_sum
         offset_sums = offset_sums_ptr + bh * n * row_stride(max_offset)
         lo, hi = key_block_range(block_start, n, m, q_offset, head, mods, DIAGONAL, OPT)
         for index in range(lo, hi):
@@ -285,7 +285,7 @@ def fwd_kernel(
             s, _ = compute_scores(x, head.far_factor, i, j, n, m, q_offset, mods, DIAGONAL, OPT)
             p = tl.exp2(s - lse[:, None])
             if OPT.dropout:
-                p *= dropout_mask(seed, i, j, dropout)
+                p = tl.where(is_kept(dropped, block_start, step * BLOCK_M, tile_i, tile_j), p * dropped.scale, 0.0)
             before, after = store_by_offset(offset_sums, p, i, j, n, m, q_offset, max_offset)
             sum_before += before
             sum_after += after

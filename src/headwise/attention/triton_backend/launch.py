@@ -68,7 +68,7 @@ class Options:
     mask: bool
     bias: bool
     store_d_scores: str  # store the gradient of each pair's score: "after-softcap", "before-softcap", or "";
-    # or whole tiles of dz (`transformer_xl.py`): "dz", or with their products with the table "dz-product"
+    # or "dz", whole tiles of dz (`transformer_xl.py`)
     cu_seqlens: bool
     cu_seqlens_k: bool  # and the keys' sequences have other lengths than the queries'
     dropout: bool

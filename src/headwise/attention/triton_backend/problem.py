@@ -108,8 +108,8 @@ class Problem:
             return replace(tile, num_stages=1)
         if self.is_blackwell and is_wide and self.position_q is not None and name == "dq":  # needs more shared memory
             tile = replace(tile, num_stages=2)
-        if is_dense and is_wide and self.max_smem < 227 * 1024:  # of an H100
-            if self.mask is not None and self.bias is not None:
+        if is_dense and (is_wide or name == "dq") and self.max_smem < 227 * 1024:  # of an H100
+            if is_wide and self.mask is not None and self.bias is not None:
                 return replace(tile, num_stages=1)
             tile = replace(tile, num_stages=min(tile.num_stages, 3 if name == "fwd" else 2))
         return replace(tile, num_stages=1) if self.max_smem < needed_smem else tile

@@ -96,13 +96,6 @@ def pack_pairs(x):
 
 
 @triton.jit
-def unpack_pairs(words, DTYPE: tl.constexpr):
-    """Return the pairs that are packed in 32 bits, along a new last axis."""
-    low, high = tl.inline_asm_elementwise(UNPACK, "=h,=h,r", [words], dtype=(tl.int16, tl.int16), is_pure=True, pack=1)
-    return tl.join(low.to(DTYPE, bitcast=True), high.to(DTYPE, bitcast=True))
-
-
-@triton.jit
 def zero_like(x):
     """Return zeros in 32 bits, in the layout of x. The compiler does not know that they are 0."""
     return tl.inline_asm_elementwise(ZERO, "=r,r", [x], dtype=tl.int32, is_pure=True, pack=1)

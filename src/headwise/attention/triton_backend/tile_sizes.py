@@ -2,10 +2,6 @@
 
 from headwise.attention.triton_backend.launch import Tile
 
-#: bwd_dq_kernel multiplies tiles of dz with a dense table up to this width of heads. Wider ones would spill registers.
-#: The rows of the table take shared memory, so that there are 2 stages instead of 3. With 0 there are always 3.
-MAX_DZ_PRODUCT_WIDTH = 64
-
 
 def fastest_tile(
     name: str,
@@ -51,7 +47,7 @@ def fastest_tile(
         return {
             "fwd": Tile(64, 64, 4, 2 if is_wide and has_pair_inputs else 3),
             "dkv": Tile(64, 64, 4, 2),
-            "dq": Tile(64, 64, 4, 3 if width > MAX_DZ_PRODUCT_WIDTH and not has_pair_inputs else 2),
+            "dq": Tile(64, 64, 4, 2 if has_pair_inputs else 3),
             "received": Tile(64, 64, 4, 2),
         }[name]
     if has_position_product and name in ("fwd", "dq", "dkv"):
@@ -79,7 +75,7 @@ def fastest_tile(
         if has_clipped_table and name in ("fwd", "dq"):  # with 64 keys, registers are spilled
             return Tile(64, 32, 4, 3)
     return {
-        "fwd": Tile(128, 64, 8, 3) if is_plain and not has_dropout else Tile(64, 64, 4, 3),
+        "fwd": Tile(128, 64, 8, 3) if is_plain else Tile(64, 64, 4, 3),
         "dkv": Tile(64, 64, 4, 2 if has_dropout else 3),
         "dq": Tile(128, 64, 8, 3) if is_plain and not want_received else Tile(64, 64, 4, 3),
         "received": Tile(64, 64, 4, 3),

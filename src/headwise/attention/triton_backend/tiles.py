@@ -173,27 +173,6 @@ def sum_far_blocks(prefix_ptr, lo_before, hi_before, lo_after, hi_after, columns
 
 
 @triton.jit
-def dropout_mask(seed, i, j, dropout):
-    """Return 0 for dropped weights and 1/(1−p) for the others, a function of the seed and the pair only.
-
-    Rows and columns are hashed once each. Per pair, which every pass repeats, two hashes are mixed.
-    """
-    seed = hash32(seed.to(tl.uint32))
-    x = hash32(i.to(tl.uint32) ^ seed) + hash32((j.to(tl.uint32) + 0x9E3779B9) ^ hash32(seed))
-    x = (x ^ (x >> 15)) * 0x846CA68B
-    x = (x ^ (x >> 16)) * 0x7FEB352D
-    return tl.where(x >= tl.cast(dropout * 4294967296.0, tl.uint32), 1.0 / (1.0 - dropout), 0.0)
-
-
-@triton.jit
-def hash32(x):
-    """Hash 32 bits to 32 bits without collisions."""
-    x = (x ^ (x >> 16)) * 0x7FEB352D
-    x = (x ^ (x >> 15)) * 0x846CA68B
-    return x ^ (x >> 16)
-
-
-@triton.jit
 def key_block_range(block_start, n, m, q_offset, head, mods, REGION: tl.constexpr, OPT: tl.constexpr):
     """Return the range of key blocks in a region of the query block that starts at block_start.
 

@@ -10,9 +10,8 @@ each pair:
 
     dz[i, j − i + last] = memory[last + i · (width − 1) + j]
 
-bwd_dq_kernel shifts the gradients of scores back and stores whole tiles of dz (`stores_dz_tiles`). Up to a width of
-heads it also multiplies them with the table, so that bwd_dense_table_kernel computes only the gradient of the table.
-In the other cases bwd_dq_kernel stores the gradient of each pair's score.
+bwd_dq_kernel shifts the gradients of scores back and stores whole tiles of dz (`stores_dz_tiles`), or it stores the
+gradient of each pair's score. bwd_dense_table_kernel then computes both products.
 
 dz is computed for a chunk of queries at a time, so its memory does not grow with the length. With a window, dz has only
 the columns of relative positions inside of it. A query table, which is multiplied with keys, is the table of the
@@ -27,7 +26,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.attention.triton_backend import tile_sizes
 from headwise.attention.triton_backend.launch import Launch, Options, Tile, kernels
 from headwise.attention.triton_backend.layouts import named_strides, tensor_strides
 from headwise.attention.triton_backend.plan import TABLE_PADDING, Plan
@@ -118,8 +116,7 @@ def compute_gradients(
     table: Tensor = tensors["dense_table_ptr"]
     table_shape = (heads, plan.table_rows + 2 * TABLE_PADDING, plan.width)
     d_table_fp32 = table.new_zeros(table_shape if d_table is not None else (1, 1, 1), dtype=torch.float32)
-    v_kernel = "dq" if has_tiles and multiplies_dz_tiles(plan) else "dense_table"  # computes the gradient of bias v
-    num_blocks = [-(-n // plan.tile(kernel).block_n) for kernel in ("dq", v_kernel)]
+    num_blocks = [-(-n // plan.tile(kernel).block_n) for kernel in ("dq", "dense_table")]
     partials = [d_table_fp32.new_empty(batch, heads, blocks, plan.width) for blocks in num_blocks]
     tensors = {
         **tensors,
@@ -151,8 +148,7 @@ def compute_gradients(
             rows += chunk.d_scores.sum_to_size(rows.shape)
         if d_bias is None or plan.softcap:
             run["dq"](tensors)
-        if "dense_table" in run:
-            run["dense_table"](tensors)
+        run["dense_table"](tensors)
     if d_table is not None:
         torch.mul(d_table_fp32, plan.scale, out=d_table)
     return torch.stack([partial.sum((0, 2)) for partial in partials])
@@ -206,14 +202,6 @@ def compute_key_gradients(
 def stores_dz_tiles(plan: Plan) -> bool:
     """Return whether bwd_dq_kernel can store whole tiles of dz. It has them one step late, so it must not skip any."""
     return plan.mask is None
-
-
-def multiplies_dz_tiles(plan: Plan) -> bool:
-    """Return whether bwd_dq_kernel also multiplies tiles of dz with the table, if it stores them.
-
-    GPUs with less shared memory have no asynchronous products, and spill registers.
-    """
-    return bool(plan.width <= tile_sizes.MAX_DZ_PRODUCT_WIDTH and plan.max_smem >= 227 * 1024)
 
 
 def whole_blocks(plan: Plan, chunk_size: int) -> int:
@@ -368,7 +356,6 @@ def chunk_launches(
     """Build the launches for a chunk. bwd_dq_kernel stores whole tiles of dz if has_tiles."""
     heads, _, chunk_size, _ = dz.shape
     relative_q_strides = tensor_strides("relative_q", "bhn", relative_q)
-    tiles = "dz-product" if multiplies_dz_tiles(plan) else "dz"
     dq_launch, dq_after_softcap_launch = [
         plan.launch(
             "bwd_dq_kernel",
@@ -382,13 +369,9 @@ def chunk_launches(
             **tensor_strides("d_scores", "bhn", d_scores),
             **relative_q_strides,
         )
-        for place in (tiles if has_tiles else "before-softcap", "after-softcap")
+        for place in ("dz" if has_tiles else "before-softcap", "after-softcap")
     ]
-    launches = {"dq": dq_launch, "dq_after_softcap": dq_after_softcap_launch}
-    needs_dq = not (has_tiles and multiplies_dz_tiles(plan))
-    if not needs_dq and not needs_table:
-        return launches
-    launches["dense_table"] = _dense_table_launch(
+    dense_table_launch = _dense_table_launch(
         plan,
         dz,
         d_table,
@@ -397,14 +380,13 @@ def chunk_launches(
         first_column,
         columns,
         needs_table,
-        needs_dq=needs_dq,
         has_tiles=has_tiles,
         table_strides=plan.table_strides,
         dq_strides=plan.output_layouts["dq"][1],
         n=plan.n,
         m=plan.m,
     )
-    return launches
+    return {"dq": dq_launch, "dq_after_softcap": dq_after_softcap_launch, "dense_table": dense_table_launch}
 
 
 def key_chunk_launches(
@@ -444,7 +426,6 @@ def key_chunk_launches(
         first_column,
         columns,
         needs_table,
-        needs_dq=True,
         has_tiles=False,
         table_strides=named_strides("dense_table", "hr", list(plan.query_table_strides.values())),
         dq_strides=plan.output_layouts["dk"][1],
@@ -464,7 +445,6 @@ def _dense_table_launch(
     columns: tuple[int, int],
     needs_table: bool,
     *,
-    needs_dq: bool,
     has_tiles: bool,
     table_strides: dict[str, Any],
     dq_strides: tuple[int, ...],
@@ -490,9 +470,9 @@ def _dense_table_launch(
         "n": n,
         "m": m,
         "scale": plan.scale,
-        "OPT": replace(table_options(plan, tile), needs_dq=needs_dq, even_n=has_tiles),
+        "OPT": replace(table_options(plan, tile), even_n=has_tiles),
     }
-    query_blocks = batch * -(-chunk_size // tile.block_n) if needs_dq else 0
+    query_blocks = batch * -(-chunk_size // tile.block_n)
     table_blocks = width // tile.block_m if needs_table else 0
     grid = (query_blocks + table_blocks, heads, 1)
     return Launch(kernels()["bwd_dense_table_kernel"], grid, tile, arguments)

@@ -33,7 +33,6 @@ from headwise.attention.triton_backend.shared_memory import (
     store_eight,
     store_smem,
     store_smem_eight,
-    unpack_pairs,
     zero_like,
 )
 from headwise.attention.triton_backend.tiles import load_block, visited_range, visited_tile
@@ -198,22 +197,20 @@ def initial_dx(DTYPE: tl.constexpr, OPT: tl.constexpr):
 
 
 @triton.jit
-def add_dz_tile(shift, lower, dx, dz_ptr, stride_dz_n, step, relative_dq, tile_i, tile_j, OPT: tl.constexpr):
-    """Store the tile of dz before a step, [T, T]. If requested, add its product with the table to relative_dq.
+def store_dz_tile(shift, lower, dx, dz_ptr, stride_dz_n, step, tile_i, tile_j, OPT: tl.constexpr):
+    """Store the tile of dz before a step, [T, T].
 
     lower is the gradient of the scores of the previous step, as this function returned it. dz_ptr is the address of
-    the query block's first row and key block 0. relative_dq is [T, BLOCK_E].
+    the query block's first row and key block 0.
 
     Returns:
-        The gradient of the scores to pass in the next step, and relative_dq.
+        The gradient of the scores to pass in the next step.
     """
     T: tl.constexpr = OPT.block_n
-    MULTIPLIES: tl.constexpr = OPT.store_d_scores == "dz-product"
     DTYPE: tl.constexpr = shift.relative_q.dtype
     BYTES: tl.constexpr = DTYPE.primitive_bitwidth // 8
     PITCH: tl.constexpr = (2 * T + 8) * BYTES
     smem = shift.smem
-    first_row = shift.first_row + (step - 1) * T
     dz_ptr += (step - 1) * T
     upper = dx.to(DTYPE)
     if OPT.fast and BYTES == 2:
@@ -228,25 +225,18 @@ def add_dz_tile(shift, lower, dx, dz_ptr, stride_dz_n, step, relative_dq, tile_i
         address = smem + barrier() + row * PITCH + (row + 1) // 2 * 4 + group * 16 + zero_of_groups(upper, OPT)
         a, b, c, d = load_eight(address, (row + 1) % 2 * 16 + group * 0)
         store_eight(dz_ptr + row * stride_dz_n + group * 8, a, b, c, d)
-        if MULTIPLIES:
-            dz, columns = interleave_groups(a, b, c, d, DTYPE, OPT)
-            rows = load_rows(shift.table_ptr, shift.stride_table_r, first_row + columns, OPT)
     else:
         if OPT.fast:
             dz = load_smem(smem + barrier() + BYTES + tile_i * (PITCH + BYTES) + tile_j * BYTES, DTYPE)
         else:
             dz = tl.gather(tl.where(tile_j <= tile_i, upper, lower), (tile_j + tile_i + 1) & (T - 1), 1)
         tl.store(dz_ptr + tile_i * stride_dz_n + tile_j, dz)
-        if MULTIPLIES:
-            rows = load_table_rows(shift.table_ptr, shift.stride_table_r, first_row, OPT)
-    if MULTIPLIES:
-        relative_dq = tl.dot(dz, rows, relative_dq, input_precision=OPT.precision)
-    return upper, relative_dq
+    return upper
 
 
 @triton.jit
 def zero_of_groups(pairs, OPT: tl.constexpr):
-    """Return zeros, [T, T / 8], in the layout in which threads have the groups of `interleave_groups`.
+    """Return zeros, [T, T / 8], in a layout in which a thread has groups of eight columns.
 
     Addresses to which they are added have this layout, too. Otherwise the compiler loads everything twice.
     """
@@ -255,23 +245,6 @@ def zero_of_groups(pairs, OPT: tl.constexpr):
     even, _ = tl.split(by_column)
     first, _ = tl.split(even)
     return zero_like(tl.reshape(first, (T, T // 8)))
-
-
-@triton.jit
-def interleave_groups(a, b, c, d, DTYPE: tl.constexpr, OPT: tl.constexpr):
-    """Return dz with its columns in another order, given words [T, T / 8] of each group of 8 columns; and this order.
-
-    In a matrix product, a thread has 2 of each 8 neighbors, of four such groups. With this order these are one group,
-    and nothing is exchanged between threads. The order of a product's terms does not matter.
-    """
-    T: tl.constexpr = OPT.block_n
-    words = tl.join(
-        tl.join(unpack_pairs(a, DTYPE), unpack_pairs(b, DTYPE)), tl.join(unpack_pairs(c, DTYPE), unpack_pairs(d, DTYPE))
-    )
-    words = tl.reshape(words, (T, T // 32, 4, 2, 2, 2))  # row, 32 columns, group, column of a pair, word (two axes)
-    dz = tl.reshape(tl.permute(words, (0, 1, 5, 4, 2, 3)), (T, T))
-    x = tl.arange(0, T)
-    return dz, (x // 32 * 32) | (x & 1) | ((x & 6) << 2) | ((x & 24) >> 2)
 
 
 @triton.jit
@@ -367,17 +340,17 @@ def bwd_dense_table_kernel(
 ):  # fmt: skip
     """Compute the table's part of dq, if bwd_dq_kernel has not, and the gradient of the table, from dz of a chunk.
 
-    One program per query block if OPT.needs_dq, then one per block of the table's rows. Both read dz of a head, which
+    One program per query block, then one per block of the table's rows. Both read dz of a head, which
     is cached if they read it at about the same time. OPT.even_n states that bwd_dq_kernel stored whole tiles, so that
     chunk_size is a multiple of them, and relative_q is in the order of dz. With OPT.skip_tiles, visited_columns
     [B, H, blocks, 2 · tiles + 1] lists each query block's tiles of columns, and visited_rows [H, blocks, 2 · tiles + 1]
     each column block's tiles of queries.
     """
-    blocks = tl.cdiv(chunk_size, OPT.block_n) if OPT.needs_dq else 0
+    blocks = tl.cdiv(chunk_size, OPT.block_n)
     program = tl.program_id(0)
     h = tl.program_id(1).to(tl.int64)
     dz_ptr += h * stride_dz_h
-    if OPT.needs_dq and program < B * blocks:
+    if program < B * blocks:
         b, block_start = (program // blocks).to(tl.int64), program % blocks * OPT.block_n
         partial = (b * tl.num_programs(1) + h) * tl.cdiv(n, OPT.block_n) + (chunk_start + block_start) // OPT.block_n
         add_relative_dq(
