@@ -36,7 +36,7 @@ from triton.runtime import driver
 from triton.runtime.jit import MockTensor
 
 from headwise import _compat
-from headwise.attention.triton_backend import cached_passes, decoding, multi_layer_received
+from headwise.attention.triton_backend import cached_passes, decoding
 from headwise.attention.triton_backend.cached_tables import TableCall
 from headwise.attention.triton_backend.decoding import DecodeCall
 from headwise.attention.triton_backend.launch import Launch
@@ -208,10 +208,6 @@ def received_launches(scheme: str, length: int, width: int, *, dropout: float) -
         backward |= first_chunk_launches(plan, q, do)
     launches += [backward[name] for name in (("dq",) if plan.received_in_dq else ("received", "dq"))]
     launches.append(backward["dkv"])
-    if scheme == "plain":
-        plan = build_plan(*multi_layer_received.operator_arguments(q, k, None, width**-0.5, False))
-        launches += multi_layer_received.forward_launches(plan, 2).values()
-        launches += multi_layer_received.backward_launches(plan, 2).values()
     return launches
 
 

@@ -38,7 +38,7 @@ def record_layers(
                 k=k,
                 v=v,
                 output=result.output,
-                received_or_deferred=received,
+                received=received,
                 scale=WIDTH**-0.5,
                 padding=real,
                 **outputs,
@@ -308,7 +308,7 @@ def test_pdg_with_a_head_whose_weights_are_all_dropped(reduction: Any) -> None:
     received = torch.rand(BATCH, HEADS, N, dtype=torch.float64)
     received[0, 1] = 0.0
     x = torch.zeros(BATCH, HEADS, N, WIDTH)
-    record = ForwardRecord([LayerRecord(q=x, k=x, v=x, output=x, received_or_deferred=received, scale=1.0)], {})
+    record = ForwardRecord([LayerRecord(q=x, k=x, v=x, output=x, received=received, scale=1.0)], {})
     rows = torch.nn.functional.normalize(received, dim=-1)
     formula = (rows.mT @ rows - torch.eye(N, dtype=torch.float64)).square().sum(dim=(1, 2)).mean()
     divisor = {"mean": HEADS**2, "paper": 1, "released": N}[reduction]

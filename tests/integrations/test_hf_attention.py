@@ -10,7 +10,7 @@ from torch import Tensor
 import headwise as hw
 
 pytest.importorskip("accelerate")  # of the extra hf
-from headwise.integrations import deferred, use_headwise_attention
+from headwise.integrations import use_headwise_attention
 from headwise.integrations.model_utils import example_inputs, pretrained_modules
 from tests.integrations.tiny_models import (
     FAMILIES,
@@ -33,12 +33,8 @@ def eager_attentions(model: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
 
 @pytest.mark.short_form("values")
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("is_deferred", [False, True], ids=["direct", "deferred"])
-def test_outputs_received_attention_and_gradients_match_eager_attention(
-    family: str, is_deferred: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deferred, "is_short", lambda q: is_deferred)  # on a CPU too, in Triton's interpreter
-    device = "cuda" if is_deferred and torch.cuda.is_available() else "cpu"
+def test_outputs_received_attention_and_gradients_match_eager_attention(family: str) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     model, inputs = build_model(family).train().to(device), {name: x.to(device) for name, x in build_batch().items()}
     model.set_attn_implementation("sdpa")
     expected_output = first_output(model(**inputs), inputs["attention_mask"])

@@ -21,7 +21,6 @@ from headwise.integrations import (
     unwrap_model,
     use_headwise_attention,
 )
-from headwise.integrations.deferred import DeferredBatch, DeferredReceived
 from headwise.integrations.fusion import fused_example
 from headwise.integrations.model_utils import check_same_outputs, run_example
 
@@ -47,7 +46,6 @@ class Guided:
         self.terms: dict[str, Tensor] = {}
         self.is_closed = False
         self._layers: list[LayerRecord] = []
-        self._deferred = DeferredBatch()
         self._inputs: dict[str, Any] = {}
         self._in_forward = False  # between the start of a forward pass and its loss
         self._in_outer_model = False  # the model's forward has started, but not that of its base model
@@ -57,7 +55,7 @@ class Guided:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Guided":
         """Return a closed recorder. A copy of a guided model is not guided."""
         copied = copy.copy(self)
-        copied.model, copied._layers, copied._deferred, copied._inputs = nn.Identity(), [], DeferredBatch(), {}
+        copied.model, copied._layers, copied._inputs = nn.Identity(), [], {}
         copied.is_closed = True
         return copied
 
@@ -88,12 +86,9 @@ class Guided:
         """Record one layer. Checkpointed layers, which run again in the backward pass, are recorded once."""
         if self._in_forward or self._records_in_eval:
             self._layers.append(record)
-            if isinstance(record.received_or_deferred, DeferredReceived):
-                self._deferred.add(record.received_or_deferred)
 
     def _clear(self) -> None:
         self._layers, self._inputs, self._in_forward = [], {}, False
-        self._deferred.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save in a checkpoint: the weights of automatic guides and the step."""
@@ -129,11 +124,10 @@ class Guided:
             raise RuntimeError(
                 "no attention was recorded since the last loss(): call the model in training mode, inside guiding(…)"
             )
-        self._deferred.compute()
         record = ForwardRecord(self._layers, self._inputs)
         self._clear()
         layers = record.layers
-        if torch.is_grad_enabled() and not layers[-1].received_or_deferred.requires_grad and is_trainable(self.model):
+        if torch.is_grad_enabled() and not layers[-1].received.requires_grad and is_trainable(self.model):
             raise RuntimeError(
                 "the recorded attention has no gradient. Reentrant gradient checkpointing drops it: pass "
                 "gradient_checkpointing_kwargs={'use_reentrant': False}, or train the guided layers"

@@ -15,15 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from headwise._compat import can_set_attn_implementation, find_active_collector, set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention import Plain, Scheme, attend
-from headwise.attention.triton_backend.multi_layer_received import LayerQK
-from headwise.integrations.deferred import DeferredReceived, can_defer
 from headwise.integrations.masks import (
     first_query_position,
     headwise_mask,
@@ -317,20 +314,7 @@ def attention_rows(call: AttentionCall, scheme: Scheme | None, observer: Attenti
 
 
 def record_layer(call: AttentionCall, required_fields: frozenset[RecordField]) -> LayerRecord:
-    """Run a layer and record it. Defer the computation of received attention if possible."""
-    needs_attend = any(call.options[name] is not None for name in ("mask", "position_bias", "softcap", "sinks"))
-    if (
-        call.options["scheme"] is _PLAIN
-        and not needs_attend
-        and required_fields <= {"states"}
-        and can_defer(call.q, call.k, call.v, call.attention_mask)
-    ):
-        return record_deferred(call)
-    return record_directly(call, required_fields)
-
-
-def record_directly(call: AttentionCall, required_fields: frozenset[RecordField]) -> LayerRecord:
-    """Run a layer with `attend`, which returns all required fields."""
+    """Run a layer and record it."""
     padding = call.padding
     names = attend_outputs(
         required_fields,
@@ -345,7 +329,6 @@ def record_directly(call: AttentionCall, required_fields: frozenset[RecordField]
         k=call.k,
         v=call.v,
         output=output,
-        received_or_deferred=fields.pop("received"),
         scale=call.scale,
         causal=call.options["causal"],
         padding=padding,
@@ -369,35 +352,6 @@ def restore_padded_rows(call: AttentionCall, output: Tensor, padding: Tensor | N
     padded = attend(call.q[:, :, start:stop], call.k, call.v, **slice_rows(call.options, start, stop))
     real = padding[:, None, start:stop, None]
     return torch.cat([output[:, :, :start], output[:, :, start:stop].where(real, padded), output[:, :, stop:]], dim=2)
-
-
-def record_deferred(call: AttentionCall) -> LayerRecord:
-    """Run a layer with torch's kernels; its received attention is computed later from queries and keys."""
-    q, k, v, scale, causal, padding = call.q, call.k, call.v, call.scale, call.options["causal"], call.padding
-    output = scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        call.attention_mask,
-        call.options["dropout"],
-        is_causal=causal,
-        scale=scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )
-    dtype = output.dtype  # the autocast dtype, if autocast is enabled
-    layer = LayerQK(
-        q if q.dtype == dtype else q.to(dtype), k if k.dtype == dtype else k.to(dtype), scale, causal, padding
-    )
-    return LayerRecord(
-        q=q,
-        k=k,
-        v=v,
-        output=output,
-        received_or_deferred=DeferredReceived(layer),
-        scale=scale,
-        causal=causal,
-        padding=padding,
-    )
 
 
 @contextmanager

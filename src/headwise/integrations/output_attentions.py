@@ -62,7 +62,7 @@ def record_from_weights(weights: Tensor, mask: Tensor | None) -> LayerRecord:
         k=weights,
         v=weights,
         output=weights,
-        received_or_deferred=real_weights.sum(dim=2),
+        received=real_weights.sum(dim=2),
         padding=padding,
         causal=not bool(weights.triu(1).any()),
         scale=1.0,

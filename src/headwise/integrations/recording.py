@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headwise.integrations.deferred import DeferredReceived
 from headwise.integrations.model_utils import self_attention_modules
 
 #: Optional fields of a `LayerRecord`. `weights` takes N × N memory per head. `states` are values and outputs of heads;
@@ -33,7 +32,7 @@ class LayerRecord:
         q: queries (B, H, N, D).
         k, v: keys and values (B, G, N, D); H is a multiple of G.
         output: the output of each head (B, H, N, D).
-        received_or_deferred: received attention (B, H, N), or its deferred computation; read `received` instead.
+        received: the attention that each token receives, summed over all real queries, (B, H, N).
         weight_norms: the sum of the squared weights of each query, (B, H, N), if required.
         lse: the log-sum-exp of each query's scores, (B, H, N), if `neighbor_weights` are required and all scores are
             scale · q·k, soft-capped or not.
@@ -50,7 +49,7 @@ class LayerRecord:
     k: Tensor
     v: Tensor
     output: Tensor
-    received_or_deferred: Tensor | DeferredReceived
+    received: Tensor
     scale: float
     causal: bool = False
     padding: Tensor | None = None
@@ -59,17 +58,6 @@ class LayerRecord:
     weight_norms: Tensor | None = None
     lse: Tensor | None = None
     weights: Tensor | None = None
-
-    @property
-    def is_deferred(self) -> bool:
-        """Whether received attention is computed after the forward pass."""
-        return isinstance(self.received_or_deferred, DeferredReceived)
-
-    @property
-    def received(self) -> Tensor:
-        """The attention that each token receives, summed over all real queries, (B, H, N)."""
-        received = self.received_or_deferred
-        return received.compute() if isinstance(received, DeferredReceived) else received
 
     @cached_property
     def real(self) -> Tensor:

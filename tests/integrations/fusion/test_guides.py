@@ -140,7 +140,7 @@ def test_models_that_are_not_fused_are_named() -> None:
 def test_layers_with_different_numbers_of_positions_are_refused() -> None:
     def record(n: int) -> LayerRecord:
         x = torch.rand(1, 2, n, 4)
-        return LayerRecord(q=x, k=x, v=x, output=x, received_or_deferred=x.sum(dim=3), scale=1.0)
+        return LayerRecord(q=x, k=x, v=x, output=x, received=x.sum(dim=3), scale=1.0)
 
     layers = ForwardRecord([record(6), record(6), record(3)], {})
     with pytest.raises(ValueError, match=r"different numbers of positions \(3, 6\): choose layers .* by layers="):

@@ -157,7 +157,6 @@ def kernels() -> Any:
             backward_kernels,
             decode_kernels,
             forward_kernels,
-            multi_layer_received_kernels,
             rotation_kernels,
             table_product_kernels,
             transformer_xl_kernels,
@@ -171,7 +170,6 @@ def kernels() -> Any:
         backward_kernels,
         backward_dkv_kernel,
         transformer_xl_kernels,
-        multi_layer_received_kernels,
         rotation_kernels,
         table_product_kernels,
     )
