@@ -6,8 +6,9 @@
 
 A line of the queue has the largest number of seconds of a command and the command: a script in the directory of the
 queue and its options, after variables of the environment if there are any. {seconds} becomes the number of seconds
-after which a benchmark starts no row. Commands run in --dir, where their results are. At its limit, a command is
-interrupted; after ten more seconds it is killed.
+after which a benchmark starts no row, and {processes} the number of cores but one. Scripts run in --dir, where their
+results are. A module (-m headwise …, -m pytest …) runs in the repository, and {dir} becomes --dir. At its limit, a
+command is interrupted; after ten more seconds it is killed.
 
 Each command prints a line with its time and its exit code. Its output is appended to a log in --dir. The same call,
 repeated, continues: benchmarks continue after the lines of results that exist, and commands that have finished are
@@ -41,10 +42,16 @@ class Job(NamedTuple):
     limit: float
     line: str  # without the limit
 
-    def split(self, seconds: float) -> tuple[dict[str, str], list[str]]:
-        """Return variables of the environment, and the script and its options, for this number of seconds."""
-        seconds_for_rows = max(seconds - LAST_ROW, seconds / 2)
-        words = [word.replace("{seconds}", f"{seconds_for_rows:.0f}") for word in shlex.split(self.line)]
+    def split(self, seconds: float, directory: Path) -> tuple[dict[str, str], list[str]]:
+        """Return variables of the environment, and the script or -m with options, for this number of seconds."""
+        values = {
+            "{seconds}": f"{max(seconds - LAST_ROW, seconds / 2):.0f}",
+            "{processes}": str(max((os.cpu_count() or 1) - 1, 1)),
+            "{dir}": str(directory.resolve()),
+        }
+        words = shlex.split(self.line)
+        for name, value in values.items():
+            words = [word.replace(name, value) for word in words]
         num_variables = next(i for i, word in enumerate(words) if "=" not in word)
         return dict(word.split("=", 1) for word in words[:num_variables]), words[num_variables:]
 
@@ -94,13 +101,16 @@ def report(number: int, text: str, job: Job) -> None:
 
 def run(job: Job, seconds: float, scripts: Path, directory: Path, log: Path) -> tuple[int, str]:
     """Run a command for at most this number of seconds. Return its exit code and its state."""
-    variables, (script, *options) = job.split(seconds)
-    paths = [str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables, (script, *options) = job.split(seconds, directory)
+    repository = HERE.parent
+    paths = [str(repository / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | variables
     with log.open("ab") as output:
         position = output.tell()
-        command = [sys.executable, str(scripts / script), *options]
-        with process_group(command, cwd=directory, env=environment, stdout=output, stderr=output) as process:
+        is_module = script == "-m"
+        command = [sys.executable, script if is_module else str(scripts / script), *options]
+        cwd = repository if is_module else directory
+        with process_group(command, cwd=cwd, env=environment, stdout=output, stderr=output) as process:
             try:
                 code = process.wait(timeout=seconds)
             except subprocess.TimeoutExpired:

@@ -65,6 +65,15 @@ def test_failures_and_limits_do_not_stop_the_queue(tmp_path: Path) -> None:
     assert "rows are written" in (tmp_path / "out" / "03.log").read_text()
 
 
+def test_modules_run_in_the_repository(tmp_path: Path) -> None:
+    code, _ = run(write_queue(tmp_path, "60 -m json.tool CITATION.cff {dir}/out", "60 -m site"))
+    assert code == 1, "CITATION.cff is found, and is no JSON"
+    log = (tmp_path / "out" / "01.log").read_text()
+    assert "No such file" not in log
+    assert "Expecting value" in log
+    assert f"'{SCRIPT.parents[1]}'" in (tmp_path / "out" / "02.log").read_text()
+
+
 def test_no_command_is_started_after_the_time(tmp_path: Path) -> None:
     code, lines = run(write_queue(tmp_path, "60 benchmark.py 3 end"), seconds=0)
     assert (code, lines) == (0, [" 1  not started: benchmark.py 3 end"])
