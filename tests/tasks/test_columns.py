@@ -43,6 +43,12 @@ def test_columns_are_chosen_by_name_or_if_only_one_is_possible(
         assert choose_columns(head(*names)) == expected
 
 
+def test_a_file_of_texts_alone_has_no_labels() -> None:
+    with pytest.raises(UserError, match=r"a\.csv: no column for the labels; its only column is text; add a column"):
+        choose_columns(head("text"))
+    assert choose_columns(head("text"), labelled=False) == Columns("text", None, None)
+
+
 def test_given_columns_take_precedence() -> None:
     batch = head("text", "review", "label", "stars")
     assert choose_columns(batch, text="review", label="stars") == Columns("review", None, "stars")

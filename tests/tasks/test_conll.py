@@ -29,7 +29,7 @@ def test_sentences_have_words_tags_and_first_lines(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("EU B-ORG\nrejects\n", "line 2: expected 2 columns as before, got 1"),
-        ("EU\n", "line 1: expected a word and its tag, got 1"),
+        ("EU\n", "line 1: expected a word and its tag, got only a word"),
     ],
 )
 def test_a_varying_number_of_columns_raises_an_error(tmp_path: Path, content: str, message: str) -> None:

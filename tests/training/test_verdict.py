@@ -45,6 +45,17 @@ def test_the_best_of_several_baselines_counts() -> None:
     assert above == "better than always answering 'entity' and than TF IDF (accuracy 0.7000, baseline 0.6100)"
 
 
+def test_a_clearly_better_linear_model_is_always_named() -> None:
+    """Also where the model is hardly better than a constant answer, or not at all."""
+    unclear = judge_accuracy(0.30, error=0.02, most_frequent_label=0.276, TF_IDF=0.74)
+    assert unclear.startswith("not clearly better than always answering 'entity' (accuracy 0.3000, baseline 0.2760)")
+    assert "; below TF IDF (baseline 0.7400); try" in unclear
+    nothing = judge_accuracy(0.2, most_frequent_label=0.276, TF_IDF=0.74)
+    assert nothing.startswith("learned nothing: ")
+    assert "; below TF IDF (baseline 0.7400); try" in nothing
+    assert "TF IDF" not in judge_accuracy(0.30, error=0.02, most_frequent_label=0.276, TF_IDF=0.31)
+
+
 def test_an_error_is_better_when_it_is_lower() -> None:
     options: dict[str, Any] = {"primary_metric": "rmse", "standard_error": 0.01}
     baselines = {"mean": {"rmse": 1.2}, "TF-IDF": {"rmse": 0.9}}
@@ -108,6 +119,8 @@ def test_tuning_is_not_recommended_after_tuning() -> None:
     }
     assert "--tune" in judge_run(metrics)
     assert "--tune" not in judge_run(metrics | {"tuning": {"chosen": 0.001}})
+    tuned_and_stopped = judge_run(metrics | {"tuning": {"chosen": 0.001}, "stopped_early": True})
+    assert tuned_and_stopped.endswith("; try more training rows")
 
 
 def test_a_perfect_model_gets_no_advice() -> None:

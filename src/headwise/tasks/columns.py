@@ -195,6 +195,11 @@ def is_number(value: Any) -> bool:
 
 def ambiguous_column(batch: Batch, role: str, matches: Sequence[str] = ()) -> UserError:
     """Return the error for a column that cannot be chosen."""
+    if role == "label" and len(batch.columns) == 1:
+        return UserError(
+            f"{batch.path}: no column for the labels; its only column is {format_names(batch.columns)}; add a column "
+            "with labels (headwise predict needs none)"
+        )
     pairs = "; for text pairs, set --text and --pair" if role == "text" and len(batch.columns) > 2 else ""
     choices = f"{' and '.join(matches)} are possible" if matches else f"the columns are {format_names(batch.columns)}"
     return UserError(f"{batch.path}: the {role} column is not clear; name it with --{role}{pairs}; {choices}")

@@ -44,8 +44,10 @@ def iterate_sentences(lines: LineReader) -> Iterator[tuple[int, list[str], list[
         columns = line.split()
         num_columns = num_columns or len(columns)
         if len(columns) != num_columns or num_columns < 2:
-            expected = f"{num_columns} columns as before" if num_columns > 1 else "a word and its tag"
-            raise UserError(f"{lines.path}, line {lines.number}: expected {expected}, got {len(columns)}")
+            expected = f"{num_columns} columns as before, got {len(columns)}"
+            if num_columns == 1:
+                expected = "a word and its tag, got only a word (headwise predict needs no tags)"
+            raise UserError(f"{lines.path}, line {lines.number}: expected {expected}")
         if not words:
             first_line = lines.number
         words.append(columns[0])

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tqdm import tqdm
 
 from headwise.errors import UserError
 from headwise.training import TextModel, evaluate, predict
@@ -107,3 +108,20 @@ def test_parts_do_not_change_an_evaluation(run: Path, tmp_path: Path) -> None:
     assert parts["metrics"] == pytest.approx(whole["metrics"])
     with pytest.raises(UserError, match="--resume requires --out"):
         evaluate(run, data, resume=True)
+
+
+@pytest.mark.parametrize("quiet", [(), ("--quiet",)])
+def test_quiet_shows_no_bar(
+    quiet: tuple[str, ...], run: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disabled = []
+
+    def record(*args: Any, **options: Any) -> Any:
+        disabled.append(bool(options["disable"]))
+        return tqdm(*args, **options)
+
+    monkeypatch.setattr("headwise.training.jobs.job.tqdm", record)
+    data = write(tmp_path / "new.csv", ("text", "label"), rows(8, seed=5))
+    assert headwise("predict", run, data, "--out", tmp_path / "out.csv", *quiet)[0] == 0
+    assert headwise("evaluate", run, "--data", data, *quiet)[0] == 0
+    assert disabled == [bool(quiet)] * 2

@@ -12,6 +12,8 @@ import torch
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
 
+from headwise.training.core.result_tables import format_metric
+
 logger = logging.getLogger(__name__)
 
 _EXTRA_CALLBACKS: ContextVar[tuple[TrainerCallback, ...]] = ContextVar("_EXTRA_CALLBACKS", default=())
@@ -78,7 +80,7 @@ class ProgressBar(ProgressCallback):
         metrics = {name.removeprefix("eval_"): x for name, x in logs.items() if name.startswith("eval_")}
         shown = {name: x for name, x in metrics.items() if name not in HIDDEN_METRICS and isinstance(x, float)}
         if shown:
-            line = ", ".join(f"{name} {x:.4f}" for name, x in shown.items())
+            line = ", ".join(f"{name} {format_metric(name, x)}" for name, x in shown.items())
             self.unprinted = f"  epoch {round(logs.get('epoch', 0), 4):g}: dev {line}"
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

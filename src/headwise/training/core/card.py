@@ -16,6 +16,7 @@ from headwise.small_files import read_json
 from headwise.tasks.hub import PREFIX
 from headwise.training.core.report import CONFUSION_MATRIX, RELIABILITY
 from headwise.training.core.result_tables import (
+    COUNTS,
     Table,
     build_metrics_table,
     build_per_class_table,
@@ -31,9 +32,6 @@ UNKNOWN = "unknown"
 
 #: The hub's names of metrics, where they differ from ours.
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "exact_match": "exact_match", "pearson": "pearsonr"}
-
-#: Entries of the metrics of rankings that are numbers of queries.
-COUNTS = ("queries", "queries_without_hit")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Runs of several processes: the main process reads and writes, and its errors are raised in all of them."""
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,6 +20,11 @@ def state() -> PartialState:
 
 def is_on_cpu() -> bool:
     return not torch.accelerator.is_available()
+
+
+def shows_progress_bars() -> bool:
+    """Return whether this process shows progress bars: the main process, unless `--quiet` has set `TQDM_DISABLE`."""
+    return bool(state().is_main_process) and os.environ.get("TQDM_DISABLE", "0") in ("", "0")
 
 
 def main_process_first(action: Callable[[], T]) -> T:

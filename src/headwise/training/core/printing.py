@@ -9,7 +9,7 @@ from rich.text import Text
 
 from headwise import tasks
 from headwise.training.core.metrics import DETAILS
-from headwise.training.core.result_tables import describe_thresholds, format_details, format_number, select_split
+from headwise.training.core.result_tables import describe_thresholds, format_details, format_metric, select_split
 from headwise.training.core.run_dir import RunResult
 
 #: The arguments of `headwise predict` by label type, if they are not those of a file of examples.
@@ -66,7 +66,7 @@ def format_metrics(
     'test: mrr 0.5000, queries 1,300'
     """
     error = "" if standard_error is None else f" ± {standard_error:.4f}"
-    others = [f"{other} {format_number(value)}" for other, value in values.items() if other != primary_metric]
+    others = [f"{other} {format_metric(other, value)}" for other, value in values.items() if other != primary_metric]
     return f"{name}: {', '.join([f'{primary_metric} {values[primary_metric]:.4f}{error}', *others])}"
 
 

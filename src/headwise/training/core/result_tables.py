@@ -6,6 +6,9 @@ from typing import Any
 #: A header and rows of formatted cells.
 Table = tuple[list[str], list[list[str]]]
 
+#: Entries of the metrics of rankings that are numbers of queries.
+COUNTS = ("queries", "queries_without_hit")
+
 #: More classes are not printed; `metrics.json` has all of them.
 MAX_PRINTED_CLASSES = 10
 MAX_PRINTED_MATRIX = 10
@@ -34,7 +37,16 @@ def build_metrics_table(metrics: Mapping[str, Any]) -> Table:
 
 def format_cell(values: Mapping[str, float], name: str) -> str:
     """Return a metric as the cell of a table; empty if there is none."""
-    return format_number(values[name]) if name in values else ""
+    return format_metric(name, values[name]) if name in values else ""
+
+
+def format_metric(name: str, value: float) -> str:
+    """Return a metric with 4 decimals, and a number of queries without.
+
+    >>> format_metric("mrr", 1.0), format_metric("queries_without_hit", 0.0)
+    ('1.0000', '0')
+    """
+    return f"{value:,.0f}" if name in COUNTS else format_number(value)
 
 
 def format_number(value: float) -> str:

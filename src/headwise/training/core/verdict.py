@@ -91,15 +91,17 @@ def judge(
     other = best([name for name in values if name not in CONSTANT_ANSWERS])
     answer = describe_answer(constant, most_frequent_label)
     margin = CLEAR * standard_error
+    is_below = other is not None and gain(other) < -margin
+    also_below = f"; below {other} (baseline {values[other]:.4f})" if other is not None and is_below else ""
     if constant is not None and gain(constant) <= 0:
-        return f"learned nothing: not better than {answer} {figures(constant)}; {hint}"
+        return f"learned nothing: not better than {answer} {figures(constant)}{also_below}; {hint}"
     if constant is not None and gain(constant) <= margin:
         return (
-            f"not clearly better than {answer} {figures(constant)}: the difference is within {CLEAR:g} standard errors;"
-            f" {describe_hints((*hints, 'more rows to evaluate'))}"
+            f"not clearly better than {answer} {figures(constant)}: the difference is within {CLEAR:g} standard errors"
+            f"{also_below}; {describe_hints((*hints, 'more rows to evaluate'))}"
         )
     prefix = "" if constant is None else f"better than {answer}, but "
-    if other is not None and gain(other) < -margin:
+    if other is not None and is_below:
         return f"{prefix}below {other} {figures(other)}; {hint}"
     if other is not None and gain(other) <= margin:
         degree = "clearly " if gain(other) > 0 else ""
@@ -143,10 +145,11 @@ def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False) -> str:
 def describe_hints(hints: Sequence[str]) -> str:
     """Return what to try, as a phrase.
 
-    >>> describe_hints(HINTS)
-    'try --tune, more --epochs or more training rows'
+    >>> describe_hints(HINTS), describe_hints(HINTS[-1:])
+    ('try --tune, more --epochs or more training rows', 'try more training rows')
     """
-    return f"try {', '.join(hints[:-1])} or {hints[-1]}"
+    *others, last = hints
+    return f"try {', '.join(others)} or {last}" if others else f"try {last}"
 
 
 def describe_answer(baseline: str | None, most_frequent_label: str | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tqdm.auto import tqdm
 
 from headwise.errors import UserError
-from headwise.training.core.distributed import main_process_only, state
+from headwise.training.core.distributed import main_process_only, shows_progress_bars, state
 from headwise.training.jobs.job_dir import JobDir
 
 logger = logging.getLogger(__name__)
@@ -195,7 +195,8 @@ def run_job(
         del finished[number]
     next_number = 0
     num_rows = sum(part.num_rows for part in parts)
-    with tqdm(total=num_rows, desc=verb, unit=f" {unit}", leave=False, delay=1, disable=not is_main()) as bar:
+    hidden = not shows_progress_bars()
+    with tqdm(total=num_rows, desc=verb, unit=f" {unit}", leave=False, delay=1, disable=hidden) as bar:
         bar.update(num_rows - sum(parts[number].num_rows for number in pending))
         for number, result in engine(runner, {number: parts[number] for number in pending}, bar.update):
             finished[number] = result if job_dir is None else None
@@ -214,7 +215,3 @@ def load_result(result: Result | None, number: int, job_dir: JobDir | None) -> R
         return job_dir.load(number)
     assert result is not None
     return result
-
-
-def is_main() -> bool:
-    return bool(state().is_main_process)

@@ -15,7 +15,7 @@ from headwise.tasks.translation import Pairs, metrics
 from headwise.training.core import run_dir
 from headwise.training.core.arguments import build_arguments
 from headwise.training.core.card import UNKNOWN, Card, list_hub_datasets
-from headwise.training.core.distributed import state
+from headwise.training.core.distributed import shows_progress_bars, state
 from headwise.training.core.environment import uses_bfloat16
 from headwise.training.core.metrics import Evaluation, SplitResult
 from headwise.training.core.pipeline import ModelBundle, Pipeline
@@ -135,7 +135,7 @@ class TranslationPipeline(Pipeline[TranslationConfig, TranslationData, Translati
         decoder = self.build_decoder(bundle, num_beams=self.config.beams)
         start = time.perf_counter()
         translations = {
-            split: decoder.translate(get_sources(bundle.tokens[split]), show_progress=state().is_main_process)
+            split: decoder.translate(get_sources(bundle.tokens[split]), show_progress=shows_progress_bars())
             for split in ("dev", *data.pairs.tests)
         }
         sentences_per_second = sum(map(len, translations.values())) / (time.perf_counter() - start)
