@@ -184,6 +184,58 @@ def test_ranking(scifact: Path, tmp_path: Path) -> None:
         evaluate(run.run_dir, new)
 
 
+def test_documents_are_ranked_for_the_queries_of_a_file(scifact: Path, tmp_path: Path) -> None:
+    """The ranks are those of the probabilities that the model gives the pairs of each query and its documents."""
+    run = train(TextConfig(task="scifact", data=(str(scifact),), epochs=1, **SMALL), tmp_path / "run").run_dir
+    articles = [(f"a{i}", f"study{i}", text) for i, (text, _) in enumerate(rows(30, seed=4))]
+    documents = write(tmp_path / "articles.csv", ("id", "title", "text"), articles)
+    queries = write(tmp_path / "queries.csv", ("question", "year"), [("study3 film", 1), ("", 2), ("good study7", 3)])
+    for options in ({}, {"force": True, "part_rows": 15}):
+        assert predict(run, queries, tmp_path / "ranked.jsonl", documents=[documents], **options) == 1
+        ranked = read_lines(tmp_path / "ranked.jsonl")
+        assert [row["query"] for row in ranked] == ["1"] * 20 + ["3"] * 20
+        assert [row["rank"] for row in ranked] == [*range(1, 21)] * 2
+        assert {row["query_text"] for row in ranked} == {"study3 film", "good study7"}
+        texts = {name: f"{title} {text}" for name, title, text in articles}
+        assert all(row["document_text"] == texts[row["document"]] for row in ranked)
+        assert "a3" in {row["document"] for row in ranked[:20]}, "BM25 selects the document with the query's words"
+        assert "a7" in {row["document"] for row in ranked[20:]}
+    pairs = [(row["query_text"], row["document_text"]) for row in ranked]
+    predict(run, write(tmp_path / "pairs.csv", ("query", "document"), pairs), tmp_path / "scored.jsonl")
+    expected = [row["probability_relevant"] for row in read_lines(tmp_path / "scored.jsonl")]
+    probabilities = [row["probability_relevant"] for row in ranked]
+    assert probabilities == pytest.approx(expected, abs=1e-5)
+    for part in (probabilities[:20], probabilities[20:]):
+        assert part == sorted(part, reverse=True)
+    predict(run, queries, tmp_path / "ranked.parquet", documents=[documents], text="question")
+    assert pq.read_table(tmp_path / "ranked.parquet")["document"].to_pylist() == [row["document"] for row in ranked]
+
+
+def test_rankings_with_wrong_files_are_refused(scifact: Path, reviews: Path, tmp_path: Path) -> None:
+    run = train(TextConfig(task="scifact", data=(str(scifact),), epochs=1, **SMALL), tmp_path / "run").run_dir
+    documents = write(tmp_path / "articles.csv", ("id", "text"), [("a", "one film"), ("b", "two films")])
+    queries = write(tmp_path / "queries.csv", ("id", "text"), [("x", "film"), ("y", "films")])
+
+    def check(message: str, *, queries: Path = queries, documents: Path = documents, **options: Any) -> None:
+        with pytest.raises(UserError, match=message):
+            predict(run, queries, tmp_path / "out.csv", documents=[documents], **options)
+        assert not (tmp_path / "out.csv").exists()
+
+    repeated = write(tmp_path / "repeated.csv", ("id", "text"), [("x", "film"), ("x", "films")])
+    partial = write(tmp_path / "partial.csv", ("id", "text"), [("x", "film"), ("", "films")])
+    check("repeated.csv: query 'x' is repeated", queries=repeated)
+    check("partial.csv: 1 of 2 queries have no id; give all of them an id, or none", queries=partial)
+    check("repeated.csv, line 3: document 'x' is repeated", documents=repeated)
+    check("queries.csv: expected a column words; the columns are id, text", text="words")
+    check("--pair cannot be combined with --documents", pair="text")
+    check("no query has a text", queries=write(tmp_path / "blank.csv", ("id", "text"), [("x", " ")]))
+    classifier = train(TextConfig(data=(str(reviews),), epochs=1, **SMALL), tmp_path / "classifier").run_dir
+    with pytest.raises(
+        UserError, match=r"--documents does not apply to the run in .*, whose labels are classification"
+    ):
+        predict(classifier, queries, tmp_path / "out.csv", documents=[documents])
+
+
 def test_evaluate_another_file(reviews: Path, tmp_path: Path) -> None:
     run = train(TextConfig(data=(str(reviews),), epochs=1, **SMALL), tmp_path / "run")
     lines = [*rows(30, seed=5), ("a good film", "negative")]

@@ -7,6 +7,7 @@ examples:
   headwise predict runs/reviews new.csv --out - | head
   headwise predict runs/en-de new.en --out new.de
   cat new.en | headwise predict runs/en-de - --out -
+  headwise predict runs/search queries.csv --documents articles.csv --out ranked.csv
   headwise predict runs/reviews shards/*.parquet --processes 4 --out labelled/
   headwise predict runs/reviews shards/ --cluster auto --out /shared/labelled/ --resume
 """
@@ -48,6 +49,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace existing output")
     add_pipeline_options(parser, ("text", "pair", "delimiter", "source", "target"))
+    parser.add_argument(
+        "--documents",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="files of documents, for a ranking model: the input contains queries, and the output their best documents. "
+        "BM25 selects 20 candidates for each query, which the model ranks",
+    )
     add_job_options(parser)
     add_safe_csv_option(parser)
     add_trust_option(parser)
@@ -57,11 +66,12 @@ def run(arguments: Namespace) -> int:
     from headwise.training import predict
 
     data = arguments.data[0] if len(arguments.data) == 1 else arguments.data
-    options = pipeline_options(arguments) | job_options(arguments)
+    options = pipeline_options(arguments) | job_options(arguments) | {"documents": arguments.documents}
     with interrupt_hint(stores_parts=True):
         num_empty = predict(arguments.run, data, arguments.out, **options)
     if num_empty:
-        logger.warning("%s rows have no text and got no answer", f"{num_empty:,}")
+        rows, result = ("queries", "ranking") if arguments.documents else ("rows", "answer")
+        logger.warning("%s %s have no text and got no %s", f"{num_empty:,}", rows, result)
     if str(arguments.out) != "-":
         print(f"Predictions are in {arguments.out}")
     return 0

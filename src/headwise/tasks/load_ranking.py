@@ -1,6 +1,7 @@
 """Loading of the user's own queries, documents and relevance judgments."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,8 +93,8 @@ def find_column(batch: Batch, names: Sequence[str], is_optional: bool) -> str | 
     column = next((by_lower_case[name] for name in names if name in by_lower_case), None)
     if column is None and not is_optional:
         raise UserError(
-            f"{batch.path}: expected a column {', '.join(names[:-1])} or {names[-1]}; the columns are "
-            f"{format_names(batch.columns)}"
+            f"{batch.path}: expected a column {' or '.join(filter(None, [', '.join(names[:-1]), names[-1]]))}; "
+            f"the columns are {format_names(batch.columns)}"
         )
     return column
 
@@ -176,6 +177,62 @@ def load_ranking_split(data: Path, *, delimiter: str | None = None, skip_bad_row
         raise UserError(f"{data}: no query of {split} has a relevant document among its candidates")
     logger.info("evaluating %s queries of %s%s", f"{len(queries):,}", data, "" if split == "all" else f", {split}")
     return rows
+
+
+def load_candidates(
+    queries: Path, documents: Sequence[Path], *, text: str | None = None, delimiter: str | None = None
+) -> tuple[Dataset, int]:
+    """Load queries without judgments, with their candidates among the documents.
+
+    Args:
+        queries: The file of queries. Without a column of ids, their ids are their numbers, from 1 on.
+        documents: The files of documents.
+        text: The column with the texts of the queries; by default it is recognized.
+        delimiter: Separates the columns of CSV and TSV files; by default it is recognized.
+
+    Returns:
+        The candidates of each query, best first, and the number of queries without a text, which have none.
+
+    Raises:
+        UserError: A file does not exist or is invalid, or no query has a text.
+    """
+    reader = Reader(None if delimiter is None else parse_delimiter(delimiter))
+    corpus = read_documents(reader, documents)
+    names: list[Any] = []
+    texts: list[str] = []
+
+    def parse(name: Any, value: Any) -> None:
+        names.append(name)
+        texts.append("" if value is None else str(value).strip())
+
+    text_names = QUERY_TEXT_NAMES if text is None else (text.strip().lower(),)
+    reader.read([queries], {"id": ID_NAMES, "text": text_names}, parse, "id")
+    if reader.bad_rows.count:
+        raise invalid_rows(reader.bad_rows, has_option=False)
+    if not any(texts):
+        raise UserError(f"{queries}: no query has a text")
+    ids = number_queries(queries, names)
+    found = [Query(row, name, text, frozenset()) for row, (name, text) in enumerate(zip(ids, texts, strict=True))]
+    rows = build_splits({"data": [query for query in found if query.text]}, corpus, seed=0)["data"]
+    return rows, texts.count("")
+
+
+def number_queries(path: Path, names: Sequence[Any]) -> list[str]:
+    """Return the ids of queries, or their numbers if none has an id.
+
+    Raises:
+        UserError: Some queries have no id, or an id is repeated.
+    """
+    if all(name is None for name in names):
+        return [str(number) for number in range(1, len(names) + 1)]
+    missing = sum(name is None or not str(name).strip() for name in names)
+    if missing:
+        raise UserError(f"{path}: {missing:,} of {len(names):,} queries have no id; give all of them an id, or none")
+    ids = [parse_id(name, "query") for name in names]
+    repeated = next((name for name, count in Counter(ids).items() if count > 1), None)
+    if repeated is not None:
+        raise UserError(f"{path}: query {repeated!r} is repeated")
+    return ids
 
 
 def read_files(

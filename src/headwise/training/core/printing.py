@@ -13,7 +13,11 @@ from headwise.training.core.result_tables import describe_thresholds, format_det
 from headwise.training.core.run_dir import RunResult
 
 #: The arguments of `headwise predict` by label type, if they are not those of a file of examples.
-PREDICT_ARGUMENTS = {"clicks": "LOG --out prediction.zip", "translation": "FILE --out TRANSLATED"}
+PREDICT_ARGUMENTS = {
+    "clicks": "LOG --out prediction.zip",
+    "ranking": "QUERIES --documents DOCUMENTS --out RANKED",
+    "translation": "FILE --out TRANSLATED",
+}
 
 
 def format_result(result: RunResult) -> str:

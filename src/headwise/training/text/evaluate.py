@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from datasets import Dataset
@@ -204,6 +204,15 @@ def evaluated_split(data: TextData) -> str:
     return "test" if "test" in data.examples.splits else "dev"
 
 
+class RowsOfRun(Protocol):
+    """Rows that the model of a run scores."""
+
+    @property
+    def run(self) -> Path: ...
+
+    def load_rows(self) -> Dataset: ...
+
+
 @dataclass(frozen=True)
 class EvaluatedRows:
     """The rows on which a run is evaluated. The arguments are those of `evaluate`."""
@@ -264,7 +273,7 @@ def without_warnings() -> Iterator[None]:
 class ScoreTask:
     """Computes the scores of a run's model."""
 
-    evaluated: EvaluatedRows
+    evaluated: RowsOfRun
 
     def load(self) -> tuple[TextModel, Dataset]:
         with without_warnings():

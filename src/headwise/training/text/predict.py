@@ -26,6 +26,7 @@ from headwise.training.jobs.files import TableTask, TextPart, output_paths, plan
 from headwise.training.text.config import TextConfig
 from headwise.training.text.decision import HAS_CONFIDENCE, DecisionRule
 from headwise.training.text.inference import TextModel, choose_text_columns, read_text_metrics
+from headwise.training.text.rank import rank_documents
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +46,13 @@ def predict(
     text: str | None = None,
     pair: str | None = None,
     delimiter: str | None = None,
+    documents: Sequence[Path] | None = None,
     options: JobOptions = DEFAULT_OPTIONS,
 ) -> int:
     """Write the rows of files, in their order, with the model's label, confidence and probabilities as new columns.
 
     Memory does not depend on the size of the files. Rows without a text get no label. No output is written if an error
-    occurs.
+    occurs. With `documents`, the data are queries, and the output is a ranking of documents for each of them.
 
     Args:
         run: the directory of a finished run.
@@ -61,6 +63,7 @@ def predict(
         text: the text column; by default the run's, or detected.
         pair: the second text column.
         delimiter: the delimiter of the columns, for CSV and TSV; detected by default.
+        documents: files of documents, for a ranking model; see `rank_documents`.
         options: the processes or the cluster, and whether an unfinished job is resumed.
 
     Returns:
@@ -71,7 +74,15 @@ def predict(
     """
     if str(out) == "-":
         with standard_output(stream_extension(data, options)) as path:
-            return predict(run, data, path, text=text, pair=pair, delimiter=delimiter, options=options)
+            return predict(
+                run, data, path, text=text, pair=pair, delimiter=delimiter, documents=documents, options=options
+            )
+    if documents is not None:
+        if pair is not None:
+            raise UserError("--pair cannot be combined with --documents, which contain the second texts")
+        if not isinstance(data, Path) or data.is_dir():
+            raise UserError("--documents: name one file of queries")
+        return rank_documents(run, data, documents, out, text=text, delimiter=delimiter, options=options)
     metrics, config = read_text_metrics(run), TextConfig.load(run / run_dir.CONFIG)
     rule, has_pair = DecisionRule.from_metrics(metrics), metrics["inputs"]["pair"] is not None
     delimiter = None if delimiter is None else parse_delimiter(delimiter)
