@@ -58,6 +58,11 @@ def test_train_describes_the_data(tmp_path: Path, headwise: Headwise) -> None:
     num_truncated = int(note.split(": ")[1].split()[0])
     assert note.endswith(f"the limit is the {1 - num_truncated / 62:.1%} quantile of train")
     assert headwise("evaluate", out)[0] == 0, "run.yaml contains the options"
+    other = tmp_path / "other.csv"
+    other.write_text("review;label\na good film;positive\na bad film;negative\n")
+    code, _, errors = headwise("evaluate", out, "--data", other)
+    assert code == 0, errors
+    assert "skipped" not in errors, "the training rows that were skipped are not reported again"
     assert load_config(out / "run.yaml").skip_bad_rows  # type: ignore[attr-defined]
 
 

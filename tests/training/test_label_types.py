@@ -230,9 +230,7 @@ def test_rankings_with_wrong_files_are_refused(scifact: Path, reviews: Path, tmp
     check("--pair cannot be combined with --documents", pair="text")
     check("no query has a text", queries=write(tmp_path / "blank.csv", ("id", "text"), [("x", " ")]))
     classifier = train(TextConfig(data=(str(reviews),), epochs=1, **SMALL), tmp_path / "classifier").run_dir
-    with pytest.raises(
-        UserError, match=r"--documents does not apply to the run in .*, whose labels are classification"
-    ):
+    with pytest.raises(UserError, match=r"--documents does not apply to the run in .*, whose labels are class"):
         predict(classifier, queries, tmp_path / "out.csv", documents=[documents])
 
 

@@ -79,6 +79,8 @@ def test_invalid_options(
     code, _, stderr = headwise("train", "--data", reviews, "--model", bert, "--out", tmp_path / "run", *options)
     assert code == 2
     assert message in stderr
+    if options != ("--lora", "--lora-target-modules", "nothing"):
+        assert "chosen for" not in stderr, "no settings are stated before the error"
 
 
 def test_missing_package(

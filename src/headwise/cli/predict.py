@@ -54,8 +54,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="files of documents, for a ranking model: the input contains queries, and the output their best documents. "
-        "BM25 selects 20 candidates for each query, which the model ranks",
+        help="files of documents, for a ranking model: the input contains queries, and the output their best "
+        "documents. BM25 selects 20 candidates for each query, which the model ranks",
     )
     add_job_options(parser)
     add_safe_csv_option(parser)

@@ -12,7 +12,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from headwise.training.core.printing import print_tasks
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
 
-    print_tasks()
+    from headwise import tasks
+
+    console = Console()
+    for task in tasks.list_tasks():
+        console.print(f"[bold]{task.name}[/] ({task.primary})", highlight=False)
+        for label, text in (("", task.about), ("paper: ", task.paper), ("data: ", task.source)):
+            if text:
+                console.print(Padding(Text(f"{label}{text}"), (0, 0, 0, 2), expand=False))
     return 0

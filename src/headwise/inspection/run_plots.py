@@ -48,12 +48,13 @@ def draw_boxes(runs: Mapping[str, Sequence[float]], *, x: str) -> Figure:
     return figure
 
 
-def draw_curves(runs: Mapping[str, Sequence[Curve]], *, x: str, y: str) -> Figure:
+def draw_curves(runs: Mapping[str, Sequence[Curve]], *, x: str, y: str, with_legend: bool = True) -> Figure:
     """Draw a line for each run, in one color per method.
 
     Args:
         runs: the curves of each method, one for each run.
         x, y: the labels of the axes.
+        with_legend: whether the methods are named.
 
     Example:
         >>> figure = draw_curves({"plain": [[(0, 0.7), (1, 0.5)], [(0, 0.7), (1, 0.4)]]}, x="epoch", y="loss")
@@ -76,7 +77,8 @@ def draw_curves(runs: Mapping[str, Sequence[Curve]], *, x: str, y: str) -> Figur
         axes.ticklabel_format(useOffset=False)
         set_curve_limits(axes, [point for curves in runs.values() for curve in curves for point in curve])
         axes.grid(True)
-        axes.legend()
+        if with_legend:
+            axes.legend()
     return figure
 
 

@@ -150,6 +150,7 @@ def test_too_long_sentence_is_reported_or_clipped(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"source": None}, "--source and --target are required"),
+        ({"data": ()}, "--data is required: one directory or file, or hub:NAME$"),
         ({"target": "en"}, "must differ, got 'en' for both"),
         ({"scheme": "plain", "k": 3}, "--k applies to --scheme rpr"),
         ({"k": -1}, "--k, the clipping distance"),

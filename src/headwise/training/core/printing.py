@@ -3,11 +3,6 @@
 from shlex import quote
 from typing import Any
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
-
-from headwise import tasks
 from headwise.training.core.metrics import DETAILS
 from headwise.training.core.result_tables import describe_thresholds, format_details, format_metric, select_split
 from headwise.training.core.run_dir import RunResult
@@ -72,13 +67,3 @@ def format_metrics(
     error = "" if standard_error is None else f" ± {standard_error:.4f}"
     others = [f"{other} {format_metric(other, value)}" for other, value in values.items() if other != primary_metric]
     return f"{name}: {', '.join([f'{primary_metric} {values[primary_metric]:.4f}{error}', *others])}"
-
-
-def print_tasks() -> None:
-    """Print the built-in tasks: the question, the paper and the source of the data."""
-    console = Console()
-    for task in tasks.list_tasks():
-        console.print(f"[bold]{task.name}[/] ({task.primary})", highlight=False)
-        for label, text in (("", task.about), ("paper: ", task.paper), ("data: ", task.source)):
-            if text:
-                console.print(Padding(Text(f"{label}{text}"), (0, 0, 0, 2), expand=False))

@@ -63,18 +63,15 @@ def add_curves(page: Any, metrics: dict[str, Any]) -> None:
     primary, history = metrics["primary_metric"], metrics["history"]
     guides = sorted({name for log in history for name in log if name.startswith("guide/") and name.count("/") == 1})
     figures = {
-        f"{primary} on dev": [f"eval_{primary}"],
-        "Training loss of the task": ["task_loss" if guides else "loss"],
-        "Terms of the guides, without their weights": guides,
+        f"{primary} on dev": (primary, [f"eval_{primary}"]),
+        "Training loss of the task": ("loss", ["task_loss" if guides else "loss"]),
+        "Terms of the guides, without their weights": ("term", guides),
     }
-    for heading, names in figures.items():
-        curves = {name: [curve] for name in names if (curve := read_curve(metrics, name))}
+    for heading, (y, names) in figures.items():
+        curves = {name.removeprefix("guide/"): [curve] for name in names if (curve := read_curve(metrics, name))}
         if curves:
             page.section(heading)
-            page.figure(
-                draw_curves(curves, x="epoch", y="value" if len(curves) > 1 else next(iter(curves))),
-                f"{heading}, by epoch.",
-            )
+            page.figure(draw_curves(curves, x="epoch", y=y, with_legend=names is guides), f"{heading}, by epoch.")
 
 
 def read_curve(metrics: dict[str, Any], name: str) -> list[tuple[float, float]]:

@@ -187,7 +187,8 @@ def compute_details(rule: DecisionRule, scores: Any, rows: Dataset) -> dict[str,
 def compute_file_baselines(config: TextConfig, metrics: Mapping[str, Any], task: Task, rows: Dataset) -> Baselines:
     """Compute the baselines of another file. They are fit on the run's training rows, which must still be there."""
     try:
-        examples = load_data(config).examples
+        with without_warnings():
+            examples = load_data(config).examples
     except UserError as error:
         return Baselines(notes=[f"no baselines: the training data cannot be read ({error})"])
     if fingerprint(examples.splits["train"]) != metrics.get("train_fingerprint"):

@@ -31,7 +31,7 @@ from headwise.training.core.pretrained import (
 )
 from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig
 from headwise.training.text.encoding import TextEncoder
-from headwise.training.text.lora import add_lora, check_lora_options
+from headwise.training.text.lora import add_lora
 
 PROBLEM_TYPES = {
     "classification": "single_label_classification",
@@ -50,7 +50,6 @@ def build_model(config: TextConfig, task: Task, examples: Examples) -> BuiltMode
     Raises:
         UserError: the model does not exist, cannot be loaded or does not support an option.
     """
-    check_lora_options(config)
     if is_scheme(config.model):
         return build_from_scratch(config, task, examples)
     return build_from_pretrained(config, task, examples)

@@ -37,7 +37,7 @@ from headwise.training.text.evaluate import evaluate, evaluate_scores
 from headwise.training.text.guides import add_arcs, build_guides, describe_fused_layers, describe_guide
 from headwise.training.text.inference import open_inspected
 from headwise.training.text.long_text import WINDOW_ROW, pool_windows
-from headwise.training.text.lora import LEARNING_RATE_FACTOR, merge_lora
+from headwise.training.text.lora import LEARNING_RATE_FACTOR, check_lora_options, merge_lora
 from headwise.training.text.model import build_model
 from headwise.training.text.packing import enable_packing
 from headwise.training.text.predict import predict
@@ -79,7 +79,11 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
     open_inspected = staticmethod(open_inspected)
 
     def load(self) -> TextData:
-        return load_data(self.config)
+        check_lora_options(self.config)
+        data = load_data(self.config)
+        check_loss_options(self.config, data.label_type)
+        get_dev_metric(self.config, data)
+        return data
 
     def fill_unset(self, data: TextData) -> TextConfig:
         num_rows, given = len(data.examples.splits["train"]), self.config
@@ -99,8 +103,6 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         return replace(settings, learning_rate=factor * settings.learning_rate)
 
     def build(self, data: TextData, scratch_dir: Path) -> TextBundle:
-        check_loss_options(self.config, data.label_type)
-        get_dev_metric(self.config, data)
         model, encoder, notes = build_model(self.config, data.task, data.examples)
         if self.config.gradient_checkpointing:
             check_gradient_checkpointing(model)

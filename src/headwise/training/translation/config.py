@@ -105,7 +105,8 @@ class TranslationConfig(RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.data) != 1:
-            raise UserError(f"--data: expected one directory or file, or hub:NAME; got {len(self.data)}")
+            got = f", got {len(self.data)}" if self.data else ""
+            raise UserError(f"--data is required: one directory or file, or hub:NAME{got}")
         if self.source is None or self.target is None:
             raise UserError("--source and --target are required: the languages, as file extensions or column names")
         if self.source == self.target:
