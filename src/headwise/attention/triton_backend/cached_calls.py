@@ -152,8 +152,8 @@ def others_key(window: Any, softcap: Any, *tensors: Any) -> tuple[Any, ...] | No
     if not all(x is None or type(x) in PLAIN_TYPES for x in tensors):
         return None
     query_padding = tensors[3]
-    if query_padding is not None and not query_padding.is_contiguous():
-        return None
+    if query_padding is not None and (query_padding.dtype != torch.bool or not query_padding.is_contiguous()):
+        return None  # such as lengths
     layouts = (None if x is None else (x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % 16) for x in tensors)
     return window, softcap, *layouts
 
