@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from headwise import _compat
-from headwise.attention.checks import disable_autocast
+from headwise.attention.checks import disable_autocast, is_autocast_enabled
 from headwise.attention.operators import is_plain_eager
 from headwise.attention.schemes import Alibi, DistanceAware, Plain, RelativePositions, Scheme
 from headwise.attention.triton_backend.cached_dense import DenseCall, can_bind
@@ -123,7 +123,7 @@ def call_key(
     if _compat.has_hooks(scheme) or q.dim() != 4:
         return None
     device, dtype = q.device, q.dtype
-    has_autocast = torch.is_autocast_enabled(device.type)
+    has_autocast = is_autocast_enabled(device.type)
     if has_autocast and dtype != torch.get_autocast_dtype(device.type):
         return None
     padding_key: Any = None
