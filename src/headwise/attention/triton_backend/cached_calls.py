@@ -103,8 +103,8 @@ def call_key(
     key_padding: Tensor | None,
     causal: bool,
     offset: int | None,
-    dropout: float,
-    scale: float | None,
+    dropout: Any,
+    scale: Any,
     backend: object,
     return_received: bool,
     others: tuple[Any, ...] | None,
@@ -121,6 +121,8 @@ def call_key(
     if not is_plain_eager(q) or _compat.is_forward_ad_active() or not isinstance(scheme, Scheme):
         return None
     if _compat.has_hooks(scheme) or q.dim() != 4:
+        return None
+    if type(scale) in PLAIN_TYPES or type(dropout) in PLAIN_TYPES:  # their values may change
         return None
     device, dtype = q.device, q.dtype
     has_autocast = is_autocast_enabled(device.type)
@@ -147,7 +149,7 @@ def call_key(
 
 def others_key(window: Any, softcap: Any, *tensors: Any) -> tuple[Any, ...] | None:
     """Return the part of the key for arguments that most calls do not have, or None if such calls are not cached."""
-    if not (window is None or (type(window) is tuple and len(window) == 2)):
+    if not (window is None or (type(window) is tuple and len(window) == 2)) or type(softcap) in PLAIN_TYPES:
         return None
     if not all(x is None or type(x) in PLAIN_TYPES for x in tensors):
         return None
