@@ -257,6 +257,28 @@ def test_masks_and_biases_of_another_layout_are_not_confused() -> None:
             torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
 
 
+@pytest.mark.parametrize("argument", ["key_padding", "query_padding"])
+def test_lengths_are_not_read_as_a_mask(argument: str) -> None:
+    layer, (q, k, v) = DistanceAware(HEADS).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH, batch=2)
+    lengths: dict[str, Any] = {argument: torch.tensor([5, SMALL_LENGTH], device=DEVICE)}
+    expected = attend(q, k, v, scheme=layer, backend="reference", **lengths)
+    for _ in range(2):
+        output = attend(q, k, v, scheme=layer, backend="triton", **lengths)
+        torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("argument", ["scale", "softcap"])
+def test_numbers_may_be_tensors_whose_values_change(argument: str) -> None:
+    layer, (q, k, v) = DistanceAware(HEADS).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
+    options: dict[str, Any] = {argument: torch.tensor(0.5)}
+    for number in (0.5, 3.0):
+        options[argument].fill_(number)
+        output, expected = (
+            attend(q, k, v, scheme=layer, backend=backend, **options) for backend in ("triton", "reference")
+        )
+        torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
+
+
 def test_autocast_and_transforms_take_the_usual_way() -> None:
     layer, (q, k, v) = TransformerXL(HEADS, WIDTH).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
     expected = attend(q, k, v, scheme=layer, backend="triton")

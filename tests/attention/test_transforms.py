@@ -99,6 +99,18 @@ def test_autocast(name: str, backend: Any) -> None:
 
 
 @pytest.mark.short_form("values")
+@pytest.mark.parametrize("backend", ["auto", "reference", "blockwise"])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_shapes_on_the_meta_device(name: str, backend: Any) -> None:
+    model = layer(name, backend).to("meta")
+    x = torch.empty(2, 10, HEADS * HEAD_DIM, device="meta", requires_grad=True)
+    output = model(x, causal=True)
+    assert output.shape == x.shape
+    (gradient,) = torch.autograd.grad(output.sum(), x)
+    assert gradient.shape == x.shape
+
+
+@pytest.mark.short_form("values")
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_vmap_over_models(name: str, backend: Any) -> None:

@@ -42,7 +42,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tens
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"q's heads must be a multiple of k's, got {q.shape[1]} and {k.shape[1]}")
     device = q.device.type
-    if torch.is_autocast_enabled(device):
+    if is_autocast_enabled(device):
         autocast_dtype = torch.get_autocast_dtype(device)
         q, k, v = (x if x.dtype in (autocast_dtype, torch.float64) else x.to(autocast_dtype) for x in (q, k, v))
     if not q.dtype == k.dtype == v.dtype:
@@ -52,7 +52,12 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tens
 
 def disable_autocast(device: str) -> AbstractContextManager[Any]:
     """Return a context that disables autocast, if it is enabled."""
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if is_autocast_enabled(device) else nullcontext()
+
+
+def is_autocast_enabled(device: str) -> bool:
+    """Return whether autocast is enabled for a type of device. The meta device has none."""
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def check_is_scheme(scheme: object) -> Scheme:

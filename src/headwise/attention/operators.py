@@ -166,9 +166,10 @@ def _return_tensors(function: Pass) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def is_plain_eager(x: Tensor) -> bool:
-    """Return whether no compiler, function transform, dispatch mode or tensor subclass is involved."""
+    """Return whether no compiler, function transform, dispatch mode, tensor subclass or meta tensor is involved."""
     return (
         type(x) in (Tensor, torch.nn.Parameter)
+        and not x.is_meta
         and not torch.compiler.is_compiling()
         and not _compat.functorch_is_active()
         and _compat.num_dispatch_modes() == 0

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from headwise import _compat
-from headwise.attention.checks import disable_autocast
+from headwise.attention.checks import disable_autocast, is_autocast_enabled
 from headwise.attention.operators import is_plain_eager
 from headwise.attention.schemes import Alibi, DistanceAware, Plain, RelativePositions, Scheme
 from headwise.attention.triton_backend.cached_dense import DenseCall, can_bind
@@ -103,8 +103,8 @@ def call_key(
     key_padding: Tensor | None,
     causal: bool,
     offset: int | None,
-    dropout: float,
-    scale: float | None,
+    dropout: Any,
+    scale: Any,
     backend: object,
     return_received: bool,
     others: tuple[Any, ...] | None,
@@ -122,8 +122,10 @@ def call_key(
         return None
     if _compat.has_hooks(scheme) or q.dim() != 4:
         return None
+    if type(scale) in PLAIN_TYPES or type(dropout) in PLAIN_TYPES:  # their values may change
+        return None
     device, dtype = q.device, q.dtype
-    has_autocast = torch.is_autocast_enabled(device.type)
+    has_autocast = is_autocast_enabled(device.type)
     if has_autocast and dtype != torch.get_autocast_dtype(device.type):
         return None
     padding_key: Any = None
@@ -147,13 +149,13 @@ def call_key(
 
 def others_key(window: Any, softcap: Any, *tensors: Any) -> tuple[Any, ...] | None:
     """Return the part of the key for arguments that most calls do not have, or None if such calls are not cached."""
-    if not (window is None or (type(window) is tuple and len(window) == 2)):
+    if not (window is None or (type(window) is tuple and len(window) == 2)) or type(softcap) in PLAIN_TYPES:
         return None
     if not all(x is None or type(x) in PLAIN_TYPES for x in tensors):
         return None
     query_padding = tensors[3]
-    if query_padding is not None and not query_padding.is_contiguous():
-        return None
+    if query_padding is not None and (query_padding.dtype != torch.bool or not query_padding.is_contiguous()):
+        return None  # such as lengths
     layouts = (None if x is None else (x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % 16) for x in tensors)
     return window, softcap, *layouts
 
