@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,12 +123,24 @@ def run(job: Job, seconds: float, scripts: Path, directory: Path, log: Path) -> 
 
 @contextmanager
 def process_group(command: list[str], **options: object) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start a command in a process group of its own, and stop it on exit if it still runs."""
-    process: subprocess.Popen[bytes] = subprocess.Popen(command, start_new_session=True, **options)  # type: ignore[call-overload]
+    """Start a command in a process group of its own, and stop it on exit if it still runs.
+
+    Signals that arrive while it starts are handled after that. Otherwise it would not be stopped.
+    """
+    signals = {signal.SIGINT, signal.SIGTERM}
+    unblock = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, signals)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
-        yield process
+        process: subprocess.Popen[bytes] = subprocess.Popen(  # type: ignore[call-overload]
+            command, start_new_session=True, preexec_fn=unblock, **options
+        )
+        try:
+            unblock()
+            yield process
+        finally:
+            stop(process)
     finally:
-        stop(process)
+        unblock()
 
 
 def stop(process: "subprocess.Popen[bytes]") -> int:

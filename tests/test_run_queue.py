@@ -79,6 +79,31 @@ def test_no_command_is_started_after_the_time(tmp_path: Path) -> None:
     assert (code, lines) == (0, [" 1  not started: benchmark.py 3 end"])
 
 
+def test_a_signal_that_arrives_while_a_command_starts_stops_it(tmp_path: Path) -> None:
+    """The start of the command waits until it has begun, as on a busy machine, and sends the signal."""
+    code = """
+import os, signal, subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+import run_queue
+class SlowStart(subprocess.Popen):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        print(self.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+subprocess.Popen = SlowStart
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+with run_queue.process_group([sys.executable, "-c", "import time; time.sleep(600)"], **quiet):
+    time.sleep(600)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(SCRIPT.parent)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 143, result.stderr
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(result.stdout), 0)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_queue_stops_its_command(number: signal.Signals, tmp_path: Path) -> None:
     queue = write_queue(tmp_path, "600 benchmark.py 1 wait")

@@ -189,9 +189,12 @@ def test_documents_are_ranked_for_the_queries_of_a_file(scifact: Path, tmp_path:
     run = train(TextConfig(task="scifact", data=(str(scifact),), epochs=1, **SMALL), tmp_path / "run").run_dir
     articles = [(f"a{i}", f"study{i}", text) for i, (text, _) in enumerate(rows(30, seed=4))]
     documents = write(tmp_path / "articles.csv", ("id", "title", "text"), articles)
-    queries = write(tmp_path / "queries.csv", ("question", "year"), [("study3 film", 1), ("", 2), ("good study7", 3)])
-    for options in ({}, {"force": True, "part_rows": 15}):
-        assert predict(run, queries, tmp_path / "ranked.jsonl", documents=[documents], **options) == 1
+    queries = write(
+        tmp_path / "queries.csv", ("question", "year"), [("study3 film", "1"), ("", "2"), ("good study7", "3")]
+    )
+    for part_rows in (None, 15):
+        out = tmp_path / "ranked.jsonl"
+        assert predict(run, queries, out, documents=[documents], force=True, part_rows=part_rows) == 1
         ranked = read_lines(tmp_path / "ranked.jsonl")
         assert [row["query"] for row in ranked] == ["1"] * 20 + ["3"] * 20
         assert [row["rank"] for row in ranked] == [*range(1, 21)] * 2

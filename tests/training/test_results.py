@@ -250,7 +250,7 @@ def test_base_models(model: str, base_model: str | None, tmp_path: Path, monkeyp
 def test_the_report_of_a_guided_run_shows_the_guides_term(bert: Path, reviews: Path, tmp_path: Path) -> None:
     curves: list[dict[str, Any]] = []
 
-    def draw(runs: dict[str, Any], **options: str) -> Any:
+    def draw(runs: dict[str, Any], **options: Any) -> Any:
         curves.append(runs)
         return draw_curves(runs, **options)
 
@@ -258,5 +258,5 @@ def test_the_report_of_a_guided_run_shows_the_guides_term(bert: Path, reviews: P
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headwise.inspection.draw_curves", draw)
         train(config, tmp_path / "run")
-    assert [list(runs) for runs in curves] == [["eval_accuracy"], ["task_loss"], ["guide/MapDiscrimination"]]
+    assert [list(runs) for runs in curves] == [["eval_accuracy"], ["task_loss"], ["MapDiscrimination"]]
     assert all(len(curve) == 1 for runs in curves[:1] for (curve,) in runs.values()), "one epoch is one point"

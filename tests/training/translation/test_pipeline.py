@@ -150,7 +150,6 @@ def test_too_long_sentence_is_reported_or_clipped(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"source": None}, "--source and --target are required"),
-        ({"data": ()}, "--data is required: one directory or file, or hub:NAME$"),
         ({"target": "en"}, "must differ, got 'en' for both"),
         ({"scheme": "plain", "k": 3}, "--k applies to --scheme rpr"),
         ({"k": -1}, "--k, the clipping distance"),
@@ -163,6 +162,11 @@ def test_too_long_sentence_is_reported_or_clipped(tmp_path: Path) -> None:
 def test_invalid_configs_are_rejected(options: dict[str, Any], message: str, pairs: Path) -> None:
     with pytest.raises(UserError, match=message):
         build_config(pairs, **options)
+
+
+def test_missing_data_is_named() -> None:
+    with pytest.raises(UserError, match=r"--data is required: one directory or file, or hub:NAME$"):
+        TranslationConfig(source="en", target="de")
 
 
 def test_batch_size_below_the_longest_sentence_is_rejected(pairs: Path, tmp_path: Path) -> None:
