@@ -61,17 +61,19 @@ num_dispatch_modes: Callable[[], int] = find_private(torch._C, "_len_torch_dispa
 is_functorch_tensor: Callable[[Tensor], bool] = find_private(
     torch._C, "_functorch.is_functorch_wrapped_tensor", lambda _: True, "values of arguments are not checked"
 )
-_top_saved_tensor_hooks: Callable[[bool], Any] = find_private(
+# The public attribute takes five times as long. torch.get_float32_matmul_precision raises an error if the precision was
+# set by torch.backends, as transformers does.
+_fp32_precision: Callable[[str, str], str] = find_private(
     torch._C,
-    "_autograd._top_saved_tensors_default_hooks",
-    lambda _: True,
-    "the received attention of guided layers is computed layer by layer, which is slower",
+    "_get_fp32_precision_getter",
+    lambda *_: torch.backends.cuda.matmul.fp32_precision,
+    "launches of kernels take longer",
 )
 
 
-def has_saved_tensor_hooks() -> bool:
-    """Return whether `torch.autograd.graph.saved_tensors_hooks` is active."""
-    return _top_saved_tensor_hooks(True) is not None
+def uses_tf32() -> bool:
+    """Return whether torch may compute matrix products of float32 in TensorFloat-32 on NVIDIA GPUs."""
+    return _fp32_precision("cuda", "matmul") == "tf32"
 
 
 def is_forward_ad_active() -> bool:

@@ -25,6 +25,7 @@ from tests.attention.triton_cases import (
     build_options,
     reference_attention,
 )
+from tests.fresh_python import run_fresh_python
 from tests.short_form import choose_size, keep_short
 
 pytest.importorskip("triton")
@@ -291,6 +292,24 @@ def test_plans_depend_on_the_matmul_precision() -> None:
         assert high_plan.options(high_plan.tile("dkv")).precision == "tf32"
     finally:
         torch.set_float32_matmul_precision(original_precision)
+
+
+def test_precision_that_is_set_by_torch_backends() -> None:
+    """As transformers sets it, for `TrainingArguments(tf32=True)`; torch.get_float32_matmul_precision then fails."""
+    code = """
+import torch, headwise as hw
+from headwise._compat import uses_tf32
+torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+settings = []
+for precision in ("tf32", "ieee"):
+    torch.backends.fp32_precision = precision
+    q, k, v = torch.randn(3, 1, 2, 9, 16)
+    output, expected = (hw.attend(q, k, v, scheme=hw.Plain(), backend=name) for name in ("triton", "reference"))
+    torch.testing.assert_close(output, expected, atol=1e-2, rtol=1e-2)
+    settings.append(uses_tf32())
+assert settings == [True, False], settings
+"""
+    run_fresh_python(code)
 
 
 def test_pipelines_have_one_stage_if_shared_memory_is_small() -> None:

@@ -143,7 +143,7 @@ def call_key(
         dtype, k.dtype, v.dtype, device, k.device, v.device,
         q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
         (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16, padding_key, causal, offset, dropout, backend,
-        return_received, torch.get_float32_matmul_precision(), others,
+        return_received, _compat.uses_tf32(), others,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise import _compat
 from headwise.attention.triton_backend.launch import Launch, Tile, kernels
 from headwise.attention.triton_backend.layouts import (
     edge_columns,
@@ -254,8 +255,8 @@ _plan_cache: dict[Any, Plan] = {}
 def get_plan(*arguments: Any) -> Plan:
     """Return the plan of a call, cached by the layouts of its arguments."""
     tensors, scalars = arguments[: len(TENSOR_PARAMS)], arguments[len(TENSOR_PARAMS) :]
-    device, precision = tensors[0].device, torch.get_float32_matmul_precision()
-    key = (device, precision, scalars, *[None if x is None else layout_key(x) for x in tensors])
+    device = tensors[0].device
+    key = (device, _compat.uses_tf32(), scalars, *[None if x is None else layout_key(x) for x in tensors])
     plan = _plan_cache.get(key)
     if plan is None:
         if len(_plan_cache) >= MAX_CACHED_PLANS:

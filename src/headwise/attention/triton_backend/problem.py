@@ -68,7 +68,7 @@ class Problem:
         self.has_window = left >= 0 or right >= 0
         self.window_left, self.window_right = (NO_LIMIT if limit < 0 else limit for limit in (left, right))
         self.device = q.device if device is None else device
-        self.precision = torch.get_float32_matmul_precision()
+        self.uses_tf32 = _compat.uses_tf32()
         self.batch, self.heads, self.n, self.width = q.shape
         self.groups, self.m, self.value_width = v.shape[1:]
         self.has_key_lengths = self.seq_ends is not None and self.seq_ends.shape[0] == self.n + self.m
@@ -244,7 +244,7 @@ class Problem:
             regions = FAR_BEFORE | DIAGONAL | (0 if self.causal else FAR_AFTER)
         else:
             regions = FAR_BEFORE | (DIAGONAL if self.causal else 0)
-        tf32 = self.q.dtype != torch.float32 or self.precision != "highest"
+        tf32 = self.q.dtype != torch.float32 or self.uses_tf32
         return Options(
             half=self.q.dtype != torch.float32,
             width=self.width,
