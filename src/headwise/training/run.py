@@ -12,7 +12,7 @@ from headwise.training.core import hub, run_dir
 from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.core.config import RunConfig, option_name
 from headwise.training.core.distributed import main_process_only, state
-from headwise.training.core.environment import deterministic_algorithms
+from headwise.training.core.environment import deterministic_algorithms, float32_products
 from headwise.training.core.pipeline import Pipeline
 from headwise.training.core.pretrained import remote_code
 from headwise.training.core.run_dir import RunResult
@@ -50,6 +50,7 @@ def train(
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
         stack.enter_context(deterministic_algorithms(config.deterministic))
+        stack.enter_context(float32_products(config))
         stack.enter_context(remote_code(trust_remote_code))
         main_process_only(lambda: run_dir.check_out_dir(out, force=force, resume=resume))
         main_process_only(lambda: stack.enter_context(lock_output(out, is_directory=True)))

@@ -31,6 +31,7 @@ from headwise.training.core.distributed import main_process_first, main_process_
 from headwise.training.core.environment import (
     describe_device,
     deterministic_algorithms,
+    float32_products,
     get_peak_memory,
     get_versions,
     reset_peak_memory,
@@ -74,6 +75,7 @@ def adapt(
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
         stack.enter_context(deterministic_algorithms(config.deterministic))
+        stack.enter_context(float32_products(config))
         stack.enter_context(remote_code(trust_remote_code))
         main_process_only(lambda: check_out_dir(out, force=force, resume=resume))
         main_process_only(lambda: stack.enter_context(lock_output(out, is_directory=True)))

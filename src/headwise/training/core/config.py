@@ -46,8 +46,9 @@ class RunConfig:
     early_stopping_patience: int | None = None
     """Stop after this many evaluations on dev (one per epoch) without improvement; by default the number of epochs
     that 500 steps take, at least 3 and at most 10."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Floating-point precision; auto is bfloat16 on GPUs that support it, else float32."""
+    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
+    """Floating-point precision; auto is bfloat16 on GPUs that support it, else float32. tf32 is float32 with matrix
+    products in TensorFloat-32, which starts fewer kernels than bfloat16."""
     seed: int = 0
     """Random seed for splits, initial weights, batches and dropout."""
     deterministic: bool = False

@@ -10,6 +10,7 @@ import torch
 import transformers
 
 import headwise
+from headwise import _compat
 from headwise.errors import UserError
 from headwise.training.core.config import RunConfig
 
@@ -43,6 +44,29 @@ def uses_bfloat16(config: RunConfig) -> bool:
 def autocast(config: RunConfig, device_type: str) -> AbstractContextManager[Any]:
     """Return a context manager that sets a run's precision."""
     return torch.autocast(device_type, torch.bfloat16) if uses_bfloat16(config) else nullcontext()
+
+
+@contextmanager
+def float32_products(config: RunConfig) -> Iterator[None]:
+    """Compute matrix products of float32 in TensorFloat-32 if the run does so.
+
+    Raises:
+        UserError: the GPU has no TensorFloat-32.
+    """
+    if config.precision != "tf32":
+        yield
+        return
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
+        raise UserError(
+            "--precision tf32 needs an NVIDIA GPU of compute capability 8.0 or newer; use float32 on this device "
+            f"({describe_device()})"
+        )
+    before = "high" if _compat.uses_tf32() else "highest"
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager
