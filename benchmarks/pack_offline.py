@@ -46,6 +46,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
     *("alembic", "bm25s", "colorlog", "datasets", "dill", "fsspec", "mako", "multiprocess", "optuna", "pyarrow"),
     *("peft", "sqlalchemy", "xxhash"),
+    *("execnet", "hypothesis", "pytest-xdist", "sortedcontainers"),  # of the tests in queue.txt
 )
 #: Packages without wheels of their current version. They are written in Python only.
 SOURCE_PACKAGES = ("seqeval",)
