@@ -63,7 +63,7 @@ def add_curves(page: Any, metrics: dict[str, Any]) -> None:
     primary, history = metrics["primary_metric"], metrics["history"]
     guides = sorted({name for log in history for name in log if name.startswith("guide/") and name.count("/") == 1})
     figures = {
-        f"{primary} on dev": (primary, [f"eval_{primary}"]),
+        f"Dev {primary}": (primary, [f"eval_{primary}"]),
         "Training loss of the task": ("loss", ["task_loss" if guides else "loss"]),
         "Terms of the guides, without their weights": ("term", guides),
     }
