@@ -20,6 +20,7 @@ from headwise.studies.study import Study
 from headwise.studies.trials import ClaimedTrial, Trials
 from headwise.studies.tuning import choose_candidates, select_final
 from headwise.studies.worker import Outcome
+from headwise.training.core.run_dir import evaluated_splits
 from tests.studies.fakes import ThisProcess, fake_train, work, write_run
 from tests.studies.simulated import classification_run
 
@@ -299,6 +300,21 @@ def test_runs_start_when_the_trials_of_their_method_have_ended(
     others = {"none", "plain", "rpr"} - {slow}
     assert {method: runs.count(method) for method in runs} == dict.fromkeys({slow, *others}, 3)
     assert set(runs[:6]) == others
+
+
+def test_trials_are_evaluated_on_dev_only(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs: list[Any] = []
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.csv").write_text("premise,hypothesis,label\na man,a person,entailment\na,b,neutral\n")
+    simulated, evaluated = train_function(tmp_path, configs), {}
+
+    def train(config: Any, run_dir: Path, resume: bool) -> dict[str, Any]:
+        evaluated[config.seed >= tuning.TUNING_SEED_OFFSET] = evaluated_splits(("train", "dev", "test"))
+        return simulated(config, run_dir, resume)
+
+    monkeypatch.setattr(Study, "run", lambda self, _, add_runs=None: work(self, train, add_runs))
+    assert main([*arguments(model, tmp_path), "--seeds", "2", "--tune", "2"]) == 0
+    assert evaluated == {True: ["dev"], False: ["dev", "test"]}
 
 
 def test_the_value_of_a_trial_is_that_of_dev(tmp_path: Path, compared: list[Any]) -> None:

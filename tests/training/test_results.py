@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import ModelCard, ModelCardData
 from sklearn.metrics import confusion_matrix
@@ -17,7 +18,7 @@ from headwise.training import RunResult, TextConfig, evaluate, predict, train
 from headwise.training.core.card import describe_base_model
 from headwise.training.core.printing import format_evaluation, format_result
 from headwise.training.core.result_tables import format_details
-from headwise.training.core.run_dir import results_only
+from headwise.training.core.run_dir import evaluate_only, evaluated_splits, results_only
 from headwise.training.inspect import inspect
 from headwise.training.registry import load_config
 from tests.training.conftest import Headwise, rows, write
@@ -42,6 +43,18 @@ def test_results_only(run: RunResult, tmp_path: Path) -> None:
     files = {path.name for path in again.run_dir.iterdir() if path.is_file()}
     assert files == {"run.yaml", "metrics.json", "predictions.parquet"}
     assert again.metrics["metrics"] == run.metrics["metrics"]
+
+
+def test_evaluation_on_dev_only(run: RunResult, tmp_path: Path) -> None:
+    """Trials of a study have the same results on dev, and none on test."""
+    with evaluate_only("dev"):
+        trial = train(load_config(run.run_dir / "run.yaml"), tmp_path / "run")
+        assert evaluated_splits(("train", "dev", "test")) == ["dev"]
+        assert evaluated_splits(("train", "test")) == ["test"], "a run without dev is evaluated on what it has"
+    assert trial.metrics["metrics"] == {"dev": run.metrics["metrics"]["dev"]}
+    assert trial.metrics["baselines"] == {"dev": run.metrics["baselines"]["dev"]}
+    assert set(pq.read_table(trial.run_dir / "predictions.parquet")["split"].to_pylist()) == {"dev"}
+    assert evaluated_splits(("train", "dev", "test")) == ["dev", "test"]
 
 
 def test_classes_and_confusion_matrix(run: RunResult, tmp_path: Path) -> None:

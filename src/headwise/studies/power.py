@@ -191,33 +191,35 @@ def log_measured_power(study: Study) -> None:
     for task in dict.fromkeys(choice.tuned.task for choice in choices):
         chosen = {choice.tuned.method: choice.results[0] for choice in choices if choice.tuned.task == task}
         baselines = {name: other for name, other in list_baselines(study, task).items() if {name, other} <= set(chosen)}
-        measured = measure_row_std([(chosen[name], chosen[other]) for name, other in baselines.items()])
-        if measured is None:
+        row_std = measure_row_std([(chosen[name], chosen[other]) for name, other in baselines.items()])
+        if row_std is None:
             continue
-        row_std, num_rows = measured
-        first = next(iter(chosen.values()))
-        metric = Metric.from_metrics(first.metrics)
-        test_set = EvaluationSet(num_rows, metric, first.metrics["label_type"])
+        config = next(status.run.config for status in study.trials.statuses() if status.run.task == task)
+        try:
+            test_set = load_test_set(config)  # trials are not evaluated on it
+        except Exception as error:  # the next run reports it
+            logger.debug("%s: the power is unknown: %s", task, error)
+            continue
+        metric = test_set.metric
         seed_std = 0.0 if test_set.label_type == "regression" else SEED_STD
         assumption = "This is based on the differences of the methods on dev in their trials"
         if seed_std:
             assumption += f", and assumes that seeds change them by a further {seed_std:g} {metric.unit}"
-        std = expected_std(row_std, num_rows, seed_std)
+        std = expected_std(row_std, test_set.num_rows, seed_std)
         sentence = describe_power(test_set, std, count_seeds(study, task), len(baselines), f"{assumption}.")
         lines.append(f"{task}: {sentence}")
     log_lines(study, lines)
     study.trials.set_metadata(MEASURED, bool(lines))
 
 
-def measure_row_std(pairs: Sequence[tuple[Result, Result]]) -> tuple[float, int] | None:
+def measure_row_std(pairs: Sequence[tuple[Result, Result]]) -> float | None:
     """Measure the standard deviation of a row's difference on dev, by a paired bootstrap.
 
     Args:
         pairs: runs of a method and of its baseline.
 
     Returns:
-        The largest standard deviation of all pairs in the unit of the metric, and the number of test rows; None if it
-        cannot be measured.
+        The largest standard deviation of all pairs in the unit of the metric; None if it cannot be measured.
     """
     from headwise.studies.bootstrap import bootstrap_primary_metric, count_rows
 
@@ -229,9 +231,7 @@ def measure_row_std(pairs: Sequence[tuple[Result, Result]]) -> tuple[float, int]
             return None
         error = dev_metric(pair[0]).scale * float((samples[:, 0] - samples[:, 1]).std())
         measured.append(error * math.sqrt(num_dev_rows))
-    if not measured:
-        return None
-    return max(measured), count_rows(pairs[0][0], Metric.from_metrics(pairs[0][0].metrics).split)
+    return max(measured, default=None)
 
 
 def list_baselines(study: Study, task: str) -> dict[str, str]:

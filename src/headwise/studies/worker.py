@@ -33,6 +33,7 @@ from headwise.training.core.run_dir import (
     CONFIG,
     METRICS,
     checkpoint_interval,
+    evaluate_only,
     last_checkpoint,
     results_only,
     shared_tokens,
@@ -101,7 +102,8 @@ def execute(
                     pruning = trials.pruning(claimed) if trials is not None else nullcontext()
                     keeping = nullcontext() if keep_model else results_only()
                     saving = checkpoint_interval(CHECKPOINT_SECONDS)
-                    with pruning, keeping, saving, shared_tokens(study_dir.token_dir):
+                    evaluating = evaluate_only("dev") if is_dev_trial(run, metadata) else nullcontext()
+                    with pruning, keeping, saving, evaluating, shared_tokens(study_dir.token_dir):
                         metrics = train(run.config, run_dir, resume)
                 delete_checkpoints(run_dir, keep_model=keep_model)
                 value = primary_value(metrics, objective_split(run, metadata))
@@ -183,8 +185,12 @@ def is_dir_of(run: Run, run_dir: Path) -> bool:
 
 def objective_split(run: Run, metadata: dict[str, Any]) -> str:
     """Return the split whose metric is the value of a run: dev for trials and sweeps, otherwise test."""
-    is_trial = any(run.task == x["task"] and run.method in x["candidates"] for x in metadata.get("tuning", ()))
-    return "dev" if is_trial else str(metadata.get("objective_split", "test"))
+    return "dev" if is_dev_trial(run, metadata) else str(metadata.get("objective_split", "test"))
+
+
+def is_dev_trial(run: Run, metadata: dict[str, Any]) -> bool:
+    """Return whether a run is one of the trials on dev that choose a method's settings. It does not see test."""
+    return any(run.task == x["task"] and run.method in x["candidates"] for x in metadata.get("tuning", ()))
 
 
 def primary_value(metrics: dict[str, Any], split: str) -> float:

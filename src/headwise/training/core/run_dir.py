@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ CONFIG, METRICS, PREDICTIONS, CARD = "run.yaml", "metrics.json", "predictions.pa
 CHECKPOINTS, STAGING, MANIFEST = "checkpoints", ".unfinished", "manifest.json"
 
 _RESULTS_ONLY: ContextVar[bool] = ContextVar("_RESULTS_ONLY", default=False)
+_ONLY_SPLIT: ContextVar[str | None] = ContextVar("_ONLY_SPLIT", default=None)
 _CHECKPOINT_SECONDS: ContextVar[float] = ContextVar("_CHECKPOINT_SECONDS", default=0.0)
 _TOKEN_DIR: ContextVar[Path | None] = ContextVar("_TOKEN_DIR", default=None)
 
@@ -45,6 +46,23 @@ def results_only() -> Iterator[None]:
 def is_results_only() -> bool:
     """Return whether runs write only their results."""
     return _RESULTS_ONLY.get()
+
+
+@contextmanager
+def evaluate_only(split: str) -> Iterator[None]:
+    """Evaluate runs in this context on this split only, if they have it."""
+    token = _ONLY_SPLIT.set(split)
+    try:
+        yield
+    finally:
+        _ONLY_SPLIT.reset(token)
+
+
+def evaluated_splits(splits: Iterable[str]) -> list[str]:
+    """Return the splits of a run that are evaluated at its end, of those that it has."""
+    names = [split for split in splits if split != "train"]
+    only = _ONLY_SPLIT.get()
+    return [only] if only in names else names
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from transformers import EarlyStoppingCallback
 from headwise.tasks.metrics import clicks
 from headwise.tasks.metrics.clicks import METRICS, ClickMetrics
 from headwise.tasks.mind import MIND, Split
+from headwise.training.core import run_dir
 from headwise.training.core.arguments import build_encoder_arguments, get_batch_size
 from headwise.training.core.card import UNKNOWN, Card, describe_base_model, short_name
 from headwise.training.core.defaults import MIN_PATIENCE, Settings, fill_unset
@@ -128,9 +129,9 @@ class RecommendationPipeline(Pipeline[RecommendationConfig, RecommendationData, 
         """Evaluate all splits with labels. The main process does so; the others wait."""
         results: dict[str, SplitResult] = {}
         counts: dict[str, dict[str, int]] = {}
-        for name, split in data.log.splits.items():
-            if name == "train" or not split.labelled or not state().is_main_process:
-                continue
+        labelled = [name for name, split in data.log.splits.items() if split.labelled]
+        for name in run_dir.evaluated_splits(labelled) if state().is_main_process else ():
+            split = data.log.splits[name]
             totals = ClickMetrics()
             predictions = build_predictions(name, self.score(bundle, split, trainer.model), totals)
             baselines = compute_baselines(

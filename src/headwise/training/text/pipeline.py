@@ -192,11 +192,11 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         task, examples, encoder = data.task, data.examples, bundle.encoder
         trainer.compute_metrics = None  # it evaluates dev only
         scores = {}
-        for split, encoded in bundle.encoded.items():
-            if split != "train":
-                output = trainer.predict(encoder.to_dataset(encoded))
-                check_finite(output.predictions, split)
-                scores[split] = get_row_scores(task, output, examples.splits[split], encoded, examples.labels)
+        for split in run_dir.evaluated_splits(bundle.encoded):
+            encoded = bundle.encoded[split]
+            output = trainer.predict(encoder.to_dataset(encoded))
+            check_finite(output.predictions, split)
+            scores[split] = get_row_scores(task, output, examples.splits[split], encoded, examples.labels)
         evaluation = evaluate_scores(task, examples, scores, dev_metric=self.config.metric_for_best_model)
         evaluation.extras["inputs"] = {
             "pair": encoder.pair,

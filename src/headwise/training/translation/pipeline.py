@@ -136,7 +136,7 @@ class TranslationPipeline(Pipeline[TranslationConfig, TranslationData, Translati
         start = time.perf_counter()
         translations = {
             split: decoder.translate(get_sources(bundle.tokens[split]), show_progress=shows_progress_bars())
-            for split in ("dev", *data.pairs.tests)
+            for split in run_dir.evaluated_splits(("dev", *data.pairs.tests))
         }
         sentences_per_second = sum(map(len, translations.values())) / (time.perf_counter() - start)
         results = {}
