@@ -387,3 +387,17 @@ def test_parameters_of_other_types_take_the_usual_way(monkeypatch: pytest.Monkey
     actual = run(tensors, layer)
     for x, y in zip(expected, actual, strict=True):
         torch.testing.assert_close(y.as_subclass(Tensor), x, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["key_table", "value_table"])
+def test_tables_that_are_no_parameters(name: str) -> None:
+    """Such as buffers, and the tables of replicas of `nn.DataParallel`, which are attributes."""
+    layer, (q, k, v) = RelativePositions(HEADS, WIDTH, k=3).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
+    table = getattr(layer, name).detach()
+    delattr(layer, name)
+    for register in (layer.register_buffer, layer.__setattr__):
+        register(name, table)
+        for _ in range(2):
+            output, expected = (attend(q, k, v, scheme=layer, backend=backend) for backend in ("triton", "reference"))
+            torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
+        delattr(layer, name)

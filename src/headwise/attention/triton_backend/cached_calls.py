@@ -59,10 +59,17 @@ def distance_parameters(scheme: DistanceAware) -> DirectParameters | None:
     return DirectParameters(scheme.rectify, (as_float32(w), as_float32(v)))
 
 
-def table_parameters(scheme: RelativePositions) -> DirectParameters:
-    """Return the key table and the value table of relative positions, those that there are."""
-    tables = [scheme._parameters.get(name) for name in ("key_table", "value_table")]
-    return DirectParameters(tables[0] is None, tuple([table for table in tables if table is not None]))
+def table_parameters(scheme: RelativePositions) -> DirectParameters | None:
+    """Return the key table and the value table of relative positions, those that there are.
+
+    None for tables that are no parameters, such as buffers and those of the replicas of `nn.DataParallel`.
+    """
+    parameters = scheme._parameters
+    key_table, value_table = parameters.get("key_table"), parameters.get("value_table")
+    if (key_table is None and scheme.key_table is not None) or (value_table is None and scheme.value_table is not None):
+        return None
+    tables = tuple([table for table in (key_table, value_table) if table is not None])
+    return DirectParameters((scheme.k, key_table is None), tables)
 
 
 def slope_parameters(scheme: Alibi) -> DirectParameters | None:
