@@ -401,3 +401,15 @@ def test_tables_that_are_no_parameters(name: str) -> None:
             output, expected = (attend(q, k, v, scheme=layer, backend=backend) for backend in ("triton", "reference"))
             torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
         delattr(layer, name)
+
+
+def test_autocast_converts_tensors_of_other_dtypes_in_each_call() -> None:
+    layer, (q, k, v) = DistanceAware(HEADS).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
+    q, k, v = q.half(), k.float(), v.float()
+    expected = attend(q.float(), k, v, scheme=layer, backend="reference")
+    with torch.autocast(DEVICE, dtype=torch.float16):
+        for _ in range(2):
+            output = attend(q, k, v, scheme=layer, backend="triton")
+            torch.testing.assert_close(output.float(), expected, rtol=5e-2, atol=5e-2)
+    with pytest.raises(TypeError, match="same dtype"):
+        attend(q, k, v, scheme=layer, backend="triton")

@@ -125,13 +125,16 @@ def call_key(
         return None
     if not (type(q) in PLAIN_TYPES and type(k) in PLAIN_TYPES and type(v) in PLAIN_TYPES):
         return None
+    dtype = q.dtype
+    if k.dtype != dtype or v.dtype != dtype:  # autocast converts them
+        return None
     if not is_plain_eager(q) or _compat.is_forward_ad_active() or not isinstance(scheme, Scheme):
         return None
     if _compat.has_hooks(scheme) or q.dim() != 4:
         return None
     if type(scale) in PLAIN_TYPES or type(dropout) in PLAIN_TYPES:  # their values may change
         return None
-    device, dtype = q.device, q.dtype
+    device = q.device
     has_autocast = is_autocast_enabled(device.type)
     if has_autocast and dtype != torch.get_autocast_dtype(device.type):
         return None
@@ -147,7 +150,7 @@ def call_key(
     head_dim = q.shape[3]
     return (
         type(scheme), scheme.heads, scheme.head_dim, scheme.scale(head_dim) if scale is None else scale,
-        dtype, k.dtype, v.dtype, device, k.device, v.device,
+        dtype, device, k.device, v.device,
         q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
         (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16, padding_key, causal, offset, dropout, backend,
         return_received, torch.get_float32_matmul_precision(), others,
