@@ -301,6 +301,27 @@ def test_hooks_of_the_scheme_are_called() -> None:
     assert calls == [1]
 
 
+def test_hooks_of_all_modules_are_called() -> None:
+    layer, tensors, calls = DistanceAware(HEADS).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH), []
+    run(tensors, layer)
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda *_: calls.append(1))
+    run(tensors, layer)
+    hook.remove()
+    assert calls == [1]
+
+
+def test_a_replaced_method_forward_is_called() -> None:
+    """accelerate replaces the method of an instance, to load offloaded parameters."""
+    layer, other = DistanceAware(HEADS).to(DEVICE), DistanceAware(HEADS, w_init=-1.0).to(DEVICE)
+    q, k, v = inputs(SMALL_LENGTH, SMALL_LENGTH)
+    attend(q, k, v, scheme=layer, backend="triton")
+    layer.forward = other.forward  # type: ignore[method-assign]
+    expected = attend(q, k, v, scheme=other, backend="reference")
+    for _ in range(2):
+        output = attend(q, k, v, scheme=layer, backend="triton")
+        torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
+
+
 def test_wrong_arguments_are_found_after_right_ones() -> None:
     layer, (q, k, v) = DistanceAware(HEADS).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
     attend(q, k, v, scheme=layer, backend="triton")
