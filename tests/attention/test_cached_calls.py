@@ -267,15 +267,41 @@ def test_lengths_are_not_read_as_a_mask(argument: str) -> None:
         torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
 
 
+@pytest.mark.parametrize("number_type", ["tensor", "subclass", "array"])
 @pytest.mark.parametrize("argument", ["scale", "softcap"])
-def test_numbers_may_be_tensors_whose_values_change(argument: str) -> None:
+def test_numbers_may_be_tensors_whose_values_change(argument: str, number_type: str) -> None:
+    class OtherTensor(torch.Tensor):
+        pass
+
     layer, (q, k, v) = DistanceAware(HEADS).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
-    options: dict[str, Any] = {argument: torch.tensor(0.5)}
+    tensor = torch.tensor(0.5)
+    values = {"tensor": tensor, "subclass": tensor.as_subclass(OtherTensor), "array": tensor.numpy()}
+    options: dict[str, Any] = {argument: values[number_type]}
     for number in (0.5, 3.0):
-        options[argument].fill_(number)
+        tensor.fill_(number)
         output, expected = (
             attend(q, k, v, scheme=layer, backend=backend, **options) for backend in ("triton", "reference")
         )
+        torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
+
+
+def test_the_dropout_probability_may_be_a_tensor() -> None:
+    (q, k, v), dropout = inputs(SMALL_LENGTH, SMALL_LENGTH), torch.tensor(0.25)
+    for value in (0.25, 0.75):
+        dropout.fill_(value)
+        outputs = []
+        for number in (dropout, value):
+            torch.manual_seed(0)
+            outputs.append(attend(q, k, v, scheme=Plain(), backend="triton", dropout=number))  # type: ignore[arg-type]
+        torch.testing.assert_close(*outputs, rtol=0, atol=0)
+
+
+def test_flags_may_be_tensors_whose_values_change() -> None:
+    layer, (q, k, v), causal = Plain(), inputs(SMALL_LENGTH, SMALL_LENGTH), torch.tensor(True)
+    for value in (True, False):
+        causal.fill_(value)
+        output = attend(q, k, v, scheme=layer, backend="triton", causal=causal)  # type: ignore[call-overload]
+        expected = attend(q, k, v, scheme=layer, backend="reference", causal=value)
         torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
 
 

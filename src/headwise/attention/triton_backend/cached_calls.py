@@ -14,6 +14,7 @@ schemes with tables, masks or biases, and results other than output and received
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from numbers import Number
 from typing import Any, NamedTuple
 
 import torch
@@ -39,6 +40,8 @@ MAX_CACHED_CALLS = 1000
 MAX_DECODING_KEYS = 100
 
 PLAIN_TYPES = (Tensor, Parameter)
+
+NUMBER_TYPES = (float, int, bool, type(None))
 
 #: Tensors that a `BoundCall` does not take.
 NEEDS_PLAN = frozenset(("bias", "sinks", "mask", "dense_table"))
@@ -132,7 +135,9 @@ def call_key(
         return None
     if _compat.has_hooks(scheme) or q.dim() != 4:
         return None
-    if type(scale) in PLAIN_TYPES or type(dropout) in PLAIN_TYPES:  # their values may change
+    head_dim = q.shape[3]
+    scale = scheme.scale(head_dim) if scale is None else scale
+    if not (is_constant(scale) and is_constant(dropout) and is_constant(causal)):
         return None
     device = q.device
     has_autocast = is_autocast_enabled(device.type)
@@ -147,9 +152,8 @@ def call_key(
         others = others_key(*others)
         if others is None:
             return None
-    head_dim = q.shape[3]
     return (
-        type(scheme), scheme.heads, scheme.head_dim, scheme.scale(head_dim) if scale is None else scale,
+        type(scheme), scheme.heads, scheme.head_dim, scale,
         dtype, device, k.device, v.device,
         q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
         (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16, padding_key, causal, offset, dropout, backend,
@@ -159,7 +163,9 @@ def call_key(
 
 def others_key(window: Any, softcap: Any, *tensors: Any) -> tuple[Any, ...] | None:
     """Return the part of the key for arguments that most calls do not have, or None if such calls are not cached."""
-    if not (window is None or (type(window) is tuple and len(window) == 2)) or type(softcap) in PLAIN_TYPES:
+    if window is not None and not (type(window) is tuple and all(map(is_constant, window))):
+        return None
+    if not is_constant(softcap):
         return None
     if not all(x is None or type(x) in PLAIN_TYPES for x in tensors):
         return None
@@ -168,6 +174,11 @@ def others_key(window: Any, softcap: Any, *tensors: Any) -> tuple[Any, ...] | No
         return None  # such as lengths
     layouts = (None if x is None else (x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % 16) for x in tensors)
     return window, softcap, *layouts
+
+
+def is_constant(x: object) -> bool:
+    """Return whether x is None or a number whose value cannot change, unlike that of a tensor or an array."""
+    return type(x) in NUMBER_TYPES or isinstance(x, Number)
 
 
 def attend_cached(
