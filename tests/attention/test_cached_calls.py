@@ -460,3 +460,27 @@ def test_autocast_converts_tensors_of_other_dtypes_in_each_call() -> None:
             torch.testing.assert_close(output.float(), expected, rtol=5e-2, atol=5e-2)
     with pytest.raises(TypeError, match="same dtype"):
         attend(q, k, v, scheme=layer, backend="triton")
+
+
+def test_parameters_and_sinks_of_any_layout() -> None:
+    """Numbers for each head that are a column of a matrix, or one number for all heads."""
+
+    class Slopes(Scheme):
+        slopes: Tensor
+
+        def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
+            return SchemeTerms(q=q, k=k, slopes=self.slopes)
+
+    (q, k, v), numbers = inputs(SMALL_LENGTH, SMALL_LENGTH), torch.randn(HEADS, 3, device=DEVICE)
+    slopes, alibi, distance_aware = Slopes(), Alibi(HEADS), DistanceAware(HEADS)
+    for x in (numbers[:, 1], numbers[0, :1].expand(HEADS)):
+        slopes.slopes = x
+        alibi.slopes = distance_aware.w = distance_aware.v = torch.nn.Parameter(x)
+        cases: list[tuple[Scheme, dict[str, Any]]] = [(Plain(), {"sinks": x})]
+        cases += [(scheme, {}) for scheme in (slopes, alibi, distance_aware)]
+        for scheme, options in cases:
+            for _ in range(2):
+                output, expected = (
+                    attend(q, k, v, scheme=scheme, backend=backend, **options) for backend in ("triton", "reference")
+                )
+                torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)

@@ -236,6 +236,8 @@ def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | 
         return None
     get_parameters = DIRECT_PARAMETERS.get(type(scheme))
     parameters = None if get_parameters is None else get_parameters(scheme)
+    if parameters is not None and not all(x.is_contiguous() for x in parameters.tensors):  # `scheme_inputs` copies them
+        return None
     tensors, max_offset = scheme_inputs(terms, inputs.v, inputs.out_dtype, inputs.offset)
     by_name = named_tensors(inputs, tensors)
     call_tensors = tuple(by_name.values())
@@ -301,7 +303,7 @@ def other_tensors(key_padding: Tensor | None, others: tuple[Any, ...] | None) ->
         return [] if key_padding is None else [key_padding]
     _, _, mask, bias, sinks, query_padding = others
     mask, bias = (x if x is None or x.dim() == 4 else x[(None,) * (4 - x.dim())] for x in (mask, bias))
-    return present((bias, None if sinks is None else sinks.float(), mask, key_padding, query_padding))
+    return present((bias, None if sinks is None else sinks.float().contiguous(), mask, key_padding, query_padding))
 
 
 def parameters_key(parameters: DirectParameters) -> Any:
