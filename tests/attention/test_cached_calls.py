@@ -484,3 +484,28 @@ def test_parameters_and_sinks_of_any_layout() -> None:
                     attend(q, k, v, scheme=scheme, backend=backend, **options) for backend in ("triton", "reference")
                 )
                 torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("scheme", ["plain", "rpr"])
+def test_addresses_of_different_tensors_are_not_confused(scheme: str) -> None:
+    """Triton compiles other loads for tensors that do not start at a multiple of 16 bytes."""
+    layer, tensors = SCHEMES[scheme]().to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
+    tensors = [x.detach() for x in tensors]
+    parameters = dict(layer.named_parameters())
+    num_calls = cached_calls.num_calls()
+    for i in range(len(tensors)):
+        shifted = [shift(x) if i == j else x for j, x in enumerate(tensors)]
+        attend(*shifted, scheme=layer, backend="triton")
+        assert cached_calls.num_calls() == num_calls + i + 1
+    num_calls = cached_calls.num_calls()
+    for i, (name, parameter) in enumerate(parameters.items()):
+        setattr(layer, name, torch.nn.Parameter(shift(parameter.detach())))
+        attend(*tensors, scheme=layer, backend="triton")
+        setattr(layer, name, parameter)
+        assert cached_calls.num_calls() == num_calls + i + 1
+
+
+def shift(x: Tensor) -> Tensor:
+    """Return a copy that does not start at a multiple of 16 bytes."""
+    flat = torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)[1:]
+    return flat.view(x.shape).copy_(x)

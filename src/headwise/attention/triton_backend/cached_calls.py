@@ -156,7 +156,7 @@ def call_key(
         type(scheme), scheme.heads, scheme.head_dim, scale,
         dtype, device, k.device, v.device,
         q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
-        (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16, padding_key, causal, offset, dropout, backend,
+        q.data_ptr() % 16, k.data_ptr() % 16, v.data_ptr() % 16, padding_key, causal, offset, dropout, backend,
         return_received, torch.get_float32_matmul_precision(), others,
     )  # fmt: skip
 
@@ -308,13 +308,12 @@ def other_tensors(key_padding: Tensor | None, others: tuple[Any, ...] | None) ->
 
 def parameters_key(parameters: DirectParameters) -> Any:
     """Return everything about the parameters of a scheme that launches depend on; None if these are not cached."""
-    key, address = [parameters.options], 0
+    key = [parameters.options]
     for x in parameters.tensors:
         if type(x) not in PLAIN_TYPES:  # such as a distributed tensor
             return None
-        key += (x.dtype, x.shape, x.stride(), x.get_device())
-        address |= x.data_ptr()
-    return *key, address % 16
+        key += (x.dtype, x.shape, x.stride(), x.get_device(), x.data_ptr() % 16)
+    return tuple(key)
 
 
 def tensors_key(terms: SchemeTerms, tensors: SchemeInputs, max_offset: int) -> Any:
