@@ -22,6 +22,7 @@ from headwise import (
 )
 from headwise.attention.triton_backend import cached_calls, plan, problem, transformer_xl
 from headwise.attention.triton_backend.cached_passes import BoundCall
+from headwise.attention.triton_backend.programs import Program
 from tests.short_form import choose_size, keep_short
 
 pytest.importorskip("triton")
@@ -509,3 +510,25 @@ def shift(x: Tensor) -> Tensor:
     """Return a copy that does not start at a multiple of 16 bytes."""
     flat = torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)[1:]
     return flat.view(x.shape).copy_(x)
+
+
+def test_gradients_of_received_attention_are_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of a backward pass does not contain their address."""
+    alignments = []
+    run_backward = Program.run_backward
+
+    def record(program: Program, tensors: Any) -> Any:
+        alignments.append(tensors[-1].data_ptr() % 16)
+        return run_backward(program, tensors)
+
+    monkeypatch.setattr(Program, "run_backward", record)
+    monkeypatch.setattr(cached_calls, "native_call", lambda *_: None)
+    tensors = inputs(LENGTH, LENGTH)
+    grads = []
+    for change in (Tensor.clone, shift):
+        received = attend(*tensors, scheme=Plain(), backend="triton", return_received=True).received
+        assert received is not None
+        d_received = torch.randn(received.shape, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+        grads.append(torch.autograd.grad(received, tensors[:2], change(d_received)))
+    assert alignments == [0, 0]
+    torch.testing.assert_close(grads[0], grads[1], rtol=0, atol=0)

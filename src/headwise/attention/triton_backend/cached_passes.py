@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.attention.triton_backend.layouts import aligned
 from headwise.attention.triton_backend.operator import run_operators
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches, run_backward, run_forward
 from headwise.attention.triton_backend.plan import get_plan
@@ -91,7 +92,7 @@ class CachedCall(ABC):
         grads = None
         if not torch.is_grad_enabled() and self.is_unchanged(inputs):
             rows = [x if x.stride(-1) == 1 else x.contiguous() for x in d_outputs[:1]]
-            rows += [x.contiguous() for x in d_outputs[1:]]
+            rows += [aligned(x) for x in d_outputs[1:]]
             grads = self.backward(saved, rows, needs_grad)
         return self.recompute_gradients(inputs, d_outputs, needs_grad) if grads is None else grads
 

@@ -288,6 +288,9 @@ struct NativeAttention : torch::autograd::Function<NativeAttention> {
       }
       if (call->has_received) {
         d_outputs[1] = d_outputs[1].contiguous();
+        if (reinterpret_cast<uint64_t>(d_outputs[1].data_ptr()) % 16 != 0) {
+          d_outputs[1] = d_outputs[1].clone();  // the kernels are compiled for aligned addresses
+        }
       }
       if (auto program = call->find_backward(d_outputs[0], needs_grad)) {
         void* context = reinterpret_cast<void*>(ctx->saved_data["context"].toInt());
