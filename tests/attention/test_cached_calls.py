@@ -384,6 +384,19 @@ def test_saved_tensors_may_be_copied() -> None:
         torch.testing.assert_close(y, x, rtol=1e-3, atol=1e-3)
 
 
+def test_the_saved_output_may_be_copied() -> None:
+    """Hooks that copy large tensors may change the layout of the output but not those of the inputs."""
+    (q, k, _), (_, _, v) = inputs(SMALL_LENGTH, SMALL_LENGTH, transposed=True), inputs(SMALL_LENGTH, SMALL_LENGTH)
+    v = torch.cat([v, v], dim=-1).detach()
+    expected = run([q, k, v], Plain())
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: x.contiguous() if x.numel() > q.numel() else x, lambda x: x
+    ):
+        actual = run([q, k, v], Plain())
+    for x, y in zip(expected, actual, strict=True):
+        torch.testing.assert_close(y, x, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("scheme", keep_short(SCHEMES, "distance-aware", "rpr", "transformer-xl"))
 def test_tensors_whose_rows_are_not_contiguous(scheme: str) -> None:
     layer, tensors = SCHEMES[scheme]().to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
