@@ -1,6 +1,9 @@
 """Cached calls of the Triton backend: a repeated call gives what the first one gave."""
 
+import sys
 from collections.abc import Callable, Iterator
+from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from headwise import (
     TransformerXL,
     attend,
 )
+from headwise.attention.position_constants import position_constant
 from headwise.attention.triton_backend import cached_calls, plan, problem, transformer_xl
 from headwise.attention.triton_backend.cached_passes import BoundCall
 from headwise.attention.triton_backend.programs import Program
@@ -545,3 +549,30 @@ def test_gradients_of_received_attention_are_aligned(monkeypatch: pytest.MonkeyP
         grads.append(torch.autograd.grad(received, tensors[:2], change(d_received)))
     assert alignments == [0, 0]
     torch.testing.assert_close(grads[0], grads[1], rtol=0, atol=0)
+
+
+def test_threads_may_add_calls_and_constants_at_the_same_time() -> None:
+    errors: list[Exception] = []
+
+    def compute(thread: int) -> None:
+        try:
+            for i in range(5000):
+                position_constant(torch.full, (1,), (7 * i + thread) % 40, device=torch.device("cpu"))
+                cached_calls._forms[thread, i % 400] = SimpleNamespace(calls={})  # type: ignore[assignment]
+                cached_calls.num_calls()
+                if i % 400 == 399:
+                    cached_calls.clear_calls()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [Thread(target=compute, args=(thread,)) for thread in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for x in threads:
+            x.start()
+        for x in threads:
+            x.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
