@@ -364,6 +364,17 @@ def test_wrong_arguments_are_found_after_right_ones() -> None:
         attend(q, k, v, scheme=DistanceAware(3).to(DEVICE), backend="triton")
 
 
+@pytest.mark.parametrize("scheme", ["distance-aware", "rpr", "alibi"])
+def test_schemes_on_another_device_are_refused(scheme: str) -> None:
+    """Launches that are kept pass addresses, which are invalid on another device."""
+    other = "cpu" if DEVICE == "cuda" else "meta"
+    layer, (q, k, v) = SCHEMES[scheme]().to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
+    attend(q, k, v, scheme=layer, backend="triton")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=rf"returned .* on {other}, but q is on {DEVICE}"):
+            attend(q, k, v, scheme=layer.to(other), backend="triton")
+
+
 def test_gradients_do_not_depend_on_the_layout_of_the_outputs_gradient() -> None:
     layer, tensors = DistanceAware(HEADS).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
     run(tensors, layer)

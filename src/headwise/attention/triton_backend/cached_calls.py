@@ -312,7 +312,7 @@ def parameters_key(parameters: DirectParameters) -> Any:
     for x in parameters.tensors:
         if type(x) not in PLAIN_TYPES:  # such as a distributed tensor
             return None
-        key += (x.dtype, x.shape, x.stride(), x.get_device(), x.data_ptr() % 16)
+        key += (x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % 16)
     return tuple(key)
 
 
