@@ -24,7 +24,7 @@ from headwise import (
     attend,
 )
 from headwise.attention.position_constants import position_constant
-from headwise.attention.triton_backend import cached_calls, plan, problem, transformer_xl
+from headwise.attention.triton_backend import cached_calls, native, plan, problem, transformer_xl
 from headwise.attention.triton_backend.cached_passes import BoundCall
 from headwise.attention.triton_backend.programs import Program
 from tests.short_form import choose_size, keep_short
@@ -587,3 +587,25 @@ def test_threads_may_add_calls_and_constants_at_the_same_time() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert not errors
+
+
+def test_programs_for_other_layouts_are_not_added_to_native_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C++ calls Python in each backward pass whose saved tensors have other layouts."""
+    calls: list[Any] = []
+    added: list[Any] = []
+    monkeypatch.setattr(cached_calls, "native_call", lambda call, _: calls.append(call))
+    monkeypatch.setattr(native, "to_native", lambda *_: "program")
+    q, k, v = (x.detach() for x in inputs(SMALL_LENGTH, SMALL_LENGTH))
+    attend(q, k, v, scheme=Plain(), backend="triton")
+    (call,) = calls
+    output, lse = call.forward((q, k, v))
+    compute_gradients = native.NativeGradients(None, call)
+    for saved_q, num_added in ((q, 1), (q.mT.contiguous().mT, 1), (q, 2)):
+        with torch.no_grad():
+            compute_gradients(
+                SimpleNamespace(add_backward=lambda *program: added.append(program)),
+                [saved_q, k, v, output, lse],
+                [torch.ones_like(output)],
+                (True, True, True),
+            )
+        assert len(added) == num_added
