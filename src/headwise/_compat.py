@@ -81,10 +81,20 @@ def is_forward_ad_active() -> bool:
     return bool(getattr(forward_ad, "_current_level", 0) >= 0)
 
 
+_has_global_hooks: Callable[[], bool] = find_private(
+    nn.modules.module, "_has_any_global_hook", lambda: False, "hooks for all modules may not see position schemes"
+)
+
+
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether a module has forward or backward hooks."""
+    """Return whether a module has forward or backward hooks, or its own method `forward`, such as accelerate's."""
     return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in module.__dict__
+        or _has_global_hooks()
     )
 
 

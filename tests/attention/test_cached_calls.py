@@ -1,6 +1,9 @@
 """Cached calls of the Triton backend: a repeated call gives what the first one gave."""
 
+import sys
 from collections.abc import Callable, Iterator
+from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +23,10 @@ from headwise import (
     TransformerXL,
     attend,
 )
-from headwise.attention.triton_backend import cached_calls, plan, problem, transformer_xl
+from headwise.attention.position_constants import position_constant
+from headwise.attention.triton_backend import cached_calls, native, plan, problem, transformer_xl
 from headwise.attention.triton_backend.cached_passes import BoundCall
+from headwise.attention.triton_backend.programs import Program
 from tests.short_form import choose_size, keep_short
 
 pytest.importorskip("triton")
@@ -267,15 +272,41 @@ def test_lengths_are_not_read_as_a_mask(argument: str) -> None:
         torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
 
 
+@pytest.mark.parametrize("number_type", ["tensor", "subclass", "array"])
 @pytest.mark.parametrize("argument", ["scale", "softcap"])
-def test_numbers_may_be_tensors_whose_values_change(argument: str) -> None:
+def test_numbers_may_be_tensors_whose_values_change(argument: str, number_type: str) -> None:
+    class OtherTensor(torch.Tensor):
+        pass
+
     layer, (q, k, v) = DistanceAware(HEADS).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
-    options: dict[str, Any] = {argument: torch.tensor(0.5)}
+    tensor = torch.tensor(0.5)
+    values = {"tensor": tensor, "subclass": tensor.as_subclass(OtherTensor), "array": tensor.numpy()}
+    options: dict[str, Any] = {argument: values[number_type]}
     for number in (0.5, 3.0):
-        options[argument].fill_(number)
+        tensor.fill_(number)
         output, expected = (
             attend(q, k, v, scheme=layer, backend=backend, **options) for backend in ("triton", "reference")
         )
+        torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
+
+
+def test_the_dropout_probability_may_be_a_tensor() -> None:
+    (q, k, v), dropout = inputs(SMALL_LENGTH, SMALL_LENGTH), torch.tensor(0.25)
+    for value in (0.25, 0.75):
+        dropout.fill_(value)
+        outputs = []
+        for number in (dropout, value):
+            torch.manual_seed(0)
+            outputs.append(attend(q, k, v, scheme=Plain(), backend="triton", dropout=number))  # type: ignore[arg-type]
+        torch.testing.assert_close(*outputs, rtol=0, atol=0)
+
+
+def test_flags_may_be_tensors_whose_values_change() -> None:
+    layer, (q, k, v), causal = Plain(), inputs(SMALL_LENGTH, SMALL_LENGTH), torch.tensor(True)
+    for value in (True, False):
+        causal.fill_(value)
+        output = attend(q, k, v, scheme=layer, backend="triton", causal=causal)  # type: ignore[call-overload]
+        expected = attend(q, k, v, scheme=layer, backend="reference", causal=value)
         torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
 
 
@@ -301,6 +332,27 @@ def test_hooks_of_the_scheme_are_called() -> None:
     assert calls == [1]
 
 
+def test_hooks_of_all_modules_are_called() -> None:
+    layer, tensors, calls = DistanceAware(HEADS).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH), []
+    run(tensors, layer)
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda *_: calls.append(1))
+    run(tensors, layer)
+    hook.remove()
+    assert calls == [1]
+
+
+def test_a_replaced_method_forward_is_called() -> None:
+    """accelerate replaces the method of an instance, to load offloaded parameters."""
+    layer, other = DistanceAware(HEADS).to(DEVICE), DistanceAware(HEADS, w_init=-1.0).to(DEVICE)
+    q, k, v = inputs(SMALL_LENGTH, SMALL_LENGTH)
+    attend(q, k, v, scheme=layer, backend="triton")
+    layer.forward = other.forward  # type: ignore[method-assign]
+    expected = attend(q, k, v, scheme=other, backend="reference")
+    for _ in range(2):
+        output = attend(q, k, v, scheme=layer, backend="triton")
+        torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
+
+
 def test_wrong_arguments_are_found_after_right_ones() -> None:
     layer, (q, k, v) = DistanceAware(HEADS).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
     attend(q, k, v, scheme=layer, backend="triton")
@@ -310,6 +362,17 @@ def test_wrong_arguments_are_found_after_right_ones() -> None:
         attend(q, k, v[:, :, :10], scheme=layer, backend="triton")
     with pytest.raises(ValueError, match="heads=3"):
         attend(q, k, v, scheme=DistanceAware(3).to(DEVICE), backend="triton")
+
+
+@pytest.mark.parametrize("scheme", ["distance-aware", "rpr", "alibi"])
+def test_schemes_on_another_device_are_refused(scheme: str) -> None:
+    """Launches that are kept pass addresses, which are invalid on another device."""
+    other = "cpu" if DEVICE == "cuda" else "meta"
+    layer, (q, k, v) = SCHEMES[scheme]().to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
+    attend(q, k, v, scheme=layer, backend="triton")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=rf"returned .* on {other}, but q is on {DEVICE}"):
+            attend(q, k, v, scheme=layer.to(other), backend="triton")
 
 
 def test_gradients_do_not_depend_on_the_layout_of_the_outputs_gradient() -> None:
@@ -332,6 +395,19 @@ def test_saved_tensors_may_be_copied() -> None:
     expected = run(tensors, layer)
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x.cpu().contiguous(), lambda x: x.to(DEVICE)):
         actual = run(tensors, layer)
+    for x, y in zip(expected, actual, strict=True):
+        torch.testing.assert_close(y, x, rtol=1e-3, atol=1e-3)
+
+
+def test_the_saved_output_may_be_copied() -> None:
+    """Hooks that copy large tensors may change the layout of the output but not those of the inputs."""
+    (q, k, _), (_, _, v) = inputs(SMALL_LENGTH, SMALL_LENGTH, transposed=True), inputs(SMALL_LENGTH, SMALL_LENGTH)
+    v = torch.cat([v, v], dim=-1).detach()
+    expected = run([q, k, v], Plain())
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: x.contiguous() if x.numel() > q.numel() else x, lambda x: x
+    ):
+        actual = run([q, k, v], Plain())
     for x, y in zip(expected, actual, strict=True):
         torch.testing.assert_close(y, x, rtol=1e-3, atol=1e-3)
 
@@ -387,3 +463,149 @@ def test_parameters_of_other_types_take_the_usual_way(monkeypatch: pytest.Monkey
     actual = run(tensors, layer)
     for x, y in zip(expected, actual, strict=True):
         torch.testing.assert_close(y.as_subclass(Tensor), x, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["key_table", "value_table"])
+def test_tables_that_are_no_parameters(name: str) -> None:
+    """Such as buffers, and the tables of replicas of `nn.DataParallel`, which are attributes."""
+    layer, (q, k, v) = RelativePositions(HEADS, WIDTH, k=3).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
+    table = getattr(layer, name).detach()
+    delattr(layer, name)
+    for register in (layer.register_buffer, layer.__setattr__):
+        register(name, table)
+        for _ in range(2):
+            output, expected = (attend(q, k, v, scheme=layer, backend=backend) for backend in ("triton", "reference"))
+            torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
+        delattr(layer, name)
+
+
+def test_autocast_converts_tensors_of_other_dtypes_in_each_call() -> None:
+    layer, (q, k, v) = DistanceAware(HEADS).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
+    q, k, v = q.half(), k.float(), v.float()
+    expected = attend(q.float(), k, v, scheme=layer, backend="reference")
+    with torch.autocast(DEVICE, dtype=torch.float16):
+        for _ in range(2):
+            output = attend(q, k, v, scheme=layer, backend="triton")
+            torch.testing.assert_close(output.float(), expected, rtol=5e-2, atol=5e-2)
+    with pytest.raises(TypeError, match="same dtype"):
+        attend(q, k, v, scheme=layer, backend="triton")
+
+
+def test_parameters_and_sinks_of_any_layout() -> None:
+    """Numbers for each head that are a column of a matrix, or one number for all heads."""
+
+    class Slopes(Scheme):
+        slopes: Tensor
+
+        def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
+            return SchemeTerms(q=q, k=k, slopes=self.slopes)
+
+    (q, k, v), numbers = inputs(SMALL_LENGTH, SMALL_LENGTH), torch.randn(HEADS, 3, device=DEVICE)
+    slopes, alibi, distance_aware = Slopes(), Alibi(HEADS), DistanceAware(HEADS)
+    for x in (numbers[:, 1], numbers[0, :1].expand(HEADS)):
+        slopes.slopes = x
+        alibi.slopes = distance_aware.w = distance_aware.v = torch.nn.Parameter(x)
+        cases: list[tuple[Scheme, dict[str, Any]]] = [(Plain(), {"sinks": x})]
+        cases += [(scheme, {}) for scheme in (slopes, alibi, distance_aware)]
+        for scheme, options in cases:
+            for _ in range(2):
+                output, expected = (
+                    attend(q, k, v, scheme=scheme, backend=backend, **options) for backend in ("triton", "reference")
+                )
+                torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("scheme", ["plain", "rpr"])
+def test_addresses_of_different_tensors_are_not_confused(scheme: str) -> None:
+    """Triton compiles other loads for tensors that do not start at a multiple of 16 bytes."""
+    layer, tensors = SCHEMES[scheme]().to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH)
+    tensors = [x.detach() for x in tensors]
+    parameters = dict(layer.named_parameters())
+    num_calls = cached_calls.num_calls()
+    for i in range(len(tensors)):
+        shifted = [shift(x) if i == j else x for j, x in enumerate(tensors)]
+        attend(*shifted, scheme=layer, backend="triton")
+        assert cached_calls.num_calls() == num_calls + i + 1
+    num_calls = cached_calls.num_calls()
+    for i, (name, parameter) in enumerate(parameters.items()):
+        setattr(layer, name, torch.nn.Parameter(shift(parameter.detach())))
+        attend(*tensors, scheme=layer, backend="triton")
+        setattr(layer, name, parameter)
+        assert cached_calls.num_calls() == num_calls + i + 1
+
+
+def shift(x: Tensor) -> Tensor:
+    """Return a copy that does not start at a multiple of 16 bytes."""
+    flat = torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)[1:]
+    return flat.view(x.shape).copy_(x)
+
+
+def test_gradients_of_received_attention_are_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of a backward pass does not contain their address."""
+    alignments = []
+    run_backward = Program.run_backward
+
+    def record(program: Program, tensors: Any) -> Any:
+        alignments.append(tensors[-1].data_ptr() % 16)
+        return run_backward(program, tensors)
+
+    monkeypatch.setattr(Program, "run_backward", record)
+    monkeypatch.setattr(cached_calls, "native_call", lambda *_: None)
+    tensors = inputs(LENGTH, LENGTH)
+    grads = []
+    for change in (Tensor.clone, shift):
+        received = attend(*tensors, scheme=Plain(), backend="triton", return_received=True).received
+        assert received is not None
+        d_received = torch.randn(received.shape, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+        grads.append(torch.autograd.grad(received, tensors[:2], change(d_received)))
+    assert alignments == [0, 0]
+    torch.testing.assert_close(grads[0], grads[1], rtol=0, atol=0)
+
+
+def test_threads_may_add_calls_and_constants_at_the_same_time() -> None:
+    errors: list[Exception] = []
+
+    def compute(thread: int) -> None:
+        try:
+            for i in range(5000):
+                position_constant(torch.full, (1,), (7 * i + thread) % 40, device=torch.device("cpu"))
+                cached_calls._forms[thread, i % 400] = SimpleNamespace(calls={})  # type: ignore[assignment]
+                cached_calls.num_calls()
+                if i % 400 == 399:
+                    cached_calls.clear_calls()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [Thread(target=compute, args=(thread,)) for thread in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for x in threads:
+            x.start()
+        for x in threads:
+            x.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
+
+
+def test_programs_for_other_layouts_are_not_added_to_native_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C++ calls Python in each backward pass whose saved tensors have other layouts."""
+    calls: list[Any] = []
+    added: list[Any] = []
+    monkeypatch.setattr(cached_calls, "native_call", lambda call, _: calls.append(call))
+    monkeypatch.setattr(native, "to_native", lambda *_: "program")
+    q, k, v = (x.detach() for x in inputs(SMALL_LENGTH, SMALL_LENGTH))
+    attend(q, k, v, scheme=Plain(), backend="triton")
+    (call,) = calls
+    output, lse = call.forward((q, k, v))
+    compute_gradients = native.NativeGradients(None, call)
+    for saved_q, num_added in ((q, 1), (q.mT.contiguous().mT, 1), (q, 2)):
+        with torch.no_grad():
+            compute_gradients(
+                SimpleNamespace(add_backward=lambda *program: added.append(program)),
+                [saved_q, k, v, output, lse],
+                [torch.ones_like(output)],
+                (True, True, True),
+            )
+        assert len(added) == num_added

@@ -98,7 +98,9 @@ class Call:
         add_launch(forward, SCALE, {0: 0, 1: 1, 2: 2}, 5, {1: 4})  # the second element of w
         forward.add_buffer(True, [NUM_ROWS, NUM_COLUMNS], [NUM_COLUMNS, 1], torch.float32, False, 0, 1)
         forward.add_buffer(False, [], [], torch.float32, False, 0, 1)
-        self.native = module.NativeCall(forward, 2, False, [[NUM_COLUMNS, 1], [1]], self.compute_gradients)
+        self.native = module.NativeCall(
+            forward, 2, False, [[NUM_COLUMNS, 1], [1], [NUM_COLUMNS, 1]], self.compute_gradients
+        )
 
     def __call__(self, x: Tensor, w: Tensor) -> Tensor:
         outputs: list[Tensor] = self.module.attend(self.native, (x, w), 5)
@@ -196,6 +198,17 @@ def test_changed_layouts_of_saved_tensors(module: Any) -> None:
     assert call.num_calls == 1
 
 
+def test_changed_layout_of_the_saved_output(module: Any) -> None:
+    call = Call(module)
+    x, w = inputs()
+    torch.autograd.grad(call(x, w).sum(), x)
+    hooks = (lambda t: t if t is x or t.dim() == 1 else t.mT.contiguous().mT), (lambda t: t)
+    with torch.autograd.graph.saved_tensors_hooks(*hooks):
+        output = call(x, w)
+    torch.testing.assert_close(torch.autograd.grad(output.sum(), x)[0], torch.full_like(x, 1.5))
+    assert call.num_calls == 2, "Python computes gradients of other layouts"
+
+
 def test_gradients_outlive_the_call(module: Any) -> None:
     x, w = inputs()
     output = Call(module)(x, w)
@@ -206,7 +219,7 @@ def test_errors_of_the_driver(module: Any) -> None:
     program = module.Program()
     program.add_launch(FAILURE, (1, 1, 1), 32, 0, [], [])
     program.add_buffer(True, [1], [], torch.float32, False, 0, 1)
-    call = module.NativeCall(program, 1, False, [[1]], None)
+    call = module.NativeCall(program, 1, False, [[1], [1]], None)
     with pytest.raises(RuntimeError, match=r"could not be launched \(CUDA error 700\)"):
         module.attend(call, (torch.zeros(1),), 5)
 
@@ -247,7 +260,7 @@ def test_received_attention_is_a_second_output(module: Any) -> None:
     backward.add_gradient(False, 0, [], -1, 0.0, torch.float32)
     backward.center(4)
     x, w = inputs()
-    call = module.NativeCall(forward, 1, True, [[NUM_COLUMNS, 1], [1]], None)
+    call = module.NativeCall(forward, 1, True, [[NUM_COLUMNS, 1], [1], [NUM_COLUMNS, 1]], None)
     call.add_backward([True, False], [NUM_COLUMNS, 1], 0, backward)
     output, received = module.attend(call, (x, w.detach()), 5)
     torch.testing.assert_close((output, received), (1.5 * x, 1.5 * x))

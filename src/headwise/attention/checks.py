@@ -88,7 +88,7 @@ def check_is_terms(terms: object, scheme: Scheme) -> None:
 
 
 def check_terms(terms: SchemeTerms, scheme: Scheme, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Check the shapes of the terms that a scheme returned. In `shapes`, None stands for any size."""
+    """Check the shapes and devices of the terms that a scheme returned. In `shapes`, None stands for any size."""
     heads, width = q.shape[1], terms.q.shape[3] if terms.q.dim() == 4 else None
     position_width = None if terms.position_q is None else terms.position_q.shape[-1]
     w, sharpness = terms.sigmoid or (None, None)
@@ -107,6 +107,11 @@ def check_terms(terms: SchemeTerms, scheme: Scheme, q: Tensor, k: Tensor, v: Ten
         "v of sigmoid": (sharpness, (heads,)),
     }
     for name, (x, sizes) in shapes.items():
+        if x is not None and x.device != q.device:
+            raise ValueError(
+                f"{type(scheme).__name__} returned {name} on {x.device}, but q is on {q.device}; "
+                "move the scheme or the inputs with .to(device)"
+            )
         if x is not None and not _has_shape(x, sizes, heads):
             expected = ", ".join("any" if size is None else str(size) for size in sizes)
             raise ValueError(

@@ -3,6 +3,7 @@
 For short sequences, computing them takes longer than attention.
 """
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from headwise import _compat
 MAX_TENSORS, MAX_BYTES = 32, 2**24
 
 _cache: OrderedDict[Any, Tensor] = OrderedDict()
+_lock = threading.Lock()
 
 
 def position_constant(build: Callable[..., Tensor], *arguments: Any, device: torch.device) -> Tensor:
@@ -29,17 +31,18 @@ def position_constant(build: Callable[..., Tensor], *arguments: Any, device: tor
     if not _can_cache(device):
         return build(*arguments, device=device)
     key = (build, arguments, device)
-    tensor = _cache.get(key)
-    if tensor is None:
-        with torch.inference_mode(False), torch.no_grad():  # autograd rejects tensors of inference mode
-            tensor = build(*arguments, device=device)
-        if tensor.nbytes > MAX_BYTES:
+    with _lock:
+        tensor = _cache.get(key)
+        if tensor is not None:
+            _cache.move_to_end(key)
             return tensor
-        _cache[key] = tensor
-        while len(_cache) > MAX_TENSORS:
-            _cache.popitem(last=False)
-    else:
-        _cache.move_to_end(key)
+    with torch.inference_mode(False), torch.no_grad():  # autograd rejects tensors of inference mode
+        tensor = build(*arguments, device=device)
+    if tensor.nbytes <= MAX_BYTES:
+        with _lock:
+            _cache[key] = tensor
+            while len(_cache) > MAX_TENSORS:
+                _cache.popitem(last=False)
     return tensor
 
 

@@ -14,6 +14,7 @@ schemes with tables, masks or biases, and results other than output and received
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from numbers import Number
 from typing import Any, NamedTuple
 
 import torch
@@ -40,6 +41,8 @@ MAX_DECODING_KEYS = 100
 
 PLAIN_TYPES = (Tensor, Parameter)
 
+NUMBER_TYPES = (float, int, bool, type(None))
+
 #: Tensors that a `BoundCall` does not take.
 NEEDS_PLAN = frozenset(("bias", "sinks", "mask", "dense_table"))
 
@@ -59,10 +62,17 @@ def distance_parameters(scheme: DistanceAware) -> DirectParameters | None:
     return DirectParameters(scheme.rectify, (as_float32(w), as_float32(v)))
 
 
-def table_parameters(scheme: RelativePositions) -> DirectParameters:
-    """Return the key table and the value table of relative positions, those that there are."""
-    tables = [scheme._parameters.get(name) for name in ("key_table", "value_table")]
-    return DirectParameters(tables[0] is None, tuple([table for table in tables if table is not None]))
+def table_parameters(scheme: RelativePositions) -> DirectParameters | None:
+    """Return the key table and the value table of relative positions, those that there are.
+
+    None for tables that are no parameters, such as buffers and those of the replicas of `nn.DataParallel`.
+    """
+    parameters = scheme._parameters
+    key_table, value_table = parameters.get("key_table"), parameters.get("value_table")
+    if (key_table is None and scheme.key_table is not None) or (value_table is None and scheme.value_table is not None):
+        return None
+    tables = tuple([table for table in (key_table, value_table) if table is not None])
+    return DirectParameters((scheme.k, key_table is None), tables)
 
 
 def slope_parameters(scheme: Alibi) -> DirectParameters | None:
@@ -118,13 +128,18 @@ def call_key(
         return None
     if not (type(q) in PLAIN_TYPES and type(k) in PLAIN_TYPES and type(v) in PLAIN_TYPES):
         return None
+    dtype = q.dtype
+    if k.dtype != dtype or v.dtype != dtype:  # autocast converts them
+        return None
     if not is_plain_eager(q) or _compat.is_forward_ad_active() or not isinstance(scheme, Scheme):
         return None
     if _compat.has_hooks(scheme) or q.dim() != 4:
         return None
-    if type(scale) in PLAIN_TYPES or type(dropout) in PLAIN_TYPES:  # their values may change
+    head_dim = q.shape[3]
+    scale = scheme.scale(head_dim) if scale is None else scale
+    if not (is_constant(scale) and is_constant(dropout) and is_constant(causal)):
         return None
-    device, dtype = q.device, q.dtype
+    device = q.device
     has_autocast = is_autocast_enabled(device.type)
     if has_autocast and dtype != torch.get_autocast_dtype(device.type):
         return None
@@ -137,19 +152,20 @@ def call_key(
         others = others_key(*others)
         if others is None:
             return None
-    head_dim = q.shape[3]
     return (
-        type(scheme), scheme.heads, scheme.head_dim, scheme.scale(head_dim) if scale is None else scale,
-        dtype, k.dtype, v.dtype, device, k.device, v.device,
+        type(scheme), scheme.heads, scheme.head_dim, scale,
+        dtype, device, k.device, v.device,
         q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
-        (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16, padding_key, causal, offset, dropout, backend,
+        q.data_ptr() % 16, k.data_ptr() % 16, v.data_ptr() % 16, padding_key, causal, offset, dropout, backend,
         return_received, _compat.uses_tf32(), others,
     )  # fmt: skip
 
 
 def others_key(window: Any, softcap: Any, *tensors: Any) -> tuple[Any, ...] | None:
     """Return the part of the key for arguments that most calls do not have, or None if such calls are not cached."""
-    if not (window is None or (type(window) is tuple and len(window) == 2)) or type(softcap) in PLAIN_TYPES:
+    if window is not None and not (type(window) is tuple and all(map(is_constant, window))):
+        return None
+    if not is_constant(softcap):
         return None
     if not all(x is None or type(x) in PLAIN_TYPES for x in tensors):
         return None
@@ -158,6 +174,11 @@ def others_key(window: Any, softcap: Any, *tensors: Any) -> tuple[Any, ...] | No
         return None  # such as lengths
     layouts = (None if x is None else (x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % 16) for x in tensors)
     return window, softcap, *layouts
+
+
+def is_constant(x: object) -> bool:
+    """Return whether x is None or a number whose value cannot change, unlike that of a tensor or an array."""
+    return type(x) in NUMBER_TYPES or isinstance(x, Number)
 
 
 def attend_cached(
@@ -215,6 +236,8 @@ def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | 
         return None
     get_parameters = DIRECT_PARAMETERS.get(type(scheme))
     parameters = None if get_parameters is None else get_parameters(scheme)
+    if parameters is not None and not all(x.is_contiguous() for x in parameters.tensors):  # `scheme_inputs` copies them
+        return None
     tensors, max_offset = scheme_inputs(terms, inputs.v, inputs.out_dtype, inputs.offset)
     by_name = named_tensors(inputs, tensors)
     call_tensors = tuple(by_name.values())
@@ -280,18 +303,17 @@ def other_tensors(key_padding: Tensor | None, others: tuple[Any, ...] | None) ->
         return [] if key_padding is None else [key_padding]
     _, _, mask, bias, sinks, query_padding = others
     mask, bias = (x if x is None or x.dim() == 4 else x[(None,) * (4 - x.dim())] for x in (mask, bias))
-    return present((bias, None if sinks is None else sinks.float(), mask, key_padding, query_padding))
+    return present((bias, None if sinks is None else sinks.float().contiguous(), mask, key_padding, query_padding))
 
 
 def parameters_key(parameters: DirectParameters) -> Any:
     """Return everything about the parameters of a scheme that launches depend on; None if these are not cached."""
-    key, address = [parameters.options], 0
+    key = [parameters.options]
     for x in parameters.tensors:
         if type(x) not in PLAIN_TYPES:  # such as a distributed tensor
             return None
-        key += (x.dtype, x.shape, x.stride(), x.get_device())
-        address |= x.data_ptr()
-    return *key, address % 16
+        key += (x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % 16)
+    return tuple(key)
 
 
 def tensors_key(terms: SchemeTerms, tensors: SchemeInputs, max_offset: int) -> Any:
@@ -310,7 +332,7 @@ def as_float32(x: Tensor) -> Tensor:
 
 def num_calls() -> int:
     """Return how many calls are cached."""
-    return sum(len(form.calls) for form in _forms.values())
+    return sum(len(form.calls) for form in list(_forms.values()))  # other threads may add some
 
 
 def clear_calls() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.attention.triton_backend.layouts import aligned
 from headwise.attention.triton_backend.operator import run_operators
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches, run_backward, run_forward
 from headwise.attention.triton_backend.plan import get_plan
@@ -48,8 +49,8 @@ class CachedCall(ABC):
         self.scalars = scalars
         slots = {f"{name}_ptr": slot for slot, name in enumerate(names)}
         self.operator_slots = [slots.get(name) for name in TENSOR_PARAMS]
-        self.strides = [x.stride() for x in inputs]
         self.plan = get_plan(*self.operator_tensors(inputs), *scalars)
+        self.strides = [*(x.stride() for x in inputs), self.plan.output_layouts["o"][1]]
 
     def operator_tensors(self, inputs: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         """Return the tensor arguments of the operators."""
@@ -89,9 +90,9 @@ class CachedCall(ABC):
         """Compute the gradient of each input, in the way that is possible. The arguments are those of `backward`."""
         inputs = saved[: len(self.names)]
         grads = None
-        if not torch.is_grad_enabled() and self.is_unchanged(inputs):
+        if not torch.is_grad_enabled() and self.is_unchanged(saved):
             rows = [x if x.stride(-1) == 1 else x.contiguous() for x in d_outputs[:1]]
-            rows += [x.contiguous() for x in d_outputs[1:]]
+            rows += [aligned(x) for x in d_outputs[1:]]
             grads = self.backward(saved, rows, needs_grad)
         return self.recompute_gradients(inputs, d_outputs, needs_grad) if grads is None else grads
 
@@ -99,9 +100,9 @@ class CachedCall(ABC):
         """Return the names of the inputs whose gradients are needed."""
         return frozenset(name for name, is_needed in zip(self.names, needs_grad, strict=True) if is_needed)
 
-    def is_unchanged(self, inputs: Sequence[Tensor]) -> bool:
-        """Return whether inputs have the layouts of this call; hooks on saved tensors may have copied them."""
-        return [x.stride() for x in inputs] == self.strides
+    def is_unchanged(self, saved: Sequence[Tensor]) -> bool:
+        """Return whether inputs and output have their layouts; hooks on saved tensors may have copied them."""
+        return [x.stride() for x in saved[: len(self.strides)]] == self.strides
 
     def recompute_gradients(
         self, inputs: Sequence[Tensor], d_outputs: Sequence[Tensor], needs_grad: tuple[bool, ...]

@@ -19,6 +19,12 @@ def with_strides(x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) ->
     return x if x.stride() == strides else x.new_empty_strided(shape, strides).copy_(x)
 
 
+def aligned(x: Tensor) -> Tensor:
+    """Return x, copied if it is not contiguous or does not start at a multiple of 16 bytes, as kernels assume."""
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() % 16 else x
+
+
 def layout_like(x: Tensor, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return shape and strides of a dense tensor of another width, with heads and rows in the same order as x."""
     batch, heads, rows, _ = x.shape

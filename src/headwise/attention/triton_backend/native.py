@@ -150,7 +150,7 @@ class NativeGradients:
     ) -> Sequence[Tensor | None]:
         grads = self.call.compute_gradients(saved, d_outputs, needs_grad)
         d_output = d_outputs[0]
-        if not torch.is_grad_enabled() and d_output.stride(-1) == 1:
+        if not torch.is_grad_enabled() and d_output.stride(-1) == 1 and self.call.is_unchanged(saved):
             program = self.call.find_backward(d_output, needs_grad)
             native_program = None if program is None else to_native(self.module, program)
             if native_program is not None:

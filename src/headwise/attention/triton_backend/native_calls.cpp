@@ -182,7 +182,7 @@ struct NativeCall : torch::CustomClassHolder {
   std::shared_ptr<Program> forward;
   size_t num_inputs, num_results;
   bool has_received;  // attention, the buffer after the results
-  std::vector<std::vector<int64_t>> strides;  // of the inputs
+  std::vector<std::vector<int64_t>> strides;  // of the inputs and the output
   py::object compute_gradients;  // NativeGradients in native.py
 
   struct Key {
@@ -211,7 +211,7 @@ struct NativeCall : torch::CustomClassHolder {
   }
 
   bool has_layouts_of(const variable_list& saved) const {
-    for (size_t i = 0; i < num_inputs; ++i) {
+    for (size_t i = 0; i < strides.size(); ++i) {
       if (saved[i].strides() != at::IntArrayRef(strides[i])) {
         return false;
       }
@@ -288,6 +288,9 @@ struct NativeAttention : torch::autograd::Function<NativeAttention> {
       }
       if (call->has_received) {
         d_outputs[1] = d_outputs[1].contiguous();
+        if (reinterpret_cast<uint64_t>(d_outputs[1].data_ptr()) % 16 != 0) {
+          d_outputs[1] = d_outputs[1].clone();  // the kernels are compiled for aligned addresses
+        }
       }
       if (auto program = call->find_backward(d_outputs[0], needs_grad)) {
         void* context = reinterpret_cast<void*>(ctx->saved_data["context"].toInt());
@@ -353,7 +356,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
                        std::vector<std::vector<int64_t>> strides, py::object compute_gradients) {
         auto call = c10::make_intrusive<NativeCall>();
         call->forward = std::move(forward);
-        call->num_inputs = strides.size();
+        call->num_inputs = strides.size() - 1;
         call->num_results = num_results;
         call->has_received = has_received;
         call->strides = std::move(strides);

@@ -135,7 +135,7 @@ def attend(inputs: AttentionInputs) -> AttentionOutput:
         tensors,
         relative_q.to(dtype),
         inputs.bias,
-        None if inputs.sinks is None else inputs.sinks.float(),
+        None if inputs.sinks is None else inputs.sinks.float().contiguous(),
         inputs.mask,
         inputs.key_padding,
         inputs.query_padding,

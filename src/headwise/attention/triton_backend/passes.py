@@ -12,7 +12,13 @@ from torch import Tensor
 
 from headwise.attention.triton_backend import transformer_xl
 from headwise.attention.triton_backend.launch import Launch, on_device
-from headwise.attention.triton_backend.layouts import edge_columns, has_contiguous_rows, tensor_strides, with_strides
+from headwise.attention.triton_backend.layouts import (
+    aligned,
+    edge_columns,
+    has_contiguous_rows,
+    tensor_strides,
+    with_strides,
+)
 from headwise.attention.triton_backend.plan import Plan, get_plan
 from headwise.attention.triton_backend.problem import DIFFERENTIABLE, TENSOR_PARAMS
 from headwise.attention.triton_backend.visited_tiles import VisitedTiles
@@ -140,12 +146,12 @@ def run_backward(
         inputs,
         o_ptr=output,
         lse_ptr=lse,
-        d_lse_ptr=None if d_lse is None else d_lse.contiguous(),
+        d_lse_ptr=None if d_lse is None else aligned(d_lse),
         weight_norms_ptr=weight_norms.contiguous() if plan.want_weight_norms else None,
-        d_weight_norms_ptr=d_weight_norms.contiguous() if plan.want_weight_norms else None,
+        d_weight_norms_ptr=aligned(d_weight_norms) if plan.want_weight_norms else None,
         offset_sums_ptr=offset_sums.contiguous() if plan.want_offset_sums else None,
         do_ptr=d_output,
-        d_received_ptr=d_received.contiguous() if plan.want_received else None,
+        d_received_ptr=aligned(d_received) if plan.want_received else None,
         d_offset_sums_ptr=d_offset_sums.contiguous() if plan.want_offset_sums else None,
         d_edge_sums_ptr=edge_columns(d_offset_sums, plan.max_offset) if plan.want_offset_sums else None,
         delta_ptr=delta,

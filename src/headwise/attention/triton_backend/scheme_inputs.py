@@ -75,7 +75,7 @@ def named_tensors(inputs: AttentionInputs, tensors: SchemeInputs) -> dict[str, T
     """Return all tensors of a call by name: those of the scheme's terms, then bias, sinks, mask and padding."""
     others = {
         "bias": inputs.bias,
-        "sinks": None if inputs.sinks is None else inputs.sinks.float(),
+        "sinks": None if inputs.sinks is None else inputs.sinks.float().contiguous(),
         "mask": inputs.mask,
         "key_padding": inputs.key_padding,
         "query_padding": inputs.query_padding,
@@ -142,7 +142,8 @@ def _relative_bias(terms: SchemeTerms, heads: int) -> tuple[Tensor | None, int]:
 def _distance_parameters(terms: SchemeTerms) -> tuple[Tensor | None, Tensor | None]:
     """Return w and v of the learnable sigmoid, or the slopes and None, or neither."""
     if terms.slopes is not None:
-        return terms.slopes.float(), None
+        return terms.slopes.float().contiguous(), None
     if terms.sigmoid is not None:
-        return terms.sigmoid[0].float(), terms.sigmoid[1].float()
+        w, sharpness = terms.sigmoid
+        return w.float().contiguous(), sharpness.float().contiguous()
     return None, None
