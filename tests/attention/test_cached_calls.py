@@ -292,12 +292,13 @@ def test_numbers_may_be_tensors_whose_values_change(argument: str, number_type: 
 
 def test_the_dropout_probability_may_be_a_tensor() -> None:
     (q, k, v), dropout = inputs(SMALL_LENGTH, SMALL_LENGTH), torch.tensor(0.25)
+    numbers: list[Any]
     for value in (0.25, 0.75):
         dropout.fill_(value)
-        outputs = []
-        for number in (dropout, value):
+        outputs, numbers = [], [dropout, value]
+        for number in numbers:
             torch.manual_seed(0)
-            outputs.append(attend(q, k, v, scheme=Plain(), backend="triton", dropout=number))  # type: ignore[arg-type]
+            outputs.append(attend(q, k, v, scheme=Plain(), backend="triton", dropout=number))
         torch.testing.assert_close(*outputs, rtol=0, atol=0)
 
 
