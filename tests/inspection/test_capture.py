@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel, DebertaV2Config, DebertaV2Model, GPT2Config, GPT2Model, PreTrainedModel
+from transformers import (
+    BertConfig,
+    BertModel,
+    DebertaV2Config,
+    DebertaV2Model,
+    GPT2Config,
+    GPT2Model,
+    LongformerConfig,
+    LongformerModel,
+    PreTrainedModel,
+)
 
 import headwise as hw
 from headwise.errors import UserError
@@ -117,6 +127,15 @@ def test_dropout_and_gradients_are_disabled_and_the_training_mode_is_restored() 
     assert torch.equal(first, second)
     assert not first.requires_grad
     assert model.training
+
+
+@pytest.mark.parametrize("length", [5, 8])
+def test_models_that_return_no_maps_of_pairs_are_errors(length: int) -> None:
+    """Longformer returns weights by offset in its window."""
+    model = LongformerModel(LongformerConfig(**TINY, attention_window=4, intermediate_size=8))
+    ids = torch.randint(2, 30, (1, length))
+    with pytest.raises(UserError, match=r"LongformerModel: its attention is not accessible; .* not of all pairs of"):
+        capture_attention(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, lambda *_: None)
 
 
 def test_models_without_accessible_attention_are_errors() -> None:

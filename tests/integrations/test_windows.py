@@ -162,7 +162,7 @@ def test_unsupported_models_and_arguments() -> None:
         with pytest.raises(hw.UnsupportedAttentionError, match="encoder"):
             hw.set_window(model, 4)
         assert torch.equal(scores(model), before)
-    with pytest.raises(hw.UnsupportedAttentionError, match="AttentionInterface"):
+    with pytest.raises(hw.UnsupportedAttentionError, match="AttentionInterface, so it cannot get a window"):
         hw.set_window(build_model("mpnet"), 4)
     hw.set_window(bert, 4)
     with pytest.raises(hw.UnsupportedAttentionError, match="has a window"):

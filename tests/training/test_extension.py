@@ -253,6 +253,10 @@ def test_batches_by_tokens(reviews: Path, documents: Path, bert: Path, tmp_path:
     code, stderr = train(headwise, data, bert, tmp_path / "small", *extend, "--batch-tokens", 80)
     assert code == 2
     assert "--batch-tokens 80 is too small for 1 text(s) of" in stderr.splitlines()[-1]
+    assert not (tmp_path / "small").exists()
+    code, stderr = train(headwise, data, bert, tmp_path / "run", *extend, "--batch-tokens", 80, "--force")
+    assert (code, "is too small" in stderr) == (2, True)
+    assert (tmp_path / "run" / "metrics.json").exists(), "the finished run is not deleted"
 
 
 @pytest.mark.long  # tests/integrations checks gradient checkpointing in the short form

@@ -26,6 +26,13 @@ def error_line(headwise: Headwise, *args: object) -> str:
     return lines[-1]
 
 
+def test_missing_model_directories(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
+    model = tmp_path / "none"
+    expected = f"headwise: error: {model}: no such directory; expected a Hugging Face model\n"
+    for args in (("adapt", model, "--data", reviews, "--out", tmp_path / "adapted"), ("fuse", model)):
+        assert headwise(*args) == (2, "", expected)
+
+
 def test_options(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
     out = ("--out", tmp_path / "run")
     for args, message in (
@@ -36,6 +43,7 @@ def test_options(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) 
         (("--data", reviews, "--text", "body", *out), "no column 'body'"),
         (("--data", reviews, "--epochs", -1, *out), "--epochs must be above 0"),
         (("--data", reviews, "--model", "no/such-model", *out), "the Hugging Face hub cannot be reached"),
+        (("--data", reviews, "--model", tmp_path / "none", *out), "none: no such directory; expected a Hugging Face"),
         (("--data", reviews, "--retrofit", "rpr", *out), "--retrofit is for pretrained models"),
         (
             ("--data", reviews, "--model", bert, "--guides", "mgd", *out),

@@ -100,10 +100,11 @@ def capture_returned_maps(model: Any, inputs: Mapping[str, Tensor], observers: M
         output = model(**inputs, use_cache=False, output_attentions=True, return_dict=True)
     for part, observer in observers.items():
         maps = getattr(output, f"{part}_attentions", None)
-        if not maps or any(weights is None for weights in maps):
+        is_windowed = part == "encoder" and hasattr(output, "encoder_global_attentions")  # LED
+        if not maps or is_windowed or any(weights is None for weights in maps):
             raise UserError(
                 f"{name}: its {PARTS[part]} is not accessible; it neither uses transformers' AttentionInterface nor "
-                "returns its maps"
+                "returns maps of all pairs of tokens"
             )
         for weights in maps:
             real, keys = (

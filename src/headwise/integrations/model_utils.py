@@ -17,6 +17,9 @@ CROSS_ATTENTION_NAMES = {"encoder_attn", "EncDecAttention", "crossattention", "c
 ADAPTER_NAMES = {"adapter"}
 
 
+NO_INTERFACE = "computes attention that does not go through transformers' AttentionInterface"
+
+
 class UnsupportedAttentionError(ValueError):
     """Raised for a model whose attention headwise cannot compute or record.
 
@@ -26,9 +29,10 @@ class UnsupportedAttentionError(ValueError):
     """
 
     def __init__(self, module: nn.Module, reason: str | None = None) -> None:
+        self.reason = reason
         reason = reason or (
-            "computes attention that does not go through transformers' AttentionInterface, so the model cannot be "
-            "retrofitted, and can be guided only with guiding(…, output_attentions=True)"
+            f"{NO_INTERFACE}, so the model cannot be retrofitted, and can be guided only with guiding(…, "
+            "output_attentions=True)"
         )
         super().__init__(f"{type(module).__name__} {reason}")
 

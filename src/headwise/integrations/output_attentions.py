@@ -20,7 +20,7 @@ def recording_output_attentions(model: PreTrainedModel, recorder: Recorder) -> I
     """Record the weights that a model returns with `output_attentions=True`; its callers do not receive them.
 
     Raises:
-        ValueError: when the model runs, if it returns no weights.
+        ValueError: when the model runs, if it returns no weights, or not those of all pairs of tokens (Longformer).
     """
     base: Any = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
 
@@ -35,6 +35,12 @@ def recording_output_attentions(model: PreTrainedModel, recorder: Recorder) -> I
         attentions = output.get("attentions") if isinstance(output, ModelOutput) else None
         if not attentions or any(weights is None for weights in attentions):
             raise ValueError(f"{type(model).__name__} returns no attention weights, so it cannot be guided")
+        is_windowed = hasattr(output, "global_attentions")  # Longformer: weights by offset in its window
+        if is_windowed or any(weights.dim() != 4 or weights.shape[2] != weights.shape[3] for weights in attentions):
+            raise ValueError(
+                f"{type(model).__name__} returns attention weights of the shape {tuple(attentions[0].shape)}, not of "
+                "all pairs of tokens, so it cannot be guided"
+            )
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         for weights in attentions:
             recorder.record(base, record_from_weights(weights, mask))

@@ -14,7 +14,13 @@ from transformers import PreTrainedModel
 from headwise._compat import get_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention.packing import PackedTokens
-from headwise.integrations.model_utils import UnsupportedAttentionError, check_same_outputs, run_example, unwrap_model
+from headwise.integrations.model_utils import (
+    NO_INTERFACE,
+    UnsupportedAttentionError,
+    check_same_outputs,
+    run_example,
+    unwrap_model,
+)
 from headwise.integrations.packed_attention import PACKING
 from headwise.integrations.retrofit import find_attention_layers
 
@@ -93,8 +99,7 @@ def enable_packing(model: nn.Module, example: Mapping[str, Any] | None = None) -
     try:
         attention_layers = [layer for layer, *_ in find_attention_layers(inner, example)]
     except UnsupportedAttentionError:
-        reason = "computes attention that does not go through transformers' AttentionInterface, so it cannot be packed"
-        raise UnsupportedAttentionError(inner, reason) from None
+        raise UnsupportedAttentionError(inner, f"{NO_INTERFACE}, so it cannot be packed") from None
     layers = find_stack(inner, attention_layers)
     before = run_example(inner, example)
     base: Any = inner.base_model

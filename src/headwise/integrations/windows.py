@@ -6,7 +6,8 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
-from headwise.integrations.model_utils import UnsupportedAttentionError, unwrap_model
+from headwise.integrations.fusion import is_fused
+from headwise.integrations.model_utils import NO_INTERFACE, UnsupportedAttentionError, unwrap_model
 from headwise.integrations.retrofit import find_attention_layers
 from headwise.integrations.scheme_layers import layers_with_scheme
 from headwise.integrations.window_attention import CONFIG_ENTRY
@@ -34,7 +35,7 @@ def set_window(model: nn.Module, window: int | tuple[int, int] | None, *, global
     Raises:
         UnsupportedAttentionError: the model's attention does not go through transformers' `AttentionInterface`, or is
             causal.
-        ValueError: `window` or `global_tokens` is negative.
+        ValueError: `window` or `global_tokens` is negative, or the model has fused attention.
 
     Example:
         >>> import headwise as hw
@@ -53,12 +54,16 @@ def set_window(model: nn.Module, window: int | tuple[int, int] | None, *, global
         )
     if inner.config.is_encoder_decoder or getattr(inner.config, "is_decoder", False):
         raise UnsupportedAttentionError(inner, "is no encoder; set_window is for encoders")
+    if pair is not None and is_fused(inner):
+        raise ValueError(f"{type(inner).__name__} has fused attention; headwise.unfuse_attention(model) removes it")
     previous = getattr(inner.config, CONFIG_ENTRY, None)
     change_window(inner, None if pair is None else {"window": pair, "global_tokens": global_tokens})
     try:
         find_attention_layers(inner)
-    except Exception:
+    except Exception as error:
         change_window(inner, previous)
+        if isinstance(error, UnsupportedAttentionError) and error.reason is None:
+            raise UnsupportedAttentionError(inner, f"{NO_INTERFACE}, so it cannot get a window") from None
         raise
     return model
 

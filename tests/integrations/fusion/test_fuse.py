@@ -322,6 +322,17 @@ def test_unfuse_restores_the_attention_implementation(name: str) -> None:
     assert model.config._attn_implementation == "eager", "the user's choice after fusing"
 
 
+def test_windows_and_fused_attention_exclude_each_other() -> None:
+    """The example of the check fits in the window."""
+    model = hw.set_window(build_model(CASES["t5-encoder"]), 64)
+    with pytest.raises(ValueError, match=r"set_window\(model, None\) removes it"):
+        hw.fuse_attention(model)
+    hw.fuse_attention(hw.set_window(model, None), verbose=False)
+    with pytest.raises(ValueError, match="unfuse_attention"):
+        hw.set_window(model, 64)
+    assert not hasattr(model.config, "headwise_window")
+
+
 TRANSDUCER = {"vocab_size": 20, "blank_token_id": 19, "decoder_hidden_size": 8, "num_decoder_layers": 1}
 
 

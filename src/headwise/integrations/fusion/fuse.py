@@ -28,6 +28,7 @@ from headwise.integrations.model_utils import (
 )
 from headwise.integrations.observing import observing
 from headwise.integrations.scheme_layers import layers_with_scheme
+from headwise.integrations.window_attention import has_window
 
 #: The attribute of a module with the attention implementation that it had before `fuse_attention`.
 _PREVIOUS = "_headwise_unfused_implementation"
@@ -56,7 +57,8 @@ def fuse_attention(
     Raises:
         UnsupportedAttentionError: the model has no attention layer of a known family, or a setting that cannot be
             fused.
-        ValueError: the model has a position scheme of `retrofit`, or it failed on the example.
+        ValueError: the model has a position scheme of `retrofit` or a window of `set_window`, or it failed on the
+            example.
         RuntimeError: the outputs differ from the original's. The model is left unchanged.
 
     Example:
@@ -73,6 +75,8 @@ def fuse_attention(
     inner = unwrap_model(model)
     if layers_with_scheme(inner):
         raise ValueError(f"{type(inner).__name__} has a position scheme; headwise.remove_scheme(model) removes it")
+    if any(has_window(module) for module in inner.modules()):
+        raise ValueError(f"{type(inner).__name__} has a window; headwise.set_window(model, None) removes it")
     new = [family for family in families().values() if _modules(inner, family.layers)]
     if not new and not is_fused(inner):
         raise UnsupportedAttentionError(

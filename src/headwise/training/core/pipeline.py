@@ -94,7 +94,11 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
         """
 
     def tokenize(self, data: DataT, bundle: BundleT, scratch_dir: Path) -> None:
-        """Tokenize the data into `scratch_dir`, unless `build` has done so, and add notes to the bundle."""
+        """Tokenize the data into `scratch_dir`, unless `build` has done so, and add notes to the bundle.
+
+        Raises:
+            UserError: the tokens do not match the model or the options.
+        """
 
     @abstractmethod
     def build_trainer(self, data: DataT, bundle: BundleT, out_dir: Path) -> CheckedTrainer:
@@ -129,8 +133,8 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
             The contents of `metrics.json`.
 
         Raises:
-            UserError: the configuration or the data is invalid, or memory or disk space runs out. Errors in `load` and
-                `build` do not change an existing run in `out_dir`.
+            UserError: the configuration or the data is invalid, or memory or disk space runs out. Errors in `load`,
+                `build` and `tokenize` do not change an existing run in `out_dir`.
         """
         is_main_process = state().is_main_process
         get_trackers(self.config)  # raises an error before the data is read
@@ -143,8 +147,8 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
             set_seed(config.seed)
             bundle = main_process_first(lambda: self.build(data, scratch_dir))
 
-            main_process_only(lambda: run_dir.begin(out_dir, header() + config.to_yaml(), resume=resume))
             main_process_first(lambda: self.tokenize(data, bundle, scratch_dir))
+            main_process_only(lambda: run_dir.begin(out_dir, header() + config.to_yaml(), resume=resume))
             if is_main_process:
                 self.log_notes(data, bundle)
                 if resume and run_dir.last_checkpoint(out_dir) is None:

@@ -25,6 +25,7 @@ from headwise.native_errors import held_stderr, native_errors
 from headwise.tasks.hub import is_hub_reachable
 from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.core.model_dir import check_model_dir, check_size
+from headwise.training.core.model_names import is_directory_name
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +61,9 @@ def load_pretrained(loader: Any, path: Path | str, *, complete: bool = False, **
         options: Options of `from_pretrained`.
 
     Raises:
-        UserError: The directory needs Python code of its own, which is not trusted; its configuration does not fit its
-            weights; weights are missing; settings of a tokenizer have wrong types; or memory is exhausted.
+        UserError: There is no such directory; it needs Python code of its own, which is not trusted; its configuration
+            does not fit its weights; weights are missing; settings of a tokenizer have wrong types; or memory is
+            exhausted.
     """
     trusted = os.environ.get(TRUST_VARIABLE) == "1"
     load = getattr(loader, "from_pretrained", loader)
@@ -70,6 +72,8 @@ def load_pretrained(loader: Any, path: Path | str, *, complete: bool = False, **
     is_tokenizer = "Tokenizer" in getattr(loader, "__name__", "")  # Rust prints a stack trace before it panics
     try:
         with native_errors(path, "cannot be loaded"), held_stderr() if is_tokenizer else nullcontext():
+            if not Path(path).exists() and is_directory_name(str(path)):
+                raise UserError(f"{path}: no such directory; expected a Hugging Face model")
             if Path(path).is_dir():
                 check_before_loading(loader, Path(path), options.get("config"), trusted=trusted)
             loaded = load(path, trust_remote_code=trusted, **options)

@@ -124,6 +124,8 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         bundle.encoded = tokenize_splits(bundle.encoder, data.examples, scratch_dir)
         if not is_scheme(self.config.model):
             check_token_ids(bundle.encoded, bundle.model, self.config.model)
+        if self.config.batch_tokens is not None:
+            self.count_batches(bundle, num_processes=state().num_processes)  # raises an error if they cannot be built
         if any(isinstance(guide, Dependency) for guide in bundle.guides):
             rows, path = data.examples.splits["train"], scratch_dir / f"arcs-{state().process_index}.arrow"
             bundle.encoded["train"] = add_arcs(bundle.encoded["train"], rows, bundle.encoder, path)
@@ -165,13 +167,16 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
             example=bundle.encoder.example_batch(splits["train"]),
         )
 
+    def count_batches(self, bundle: TextBundle, **processes: int) -> int:
+        """Return the number of batches of an epoch."""
+        config, lengths = self.config, column_array(bundle.encoded["train"], "length")
+        return len(build_sampler(lengths, get_batch_size(config), config.batch_tokens, seed=config.seed, **processes))
+
     def tune(self, data: TextData, bundle: TextBundle, scratch_dir: Path, out_dir: Path) -> dict[str, Any]:
         if "dev" not in data.examples.splits:
             raise UserError("--tune requires a dev split: --dev FILE")
         config, metric = self.config, get_dev_metric(self.config, data)
-        lengths = column_array(bundle.encoded["train"], "length")
-        num_batches = len(build_sampler(lengths, get_batch_size(config), config.batch_tokens, seed=config.seed))
-        steps_per_epoch = -(-num_batches // config.gradient_accumulation_steps)
+        steps_per_epoch = -(-self.count_batches(bundle) // config.gradient_accumulation_steps)
         assert config.epochs is not None
         epochs = min(config.epochs, TRIAL_STEPS / steps_per_epoch)
 
