@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers import (
     BertConfig,
@@ -14,8 +15,6 @@ from transformers import (
     DebertaV2Model,
     GPT2Config,
     GPT2Model,
-    LongformerConfig,
-    LongformerModel,
     PreTrainedModel,
 )
 
@@ -26,6 +25,7 @@ from headwise.integrations import AttentionRows
 from headwise.integrations.observing import OBSERVER
 from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification
 
+hf: Any = transformers  # Longformer has no types
 IDS = torch.tensor([[5, 6, 7, 8, 9, 4, 3], [9, 3, 8, 2, 0, 0, 0]])
 INPUTS = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
 TINY: dict[str, Any] = {"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2}
@@ -132,7 +132,7 @@ def test_dropout_and_gradients_are_disabled_and_the_training_mode_is_restored() 
 @pytest.mark.parametrize("length", [5, 8])
 def test_models_that_return_no_maps_of_pairs_are_errors(length: int) -> None:
     """Longformer returns weights by offset in its window."""
-    model = LongformerModel(LongformerConfig(**TINY, attention_window=4, intermediate_size=8))
+    model = hf.LongformerModel(hf.LongformerConfig(**TINY, attention_window=4, intermediate_size=8))
     ids = torch.randint(2, 30, (1, length))
     with pytest.raises(UserError, match=r"LongformerModel: its attention is not accessible; .* not of all pairs of"):
         capture_attention(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, lambda *_: None)

@@ -129,11 +129,12 @@ def test_results_without_failed_runs(
     capsys.readouterr()
     assert not compare.run_comparison(study, Resources(1)), "some runs failed"
     assert "plain" in capsys.readouterr().out
-    assert study_log[-2].startswith("not finished: reviews.csv, lost, seed 0 and 1 more: --model")
+    missing = f"not finished: reviews.csv, lost, seed 0 and 1 more: {lost}: no such directory"
+    assert study_log[-2].startswith(missing)
     assert study_log[-1] == f"to retry: headwise compare --resume --out {tmp_path / 'study'}"
     for name in ("report.html", "table.md"):
         report = (tmp_path / "study" / name).read_text(encoding="utf-8")
-        assert "not finished: reviews.csv, lost, seed 0 and 1 more: --model" in report, "missing runs are listed"
+        assert missing in report, "missing runs are listed"
 
 
 def test_all_runs_fail(tmp_path: Path, study_log: list[str]) -> None:
