@@ -263,9 +263,7 @@ def compile_launch(launch: Launch) -> Resources:
         name: MockTensor(dtypes.get(name.removesuffix("_ptr"), torch.float32)) for _, name in launch.tensor_params
     }
     tile = launch.tile
-    compiled = launch.kernel.warmup(
-        **launch.arguments, **pointers, num_warps=tile.num_warps, num_stages=tile.num_stages, grid=launch.grid
-    )
+    compiled = launch.kernel.warmup(**launch.arguments, **pointers, **tile.compile_options, grid=launch.grid)
     used = read_resources(compiled.asm["cubin"])
     return Resources(
         launch.kernel.fn.__name__,
