@@ -220,6 +220,21 @@ torch.testing.assert_close(model(**expected["inputs"]).logits, expected["logits"
         run_fresh_python(program)
 
 
+@pytest.mark.parametrize("scheme", [hw.DistanceAware, hw.RelativePositions, hw.TransformerXL, hw.Disentangled])
+def test_offloaded_schemes(scheme: type[hw.Scheme], tmp_path: Path) -> None:
+    """accelerate loads the weights of a module before its `forward`, and removes them after it."""
+    model, inputs = hw.retrofit(build_model("bert"), scheme), build_batch()
+    randomize_schemes(model)
+    expected = run_model(model, inputs)
+    model.save_pretrained(tmp_path)
+    devices = {"bert.embeddings": "cpu", "bert.encoder": "disk", "bert.pooler": "cpu", "classifier": "cpu"}
+    loaded: Any = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path, device_map=devices, offload_folder=str(tmp_path / "offloaded")
+    )
+    assert all(parameter.is_meta for parameter in hw.scheme_parameters(loaded))
+    torch.testing.assert_close(run_model(loaded, inputs), expected)
+
+
 def test_save_adapter_and_load_adapter(tmp_path: Path) -> None:
     model, inputs = build_model("bert"), build_batch()
     model.save_pretrained(tmp_path / "model")
