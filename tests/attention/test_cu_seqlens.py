@@ -109,3 +109,15 @@ def test_invalid_pairs_of_cu_seqlens() -> None:
         attend(q, k, k, scheme=Plain(), cu_seqlens_k=[0, 8])
     with pytest.raises(ValueError, match="cu_seqlens_k must increase from 0 to the number of tokens, 8"):
         attend(q, k, k, scheme=Plain(), cu_seqlens=[0, 5], cu_seqlens_k=[0, 7])
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference", "blockwise"])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_sequences_without_any_token(name: str, backend: Backend) -> None:
+    scheme, x = make_scheme(name, HEADS, WIDTH), torch.randn(1, HEADS, 0, WIDTH, dtype=torch.float64)
+    result = attend(
+        x, x, x, scheme=scheme, cu_seqlens=[0, 0, 0], cu_seqlens_k=[0, 0, 0], return_received=True, backend=backend
+    )
+    assert result.output.shape == x.shape
+    assert result.received is not None
+    assert result.received.shape == x.shape[:3]

@@ -69,6 +69,8 @@ ANYTHING: dict[str, Any] = {"half": 1.5, "log": "log", "late": "late", "4": "4"}
         ({"scale": 0.0}, ValueError, "scale must be above 0"),
         ({"scale": "1"}, TypeError, "scale must be a number, got '1'"),
         ({"softcap": [5.0]}, TypeError, r"softcap must be a number, got \[5.0\]"),
+        ({"scale": torch.tensor(0.5, requires_grad=True)}, TypeError, "scale gets no gradient; .* multiply q by it"),
+        ({"softcap": torch.tensor(5.0, requires_grad=True)}, TypeError, "softcap gets no gradient"),
         ({"scheme": X}, TypeError, r"scheme must be a headwise Scheme such as Plain\(\), got Tensor$"),
         ({"scheme": Scheme()}, NotImplementedError, r"Scheme must define forward\(q, k, \*, offset=0\)"),
         (
@@ -128,6 +130,13 @@ def test_invalid_masks_of_layers() -> None:
         MultiheadAttention(8, 4)(x, x, x, attn_mask=torch.zeros(5, 5, dtype=torch.uint8))
     with pytest.raises(ValueError, match="key_padding must be a mask of all tokens so far"):
         DecoderLayer(8, 4)(x, x, key_padding=torch.tensor([5, 3]), cache=lambda k, v: (k, v))
+
+
+def test_padding_of_queries_must_be_boolean() -> None:
+    """A bias for a whole query would not change its softmax."""
+    x = torch.randn(2, 5, 8)
+    with pytest.raises(TypeError, match=r"query_padding_mask must be boolean \(True: padding\), got torch.float32"):
+        MultiheadAttention(8, 2)(x, x, x, query_padding_mask=torch.zeros(2, 5))
 
 
 def test_explicit_backend_never_falls_back() -> None:

@@ -487,3 +487,13 @@ def test_dense_table_with_more_rows_than_relative_positions() -> None:
     scheme = PaddedTransformerXL(HEADS, WIDTH).to(DEVICE)
     expected, result = (attend(q, k, k, scheme=scheme, offset=4, backend=name) for name in ("reference", "triton"))
     torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-3)
+
+
+def test_packed_sequences_without_any_token() -> None:
+    x = torch.randn(1, HEADS, 0, WIDTH, device=DEVICE)
+    lengths: dict[str, Any] = {"cu_seqlens": [0, 0], "cu_seqlens_k": [0, 0]}
+    assert attend(x, x, x, scheme=Plain(), backend="triton", **lengths).shape == x.shape
+    scheme = TransformerXL(HEADS, WIDTH).to(DEVICE)
+    assert attend(x, x, x, scheme=scheme, **lengths).shape == x.shape
+    with pytest.raises(ValueError, match="need at least one token in packed sequences if the scheme has tables"):
+        attend(x, x, x, scheme=scheme, backend="triton", **lengths)

@@ -220,6 +220,34 @@ torch.testing.assert_close(model(**expected["inputs"]).logits, expected["logits"
         run_fresh_python(program)
 
 
+@pytest.mark.parametrize("scheme", [hw.DistanceAware, hw.RelativePositions, hw.TransformerXL, hw.Disentangled])
+def test_offloaded_schemes(scheme: type[hw.Scheme], tmp_path: Path) -> None:
+    """accelerate loads the weights of a module before its `forward`, and removes them after it."""
+    pytest.importorskip("accelerate")
+    model, inputs = build_model("bert"), build_batch()
+    hw.retrofit(model, scheme)
+    randomize_schemes(model)
+    expected = run_model(model, inputs)
+    model.save_pretrained(tmp_path)
+    devices = {"bert.embeddings": "cpu", "bert.encoder": "disk", "bert.pooler": "cpu", "classifier": "cpu"}
+    loaded: Any = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path, device_map=devices, offload_folder=str(tmp_path / "offloaded")
+    )
+    assert all(parameter.is_meta for parameter in hw.scheme_parameters(loaded))
+    torch.testing.assert_close(run_model(loaded, inputs), expected)
+
+
+def test_offloaded_models_can_be_retrofitted() -> None:
+    accelerate: Any = pytest.importorskip("accelerate")
+    model, inputs = build_model("bert"), build_batch()
+    expected = run_model(model, inputs)
+    accelerate.cpu_offload(model, execution_device="cpu")
+    hw.retrofit(model)
+    torch.testing.assert_close(run_model(model, inputs), expected)
+    randomize_schemes(model)
+    assert not torch.allclose(run_model(model, inputs), expected, atol=1e-4)
+
+
 def test_save_adapter_and_load_adapter(tmp_path: Path) -> None:
     model, inputs = build_model("bert"), build_batch()
     model.save_pretrained(tmp_path / "model")

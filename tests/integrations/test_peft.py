@@ -50,13 +50,15 @@ def test_schemes_are_trained_and_saved_with_the_adapter(build: Any, tmp_path: Pa
     torch.testing.assert_close(hw.scheme_parameters(loaded), parameters)
 
 
-def test_adapters_inside_of_a_scheme_are_trained() -> None:
-    model = hw.retrofit(build_model("bert"), hw.TransformerXL)
+@pytest.mark.parametrize("scheme", [hw.TransformerXL, hw.Disentangled])
+def test_adapters_inside_of_a_scheme_are_trained(scheme: type[hw.Scheme]) -> None:
+    model = hw.retrofit(build_model("bert"), scheme)
     randomize_schemes(model)
-    model, inputs = peft.get_peft_model(model, peft.LoraConfig(target_modules=["projection"], r=2)), build_batch()
+    targets = [name for name, module in model.named_modules() if SCHEME in name and isinstance(module, torch.nn.Linear)]
+    model, inputs = peft.get_peft_model(model, peft.LoraConfig(target_modules=targets, r=2)), build_batch()
     before = run_model(model, inputs)
     model(**inputs).logits.square().sum().backward()
-    adapters = {name: p for name, p in model.named_parameters() if "projection.lora_B" in name}
+    adapters = {name: p for name, p in model.named_parameters() if "lora_B" in name}
     assert adapters
     assert all(p.grad is not None and p.grad.any() for p in adapters.values())
     with torch.no_grad():

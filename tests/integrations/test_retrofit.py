@@ -1,16 +1,28 @@
 """`retrofit`: position schemes in pretrained models."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import headwise as hw
 from headwise._scheme_loading import SCHEME
-from headwise.integrations.model_utils import pretrained_modules
+from headwise.integrations.model_utils import attn_implementations, pretrained_modules
 from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification
-from tests.integrations.tiny_models import FAMILIES, LAYERS, build_batch, build_model, first_output, run_model
+from tests.integrations.tiny_models import (
+    FAMILIES,
+    LAYERS,
+    build_batch,
+    build_model,
+    first_output,
+    randomize_schemes,
+    run_model,
+)
+
+hf: Any = transformers
 
 NEUTRAL_SCHEMES: dict[str, type[hw.Scheme]] = {
     "distance": hw.DistanceAware,
@@ -61,6 +73,34 @@ def test_remove_scheme_restores_outputs_implementation_and_configuration(impleme
     assert model.config.to_dict() == config
     assert list(model.modules()) == modules
     assert all(module.config is model.config for module in modules if hasattr(module, "config"))
+
+
+def test_layers_whose_configuration_is_not_that_of_their_encoder(tmp_path: Path) -> None:
+    """An EncoderDecoderModel gives its parts new configurations. Their layers keep the old ones."""
+    sizes: Any = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    config = hf.BertConfig(**sizes, num_attention_heads=2)
+    decoder_config = hf.BertConfig(**sizes, num_attention_heads=2, is_decoder=True, add_cross_attention=True)
+    model: Any = hf.EncoderDecoderModel(encoder=hf.BertModel(config), decoder=hf.BertLMHeadModel(decoder_config)).eval()
+    assert model.encoder.encoder.config is not model.encoder.config
+    batch = build_batch()
+    inputs = batch | {"decoder_input_ids": batch["input_ids"][:, :5]}
+    before, implementations = model(**inputs).logits, attn_implementations(model)
+    with hw.guiding(model.train(), [hw.guides.MapDiscrimination()], example=inputs) as guided:
+        model(**inputs)
+        assert guided.loss() > 0
+    model.eval()
+    hw.retrofit(model, part="both", example=inputs)
+    assert len(hw.scheme_parameters(model)) == 8
+    torch.testing.assert_close(model(**inputs).logits, before)
+    randomize_schemes(model)
+    outputs = model(**inputs, output_attentions=True)
+    assert len(outputs.encoder_attentions) == len(outputs.decoder_attentions) == 2
+    model.save_pretrained(tmp_path)
+    loaded: Any = hf.EncoderDecoderModel.from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded.eval()(**inputs).logits, outputs.logits)
+    hw.remove_scheme(model)
+    torch.testing.assert_close(model(**inputs).logits, before)
+    assert attn_implementations(model) == implementations
 
 
 def test_a_model_that_cannot_be_retrofitted_is_left_unchanged() -> None:

@@ -358,10 +358,8 @@ def choose_backend(inputs: AttentionInputs, backend: Backend) -> BackendChoice:
     if inputs.cu_seqlens is not None:
         if _can_use_triton(inputs):
             return BackendChoice("triton", "fused kernels on the GPU, for all sequences at once")
-        sequences = inputs.split_sequences()
-        if sequences:
-            choice = choose_backend(max(sequences, key=lambda x: x.shape[2] * x.shape[3]), backend)
-            return BackendChoice(choice.backend, f"sequence by sequence; for the longest: {choice.reason}")
+        choice = choose_backend(max(inputs.split_sequences(), key=lambda x: x.shape[2] * x.shape[3]), backend)
+        return BackendChoice(choice.backend, f"sequence by sequence; for the longest: {choice.reason}")
     # SDPA stores whole maps if widths differ.
     same_width = inputs.terms.position_q is None and inputs.terms.q.shape[3] == inputs.v.shape[3]
     if same_width and sdpa.why_unsupported(inputs) is None:

@@ -134,9 +134,12 @@ def _describe(value: object) -> str:
 
 
 def check_number(name: str, value: object) -> None:
-    """Check that the value is a number: an int or float of Python, numpy or torch."""
+    """Check that the value is a number: an int or float of Python, numpy or torch, without a gradient."""
     if not isinstance(value, int | float | torch.SymInt | torch.SymFloat) and not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, got {_describe(value)}")
+    if isinstance(value, Tensor) and value.requires_grad:
+        hint = "; to train it, multiply q by it" if name == "scale" else ""
+        raise TypeError(f"{name} gets no gradient; pass a number or a detached tensor{hint}")
 
 
 def check_probability(name: str, value: float) -> float:

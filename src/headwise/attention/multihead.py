@@ -199,7 +199,8 @@ class MultiheadAttention(nn.Module):
             offset = k.shape[2] - num_new
         mask, mask_bias = self._convert_attn_mask(attn_mask, query.shape[0])
         key_padding, padding_bias = _convert_padding_mask(key_padding_mask)
-        query_padding, _ = _convert_padding_mask(query_padding_mask)
+        if query_padding_mask is not None and query_padding_mask.dtype != torch.bool:
+            raise TypeError(f"query_padding_mask must be boolean (True: padding), got {query_padding_mask.dtype}")
         biases = [bias for bias in (mask_bias, padding_bias, position_bias) if bias is not None]
         options: dict[str, Any] = {
             "key_padding": key_padding,
@@ -218,7 +219,7 @@ class MultiheadAttention(nn.Module):
             k,
             v,
             scheme=self.scheme,
-            query_padding=query_padding,
+            query_padding=None if query_padding_mask is None else ~query_padding_mask,
             softcap=self.softcap,
             sinks=self.sinks,
             dropout=self.dropout if self.training else 0.0,
@@ -349,7 +350,7 @@ def _convert_padding_mask(padding_mask: Tensor | None) -> tuple[Tensor | None, T
         return ~padding_mask, None
     if not padding_mask.is_floating_point():
         raise TypeError(
-            "padding masks must be boolean (True: padding) or floating point (added to the scores), "
+            "key_padding_mask must be boolean (True: padding) or floating point (added to the scores), "
             f"got {padding_mask.dtype}; pass Hugging Face's attention_mask (1: a real token) as attention_mask == 0"
         )
     return None, padding_mask[:, None, None, :]

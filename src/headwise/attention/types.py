@@ -166,7 +166,7 @@ class AttentionInputs:
         return self.causal or self.window is not None or any(mask is not None for mask in masks)
 
     def split_sequences(self) -> list["AttentionInputs"]:
-        """Return the inputs of each non-empty sequence of a `cu_seqlens` batch."""
+        """Return the inputs of each sequence of a `cu_seqlens` batch that has queries or keys, or of an empty one."""
         assert self.cu_seqlens is not None
         sequences = sequence_slices(self.cu_seqlens, self.cu_seqlens_k, is_aligned=self.is_aligned)
         return [self._slice_sequence(sequence) for sequence in sequences]
@@ -186,14 +186,18 @@ class SequenceSlice(NamedTuple):
 
 
 def sequence_slices(cu_seqlens: Tensor, cu_seqlens_k: Tensor | None, *, is_aligned: bool) -> list[SequenceSlice]:
-    """Return the sequences that have queries or keys. Reads the tensors; see `AttentionInputs` for the arguments."""
+    """Return the sequences that have queries or keys, or an empty one if none has.
+
+    Reads the tensors; see `AttentionInputs` for the arguments.
+    """
     bounds = list(pairwise(cu_seqlens.tolist()))
     key_bounds = bounds if cu_seqlens_k is None else list(pairwise(cu_seqlens_k.tolist()))
-    return [
+    sequences = [
         SequenceSlice(slice(start, end), slice(key_start, key_end), max(0, num_keys - num_queries) * is_aligned)
         for (start, end), (key_start, key_end) in zip(bounds, key_bounds, strict=True)
         if (num_queries := end - start) + (num_keys := key_end - key_start)
     ]
+    return sequences or [SequenceSlice(slice(0, 0), slice(0, 0), 0)]
 
 
 class AttentionOutput(NamedTuple):

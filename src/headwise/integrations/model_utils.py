@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from headwise._compat import get_attn_implementation, set_attn_implementation
 
@@ -81,16 +81,29 @@ def cross_attention_modules(model: PreTrainedModel) -> list[nn.Module]:
     return [module for name, module in decoder.named_modules() if CROSS_ATTENTION_NAMES & set(name.split("."))]
 
 
+def attn_implementations(model: nn.Module) -> list[tuple[Any, str | None]]:
+    """Return all modules with a configuration, and the attention implementation of each.
+
+    The layers of an `EncoderDecoderModel` have other configurations than the encoder or decoder that contains them.
+    """
+    modules = [module for module in model.modules() if isinstance(module.__dict__.get("config"), PreTrainedConfig)]
+    return [(module, get_attn_implementation(module.config)) for module in modules]
+
+
+def restore_attn_implementations(previous: list[tuple[Any, str | None]]) -> None:
+    """Set the attention implementations that `attn_implementations` returned."""
+    for module, implementation in previous:
+        set_attn_implementation(module.config, implementation)
+
+
 @contextmanager
-def restoring_attn_implementation(model: PreTrainedModel) -> Iterator[list[PreTrainedModel]]:
+def restoring_attn_implementation(model: PreTrainedModel) -> Iterator[list[Any]]:
     """Yield the modules with a configuration, and restore the attention implementation of each on exit."""
-    modules = pretrained_modules(model)
-    implementations = [get_attn_implementation(module.config) for module in modules]
+    previous = attn_implementations(model)
     try:
-        yield modules
+        yield [module for module, _ in previous]
     finally:
-        for module, implementation in zip(modules, implementations, strict=True):
-            set_attn_implementation(module.config, implementation)
+        restore_attn_implementations(previous)
 
 
 @contextmanager

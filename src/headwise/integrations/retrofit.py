@@ -15,8 +15,9 @@ from headwise.integrations.hf_attention import use_headwise_attention
 from headwise.integrations.indices import Indices, to_indices
 from headwise.integrations.model_utils import (
     UnsupportedAttentionError,
+    attn_implementations,
     check_same_outputs,
-    pretrained_modules,
+    restore_attn_implementations,
     run_example,
     unwrap_model,
 )
@@ -32,7 +33,7 @@ from headwise.integrations.scheme_config import (
     scheme_name,
     set_scheme_config,
 )
-from headwise.integrations.scheme_layers import attach_scheme, detach_scheme, layers_with_scheme
+from headwise.integrations.scheme_layers import attach_scheme, detach_scheme, layers_with_scheme, model_config
 from headwise.integrations.window_attention import has_window
 
 Part = Literal["encoder", "decoder", "both"]
@@ -144,10 +145,12 @@ def add_schemes(model: nn.Module, config: SchemeConfig) -> None:
     if missing:
         raise ValueError(f"{type(inner).__name__} has no layer {missing[0]}: the scheme is for another model")
     built = build_schemes(inner, config)
-    inner.__dict__[_PREVIOUS] = [get_attn_implementation(module.config) for module in pretrained_modules(inner)]
+    inner.__dict__[_PREVIOUS] = attn_implementations(inner)
     for layer, scheme in built:
         attach_scheme(layer, scheme)
     inner.set_attn_implementation(ATTN_IMPLEMENTATION)
+    for layer, _ in built:  # in EncoderDecoderModel, these are not the configurations of the parts
+        set_attn_implementation(model_config(layer), ATTN_IMPLEMENTATION)
     set_scheme_config(inner.config, config)
     peft_schemes.save_schemes_with_adapters(model)
 
@@ -164,8 +167,7 @@ def remove_scheme(model: nn.Module) -> nn.Module:
     peft_schemes.forget_schemes(model)
     previous = inner.__dict__.pop(_PREVIOUS, None)
     if previous is not None:
-        for module, implementation in zip(pretrained_modules(inner), previous, strict=True):
-            set_attn_implementation(module.config, implementation)
+        restore_attn_implementations(previous)
     elif get_attn_implementation(inner.config) == ATTN_IMPLEMENTATION:
         inner.set_attn_implementation(inner.get_correct_attn_implementation(None))
     if has_window(inner):  # it needs headwise's attention, with and without a scheme

@@ -21,6 +21,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from headwise._compat import keep_in_float32
 from headwise._scheme_loading import ATTN_IMPLEMENTATION, CONFIG_ENTRY, FUSION, SCHEME
 from headwise.attention import Scheme, schemes
+from headwise.integrations.model_utils import execution_device
 from headwise.integrations.scheme_layers import attach_scheme, layers_with_scheme
 
 #: headwise's own scheme classes by class name.
@@ -95,7 +96,7 @@ def build_schemes(model: PreTrainedModel, config: SchemeConfig) -> list[tuple[nn
         parameter = next(layer.parameters())
         dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
         scheme = schemes.make_scheme(scheme_class, **sizes, **config["options"])
-        built.append((layer, scheme.to(parameter.device, dtype)))
+        built.append((layer, scheme.to(execution_device(layer), dtype)))
     return built
 
 

@@ -49,10 +49,14 @@ def get_scheme(layer: nn.Module) -> Scheme | None:
     return module.modules_to_save[module.active_adapters[0]] if is_active else module.original_module  # type: ignore[no-any-return]
 
 
+def model_config(layer: nn.Module) -> Any:
+    """Return the configuration of the model that a layer belongs to."""
+    return layer.__dict__.get(_MODEL_CONFIG, getattr(layer, "config", None))
+
+
 def model_attn_implementation(layer: nn.Module) -> str:
     """Return the attention implementation of the model that a layer belongs to, which builds the masks."""
-    config: Any = layer.__dict__.get(_MODEL_CONFIG, getattr(layer, "config", None))
-    return get_attn_implementation(config) or ATTN_IMPLEMENTATION
+    return get_attn_implementation(model_config(layer)) or ATTN_IMPLEMENTATION
 
 
 def layers_with_scheme(model: nn.Module) -> list[nn.Module]:

@@ -14,10 +14,10 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear
+from torch.nn.functional import embedding
 
 from headwise.attention.position_constants import position_constant
-from headwise.attention.schemes.scheme import Scheme, check_positive
+from headwise.attention.schemes.scheme import Scheme, check_positive, project
 from headwise.attention.types import SchemeTerms, compute_dtype
 
 
@@ -116,8 +116,7 @@ class Disentangled(Scheme):
         """Return the projected embeddings in these rows, (heads, rows, head_dim)."""
         if projection is None:
             return None
-        bias = None if projection.bias is None else projection.bias.to(dtype)
-        table = linear(self.embeddings.to(dtype), projection.weight.to(dtype), bias)
+        table = project(projection, self.embeddings, dtype)
         by_head: Tensor = embedding(rows, table).unflatten(-1, (self.heads, self.head_dim))  # fast backward pass
         return by_head.transpose(0, 1)
 

@@ -8,6 +8,7 @@ the strength. The other mappings f of section 4.3 and the other adjustments of s
 f depends only on the distance, so it is computed once per distance instead of once per pair.
 """
 
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -96,7 +97,7 @@ class DistanceAware(Scheme):
         return SchemeTerms(
             q=q,
             k=k,
-            coefficients=self.coefficients,
+            coefficients=partial(self._coefficients, self.w, self.v, self.slope, self.intercept),
             sigmoid=None if self.v is None else (self.w, self.v),
             adjust=self.adjust,
             rectify=self.rectify,
@@ -104,19 +105,25 @@ class DistanceAware(Scheme):
 
     def coefficients(self, length: int) -> Tensor:
         """Compute f for the distances 0 … length−1, (heads, length), in float64 if the device supports it."""
-        dtype = torch.float32 if self.w.device.type == "mps" else torch.float64
-        distances = torch.arange(length, device=self.w.device, dtype=dtype)
-        weighted_HL = self.w.to(dtype)[:, None] * distances  # R of the paper
+        return self._coefficients(self.w, self.v, self.slope, self.intercept, length)
+
+    def _coefficients(
+        self, w: Tensor, v: Tensor | None, slope: Tensor | None, intercept: Tensor | None, length: int
+    ) -> Tensor:
+        """Compute `coefficients` with these parameters: accelerate may offload those of the module after `forward`."""
+        dtype = torch.float32 if w.device.type == "mps" else torch.float64
+        distances = torch.arange(length, device=w.device, dtype=dtype)
+        weighted_HL = w.to(dtype)[:, None] * distances  # R of the paper
         if self.mapping == "clip":
             return weighted_HL.clamp(max=self.threshold)
         if self.mapping == "exponent":
             return weighted_HL.clamp(max=MAX_EXPONENT).exp()
         if self.mapping == "sigmoid":
             return weighted_HL.sigmoid()
-        if self.slope is not None and self.intercept is not None:
-            return self.slope.to(dtype)[:, None] * weighted_HL + self.intercept.to(dtype)[:, None]
-        assert self.v is not None
-        v = self.v.to(dtype)[:, None]
+        if slope is not None and intercept is not None:
+            return slope.to(dtype)[:, None] * weighted_HL + intercept.to(dtype)[:, None]
+        assert v is not None
+        v = v.to(dtype)[:, None]
         return (1.0 + v.exp()) * (weighted_HL - v).sigmoid()
 
     def extra_repr(self) -> str:

@@ -2,8 +2,11 @@
 
 import math
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
+from headwise import _compat
 from headwise.attention.types import SchemeTerms
 
 
@@ -49,3 +52,15 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
     return value
+
+
+def project(projection: nn.Linear, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Apply a linear layer in this precision.
+
+    A layer that PEFT wraps, or that has hooks, such as accelerate's, which load its weights, computes in its own one.
+    """
+    if type(projection) is not nn.Linear or _compat.has_hooks(projection):
+        projected: Tensor = projection(x.to(projection.weight.dtype))
+        return projected.to(dtype)
+    bias = None if projection.bias is None else projection.bias.to(dtype)
+    return linear(x.to(dtype), projection.weight.to(dtype), bias)

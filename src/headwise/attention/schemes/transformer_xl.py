@@ -9,10 +9,9 @@ states prepended to the keys and `offset` set to their number.
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from headwise.attention.position_constants import position_constant
-from headwise.attention.schemes.scheme import Scheme, check_positive
+from headwise.attention.schemes.scheme import Scheme, check_positive, project
 from headwise.attention.sinusoids import sinusoids_of_range
 from headwise.attention.types import SchemeTerms, compute_dtype
 
@@ -63,10 +62,7 @@ class TransformerXL(Scheme):
         embeddings = position_constant(  # of the differences i − j
             sinusoids_of_range, -table_start, -table_end, -1, self.dim, dtype, device=q.device
         )
-        if type(self.projection) is nn.Linear:
-            table = linear(embeddings, self.projection.weight.to(dtype))
-        else:  # such as LoRA's layer around it
-            table = self.projection(embeddings.to(self.projection.weight.dtype)).to(dtype)
+        table = project(self.projection, embeddings, dtype)
         return SchemeTerms(
             q=q,
             k=k,
