@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from matplotlib.figure import Figure
 from transformers import (
     BartConfig,
@@ -33,6 +34,7 @@ from tests.inspection.tiny_models import TEXT, WORDS, build_bert
 from tests.integrations.fusion.cases import use_eager_attention
 from tests.short_form import choose_size
 
+hf: Any = transformers
 TARGET = "the plot is thin ."
 TOKENIZER = build_tokenizer([WORDS], framed=True)
 BART: dict[str, Any] = {
@@ -233,6 +235,20 @@ def test_models_without_a_language_model_head() -> None:
         capture_text(build_bert(), (TEXT,), TARGET)
     with pytest.raises(UserError, match="a target text is empty"):
         capture_text(bare, (TEXT,), " ")
+
+
+@pytest.mark.parametrize("name", ["LongT5", "PegasusX"])
+def test_models_that_attend_in_blocks_are_errors(name: str) -> None:
+    """Their encoders return the weights of blocks, not those of all pairs of tokens."""
+    if name == "LongT5":
+        sizes: dict[str, Any] = {"vocab_size": len(TOKENIZER), "d_model": 16, "d_kv": 4, "d_ff": 8, "num_layers": 1}
+        ids: dict[str, Any] = {"num_heads": 4, "decoder_start_token_id": 0, "eos_token_id": TOKENIZER.sep_token_id}
+        inner = hf.LongT5ForConditionalGeneration(hf.LongT5Config(**sizes, **ids))
+    else:
+        inner = hf.PegasusXForConditionalGeneration(hf.PegasusXConfig(**BART, num_global_tokens=4, block_size=4))
+    model = InspectedModel(name=name, model=inner.eval(), tokenizer=TOKENIZER)
+    with pytest.raises(UserError, match=f"{name}.*: its encoder .* is not accessible"):
+        build_viewer([model], [TEXT], targets=[TARGET])
 
 
 def test_outputs_do_not_change() -> None:

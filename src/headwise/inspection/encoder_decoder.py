@@ -32,6 +32,7 @@ from headwise.integrations import (
     use_headwise_attention,
 )
 from headwise.integrations.model_utils import restoring_attn_implementation
+from headwise.integrations.output_attentions import are_maps
 from headwise.native_errors import tokenizing
 
 #: The parts of a model, in the order in which they are shown, and their titles.
@@ -101,7 +102,7 @@ def capture_returned_maps(model: Any, inputs: Mapping[str, Tensor], observers: M
     for part, observer in observers.items():
         maps = getattr(output, f"{part}_attentions", None)
         is_windowed = part == "encoder" and hasattr(output, "encoder_global_attentions")  # LED
-        if not maps or is_windowed or any(weights is None for weights in maps):
+        if not maps or is_windowed or not are_maps(maps):
             raise UserError(
                 f"{name}: its {PARTS[part]} is not accessible; it neither uses transformers' AttentionInterface nor "
                 "returns maps of all pairs of tokens"

@@ -36,10 +36,10 @@ def recording_output_attentions(model: PreTrainedModel, recorder: Recorder) -> I
         if not attentions or any(weights is None for weights in attentions):
             raise ValueError(f"{type(model).__name__} returns no attention weights, so it cannot be guided")
         is_windowed = hasattr(output, "global_attentions")  # Longformer: weights by offset in its window
-        if is_windowed or any(weights.dim() != 4 or weights.shape[2] != weights.shape[3] for weights in attentions):
+        if is_windowed or not are_maps(attentions) or any(maps.shape[2] != maps.shape[3] for maps in attentions):
             raise ValueError(
-                f"{type(model).__name__} returns attention weights of the shape {tuple(attentions[0].shape)}, not of "
-                "all pairs of tokens, so it cannot be guided"
+                f"{type(model).__name__} returns attention weights, but not of all pairs of tokens, so it cannot be "
+                "guided"
             )
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         for weights in attentions:
@@ -52,6 +52,11 @@ def recording_output_attentions(model: PreTrainedModel, recorder: Recorder) -> I
         stack.callback(base.register_forward_pre_hook(request_attentions, with_kwargs=True).remove)
         stack.callback(base.register_forward_hook(record_attentions, with_kwargs=True).remove)
         yield
+
+
+def are_maps(attentions: Any) -> bool:
+    """Return whether weights that a model returns are maps (B, H, N, M). Those of LongT5 are of blocks."""
+    return all(isinstance(weights, Tensor) and weights.dim() == 4 for weights in attentions)
 
 
 def record_from_weights(weights: Tensor, mask: Tensor | None) -> LayerRecord:

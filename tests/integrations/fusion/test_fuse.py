@@ -14,7 +14,7 @@ from headwise.inspection.capture import attention_maps, capture_attention
 from headwise.integrations import AttentionRows, UnsupportedAttentionError
 from headwise.integrations.fusion import families, is_fused
 from headwise.integrations.fusion.report import shorten_names
-from tests.integrations.fusion.batches import text_batch
+from tests.integrations.fusion.batches import left_padded_text_batch, text_batch
 from tests.integrations.fusion.cases import CASES, T5_CONFIG, build_model
 
 hf: Any = transformers
@@ -66,6 +66,26 @@ def test_fused_models_can_be_guided(name: str) -> None:
     for parameter_name, parameter in model.named_parameters():
         if parameter_name in expected:
             torch.testing.assert_close(parameter.grad, expected[parameter_name], **TOLERANCE)
+
+
+@pytest.mark.parametrize("padding", ["right", "left"])
+@pytest.mark.parametrize(("prefix", "name"), [("Deberta", "deberta"), ("DebertaV2", "deberta-v3")])
+def test_heads_that_read_padding(prefix: str, name: str, padding: str) -> None:
+    """Question answering chooses among all positions, and classifiers of DeBERTa read the first one."""
+    case = dataclasses.replace(CASES[name], model=f"{prefix}ForQuestionAnswering")
+    model = build_model(case).train()
+    _, batch = (text_batch if padding == "right" else left_padded_text_batch)(model.config, 9, True)
+    positions = {"start_positions": torch.tensor([4, 3]), "end_positions": torch.tensor([4, 5])}
+    results = []
+    for fuse in (False, True):
+        if fuse:
+            hw.fuse_attention(model, verbose=False)
+        model.zero_grad()
+        outputs = model(**batch, **positions, output_attentions=True)
+        outputs.loss.backward()
+        gradients = {n: p.grad for n, p in model.named_parameters()}
+        results.append((outputs.start_logits, outputs.loss, outputs.attentions, gradients))
+    torch.testing.assert_close(results[1], results[0], **TOLERANCE)
 
 
 @pytest.mark.parametrize("argument", ["attention_mask", "input_mask"])

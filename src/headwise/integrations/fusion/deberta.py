@@ -1,7 +1,4 @@
-"""DeBERTa (version 1) with fused attention: disentangled attention with a row for each relative position.
-
-Padding tokens, whose queries the model lets attend to all keys alike, attend to the real ones.
-"""
+"""DeBERTa (version 1) with fused attention: disentangled attention with a row for each relative position."""
 
 from typing import Any
 
@@ -18,7 +15,7 @@ from headwise.integrations.fusion.attention import (
     fused_attention,
     split_heads,
 )
-from headwise.integrations.fusion.deberta_v2 import EncoderWithoutMaps
+from headwise.integrations.fusion.deberta_v2 import EncoderWithoutMaps, average_in_padding
 from headwise.integrations.fusion.family import Family
 
 
@@ -45,17 +42,19 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):
             for x, bias in ((q, self.q_bias), (v, self.v_bias))
         )
         has_positions = self.relative_attention and rel_embeddings is not None
-        return fused_attention(
+        mask = attention_mask.bool()
+        output, weights = fused_attention(
             self,
             q,
             k,
             v,
-            attention_mask.bool(),
+            mask,
             scheme=self.position_terms(rel_embeddings, q.shape[2]) if has_positions else None,
             scale=1.0 / float32_square_root((1 + len(self.pos_att_type)) * self.attention_head_size),
             dropout=dropout_probability(self, self.dropout),
             output_attentions=output_attentions,
         )
+        return average_in_padding(output, weights, v, mask)
 
     def position_terms(self, embeddings: Any, n: int) -> PositionTerms:
         """Return the tables of the content-to-position and position-to-content terms."""

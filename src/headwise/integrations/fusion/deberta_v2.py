@@ -1,11 +1,12 @@
 """DeBERTa-v2 and v3 with fused attention: disentangled attention, as in `headwise.Disentangled`.
 
 The model's encoder builds an N × N map of relative positions and one of pairs of real tokens. The fused encoder builds
-neither. Padding tokens, whose queries the model lets attend to all keys alike, attend to the real ones.
+neither. The model masks all keys of padding tokens alike, so that these attend to all keys with equal weights.
 """
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2Encoder, DisentangledSelfAttention
@@ -44,17 +45,19 @@ class FusedDisentangledSelfAttention(DisentangledSelfAttention):
         k, v = (split_heads(projection(hidden_states), head_dim) for projection in (self.key_proj, self.value_proj))
         num_terms = 1 + ("c2p" in self.pos_att_type) + ("p2c" in self.pos_att_type)
         has_positions = self.relative_attention and num_terms > 1
-        return fused_attention(
+        mask = attention_mask.bool()
+        output, weights = fused_attention(
             self,
             q,
             k,
             v,
-            attention_mask.bool(),
+            mask,
             scheme=self.position_terms(rel_embeddings, q.shape[2], k.shape[2]) if has_positions else None,
             scale=1.0 / float32_square_root(num_terms * head_dim),
             dropout=dropout_probability(self, self.dropout),
             output_attentions=output_attentions,
         )
+        return average_in_padding(output, weights, v, mask)
 
     def position_terms(self, embeddings: Any, n: int, m: int) -> PositionTerms:
         """Return the tables of the content-to-position and position-to-content terms."""
@@ -76,13 +79,30 @@ class FusedDisentangledSelfAttention(DisentangledSelfAttention):
         return PositionTerms(**by_head, table_start=1 - n, is_full_table=True)
 
 
+def average_in_padding(output: Tensor, weights: Tensor | None, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return outputs and weights in which padding tokens attend to all keys with equal weights, without dropout.
+
+    Args:
+        output: (B, N, H · D).
+        weights: (B, H, N, N), or None.
+        v: (B, H, N, D).
+        mask: (B, 1, 1, N), True for real tokens. A mask of pairs, which does not tell padding, changes nothing.
+    """
+    if mask.shape[2] != 1:
+        return output, weights
+    mean = v.mean(dim=2).flatten(1)[:, None]
+    output = torch.where(mask.transpose(2, 3)[:, 0], output, mean.to(output.dtype))
+    return output, None if weights is None else weights.masked_fill(~mask.transpose(2, 3), 1.0 / v.shape[2])
+
+
 class EncoderWithoutMaps:
     """Methods of DeBERTa's encoders that build no N × N maps, and read the embeddings of positions if offloaded."""
 
     def get_attention_mask(self, attention_mask: Tensor) -> Tensor:
-        if attention_mask.dim() <= 2:
-            return attention_mask[:, None, None, :]
-        return attention_mask[:, None] if attention_mask.dim() == 3 else attention_mask
+        mask = attention_mask.bool()
+        if mask.dim() <= 2:
+            return mask[:, None, None, :]
+        return mask[:, None] if mask.dim() == 3 else mask.expand(-1, -1, mask.shape[-1], -1)
 
     def get_rel_pos(
         self, hidden_states: Tensor, query_states: Tensor | None = None, relative_pos: Tensor | None = None
