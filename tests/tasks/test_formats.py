@@ -230,6 +230,24 @@ def test_excel_files(tmp_path: Path) -> None:
         next(read_batches(path, ["stars"]))
 
 
+def test_columns_without_a_name(tmp_path: Path) -> None:
+    """pandas writes its index without a name, and spreadsheets write the empty columns that were formatted."""
+    (tmp_path / "a.csv").write_text(",text,label,,\n0,one,x,,\n1,two,y,,\n")
+    expected = {"": ["0", "1"], "text": ["one", "two"], "label": ["x", "y"], "column 4": ["", ""], "column 5": ["", ""]}
+    columns = read_head(tmp_path / "a.csv").columns
+    assert {name: list(values) for name, values in columns.items()} == expected
+    workbook = openpyxl.Workbook()
+    for row in ((None, "text", None, "label"), (0, "one", None, "x"), (1, "two", None, "y")):
+        workbook.active.append(row)
+    workbook.save(tmp_path / "a.xlsx")
+    assert read_head(tmp_path / "a.xlsx").columns == {
+        "": [0, 1],
+        "text": ["one", "two"],
+        "column 3": [None, None],
+        "label": ["x", "y"],
+    }
+
+
 def test_excel_files_need_openpyxl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_file(tmp_path / "a.xlsx", {"text": ["one"], "label": ["x"]})
     monkeypatch.setitem(sys.modules, "openpyxl", None)

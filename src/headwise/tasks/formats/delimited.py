@@ -8,7 +8,7 @@ from typing import Any
 
 from headwise.errors import UserError
 from headwise.files import LineReader, max_line_bytes
-from headwise.tasks.formats.batch import NumberedRows, check_distinct, column_index
+from headwise.tasks.formats.batch import NumberedRows, check_distinct, column_index, name_columns
 
 #: Delimiters that are recognized in the header of a CSV file; of several, the most frequent.
 DELIMITERS = (",", ";", "\t", "|")
@@ -73,6 +73,7 @@ def parse_delimited(
         header = next(rows, (0, []))[1]
         if not header:
             raise UserError(f"{path}: the file is empty; its first line must contain the column names")
+        header = name_columns(header)
         check_distinct(f"{path}, line {first_line}", header)
     names = list(header) if columns is None else columns
     indices = [column_index(path, header, name) for name in names]
