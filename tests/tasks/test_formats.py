@@ -159,6 +159,11 @@ def test_delimiters_are_recognized_in_the_header(tmp_path: Path, delimiter: str)
     assert read_texts(path) == ["a, b", f"c{delimiter}d"]
 
 
+def test_a_name_with_a_comma_does_not_hide_the_semicolons(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("Comment (short, if any);Label\nfast, cheap;good\n")
+    assert list(read_head(tmp_path / "a.csv").columns) == ["Comment (short, if any)", "Label"]
+
+
 def test_the_delimiter_line_of_excel_is_not_a_header(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("sep=;\ntext,as written;label\na,b;1\n")

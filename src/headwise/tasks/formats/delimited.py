@@ -10,8 +10,9 @@ from headwise.errors import UserError
 from headwise.files import LineReader, max_line_bytes
 from headwise.tasks.formats.batch import NumberedRows, check_distinct, column_index, name_columns
 
-#: Delimiters that are recognized in the header of a CSV file; of several, the most frequent.
-DELIMITERS = (",", ";", "\t", "|")
+#: Delimiters that are recognized in the header of a CSV file; of several, the most frequent. Of equally frequent ones,
+#: the comma is the last, because names contain commas more often than the others.
+DELIMITERS = (";", "\t", "|", ",")
 
 #: Other spellings of delimiters on the command line.
 DELIMITER_NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "pipe": "|"}
@@ -87,7 +88,8 @@ def detect_delimiter(header: str) -> str:
     (';', ',', ',')
     """
     unquoted = re.sub(r'"[^"]*"', "", header)
-    return max(DELIMITERS, key=unquoted.count)  # the first of equally frequent ones
+    delimiter = max(DELIMITERS, key=unquoted.count)
+    return delimiter if delimiter in unquoted else ","
 
 
 def select_fields(
