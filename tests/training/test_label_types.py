@@ -177,11 +177,32 @@ def test_ranking(scifact: Path, tmp_path: Path) -> None:
     metadata = ModelCard.load(run.run_dir / "README.md").data.to_dict()
     assert "mrr" in metadata["metrics"]
     assert not {"queries", "queries_without_hit"} & set(metadata["metrics"]), "numbers of queries are not metrics"
+    assert (
+        "`headwise predict PATH QUERIES --documents DOCUMENTS --out RANKED`" in (run.run_dir / "README.md").read_text()
+    )
     new = write(tmp_path / "new.csv", ("claim", "document"), [("good film", "a film that is good")])
     assert predict(run.run_dir, new, tmp_path / "out.jsonl") == 0
     check_probabilities(read_lines(tmp_path / "out.jsonl")[0], ["other", "relevant"])
     with pytest.raises(UserError, match="no such directory; a ranking needs queries"):
         evaluate(run.run_dir, new)
+
+
+def test_queries_of_the_training_data_are_counted(tmp_path: Path) -> None:
+    for name in ("known", "new"):
+        texts = [text for text, _ in rows(30, seed=3)]
+        (tmp_path / name).mkdir()
+        write(
+            tmp_path / name / "queries.csv", ("id", "text"), [(str(i), f"{name}{i} {x}") for i, x in enumerate(texts)]
+        )
+        write(tmp_path / name / "documents.csv", ("id", "text"), [(str(i), f"{name}{i} film") for i in range(30)])
+        write(tmp_path / name / "relevance.csv", ("query_id", "document_id"), [(str(i), str(i)) for i in range(30)])
+    config = TextConfig(data=(str(tmp_path / "known"),), label_type="ranking", epochs=1, **SMALL)
+    run = train(config, tmp_path / "run").run_dir
+    note = "the model was trained on 24 of these 30 queries, so its metrics are too high"
+    assert evaluate(run, tmp_path / "known")["baseline_notes"] == [note]
+    assert evaluate(run, tmp_path / "new")["baseline_notes"] == []
+    (tmp_path / "known" / "queries.csv").unlink()
+    assert evaluate(run, tmp_path / "new")["metrics"]["queries"] == 30, "the training data may be missing"
 
 
 def test_documents_are_ranked_for_the_queries_of_a_file(scifact: Path, tmp_path: Path) -> None:
