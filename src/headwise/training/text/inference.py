@@ -51,7 +51,7 @@ class TextModel:
     encoder: TextEncoder
 
     @classmethod
-    def load(cls, run: Path, device: str | torch.device | None = None, *, pack: bool = True) -> "TextModel":
+    def load(cls, run: Path | str, device: str | torch.device | None = None, *, pack: bool = True) -> "TextModel":
         """Load a model from its run directory.
 
         Args:
@@ -62,6 +62,7 @@ class TextModel:
         Raises:
             UserError: the directory contains no finished run, or its files are damaged.
         """
+        run = Path(run)
         metrics = read_text_metrics(run)
         config = TextConfig.load(run / run_dir.CONFIG)
         model_class = get_model_class(metrics["label_type"], config.classifier)
