@@ -201,6 +201,8 @@ def test_queries_of_the_training_data_are_counted(tmp_path: Path) -> None:
     note = "the model was trained on 24 of these 30 queries, so its metrics are too high"
     assert evaluate(run, tmp_path / "known")["baseline_notes"] == [note]
     assert evaluate(run, tmp_path / "new")["baseline_notes"] == []
+    with pytest.raises(UserError, match=r"expects two texts per row: set --text and --pair, or --documents to rank"):
+        predict(run, tmp_path / "known" / "queries.csv", tmp_path / "out.csv")
     (tmp_path / "known" / "queries.csv").unlink()
     assert evaluate(run, tmp_path / "new")["metrics"]["queries"] == 30, "the training data may be missing"
 

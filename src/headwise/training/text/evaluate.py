@@ -208,11 +208,11 @@ def note_known_queries(config: TextConfig, rows: Dataset) -> list[str]:
             train = load_data(config).examples.splits["train"]
     except UserError:
         return []
-    queries = set(label_values(rows, "text"))
-    known = queries.intersection(label_values(train, "text"))
-    if not known:
-        return []
-    return [f"the model was trained on {len(known):,} of these {len(queries):,} queries, so its metrics are too high"]
+    text_of = dict(zip(label_values(rows, "query"), label_values(rows, "text"), strict=True))
+    trained = set(label_values(train, "text"))
+    known = sum(text in trained for text in text_of.values())
+    note = f"the model was trained on {known:,} of these {len(text_of):,} queries, so its metrics are too high"
+    return [note] if known else []
 
 
 def evaluated_split(data: TextData) -> str:

@@ -154,6 +154,8 @@ def choose_text_columns(
         hint = "one text per row: set --text"
         if columns.pair is None:
             hint = "two texts per row: set --text and --pair"
+            if config.label_type == "ranking" or config.queries:
+                hint += ", or --documents to rank them for queries"
         raise UserError(f"{batch.path}: this model expects {hint}; columns: {', '.join(batch.columns)}")
     return columns
 
