@@ -33,3 +33,6 @@ class BlankFigure(Figure):
 
     def colorbar(self, *args: object, **options: object) -> Any:
         return BlankAxes()
+
+    def legend(self, *args: object, **options: object) -> Any:
+        return BlankAxes()

@@ -125,6 +125,8 @@ class LineReader:
 
     def __iter__(self) -> Iterator[str]:
         for line in self.read_bytes():
+            if self.number == 1 and b"\0" in line:
+                raise UserError(f"{self.path}, line 1: not UTF-8 but probably UTF-16; save the file as UTF-8")
             try:
                 yield line.decode("utf-8-sig" if self.number == 1 else "utf-8")
             except UnicodeDecodeError as error:

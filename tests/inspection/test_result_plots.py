@@ -44,6 +44,15 @@ def test_reliability_shows_accuracy_by_confidence() -> None:
     assert axes.get_title() == "expected calibration error 0.1900"
 
 
+def test_the_legend_of_the_reliability_plot_hides_nothing() -> None:
+    figure = draw_reliability([{"low": 0.3, "high": 0.4, "count": 2, "confidence": 0.35, "accuracy": 1.0}], error=0.65)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert all(axes.get_legend() is None for axes in figure.axes)
+    assert all(legend.get_window_extent().y1 < axes.bbox.y0 for axes in figure.axes)
+    assert all(tick == int(tick) for tick in figure.axes[1].get_yticks()), "numbers of predictions"
+
+
 def test_names_in_other_scripts_give_no_warning(recwarn: pytest.WarningsRecorder) -> None:
     save_figure(draw_confusion_matrix([[8, 2], [0, 5]], ["好", "坏"]), BytesIO())
     assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]

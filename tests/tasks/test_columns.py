@@ -61,6 +61,20 @@ def test_a_missing_column_raises_an_error_with_the_existing_columns() -> None:
         choose_columns(head("text", "label"), label="stars")
 
 
+def test_columns_without_values_or_a_name_are_not_guessed() -> None:
+    columns = {"": ["0", "1"], "note": ["a good film", "a bad film"], "mood": ["x", "y"], "column 4": ["", ""]}
+    batch = Batch(Path("a.csv"), [0, 1], [2, 3], columns)
+    assert choose_columns(batch) == Columns("note", None, "mood")
+
+
+def test_a_label_is_not_taken_for_a_text_where_none_is_needed() -> None:
+    """A model predicts the file that it was trained on."""
+    batch = Batch(Path("a.csv"), [0, 1], [2, 3], {"message": ["late", "wrong item"], "tags": ["delivery", "a|b"]})
+    assert choose_columns(batch) == Columns("message", None, "tags")
+    assert choose_columns(batch, labelled=False) == Columns("message", None, None)
+    assert choose_columns(head("topic"), labelled=False) == Columns("topic", None, None)
+
+
 def test_two_columns_of_texts_lead_to_a_hint() -> None:
     message = (
         r"a\.csv: headline and full article have texts; for text pairs, set --text headline --pair 'full article', "

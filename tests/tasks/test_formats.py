@@ -66,6 +66,9 @@ INVALID_FILES = {
     "quote.csv": (b'text,label\na,1\n"b,2\nc,3\n', "line 3: a quote is never closed"),
     "twice.csv": (b"text,text\na,1\n", "line 1: two columns have the same name: text, text"),
     "latin.csv": ("text,label\na,1\ncafé,2\n".encode("latin-1"), "line 3: not UTF-8"),
+    "utf16.csv": ("text,label\na,1\n".encode("utf-16"), "line 1: not UTF-8"),
+    "utf16-be.csv": ("text,label\na,1\n".encode("utf-16-be"), "line 1: not UTF-8 but probably UTF-16; save the file"),
+    "utf16-le.jsonl": ('{"text": "a"}\n'.encode("utf-16-le"), "line 1: not UTF-8 but probably UTF-16; save the file"),
     "latin.jsonl": ('{"text": "a"}\n{"text": "café"}\n'.encode("latin-1"), "line 2: not UTF-8"),
     "cut.jsonl": (b'{"text": "a"}\n{"text": "b\n', "line 2: invalid JSON"),
     "list.jsonl": (b'{"text": "a"}\n["b"]\n', "line 2: expected a JSON object"),
@@ -159,6 +162,11 @@ def test_delimiters_are_recognized_in_the_header(tmp_path: Path, delimiter: str)
     assert read_texts(path) == ["a, b", f"c{delimiter}d"]
 
 
+def test_a_name_with_a_comma_does_not_hide_the_semicolons(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("Comment (short, if any);Label\nfast, cheap;good\n")
+    assert list(read_head(tmp_path / "a.csv").columns) == ["Comment (short, if any)", "Label"]
+
+
 def test_the_delimiter_line_of_excel_is_not_a_header(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("sep=;\ntext,as written;label\na,b;1\n")
@@ -228,6 +236,24 @@ def test_excel_files(tmp_path: Path) -> None:
     assert list(next(read_batches(path, ["label"])).columns) == ["label"]
     with pytest.raises(UserError, match=r"a\.xlsx: no column 'stars'; the columns are text, label, note"):
         next(read_batches(path, ["stars"]))
+
+
+def test_columns_without_a_name(tmp_path: Path) -> None:
+    """pandas writes its index without a name, and spreadsheets write the empty columns that were formatted."""
+    (tmp_path / "a.csv").write_text(",text,label,,\n0,one,x,,\n1,two,y,,\n")
+    expected = {"": ["0", "1"], "text": ["one", "two"], "label": ["x", "y"], "column 4": ["", ""], "column 5": ["", ""]}
+    columns = read_head(tmp_path / "a.csv").columns
+    assert {name: list(values) for name, values in columns.items()} == expected
+    workbook = openpyxl.Workbook()
+    for row in ((None, "text", None, "label"), (0, "one", None, "x"), (1, "two", None, "y")):
+        workbook.active.append(row)
+    workbook.save(tmp_path / "a.xlsx")
+    assert read_head(tmp_path / "a.xlsx").columns == {
+        "": [0, 1],
+        "text": ["one", "two"],
+        "column 3": [None, None],
+        "label": ["x", "y"],
+    }
 
 
 def test_excel_files_need_openpyxl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

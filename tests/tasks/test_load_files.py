@@ -47,6 +47,19 @@ def test_one_file_is_split(tmp_path: Path, extension: str) -> None:
     assert rows_by_index == dict(enumerate(zip(columns["text"], columns["label"], strict=True)))
 
 
+@pytest.mark.parametrize("label_type", ["multi-label", "tokens"])
+def test_rows_with_several_labels_are_not_stratified(tmp_path: Path, label_type: Any) -> None:
+    columns = {"tokens": [["one", "two"]] * 40} if label_type == "tokens" else {"text": ["one", "two"] * 20}
+    path = write_file(tmp_path / "a.jsonl", columns | {"tags": [["B-X", "O"], ["O", "O"]] * 20})
+    assert "train/dev/test 32/4/4: split 80/10/10, seed 0." in load_files(path, label_type=label_type)[1].recipe
+
+
+def test_unknown_label_types_are_refused(tmp_path: Path) -> None:
+    path, label_type = write_file(tmp_path / "a.csv", sample_columns(20)), "multilabel"
+    with pytest.raises(UserError, match=r"label_type='multilabel': expected one of classification, multi-label, reg"):
+        load_files(path, label_type=label_type)  # type: ignore[arg-type]
+
+
 def test_splits_depend_on_the_seed(tmp_path: Path) -> None:
     path = write_file(tmp_path / "a.csv", sample_columns(100))
     rows = [load_files(path, seed=seed)[1].splits["test"]["row"][:] for seed in (0, 0, 1)]

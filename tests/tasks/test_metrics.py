@@ -163,6 +163,17 @@ def test_the_standard_error_equals_that_of_resampled_rows() -> None:
     assert make_task("multi-label").standard_error(scores, rows) == pytest.approx(expected, rel=0.15)
 
 
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_few_rows_that_are_all_right_or_all_wrong_do_not_have_a_standard_error_of_0(value: float) -> None:
+    def error(num_rows: int) -> float:
+        return standard_error(np.array([[value, 1.0]] * num_rows), lambda sums: sums[..., 0] / sums[..., 1])
+
+    # the true accuracy is within two standard errors with a probability of 95 %
+    for num_rows in (4, 12, 1000):
+        assert (1 - 2 * error(num_rows)) ** num_rows == pytest.approx(0.05, abs=0.05)
+    assert error(1) == error(2) == 0.5
+
+
 def test_the_block_size_does_not_change_the_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
     row_statistics = np.stack([np.arange(30.0), np.ones(30)], axis=1)
 

@@ -83,6 +83,16 @@ def test_misspelled_labels(labels: dict[str, int], similar: bool) -> None:
     assert bool(find_label_warnings(labels)) == similar
 
 
+def test_numbers_that_are_written_differently() -> None:
+    warnings = find_label_warnings({"0.0": 60, "1.0": 30, "1": 30, "10": 5})
+    assert warnings == ["label '1' (30) is similar to '1.0' (30): a misspelling?"]
+
+
+def test_labels_with_commas_are_told_from_several_labels(tmp_path: Path) -> None:
+    columns = {"text": [f"text {i}" for i in range(20)], "label": ["billing", "billing, refund"] * 10}
+    assert "labels: 'billing' 10, 'billing, refund' 10" in summarize_columns(tmp_path, columns)
+
+
 def test_many_different_numbers_are_probably_ratings() -> None:
     ratings = {str(number / 10): 3 for number in range(48)}
     assert find_label_warnings(ratings) == [

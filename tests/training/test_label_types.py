@@ -177,11 +177,61 @@ def test_ranking(scifact: Path, tmp_path: Path) -> None:
     metadata = ModelCard.load(run.run_dir / "README.md").data.to_dict()
     assert "mrr" in metadata["metrics"]
     assert not {"queries", "queries_without_hit"} & set(metadata["metrics"]), "numbers of queries are not metrics"
+    assert (
+        "`headwise predict PATH QUERIES --documents DOCUMENTS --out RANKED`" in (run.run_dir / "README.md").read_text()
+    )
     new = write(tmp_path / "new.csv", ("claim", "document"), [("good film", "a film that is good")])
     assert predict(run.run_dir, new, tmp_path / "out.jsonl") == 0
     check_probabilities(read_lines(tmp_path / "out.jsonl")[0], ["other", "relevant"])
     with pytest.raises(UserError, match="no such directory; a ranking needs queries"):
         evaluate(run.run_dir, new)
+
+
+@pytest.mark.parametrize(("low", "high"), [(20, 90), (1990, 2010), (0.001, 0.005)])
+def test_ratings_of_any_size_are_learned(low: float, high: float, tmp_path: Path) -> None:
+    lines = [(text, str(high if label == "positive" else low)) for text, label in rows(200)]
+    data = write(tmp_path / "ratings.csv", ("text", "rating"), lines)
+    sizes: dict[str, Any] = {"heads": 2, "head_dim": 8, "word_dim": 16}
+    config = TextConfig(data=(str(data),), label_type="regression", epochs=20, **sizes)
+    metrics = train(config, tmp_path / "run").metrics
+    assert metrics["metrics"]["test"]["rmse"] < 0.8 * metrics["baselines"]["test"]["mean"]["rmse"]
+    assert any("the output layer starts at the ratings' mean" in note for note in metrics["notes"])
+
+
+def test_a_new_head_starts_at_the_ratings_and_a_trained_one_does_not(bert: Path, tmp_path: Path) -> None:
+    lines = [(text, str(90 if label == "positive" else 20)) for text, label in rows(40)]
+    data = write(tmp_path / "ratings.csv", ("text", "rating"), lines)
+    options: dict[str, Any] = {"data": (str(data),), "label_type": "regression", "epochs": 1, "learning_rate": 1e-9}
+    first = train(TextConfig(model=str(bert), **options), tmp_path / "first")
+    scores = np.array(TextModel.load(first.run_dir).scores({"text": [text for text, _ in rows(40)]}))
+    assert abs(scores.mean() - 55) < 35
+    again = train(TextConfig(model=str(first.run_dir), **options), tmp_path / "again")
+    assert not any("output layer" in note for note in again.metrics["notes"])
+    stars = write(
+        tmp_path / "stars.csv", ("text", "rating"), [(text, str(1 + i % 5)) for i, (text, _) in enumerate(lines)]
+    )
+    usual = train(TextConfig(model=str(bert), **options | {"data": (str(stars),)}), tmp_path / "stars")
+    assert not any("output layer" in note for note in usual.metrics["notes"])
+
+
+def test_queries_of_the_training_data_are_counted(tmp_path: Path) -> None:
+    for name in ("known", "new"):
+        texts = [text for text, _ in rows(30, seed=3)]
+        (tmp_path / name).mkdir()
+        write(
+            tmp_path / name / "queries.csv", ("id", "text"), [(str(i), f"{name}{i} {x}") for i, x in enumerate(texts)]
+        )
+        write(tmp_path / name / "documents.csv", ("id", "text"), [(str(i), f"{name}{i} film") for i in range(30)])
+        write(tmp_path / name / "relevance.csv", ("query_id", "document_id"), [(str(i), str(i)) for i in range(30)])
+    config = TextConfig(data=(str(tmp_path / "known"),), label_type="ranking", epochs=1, **SMALL)
+    run = train(config, tmp_path / "run").run_dir
+    note = "the model was trained on 24 of these 30 queries, so its metrics are too high"
+    assert evaluate(run, tmp_path / "known")["baseline_notes"] == [note]
+    assert evaluate(run, tmp_path / "new")["baseline_notes"] == []
+    with pytest.raises(UserError, match=r"expects two texts per row: set --text and --pair, or --documents to rank"):
+        predict(run, tmp_path / "known" / "queries.csv", tmp_path / "out.csv")
+    (tmp_path / "known" / "queries.csv").unlink()
+    assert evaluate(run, tmp_path / "new")["metrics"]["queries"] == 30, "the training data may be missing"
 
 
 def test_documents_are_ranked_for_the_queries_of_a_file(scifact: Path, tmp_path: Path) -> None:

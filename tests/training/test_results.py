@@ -232,6 +232,17 @@ def test_the_card_has_the_metadata_of_the_hub(run: RunResult) -> None:
     assert not hasattr(data, "base_model") or data.base_model is None, "trained from scratch"
 
 
+def test_labels_with_markup(tmp_path: Path) -> None:
+    lines = [(text, "<b>_good_" if label == "positive" else "two\nlines") for text, label in rows(60)]
+    data = write(tmp_path / "data.csv", ("text", "label"), lines)
+    run = train(TextConfig(data=(str(data),), epochs=1, **SMALL), tmp_path / "run")
+    card = (run.run_dir / "README.md").read_text()
+    assert "Labels: \\<b\\>\\_good\\_, two lines." in card
+    assert "- labels: \\<b\\>\\_good\\_ 30, two lines 30" in card
+    assert "two lines" in format_result(run)
+    assert "two\nlines" not in format_result(run)
+
+
 def test_the_card_names_the_base_model_and_its_license(bert: Path, reviews: Path, tmp_path: Path) -> None:
     model = shutil.copytree(bert, tmp_path / "model")
     (model / "README.md").write_text("---\nlicense: mit\n---\n# A model\n")

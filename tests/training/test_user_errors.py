@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoConfig, AutoTokenizer, RobertaConfig, RobertaModel
 
 from headwise.errors import UserError
-from headwise.training import TextConfig, evaluate, train
+from headwise.training import TextConfig, TextModel, evaluate, predict, train
 from headwise.training.core.run_dir import atomic_write, last_checkpoint, staging_dir
 from headwise.training.registry import load_config
 from tests.training.conftest import Headwise, rows, write
@@ -24,6 +24,26 @@ def error_line(headwise: Headwise, *args: object) -> str:
     assert lines[-1].startswith("headwise: ")
     assert "Traceback" not in err
     return lines[-1]
+
+
+def test_paths_in_python_may_be_strings(tmp_path: Path) -> None:
+    data, new = write(tmp_path / "a.csv", ("text", "label"), rows(40)), str(tmp_path / "out.csv")
+    sizes: dict[str, Any] = {"heads": 2, "head_dim": 8, "word_dim": 16, "epochs": 1}
+    config: Any = TextConfig
+    for value in (str(data), data, [data]):
+        assert config(data=value, **sizes) == TextConfig(data=(str(data),), **sizes)
+    assert config(train=data, test=data, vectors="glove.txt", model=tmp_path).vectors == Path("glove.txt")
+    run = train(config(data=str(data), **sizes), str(tmp_path / "run"))
+    assert run.run_dir == tmp_path / "run"
+    assert evaluate(str(run.run_dir), str(data))["rows"] == 40
+    assert predict(str(run.run_dir), str(data), new) == 0
+    assert len(TextModel.load(str(run.run_dir)).scores({"text": ["a good film"]})) == 1
+
+
+def test_unknown_values_in_python_are_refused() -> None:
+    config: Any = TextConfig
+    with pytest.raises(UserError, match=r"--label-type must be one of classification, .*; got 'multilabel'"):
+        config(data=("a.csv",), label_type="multilabel")
 
 
 def test_missing_model_directories(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:

@@ -79,6 +79,25 @@ def test_an_oracle_is_no_baseline() -> None:
     assert verdict.startswith("better than popularity")
 
 
+def test_rows_with_a_single_label_do_not_tell_what_a_model_has_learned() -> None:
+    verdict = judge_accuracy(0.84, most_frequent_label=1.0, TF_IDF=0.95)
+    assert verdict.startswith("not judged: always answering 'entity' is right for all rows (accuracy 0.8400, baseline")
+    assert "learned nothing" not in verdict
+    assert "more --epochs" not in verdict
+    ratings = judge({"rmse": 0.1}, {"mean": {"rmse": 0.0}}, primary_metric="rmse", standard_error=0.01)
+    assert ratings.startswith("not judged: always answering the mean is right for all rows")
+
+
+def test_few_rows_do_not_show_that_a_model_is_better(tmp_path: Path, headwise: Headwise) -> None:
+    rows = [("a good film", "good"), ("a bad film", "bad")] * 10
+    data = write(tmp_path / "data.csv", ("text", "label"), rows)
+    options = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--epochs", 10)
+    assert headwise("train", "--data", data, "--out", tmp_path / "run", *options)[0] == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["metrics"]["test"]["accuracy"] == 1.0  # of two rows
+    assert metrics["verdict"].startswith("test: not clearly better than always answering")
+
+
 def test_tags_without_a_baseline() -> None:
     assert judge({"f1": 0.0}, {}, primary_metric="f1").startswith("learned nothing: f1 is 0")
     assert judge({"f1": 0.4}, {}, primary_metric="f1") == "no baseline to compare with (f1 0.4000)"

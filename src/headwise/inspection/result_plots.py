@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from headwise.inspection import style
 
@@ -85,8 +86,9 @@ def draw_reliability(bins: Sequence[Mapping[str, float]], error: float) -> Figur
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1.02)
         axes.set_title(f"expected calibration error {error:.4f}")
-        axes.legend(loc="upper left", fontsize=8)
+        figure.legend(loc="outside lower center", ncols=2, fontsize=8)
         counts.bar(low, [b["count"] for b in bins], widths, align="edge", color=style.PALETTE[7], edgecolor="white")
         counts.set_xlabel("confidence")
         counts.set_ylabel("predictions")
+        counts.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
     return figure

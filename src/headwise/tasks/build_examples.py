@@ -134,22 +134,23 @@ def complete_splits(
 ) -> tuple[dict[str, Dataset], str]:
     """Draw missing splits; return train, dev and test, and a description."""
     completed, method = dict(splits), "split as given"
+    how = ", stratified" if is_stratified(next(iter(splits.values()))) else ""
     if "all" in splits:
         num_rows = len(splits["all"])
         if split_sizes and num_rows >= sum(split_sizes.values()):
             completed = draw_splits(splits["all"], split_sizes, seed, origin)
-            method = f"drawn from {num_rows:,} rows, stratified, seed {seed}"
+            method = f"drawn from {num_rows:,} rows{how}, seed {seed}"
         else:
             sizes = {
                 "dev": fraction_size(splitting.DEV_FRACTION, num_rows),
                 "test": fraction_size(splitting.TEST_FRACTION, num_rows),
             }
             completed = draw_splits(splits["all"], sizes, seed, origin)
-            method = f"split 80/10/10, stratified, seed {seed}"
+            method = f"split 80/10/10{how}, seed {seed}"
     elif "dev" not in splits:
         size = fraction_size(dev_fraction, len(splits["train"]))
         completed |= draw_splits(splits["train"], {"dev": size}, seed, origin)
-        method = f"dev is {100 * dev_fraction:g}% of train, stratified, seed {seed}"
+        method = f"dev is {100 * dev_fraction:g}% of train{how}, seed {seed}"
     names = [split for split in ("train", "dev", "test") if split in completed]
     counts = "/".join(f"{len(completed[split]):,}" for split in names)
     if "test" not in names:
@@ -173,6 +174,11 @@ def draw_splits(rows: Dataset, sizes: Mapping[str, int], seed: int, origin: str)
     except ValueError:
         raise UserError(f"{origin}: {len(rows)} rows are too few to split; provide train, dev and test files") from None
     return {split: rows.select(chosen, keep_in_memory=True) for split, chosen in indices.items()}
+
+
+def is_stratified(rows: Dataset) -> bool:
+    """Return whether splits have the same shares of labels: those of rows with one class or rating."""
+    return "words" not in rows.column_names and column_array(rows.select([0]), "label").ndim == 1
 
 
 def stratify(rows: Dataset, seed: int) -> tuple[Any, Any]:

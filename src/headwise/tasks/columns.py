@@ -93,7 +93,7 @@ def choose_columns(
             raise missing_column(batch.path, name, names)
 
     def unused() -> list[str]:
-        return [name for name in names if name not in (text, pair, label)]
+        return [name for name in names if name not in (text, pair, label) and name.strip()]
 
     is_detected, guessed = text is None and pair is None, []
     if text is None and pair is None:
@@ -104,6 +104,7 @@ def choose_columns(
         label = find_known_column(batch, unused(), LABEL_NAMES, "label")
     if text is None:
         texts = [name for name in unused() if has_text(batch.columns[name])]
+        texts = [name for name in texts if name.strip().lower() not in LABEL_NAMES] or texts
         texts = [name for name in texts if has_sentences(batch.columns[name])] or texts
         if len(texts) == 2 and pair is None and (label is not None or not labelled):
             raise UserError(
@@ -113,7 +114,8 @@ def choose_columns(
         text = only_column(texts, batch, "text")
         guessed.append(f"the text column is {text}")
     if label is None and labelled:
-        label = only_column(unused(), batch, "label")
+        filled = [name for name in unused() if not is_empty(batch.columns[name])]
+        label = only_column(filled or unused(), batch, "label")
         guessed.append(f"the label column is {label}")
     if guessed:
         logger.info("%s: %s", batch.path, ", ".join(guessed))

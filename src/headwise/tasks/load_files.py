@@ -13,6 +13,9 @@ from headwise.tasks.task import Examples, LabelType, Task
 
 Data = Path | str | Sequence[Path | str]
 
+#: The types of labels that files have.
+LABEL_TYPES = ("classification", "multi-label", "regression", "tokens", "ranking")
+
 
 def load_files(
     data: Data | None = None,
@@ -47,6 +50,8 @@ def load_files(
     Raises:
         UserError: The data does not exist or is invalid.
     """
+    if label_type not in LABEL_TYPES:
+        raise UserError(f"label_type={label_type!r}: expected one of {', '.join(LABEL_TYPES)}")
     if label_type == "ranking":
         if train is not None or dev is not None or test is not None or not isinstance(data, Path | str):
             raise UserError("a ranking needs one directory as data (--data), or headwise.tasks.load_ranking")

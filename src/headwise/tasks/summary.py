@@ -25,6 +25,9 @@ MIN_SIMILARITY = 0.8  # of two labels, one of which may be a misspelling
 MAX_RARE_FRACTION = 0.2  # a misspelling is at most this frequent, compared with the other label
 
 
+#: A number, also with a decimal comma.
+NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
+
 #: More different numbers are probably ratings and not classes.
 MAX_NUMERIC_CLASSES = 20
 
@@ -165,7 +168,7 @@ def describe_labels(labels: Mapping[str, int], ratings: Any) -> str:
     others = len(labels) - len(listed)
     end = f" and {others:,} others, the rarest {min(labels.values()):,}" if others else ""
     names = [shorten(label) for label, _ in listed]
-    if any(name[-1:].isdigit() for name in names):  # otherwise a label and its count would look like two counts
+    if any(name[-1:].isdigit() or "," in name for name in names):  # otherwise parts would look like labels or counts
         names = [f"'{name}'" for name in names]
     counts = [f"{name} {count:,}" for name, (_, count) in zip(names, listed, strict=True)]
     return f"labels: {', '.join(counts)}{end}"
@@ -177,7 +180,7 @@ def are_ratings(labels: Sequence[str]) -> bool:
     >>> are_ratings([str(number / 10) for number in range(48)]), are_ratings(["1", "2", "3", "4", "5"])
     (True, False)
     """
-    return len(labels) > MAX_NUMERIC_CLASSES and all(re.fullmatch(r"[-+]?\d+([.,]\d+)?", label) for label in labels)
+    return len(labels) > MAX_NUMERIC_CLASSES and all(map(NUMBER.fullmatch, labels))
 
 
 def find_label_warnings(labels: Mapping[str, int], *, is_tagging: bool = False) -> list[str]:
@@ -220,9 +223,13 @@ def is_misspelling(label: str, count: int, other: str, other_count: int) -> bool
 
     >>> is_misspelling("postive", 2, "positive", 37), is_misspelling("Positive", 30, "positive", 37)
     (True, True)
+    >>> is_misspelling("1.0", 30, "1", 30), is_misspelling("10", 2, "1", 30)
+    (True, False)
     >>> is_misspelling("class 2", 2, "class 1", 37), is_misspelling("unacceptable", 2, "acceptable", 37)
     (False, False)
     """
+    if NUMBER.fullmatch(label) and NUMBER.fullmatch(other):
+        return float(label.replace(",", ".")) == float(other.replace(",", "."))
     spellings = [re.sub(r"[\s_-]+", "", name).casefold() for name in (label, other)]
     if sum(map(str.isalpha, spellings[0])) >= 2 and spellings[0] == spellings[1]:
         return True

@@ -24,7 +24,7 @@ __all__ = ["RunResult", "evaluate", "predict", "train"]
 
 def train(
     config: RunConfig,
-    out: Path,
+    out: Path | str,
     *,
     force: bool = False,
     resume: bool = False,
@@ -47,6 +47,7 @@ def train(
         UserError: the configuration, the data or the directory is invalid, or another process uses the directory. An
             existing run is not changed.
     """
+    out = Path(out)
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
         stack.enter_context(deterministic_algorithms(config.deterministic))
@@ -66,10 +67,10 @@ def train(
 
 
 def evaluate(
-    run: Path,
-    data: Path | None = None,
+    run: Path | str,
+    data: Path | str | None = None,
     *,
-    out: Path | None = None,
+    out: Path | str | None = None,
     trust_remote_code: bool = False,
     processes: int | None = None,
     cluster: str | None = None,
@@ -98,6 +99,7 @@ def evaluate(
     Raises:
         UserError: there is no such run, its data has changed since training, or the data does not fit the run.
     """
+    run, data, out = Path(run), None if data is None else Path(data), None if out is None else Path(out)
     if resume and out is None:
         raise UserError("--resume requires --out, next to which the results of finished parts are stored")
     pipeline = load_pipeline(run)
@@ -108,9 +110,9 @@ def evaluate(
 
 
 def predict(
-    run: Path,
-    data: Path | Sequence[Path],
-    out: Path,
+    run: Path | str,
+    data: Path | str | Sequence[Path | str],
+    out: Path | str,
     *,
     force: bool = False,
     trust_remote_code: bool = False,
@@ -143,9 +145,10 @@ def predict(
     Raises:
         UserError: there is no such run or file, a row is invalid, or the output file exists.
     """
+    run, out = Path(run), Path(out)
     pipeline = load_pipeline(run)
     job = JobOptions(processes=processes, cluster=cluster, resume=resume, force=force, part_rows=part_rows)
-    paths = [data] if isinstance(data, Path) else list(data)
+    paths = [Path(path) for path in ([data] if isinstance(data, Path | str) else data)]
     own_options = check_options(options, pipeline.predict, run)
     if str(out) == "-":
         with remote_code(trust_remote_code):

@@ -142,6 +142,16 @@ def column_index(path: Path, header: Sequence[str], name: str) -> int:
     return header.index(name)
 
 
+def name_columns(header: Sequence[str]) -> list[str]:
+    """Return column names: of several columns without a name, all but the first one get their number as a name.
+
+    >>> name_columns(["", "text", "", " "])
+    ['', 'text', 'column 3', 'column 4']
+    """
+    unnamed = [index for index, name in enumerate(header) if not name.strip()]
+    return [f"column {index + 1}" if index in unnamed[1:] else name for index, name in enumerate(header)]
+
+
 def check_distinct(location: Path | str, header: Sequence[str]) -> None:
     """Check that column names are distinct.
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from headwise.errors import UserError
 from headwise.files import LineReader, max_line_bytes
-from headwise.tasks.formats.batch import NumberedRows, check_distinct, column_index
+from headwise.tasks.formats.batch import NumberedRows, check_distinct, column_index, name_columns
 
-#: Delimiters that are recognized in the header of a CSV file; of several, the most frequent.
-DELIMITERS = (",", ";", "\t", "|")
+#: Delimiters that are recognized in the header of a CSV file; of several, the most frequent. Of equally frequent ones,
+#: the comma is the last, because names contain commas more often than the others.
+DELIMITERS = (";", "\t", "|", ",")
 
 #: Other spellings of delimiters on the command line.
 DELIMITER_NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "pipe": "|"}
@@ -73,6 +74,7 @@ def parse_delimited(
         header = next(rows, (0, []))[1]
         if not header:
             raise UserError(f"{path}: the file is empty; its first line must contain the column names")
+        header = name_columns(header)
         check_distinct(f"{path}, line {first_line}", header)
     names = list(header) if columns is None else columns
     indices = [column_index(path, header, name) for name in names]
@@ -86,7 +88,8 @@ def detect_delimiter(header: str) -> str:
     (';', ',', ',')
     """
     unquoted = re.sub(r'"[^"]*"', "", header)
-    return max(DELIMITERS, key=unquoted.count)  # the first of equally frequent ones
+    delimiter = max(DELIMITERS, key=unquoted.count)
+    return delimiter if delimiter in unquoted else ","
 
 
 def select_fields(

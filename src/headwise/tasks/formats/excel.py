@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import UserError
-from headwise.tasks.formats.batch import Batch, check_distinct, chunk_rows, column_index
+from headwise.tasks.formats.batch import Batch, check_distinct, chunk_rows, column_index, name_columns
 
 logger = logging.getLogger(__name__)
 
@@ -87,14 +87,13 @@ def read_header(path: Path, row: Sequence[Any]) -> list[str]:
     """Return the column names.
 
     Raises:
-        UserError: There are none, a column has no name, or two have the same.
+        UserError: There are none, or two columns have the same name.
     """
     header = ["" if value is None else str(value).strip() for value in row]
     while header and not header[-1]:
         header.pop()
     if not header:
         raise UserError(f"{path}: the first sheet is empty; its first row must contain the column names")
-    if "" in header:
-        raise UserError(f"{path}, row 1: column {header.index('') + 1} has no name")
+    header = name_columns(header)
     check_distinct(f"{path}, row 1", header)
     return header

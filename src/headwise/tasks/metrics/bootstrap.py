@@ -14,6 +14,9 @@ def standard_error(
 ) -> float:
     """Estimate the standard error of a metric: its standard deviation over bootstrap samples.
 
+    If all rows are right, or all wrong, all samples are equal. By the rule of three, the true value is then within
+    3 / rows with a probability of 95%, which are two standard errors.
+
     Args:
         row_statistics: (rows, statistics), which are summed over the rows of a sample.
         metric: Maps sums (samples, statistics) to values (samples,).
@@ -27,7 +30,10 @@ def standard_error(
         >>> round(standard_error(row_statistics, lambda sums: sums[:, 0] / sums[:, 1]), 3)
         0.05
     """
-    return float(np.nanstd(bootstrap_metric(row_statistics, metric, samples=samples, seed=seed), ddof=1))
+    values = bootstrap_metric(row_statistics, metric, samples=samples, seed=seed)
+    if (values == 0).all() or (values == 1).all():
+        return min(1.5 / len(row_statistics), 0.5)
+    return float(np.nanstd(values, ddof=1))
 
 
 def bootstrap_metric(row_statistics: Any, metric: Callable[[Any], Any], *, samples: int, seed: int = 0) -> Any:

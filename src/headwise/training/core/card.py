@@ -81,7 +81,8 @@ def render_card(card: Card, metrics: dict[str, Any], *, seed: int) -> str:
         confusion_matrix=CONFUSION_MATRIX if metrics["confusion_matrix"].get(split) else None,
         reliability=RELIABILITY,
         calibration=describe_calibration(metrics, split),
-        thresholds=describe_thresholds(metrics),
+        thresholds=escape(describe_thresholds(metrics)),
+        notes=list(map(escape, metrics["notes"])),
         seed=seed,
     )
     return text
@@ -186,9 +187,18 @@ def to_markdown(table: Table) -> str:
 
 
 def escape_cell(cell: str) -> str:
-    """Return the text of a cell, in one line and without markup."""
-    text = re.sub(r"(?<!\w)_|_(?!\w)", r"\_", " ".join(cell.split()))
-    return re.sub(r"([`*\[\]<>|])", r"\\\1", text) if not cell.startswith("this model") else f"**{cell}**"
+    """Return the text of a cell; the model is in bold."""
+    return f"**{cell}**" if cell.startswith("this model") else escape(cell)
+
+
+def escape(text: str) -> str:
+    """Return a text in one line and without markup.
+
+    >>> print(escape("a_b <b>_c_"))
+    a_b \\<b\\>\\_c\\_
+    """
+    text = re.sub(r"(?<!\w)_|_(?!\w)", r"\_", " ".join(text.split()))
+    return re.sub(r"([`*\[\]<>|])", r"\\\1", text)
 
 
 def short_name(model: str) -> str:

@@ -59,6 +59,13 @@ class RunConfig:
     installed."""
 
     def __post_init__(self) -> None:
+        types = get_type_hints(type(self))
+        for field in fields(self):
+            try:
+                value = normalize_value(types[field.name], getattr(self, field.name))
+            except ValueError as error:
+                raise UserError(f"{option_name(field.name)} {error}") from None
+            object.__setattr__(self, field.name, value)
         for name, minimum in self.MIN_VALUES.items():
             value = getattr(self, name)
             if value is not None and value < minimum:
@@ -175,6 +182,26 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(contents, dict):
         raise UserError(f"{path}: expected one option per line, as NAME: VALUE")
     return contents
+
+
+def normalize_value(expected: Any, value: Any) -> Any:
+    """Convert a value that was set in Python to a field's type: one file for several, and a path for a string.
+
+    Raises:
+        ValueError: the value is not one of those that are possible.
+
+    Example:
+        >>> normalize_value(tuple[str, ...], Path("a.csv")), normalize_value(Path | None, "a.txt").name
+        (('a.csv',), 'a.txt')
+    """
+    origin, args = get_origin(expected), get_args(expected)
+    if origin in (Union, UnionType):
+        return None if value is None else normalize_value(next(arg for arg in args if arg is not NoneType), value)
+    if origin is Literal and value not in args:
+        raise ValueError(f"must be one of {', '.join(args)}; got {value!r}")
+    if expected == tuple[str, ...]:
+        return (str(value),) if isinstance(value, str | Path) else tuple(map(str, value))
+    return expected(value) if expected in (str, Path) and isinstance(value, str | Path) else value
 
 
 def option_name(name: str) -> str:

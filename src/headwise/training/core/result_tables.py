@@ -113,7 +113,7 @@ def format_table(table: Table) -> list[str]:
     >>> format_table((["label", "f1"], [["good", "0.9120"], ["bad", "1.0000"]]))
     ['label      f1', 'good   0.9120', 'bad    1.0000']
     """
-    header, rows = table
+    header, *rows = [[" ".join(cell.split()) for cell in row] for row in (table[0], *table[1])]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     return [
         "  ".join(cell.ljust(width) if not column else cell.rjust(width) for column, (cell, width) in enumerate(cells))

@@ -1,5 +1,6 @@
 """The verdict on a run: one sentence that says whether the model is better than its baselines."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,6 +69,7 @@ def judge(
     hints = [x for x in (HINTS_FROM_SCRATCH if from_scratch else HINTS) if x not in tried]
     hint = describe_hints(hints)
     sign = -1 if primary_metric in LOWER_IS_BETTER else 1
+    perfect = 1 if sign > 0 else 0
     values = {
         name: scores[primary_metric]
         for name, scores in baselines.items()
@@ -93,6 +95,8 @@ def judge(
     margin = CLEAR * standard_error
     is_below = other is not None and gain(other) < -margin
     also_below = f"; below {other} (baseline {values[other]:.4f})" if other is not None and is_below else ""
+    if constant is not None and math.isclose(values[constant], perfect, abs_tol=1e-6):
+        return f"not judged: {answer} is right for all rows {figures(constant)}; evaluate rows with different labels"
     if constant is not None and gain(constant) <= 0:
         return f"learned nothing: not better than {answer} {figures(constant)}{also_below}; {hint}"
     if constant is not None and gain(constant) <= margin:
@@ -105,8 +109,7 @@ def judge(
         return f"{prefix}below {other} {figures(other)}; {hint}"
     if other is not None and gain(other) <= margin:
         degree = "clearly " if gain(other) > 0 else ""
-        is_perfect = value == (1 if sign > 0 else 0)
-        return f"{prefix}not {degree}better than {other} {figures(other)}{'' if is_perfect else f'; {hint}'}"
+        return f"{prefix}not {degree}better than {other} {figures(other)}{'' if value == perfect else f'; {hint}'}"
     if other is not None:
         both = f"{answer} and than {other}" if answer else other
         return f"better than {both} {figures(other)}"

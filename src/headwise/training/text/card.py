@@ -6,7 +6,7 @@ from typing import Any
 from headwise.integrations.window_attention import CONFIG_ENTRY as WINDOW
 from headwise.tasks import Task
 from headwise.training.core.attention_notes import describe_attention
-from headwise.training.core.card import UNKNOWN, Card, describe_base_model, list_hub_datasets, short_name
+from headwise.training.core.card import UNKNOWN, Card, describe_base_model, escape, list_hub_datasets, short_name
 from headwise.training.core.pretrained import is_scheme
 from headwise.training.text.config import TextConfig
 
@@ -63,7 +63,10 @@ def build_card(config: TextConfig, task: Task, labels: Sequence[str], model_conf
     )
     truncation = "" if is_tagging else f", truncation=True, max_length={max_length}"  # taggers truncate by themselves
     long_texts = LONG_TEXT_USAGE.get(config.long_text, "").format(max_length=max_length)
-    label_names = f" Labels: {', '.join(labels)}." if labels else ""
+    label_names = f" Labels: {', '.join(map(escape, labels))}." if labels else ""
+    usage = f"`headwise predict PATH FILE --out LABELLED` adds {prediction} to each row of a file."
+    if task.label_type == "ranking":
+        usage = "`headwise predict PATH QUERIES --documents DOCUMENTS --out RANKED` ranks documents for queries."
     return Card(
         header={
             "library_name": "transformers" if code == TRANSFORMERS_CODE else "headwise",
@@ -76,8 +79,7 @@ def build_card(config: TextConfig, task: Task, labels: Sequence[str], model_conf
         description=f"{describe_model(config, model_config)}.",
         error_method=f"bootstrap over {'queries' if task.label_type == 'ranking' else 'rows'}",
         loading_code=code.format(auto_class=auto_class, pipeline_tag=pipeline_tag, truncation=truncation),
-        usage=f"`headwise predict PATH FILE --out LABELLED` adds {prediction} to each row of a file."
-        f"{long_texts}{label_names}",
+        usage=f"{usage}{long_texts}{label_names}",
     )
 
 

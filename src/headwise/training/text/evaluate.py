@@ -19,7 +19,7 @@ from headwise.tasks.labels import encode_labels
 from headwise.tasks.load_ranking import load_ranking_split
 from headwise.tasks.metrics.calibration import compute_calibration
 from headwise.tasks.metrics.classes import compute_confusion_matrix, compute_per_class
-from headwise.tasks.metrics.labels import column_array
+from headwise.tasks.metrics.labels import column_array, label_values
 from headwise.tasks.ranking import CLASSES
 from headwise.training.core import run_dir
 from headwise.training.core.data_check import check_unchanged
@@ -91,6 +91,7 @@ def evaluate(
         if task.label_type == "ranking":
             ranked = Examples({"train": rows, "data": rows}, CLASSES, "", ordered_by=BM25)
             baselines = compute_baselines(task, ranked, ("data",))
+            baselines = replace(baselines, notes=[*baselines.notes, *note_known_queries(config, rows)])
         else:
             baselines = compute_file_baselines(config, metrics, task, rows)
     rule, part_rows = DecisionRule.from_metrics(metrics), options.part_rows or PART_ROWS
@@ -198,6 +199,20 @@ def compute_file_baselines(config: TextConfig, metrics: Mapping[str, Any], task:
         note = f"the model was trained on {overlap:,} of these {len(rows):,} texts, so its metrics are too high"
         baselines = replace(baselines, notes=[*baselines.notes, note])
     return baselines
+
+
+def note_known_queries(config: TextConfig, rows: Dataset) -> list[str]:
+    """Return a note on the queries that the model was trained on, if the training data can be read."""
+    try:
+        with without_warnings():
+            train = load_data(config).examples.splits["train"]
+    except UserError:
+        return []
+    text_of = dict(zip(label_values(rows, "query"), label_values(rows, "text"), strict=True))
+    trained = set(label_values(train, "text"))
+    known = sum(text in trained for text in text_of.values())
+    note = f"the model was trained on {known:,} of these {len(text_of):,} queries, so its metrics are too high"
+    return [note] if known else []
 
 
 def evaluated_split(data: TextData) -> str:

@@ -51,7 +51,7 @@ class TextModel:
     encoder: TextEncoder
 
     @classmethod
-    def load(cls, run: Path, device: str | torch.device | None = None, *, pack: bool = True) -> "TextModel":
+    def load(cls, run: Path | str, device: str | torch.device | None = None, *, pack: bool = True) -> "TextModel":
         """Load a model from its run directory.
 
         Args:
@@ -62,6 +62,7 @@ class TextModel:
         Raises:
             UserError: the directory contains no finished run, or its files are damaged.
         """
+        run = Path(run)
         metrics = read_text_metrics(run)
         config = TextConfig.load(run / run_dir.CONFIG)
         model_class = get_model_class(metrics["label_type"], config.classifier)
@@ -153,6 +154,8 @@ def choose_text_columns(
         hint = "one text per row: set --text"
         if columns.pair is None:
             hint = "two texts per row: set --text and --pair"
+            if config.label_type == "ranking" or config.queries:
+                hint += ", or --documents to rank them for queries"
         raise UserError(f"{batch.path}: this model expects {hint}; columns: {', '.join(batch.columns)}")
     return columns
 

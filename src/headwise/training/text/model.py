@@ -1,10 +1,12 @@
 """The models of the text pipeline: trained from scratch, or fine-tuned Hugging Face models."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -19,6 +21,7 @@ from headwise.models import FirstToken, HeadwiseConfig, build_tokenizer, count_w
 from headwise.models.configuration import SCHEMES
 from headwise.models.encoder import scale_positions
 from headwise.tasks import Examples, Task
+from headwise.tasks.metrics.labels import column_array
 from headwise.training.core.attention_notes import check_retrofit, describe_scheme, describe_window
 from headwise.training.core.config import option_name, parse_scheme_options
 from headwise.training.core.extension import check_length, extend_model
@@ -39,6 +42,9 @@ PROBLEM_TYPES = {
     "regression": "regression",
     "ranking": "single_label_classification",
 }
+
+#: Ratings with another mean or standard deviation are not like stars, for which the default settings were measured.
+MIN_DEVIATION, MAX_DEVIATION, MAX_MEAN = 0.1, 4.0, 20.0
 
 #: The model, the encoder of its inputs, and notes.
 BuiltModel = tuple[PreTrainedModel, TextEncoder, list[str]]
@@ -102,6 +108,7 @@ def build_from_scratch(config: TextConfig, task: Task, examples: Examples) -> Bu
         model.get_input_embeddings().weight.data.copy_(vectors)
     positions = scale_positions(model, config.position_scale, vocabulary, counts)
     notes.append(f"attention scheme {model_config.scheme}, input positions {positions}")
+    notes += start_at_ratings(model, task, examples, dict(model.named_parameters()))
     return model, TextEncoder(tokenizer, task.label_type, pair, max_length, hierarchy, config.long_text), notes
 
 
@@ -150,6 +157,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
     initialize_by_name(model, config.seed, new & dict(model.named_parameters()).keys())
     notes = [f"{len(new)} newly initialized parameter tensors: {', '.join(sorted(new))}"] if new else []
     notes += [*describe_scheme(model, frozen=config.lora), *extension_notes]
+    notes += start_at_ratings(model, task, examples, new)
     if config.retrofit is not None:
         try:
             integrations.retrofit(model, SCHEMES[config.retrofit])
@@ -168,6 +176,39 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
         model, note = add_lora(model, config, new)
         notes.append(note)
     return model, build_encoder(config, task, model_config, tokenizer, max_length), notes
+
+
+def start_at_ratings(model: nn.Module, task: Task, examples: Examples, new: Container[str]) -> list[str]:
+    """Start a new output layer at the mean and the standard deviation of ratings that differ much from stars.
+
+    The learning rate moves a weight by a few units at most, so that prices or years would never be reached, and ratings
+    of thousandths would be missed.
+
+    Args:
+        model: the model.
+        task: the task.
+        examples: its examples.
+        new: the names of the parameters that are not pretrained.
+
+    Returns:
+        A note, if the layer was changed.
+    """
+    if task.label_type != "regression":
+        return []
+    ratings = column_array(examples.splits["train"], "label").astype(np.float64)
+    mean, deviation = float(ratings.mean()), float(ratings.std())
+    is_usual = MIN_DEVIATION <= deviation <= MAX_DEVIATION and abs(mean) <= MAX_MEAN
+    layers = [
+        layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) and layer.out_features == 1 and f"{name}.bias" in new
+    ]
+    if is_usual or not deviation or len(layers) != 1:
+        return []
+    with torch.no_grad():
+        layers[0].weight.mul_(deviation)
+        layers[0].bias.fill_(mean)
+    return [f"the output layer starts at the ratings' mean {mean:.4g} and standard deviation {deviation:.4g}"]
 
 
 def build_encoder(config: TextConfig, task: Task, model_config: Any, tokenizer: Any, max_length: int) -> TextEncoder:

@@ -46,7 +46,7 @@ def predict(
     text: str | None = None,
     pair: str | None = None,
     delimiter: str | None = None,
-    documents: Sequence[Path] | None = None,
+    documents: Path | str | Sequence[Path | str] | None = None,
     options: JobOptions = DEFAULT_OPTIONS,
 ) -> int:
     """Write the rows of files, in their order, with the model's label, confidence and probabilities as new columns.
@@ -82,7 +82,8 @@ def predict(
             raise UserError("--pair cannot be combined with --documents, which contain the second texts")
         if not isinstance(data, Path) or data.is_dir():
             raise UserError("--documents: name one file of queries")
-        return rank_documents(run, data, documents, out, text=text, delimiter=delimiter, options=options)
+        paths = [Path(path) for path in ([documents] if isinstance(documents, Path | str) else documents)]
+        return rank_documents(run, data, paths, out, text=text, delimiter=delimiter, options=options)
     metrics, config = read_text_metrics(run), TextConfig.load(run / run_dir.CONFIG)
     rule, has_pair = DecisionRule.from_metrics(metrics), metrics["inputs"]["pair"] is not None
     delimiter = None if delimiter is None else parse_delimiter(delimiter)
