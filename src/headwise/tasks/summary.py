@@ -219,6 +219,8 @@ def find_label_warnings(labels: Mapping[str, int], *, is_tagging: bool = False) 
     single: list[str] = []
     for index, label in enumerate(names):
         for other in names[:index]:  # more frequent ones
+            if is_tagging and label[1:2] == "-" and label[1:] == other[1:]:  # B-LOC and I-LOC
+                continue
             if is_misspelling(label, labels[label], other, labels[other]):
                 warnings.append(
                     f"label {shorten(label)!r} ({labels[label]:,}) is similar to {shorten(other)!r} "
