@@ -240,6 +240,13 @@ def test_user_errors_are_one_line_and_leave_no_files(
         (["plain+retrofit:rpr"], "retrofit requires a Hugging Face model; plain already has a scheme"),
         (["wide=--model ./no/model"], "--methods wide: ./no/model: no such directory"),
         (["{bert}", "wide=--model rpr --vectors no.npz"], "no.npz: no such file"),
+        (["{bert}+mdg", "low=--model plain --lora"], "--methods low: --lora is for pretrained models"),
+        (["{bert}+mdg", "low=--model {bert} --lora --lora-target-modules qurey"], "qurey: no such linear layer"),
+        (["{bert}+retrofit:rpr", "low=--model {bert} --lora --retrofit rpr"], "--lora and --retrofit exclude each"),
+        (["plain", "rmse=--model plain --metric-for-best-model rmse"], "classification labels have accuracy"),
+        (["plain", "ratings=--model plain --label-type regression --class-weights balanced"], "apply to ratings"),
+        (["plain", "k=--model plain --scheme-options k=8"], "--methods k: scheme_options: plain has no options"),
+        (["plain", "first=--model plain --classifier first-token"], "--classifier is for Hugging Face models"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

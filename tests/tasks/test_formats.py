@@ -87,6 +87,7 @@ INVALID_FILES = {
     "damaged.parquet.gz": (gzip.compress(b"text,label\n")[:14], "invalid or incomplete gzip file"),
     "not.xlsx": (b"text,label\n", "invalid Excel file (File is not a zip file)"),
     "rows.xls": (b"", "unknown format '.xls'; expected .csv"),
+    "tags.conll": (b"good O\n", ".gz; a file with a word and its tag per line needs --label-type tokens"),
     "return.csv": (b"text,label\na\rb,1\n", "line 2: a carriage return"),
 }
 

@@ -101,6 +101,22 @@ def test_many_different_numbers_are_probably_ratings() -> None:
     assert find_label_warnings({str(stars): 100 for stars in range(1, 6)}) == []
 
 
+def test_joined_labels_are_probably_several_labels() -> None:
+    labels = {"System": 30, "Internet|System": 3, "Internet": 2, "Internet|Security|System": 1}
+    assert find_label_warnings(labels) == [
+        "labels such as 'Internet|System' look like several labels; for several labels per text, add "
+        "--label-type multi-label"
+    ]
+    assert find_label_warnings({"yes": 30, "no": 20, "a|b": 10}) == []
+    assert find_label_warnings({"Case=Nom|Number=Sing": 9, "Number=Sing": 9}, is_tagging=True) == []
+
+
+def test_the_first_and_the_other_tags_of_an_entity_are_not_misspellings() -> None:
+    tags = {"O": 900, "B-CODE": 266, "I-CODE": 21}
+    assert find_label_warnings(tags, is_tagging=True) == []
+    assert find_label_warnings(tags | {"B-CODR": 2}, is_tagging=True) != []
+
+
 def test_labels_with_one_row_are_not_evaluated(tmp_path: Path) -> None:
     columns = {"text": [f"text {i}" for i in range(21)], "label": ["food", "money"] * 10 + ["health"]}
     assert "warning: labels with a single row, which are not evaluated: health" in summarize_columns(tmp_path, columns)

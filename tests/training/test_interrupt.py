@@ -1,6 +1,7 @@
 """Ctrl-C during `headwise train`, and what a resumed run prints."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,33 @@ def test_a_run_without_a_checkpoint_starts_again(reviews: Path, tmp_path: Path, 
     code, _, stderr = headwise("train", "--resume", "--out", tmp_path / "run")
     assert code == 0
     assert "no complete checkpoint yet: training starts at the first epoch" in stderr
+
+
+@pytest.mark.parametrize("command", ["train", "predict", "evaluate", "inspect", "adapt"])
+def test_commands_can_be_interrupted_while_libraries_are_imported(
+    command: str, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class InterruptedImports:
+        def find_spec(self, name: str, *args: object) -> None:
+            if name.startswith("headwise.training"):
+                raise KeyboardInterrupt
+
+    arguments = {
+        "train": ("--data", "new.csv", "--out", "run"),
+        "predict": ("run", "new.csv", "--out", "out.csv"),
+        "evaluate": ("run",),
+        "inspect": ("run", "--text", "good", "--out", "page.html"),
+        "adapt": ("bert", "--data", "new.csv", "--out", "run"),
+    }
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in sys.modules if name.startswith("headwise.training")]:
+        if name.rpartition(".")[2] in ("config", "model_names", "core", "text", "training", "adaptation"):
+            continue
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [InterruptedImports(), *sys.meta_path])
+    code, _, stderr = headwise(command, *arguments[command])
+    assert code == 130
+    assert stderr.splitlines()[-1].startswith("stopped")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertForSequenceClassification,
+    DistilBertConfig,
+    DistilBertModel,
+)
 
 from headwise.training.core.callbacks import extra_callbacks
 from tests.training.conftest import Headwise
@@ -68,7 +74,13 @@ def test_guides_apply_to_lora(reviews: Path, bert: Path, tmp_path: Path, headwis
         (("--model", "plain", "--lora"), "--lora is for pretrained models, not for --model plain"),
         (("--model", "plain", "--lora-r", "4"), "--lora-r requires --lora"),
         (("--lora", "--retrofit", "rpr"), "--lora and --retrofit exclude each other"),
-        (("--lora", "--lora-target-modules", "nothing"), "name the linear layers to adapt with --lora-target-modules"),
+        (
+            ("--lora", "--lora-target-modules", "query", "valve"),
+            "--lora-target-modules valve: no such linear layer; the linear layers of this model are "
+            "dense, key, query, value",
+        ),
+        (("--lora", "--lora-target-modules", "word_embeddings"), "word_embeddings: no such linear layer"),
+        (("--lora", "--lora-target-modules", "classifier"), "classifier: no such linear layer"),
         (("--lora", "--lora-r", "0"), "--lora-r must be at least 1"),
     ],
     ids=lambda x: "-".join(x) if isinstance(x, tuple) else "",
@@ -79,8 +91,21 @@ def test_invalid_options(
     code, _, stderr = headwise("train", "--data", reviews, "--model", bert, "--out", tmp_path / "run", *options)
     assert code == 2
     assert message in stderr
-    if options != ("--lora", "--lora-target-modules", "nothing"):
+    if "--lora-target-modules" not in options:
         assert "chosen for" not in stderr, "no settings are stated before the error"
+
+
+def test_models_without_default_layers(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    config = DistilBertConfig(vocab_size=len(tokenizer), dim=16, n_layers=1, n_heads=2, hidden_dim=16)
+    for part in (DistilBertModel(config), tokenizer):
+        part.save_pretrained(tmp_path / "distilbert")
+    options = ("--data", reviews, "--model", tmp_path / "distilbert", "--out", tmp_path / "run", "--lora")
+    code, _, stderr = headwise("train", *options)
+    assert code == 2
+    assert "PEFT has no default for distilbert models: add --lora-target-modules; the linear layers of" in stderr
+    assert "are k_lin, lin1, lin2, out_lin, q_lin, v_lin" in stderr
+    assert headwise("train", *options, "--lora-target-modules", "q_lin", "v_lin", "--epochs", 1)[0] == 0
 
 
 def test_missing_package(

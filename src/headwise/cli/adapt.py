@@ -36,14 +36,15 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Namespace) -> int:
     config = build_config(arguments)
-    from headwise.training.adaptation.run import adapt
-
     out = arguments.out
     try:
+        from headwise.training.adaptation.run import adapt  # takes seconds
+
         result = adapt(config, out, force=arguments.force, resume=arguments.resume)
     except KeyboardInterrupt:
-        if (out / "adapt.yaml").is_file():
-            logger.warning("\nstopped; --resume continues: headwise adapt --resume --out %s", quote(str(out)))
+        is_resumable = (out / "adapt.yaml").is_file()
+        hint = f"; --resume continues: headwise adapt --resume --out {quote(str(out))}" if is_resumable else ""
+        logger.warning("\nstopped%s", hint)
         raise
     if os.environ.get("RANK", "0") == "0":
         before, after = (result.metrics["metrics"][name] for name in ("before", "after"))

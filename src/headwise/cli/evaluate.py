@@ -43,13 +43,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from headwise.training import evaluate
-    from headwise.training.core.printing import format_evaluation
-    from headwise.training.core.run_dir import atomic_write, to_json
-
     with nullcontext() if arguments.out is None else lock_output(arguments.out, is_directory=False):
         options = pipeline_options(arguments) | job_options(arguments)
         with interrupt_hint(stores_parts=arguments.out is not None):
+            from headwise.training import evaluate  # takes seconds
+            from headwise.training.core.printing import format_evaluation
+            from headwise.training.core.run_dir import atomic_write, to_json
+
             evaluation = evaluate(arguments.run, arguments.data, out=arguments.out, **options)
         print(format_evaluation(evaluation))
         if arguments.out is not None and os.environ.get("RANK", "0") == "0":

@@ -81,10 +81,10 @@ def run(arguments: Namespace) -> int:
         raise UserError(
             f"--pair has {len(arguments.pair)} texts, --text has {len(arguments.text)}; give as many of each"
         )
-    from headwise.training.inspect import inspect
-
     pairs = zip(arguments.text, arguments.pair, strict=True) if arguments.pair else [(text,) for text in arguments.text]
     with interrupt_hint(stores_parts=arguments.data is not None):
+        from headwise.training.inspect import inspect  # takes seconds
+
         inspected = inspect(
             tuple(arguments.models),
             arguments.out,

@@ -63,11 +63,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from headwise.training import predict
-
     data = arguments.data[0] if len(arguments.data) == 1 else arguments.data
     options = pipeline_options(arguments) | job_options(arguments) | {"documents": arguments.documents}
     with interrupt_hint(stores_parts=True):
+        from headwise.training import predict  # takes seconds
+
         num_empty = predict(arguments.run, data, arguments.out, **options)
     if num_empty:
         rows, result = ("queries", "ranking") if arguments.documents else ("rows", "answer")

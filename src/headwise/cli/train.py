@@ -70,11 +70,11 @@ def run(arguments: Namespace) -> int:
             f"accelerate launch --num-processes {arguments.processes} -m headwise train ..."
         )
     config = build_config(arguments)
-    from headwise.training import train
-    from headwise.training.core.printing import format_result
-
     options = {name: getattr(arguments, name) for name in ("force", "resume", "push_to_hub", "hub_private_repo")}
     try:
+        from headwise.training import train  # takes seconds
+        from headwise.training.core.printing import format_result
+
         if arguments.cluster is not None:
             from headwise.training.ray_train import train_on_cluster
 

@@ -64,7 +64,7 @@ def create_comparison(
         logger.info("added the control %s for %s", added, ", ".join(treated))
     first_seed = base_configs[0].seed
     runs = plan_runs(base_configs, all_methods, range(first_seed, first_seed + seeds))
-    check_methods(runs)
+    check_methods(sorted(runs, key=lambda run: run.method not in requested))  # errors name the user's methods
     if len(all_methods) < 2:
         raise UserError(f"--methods {' '.join(requested)}: expected at least two methods to compare")
     tuning: dict[str, Any] = {}

@@ -11,9 +11,9 @@ from headwise.errors import UserError
 from headwise.scheme_names import PositionExtension
 from headwise.studies.methods import SCHEMES, SEPARATOR
 from headwise.studies.plan import Run
-from headwise.training.core.config import RunConfig, option_name, parse_value, to_plain_type
+from headwise.training.core.config import RunConfig, option_name, parse_scheme_options, parse_value, to_plain_type
 from headwise.training.core.model_names import is_directory_name
-from headwise.training.text.config import LongText, TextConfig
+from headwise.training.text.config import LongText, TextConfig, check_from_scratch_options, check_label_options
 
 
 def check_methods(runs: Iterable[Run], option: str = "--methods ") -> None:
@@ -79,14 +79,66 @@ def check_config(config: RunConfig) -> None:
         check_guide(guide, num_layers)
     if config.retrofit is not None and config.model in SCHEMES:
         raise UserError(f"retrofit requires a Hugging Face model; {config.model} already has a scheme")
+    if config.model in SCHEMES:
+        check_from_scratch_options(config)
+        check_scheme_options(config)
     if config.retrofit is not None:
         from headwise.training.core.attention_notes import check_retrofit  # imports transformers
 
         check_retrofit(config.retrofit, config.model, load_model_config(config.model))
     if config.vectors is not None and not config.vectors.is_file():
         raise UserError(f"--vectors {config.vectors}: no such file")
+    check_label_options(config, find_label_type(config))
     check_max_length(config)
     check_long_texts(config)
+    check_lora(config)
+    if config.gradient_checkpointing and (loaded := load_encoder(config)):
+        from headwise.training.core.pretrained import check_gradient_checkpointing
+
+        check_gradient_checkpointing(loaded)
+
+
+def find_label_type(config: TextConfig) -> str:
+    """Return the type of the labels, as far as the options say what it is."""
+    if config.task is not None:
+        from headwise.tasks import get_task
+
+        return get_task(config.task).label_type
+    return "ranking" if config.queries or config.documents or config.relevance else config.label_type
+
+
+def check_scheme_options(config: TextConfig) -> None:
+    """Check `--scheme-options` of a model that is trained from scratch.
+
+    Raises:
+        UserError: the scheme has no such option, or does not accept its value.
+    """
+    if config.scheme_options:
+        from headwise.models.configuration import check_scheme  # imports torch
+
+        options = parse_scheme_options(config.scheme_options)
+        check_scheme(config.model, options, heads=config.heads, head_dim=config.head_dim)
+
+
+def check_lora(config: TextConfig) -> None:
+    """Check that `--lora` applies to the model, and that the model has the layers to adapt.
+
+    Raises:
+        UserError: it does not.
+    """
+    if not (config.lora or config.lora_target_modules):
+        return
+    from headwise.training.text.lora import check_lora_options, check_target_modules  # imports transformers
+
+    check_lora_options(config)
+    if encoder := load_encoder(config):
+        check_target_modules(encoder, config.lora_target_modules)
+
+
+def load_encoder(config: TextConfig) -> Any:
+    """Return the Hugging Face model of a configuration without its weights; None if there is none or it is damaged."""
+    loaded = None if config.model in SCHEMES else load_without_weights(config.model)
+    return loaded and loaded[0]
 
 
 def check_max_length(config: RunConfig) -> None:
@@ -113,7 +165,7 @@ def check_long_texts(config: RunConfig) -> None:
     task = None if config.task is None else get_task(config.task)
     check_long_text(
         config.long_text,
-        label_type=config.label_type if task is None else task.label_type,
+        label_type=find_label_type(config),
         has_pair=config.pair is not None if task is None else task.pair,
         hierarchy=config.hierarchy,
     )

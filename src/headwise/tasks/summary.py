@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -183,6 +184,17 @@ def are_ratings(labels: Sequence[str]) -> bool:
     return len(labels) > MAX_NUMERIC_CLASSES and all(map(NUMBER.fullmatch, labels))
 
 
+def find_joined_label(labels: Sequence[str]) -> str | None:
+    """Return a label that is probably a list of labels: its parts, separated by |, are in other labels, too.
+
+    >>> find_joined_label(["news", "sports|news", "sports"]), find_joined_label(["a|b", "c"])
+    ('sports|news', None)
+    """
+    joined = [label for label in labels if "|" in label]
+    counts = Counter(part.strip() for label in labels for part in set(label.split("|")))
+    return next((label for label in joined if all(counts[part.strip()] > 1 for part in label.split("|"))), None)
+
+
 def find_label_warnings(labels: Mapping[str, int], *, is_tagging: bool = False) -> list[str]:
     """Return warnings about labels that are probably misspelled or missing, or have one row.
 
@@ -199,11 +211,19 @@ def find_label_warnings(labels: Mapping[str, int], *, is_tagging: bool = False) 
     if are_ratings(names):
         warnings.append(f"the labels are {len(names)} different numbers; for ratings, add --label-type regression")
         return warnings
+    if not is_tagging and (example := find_joined_label(names)):
+        warnings.append(
+            f"labels such as {shorten(example)!r} look like several labels; for several labels per text, add "
+            "--label-type multi-label"
+        )
+        return warnings
     if len(names) > MAX_COMPARED_LABELS:
         return warnings
     single: list[str] = []
     for index, label in enumerate(names):
         for other in names[:index]:  # more frequent ones
+            if is_tagging and label[1:2] == "-" and label[1:] == other[1:]:  # B-LOC and I-LOC
+                continue
             if is_misspelling(label, labels[label], other, labels[other]):
                 warnings.append(
                     f"label {shorten(label)!r} ({labels[label]:,}) is similar to {shorten(other)!r} "

@@ -50,6 +50,8 @@ WRITABLE_EXTENSIONS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 
 #: Extensions of the formats that can be read.
 EXTENSIONS = (*WRITABLE_EXTENSIONS, ".xlsx")
+#: Usual extensions of files in CoNLL format, which only tagging reads.
+TAG_EXTENSIONS = (".conll", ".conllu", ".bio", ".iob")
 
 
 def read_batches(
@@ -89,7 +91,8 @@ def read_batches(
         case ".xlsx":
             return read_excel(path, columns)
     reason = f"unknown format {extension!r}" if extension else "no file extension"
-    raise UserError(f"{path}: {reason}; expected {', '.join(EXTENSIONS)}, or one of them with .gz")
+    hint = "; a file with a word and its tag per line needs --label-type tokens" if extension in TAG_EXTENSIONS else ""
+    raise UserError(f"{path}: {reason}; expected {', '.join(EXTENSIONS)}, or one of them with .gz{hint}")
 
 
 def read_head(path: Path) -> Batch:

@@ -33,6 +33,14 @@ GUIDE_OPTIONS = ("guide_reduction", "guide_schedule", "guide_share")
 MetricName = Literal[
     "accuracy", "macro_f1", "micro_f1", "exact_match", "rmse", "mae", "pearson", "f1", "mrr", "map", "ndcg", "loss"
 ]
+#: The values of `--metric-for-best-model` by label type.
+DEV_METRICS = {
+    "classification": ("accuracy", "macro_f1", "loss"),
+    "multi-label": ("micro_f1", "macro_f1", "exact_match", "loss"),
+    "regression": ("rmse", "mae", "pearson", "loss"),
+    "tokens": ("f1", "loss"),
+    "ranking": ("mrr", "map", "ndcg", "loss"),
+}
 #: Ways to encode texts that are longer than the model's input.
 LongText = Literal["truncate", "head-tail", "windows", "extend"]
 #: The files of a ranking.
@@ -254,6 +262,39 @@ class TextConfig(EncoderConfig):
             relevance=tuple(map(absolute_if_exists, self.relevance)),
             vectors=None if self.vectors is None else self.vectors.absolute(),
         )
+
+
+def check_label_options(config: TextConfig, label_type: str) -> None:
+    """Check that the label type has the options of the loss and the metric that selects the epoch.
+
+    Raises:
+        UserError: it has not.
+    """
+    if config.class_weights is not None and label_type == "regression":
+        raise UserError("--class-weights does not apply to ratings, which have no classes")
+    if config.label_smoothing_factor and label_type in ("regression", "multi-label"):
+        raise UserError(f"--label-smoothing-factor does not apply to {label_type} labels")
+    name, choices = config.metric_for_best_model, DEV_METRICS[label_type]
+    if name is not None and name not in choices:
+        raise UserError(f"--metric-for-best-model {name}: {label_type} labels have {', '.join(choices)}")
+
+
+def check_from_scratch_options(config: TextConfig) -> None:
+    """Check that a model that is trained from scratch has the options.
+
+    Raises:
+        UserError: an option is for pretrained models.
+    """
+    if config.retrofit is not None:
+        raise UserError(f"--retrofit is for pretrained models; --model {config.model} already has a scheme")
+    if config.classifier is not None:
+        raise UserError(f"--classifier is for Hugging Face models, not for --model {config.model}; see --pooling")
+    if config.long_text == "extend":
+        raise UserError(
+            "--long-text extend is for pretrained models; models that are trained from scratch read any --max-length"
+        )
+    if config.attention_window is not None:
+        raise UserError("--attention-window is for Hugging Face encoders")
 
 
 def is_automatic(guide: str) -> bool:

@@ -4,9 +4,12 @@ Training updates the adapter and the newly initialized classification head. A fi
 which needs no PEFT, and the adapter in the directory `adapter`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from headwise.errors import UserError
 from headwise.training.core.pretrained import is_scheme
@@ -41,6 +44,30 @@ def check_lora_options(config: TextConfig) -> None:
         raise UserError("--lora requires PEFT: pip install 'headwise[lora]'") from None
 
 
+def check_target_modules(model: Any, names: Sequence[str]) -> None:
+    """Check that a model has the linear layers that `--lora-target-modules` names, and that there is a default.
+
+    Args:
+        model: a Hugging Face model, with or without weights.
+        names: the value of the option.
+
+    Raises:
+        UserError: a layer is missing, or no names are given and PEFT knows none for this type of model.
+    """
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+
+    encoder, prefix = model.base_model, model.base_model_prefix  # without the classification head
+    linear = (nn.Linear, Conv1D)
+    layers = [f"{prefix}.{name}" for name, module in encoder.named_modules() if isinstance(module, linear)]
+    choices = f"the linear layers of this model are {', '.join(sorted({name.rpartition('.')[2] for name in layers}))}"
+    model_type = model.config.model_type
+    if not names and model_type not in TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING:
+        raise UserError(f"--lora: PEFT has no default for {model_type} models: add --lora-target-modules; {choices}")
+    for target in names:
+        if not any(name == target or name.endswith(f".{target}") for name in layers):
+            raise UserError(f"--lora-target-modules {target}: no such linear layer; {choices}")
+
+
 def add_lora(model: Any, config: TextConfig, new_parameters: Iterable[str]) -> tuple[Any, str]:
     """Wrap a model so that only low-rank updates and newly initialized modules are trained.
 
@@ -57,6 +84,7 @@ def add_lora(model: Any, config: TextConfig, new_parameters: Iterable[str]) -> t
     """
     from peft import LoraConfig, get_peft_model
 
+    check_target_modules(model, config.lora_target_modules)
     options = LoraConfig(
         r=config.lora_r,
         lora_alpha=config.lora_alpha,

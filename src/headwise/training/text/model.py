@@ -32,7 +32,7 @@ from headwise.training.core.pretrained import (
     load_weights,
     unavailable_error,
 )
-from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig
+from headwise.training.text.config import FROM_SCRATCH_ONLY, TextConfig, check_from_scratch_options
 from headwise.training.text.encoding import TextEncoder
 from headwise.training.text.lora import add_lora
 
@@ -63,16 +63,7 @@ def build_model(config: TextConfig, task: Task, examples: Examples) -> BuiltMode
 
 def build_from_scratch(config: TextConfig, task: Task, examples: Examples) -> BuiltModel:
     """Build a model with a vocabulary of the training texts."""
-    if config.retrofit is not None:
-        raise UserError(f"--retrofit is for pretrained models; --model {config.model} already has a scheme")
-    if config.classifier is not None:
-        raise UserError(f"--classifier is for Hugging Face models, not for --model {config.model}; see --pooling")
-    if config.long_text == "extend":
-        raise UserError(
-            "--long-text extend is for pretrained models; models that are trained from scratch read any --max-length"
-        )
-    if config.attention_window is not None:
-        raise UserError("--attention-window is for Hugging Face encoders")
+    check_from_scratch_options(config)
     max_length = config.max_length or task.from_scratch.max_length
     counts = count_words(iterate_texts(examples.splits["train"]))
     tokenizer = build_tokenizer(counts, framed=config.pooling == "cls", max_tokens=max_length)

@@ -30,7 +30,7 @@ from headwise.training.core.pipeline import ModelBundle, Pipeline
 from headwise.training.core.pretrained import check_gradient_checkpointing, is_scheme
 from headwise.training.core.tune import TRIAL_STEPS, run_short, tune_learning_rate
 from headwise.training.text.card import build_card
-from headwise.training.text.config import TextConfig
+from headwise.training.text.config import TextConfig, check_label_options
 from headwise.training.text.data import TextData, load_data
 from headwise.training.text.encoding import TextEncoder
 from headwise.training.text.evaluate import evaluate, evaluate_scores
@@ -42,7 +42,7 @@ from headwise.training.text.model import build_model
 from headwise.training.text.packing import enable_packing
 from headwise.training.text.predict import predict
 from headwise.training.text.predictions import get_scores
-from headwise.training.text.trainer import TextTrainer, balanced_weights, check_loss_options
+from headwise.training.text.trainer import TextTrainer, balanced_weights
 
 logger = logging.getLogger(__name__)
 
@@ -51,15 +51,6 @@ FEW_ROWS = 2000
 
 #: The number of rows up to which the tokens of a split stay on the disk for other runs of a study.
 MAX_SHARED_ROWS = 50_000
-
-#: The values of `--metric-for-best-model` by label type.
-DEV_METRICS = {
-    "classification": ("accuracy", "macro_f1", "loss"),
-    "multi-label": ("micro_f1", "macro_f1", "exact_match", "loss"),
-    "regression": ("rmse", "mae", "pearson", "loss"),
-    "tokens": ("f1", "loss"),
-    "ranking": ("mrr", "map", "ndcg", "loss"),
-}
 
 
 @dataclass(kw_only=True)
@@ -81,8 +72,9 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
     def load(self) -> TextData:
         check_lora_options(self.config)
         data = load_data(self.config)
-        check_loss_options(self.config, data.label_type)
-        get_dev_metric(self.config, data)
+        check_label_options(self.config, data.label_type)
+        if self.config.metric_for_best_model is not None and "dev" not in data.examples.splits:
+            raise UserError("--metric-for-best-model requires a dev split: --dev FILE")
         return data
 
     def fill_unset(self, data: TextData) -> TextConfig:
@@ -250,20 +242,8 @@ def check_token_ids(encoded: Mapping[str, Dataset], model: Any, name: str) -> No
 
 
 def get_dev_metric(config: TextConfig, data: TextData) -> str:
-    """Return the metric that selects the best epoch.
-
-    Raises:
-        UserError: `--metric-for-best-model` names a metric of another label type, or there is no dev split.
-    """
-    name = config.metric_for_best_model
-    if name is None:
-        return data.primary_metric
-    if "dev" not in data.examples.splits:
-        raise UserError("--metric-for-best-model requires a dev split: --dev FILE")
-    choices = DEV_METRICS[data.label_type]
-    if name not in choices:
-        raise UserError(f"--metric-for-best-model {name}: {data.label_type} labels have {', '.join(choices)}")
-    return name
+    """Return the metric that selects the best epoch."""
+    return config.metric_for_best_model or data.primary_metric
 
 
 def dev_metrics(data: TextData, encoded: Dataset) -> Any:

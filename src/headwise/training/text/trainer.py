@@ -9,11 +9,9 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import Trainer
 
-from headwise.errors import UserError
 from headwise.guidance import GuidedTrainer
 from headwise.tasks.metrics.labels import column_array, label_values
 from headwise.training.core.trainer import LengthGroupedTrainer, count_targets
-from headwise.training.text.config import TextConfig
 from headwise.training.text.encoding import IGNORED_LABEL
 
 
@@ -82,15 +80,3 @@ def balanced_weights(rows: Dataset, label_type: str, num_labels: int) -> Tensor:
         counts = np.bincount(labels, minlength=num_labels)
         weights = len(labels) / (num_labels * np.maximum(counts, 1))
     return torch.tensor(np.where(counts > 0, weights, 1.0), dtype=torch.float32)
-
-
-def check_loss_options(config: TextConfig, label_type: str) -> None:
-    """Check that the label type has the options of the loss.
-
-    Raises:
-        UserError: it has not.
-    """
-    if config.class_weights is not None and label_type == "regression":
-        raise UserError("--class-weights does not apply to ratings, which have no classes")
-    if config.label_smoothing_factor and label_type in ("regression", "multi-label"):
-        raise UserError(f"--label-smoothing-factor does not apply to {label_type} labels")
