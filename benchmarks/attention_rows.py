@@ -35,6 +35,10 @@ LONG: dict[str, dict[str, Any]] = {
     "B2 H16/4 N4096 d128": {"batch": 2, "heads": 16, "key_heads": 4, "head_dim": 128, "lengths": (4096,)},
     "B4 H16 N4096 d64 causal": {"batch": 4, "heads": 16, "lengths": (4096,), "causal": True},
 }
+UNEVEN: dict[str, dict[str, Any]] = {  # lengths that are no multiples of the tiles, as most batches of texts have
+    "B32 H12 N500 d64": {"batch": 32, "heads": 12, "lengths": (500,)},
+    "B4 H16 N4001 d64": {"batch": 4, "heads": 16, "lengths": (4001,)},
+}
 DECODING: dict[str, dict[str, Any]] = {
     f"decode {n} keys": {"batch": 16, "heads": 16, "lengths": (n,), "queries": 1} for n in (1024, 16384)
 }
@@ -53,6 +57,10 @@ def list_rows() -> Iterator[tuple[str, str, AttentionBenchConfig]]:
     for name, shape in DECODING.items():
         options = common | triton | shape | {"forward_only": True}
         yield name, "forward", AttentionBenchConfig(schemes=ALL[:4], **options)
+    for name, shape in UNEVEN.items():
+        for passes in PASSES:
+            options = common | triton | shape | {"forward_only": passes == "forward"}
+            yield name, passes, AttentionBenchConfig(schemes=ALL, **options)
     for name, shape in (SHORT | LONG).items():
         for passes in PASSES:
             options = common | triton | shape | {"forward_only": passes == "forward", "layout": "bnhd"}

@@ -27,6 +27,7 @@ from headwise.attention.triton_backend.tiles import (
     first_key_block,
     key_block_range,
     load_block,
+    load_block_in_loop,
     load_positions,
     load_sink,
     load_slope,
@@ -195,7 +196,7 @@ def bwd_received_kernel(
                 step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods.visited_ptr, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
                 j = offs_m[None, :]
-                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
+                k = load_block_in_loop(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
                 d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                 if OPT.position_width:

@@ -38,6 +38,7 @@ from headwise.attention.triton_backend.tiles import (
     batch_head_index,
     compute_scores,
     load_block,
+    load_block_in_loop,
     load_numbers,
     load_positions,
     load_slope,
@@ -150,9 +151,9 @@ def bwd_dkv_kernel(
                     i = offs_n[None, :]
                     offsets = query_offsets(i, n, q_offset, mods, OPT)
                     q_bh = q_ptr + b * stride_q_b + h * stride_q_h
-                    q = load_block(q_bh, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E, OPT.even_n)
+                    q = load_block_in_loop(q_bh, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E, OPT.even_n)
                     do_bh = do_ptr + b * stride_do_b + h * stride_do_h  # [BLOCK_N, BLOCK_D]
-                    do = load_block(do_bh, stride_do_n, offs_n, offs_d, n, OPT.value_width, BLOCK_D, OPT.even_n)
+                    do = load_block_in_loop(do_bh, stride_do_n, offs_n, offs_d, n, OPT.value_width, BLOCK_D, OPT.even_n)
                     lse = load_numbers(lse_ptr + bh * n, offs_n, n, float("inf"), OPT.even_n)
                     if OPT.single_tile_backward:
                         delta = delta_of_output(

@@ -61,6 +61,7 @@ from headwise.attention.triton_backend.tiles import (
     first_key_block,
     key_block_range,
     load_block,
+    load_block_in_loop,
     load_positions,
     load_slope,
     tile_ptrs,
@@ -251,8 +252,8 @@ def bwd_dq_kernel(
                 step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods.visited_ptr, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
                 j = offs_m[None, :]
-                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
-                v = load_block(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D, OPT.even_m)
+                k = load_block_in_loop(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
+                v = load_block_in_loop(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D, OPT.even_m)
                 d_received = tl.zeros([BLOCK_M], tl.float32)
                 if OPT.received:
                     d_received = tl.load(d_received_ptr + bh * m + offs_m, mask=offs_m < m, other=0.0)

@@ -51,6 +51,7 @@ from headwise.attention.triton_backend.tiles import (
     first_key_block,
     key_block_range,
     load_block,
+    load_block_in_loop,
     load_numbers,
     load_positions,
     load_sink,
@@ -167,7 +168,7 @@ def fwd_kernel(
                 step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods.visited_ptr, OPT)
                 offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
                 j = offs_m[None, :]
-                k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
+                k = load_block_in_loop(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
                 x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)  # [BLOCK_N, BLOCK_M]
                 if OPT.position_width:
                     position_k = load_positions(position_k_ptr, stride_position_k_m, offs_m, m, OPT, OPT.even_m)
@@ -221,7 +222,7 @@ def fwd_kernel(
                             kept_sum = kept_sum * rescale + tl.sum(p, axis=1)
                     elif REGION == FAR_AFTER:
                         sum_after += tl.sum(p, axis=1)
-                v = load_block(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D, OPT.even_m)
+                v = load_block_in_loop(v_ptr, stride_v_m, offs_m, offs_d, m, OPT.value_width, BLOCK_D, OPT.even_m)
                 acc = tl.dot(p.to(v.dtype), v, acc, input_precision=OPT.precision)
                 row_max = new_max
 
@@ -278,7 +279,7 @@ def fwd_kernel(
             step = visited_tile(index, block_start // BLOCK_N, tl.cdiv(m, BLOCK_M), mods.visited_ptr, OPT)
             offs_m = step * BLOCK_M + tl.arange(0, BLOCK_M)
             j = offs_m[None, :]
-            k = load_block(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
+            k = load_block_in_loop(k_ptr, stride_k_m, offs_m, offs_e, m, OPT.width, BLOCK_E, OPT.even_m)
             x = tl.dot(q, tl.trans(k), input_precision=OPT.precision)
             if OPT.relative_scores:
                 x += lookup_pairs(relative_scores_ptr, bh, i, j, n, q_offset, max_offset)
@@ -387,7 +388,7 @@ def fwd_received_kernel(
                 offs_n = step * BLOCK_N + tl.arange(0, BLOCK_N)
                 i = offs_n[None, :]
                 offsets = query_offsets(i, n, q_offset, mods, OPT)
-                q = load_block(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E, OPT.even_n)
+                q = load_block_in_loop(q_ptr, stride_q_n, offs_n, offs_e, n, OPT.width, BLOCK_E, OPT.even_n)
                 lse = load_numbers(lse_ptr + bh * n, offs_n, n, float("inf"), OPT.even_n)
                 x = tl.dot(k, tl.trans(q), input_precision=OPT.precision)  # [BLOCK_M, BLOCK_N]
                 if OPT.position_width:

@@ -79,11 +79,27 @@ def load_positions(ptr, stride, rows, num_rows, OPT: tl.constexpr, EVEN: tl.cons
 
 
 @triton.jit
+def load_block_in_loop(
+    ptr, stride, rows, columns, num_rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr
+):  # fmt: skip
+    """Load as `load_block` does, but rows outside of the matrix are its last row, which needs no mask.
+
+    The weights of these rows have to be 0.
+    """
+    if not EVEN:
+        rows = tl.minimum(rows, num_rows - 1)
+    return load_block(ptr, stride, rows, columns, num_rows, WIDTH, BLOCK, True)
+
+
+@triton.jit
 def load_numbers(ptr, index, size, other, EVEN: tl.constexpr):
-    """Load the numbers with these indices; those at and after size are other. EVEN states that there are none."""
+    """Load the numbers with these indices; those at and after size are other. EVEN states that there are none.
+
+    A limited index and a selection need fewer instructions than a load with a mask.
+    """
     if EVEN:
         return tl.load(ptr + index)
-    return tl.load(ptr + index, mask=index < size, other=other)
+    return tl.where(index < size, tl.load(ptr + tl.minimum(index, size - 1)), other)
 
 
 @triton.jit
