@@ -5,6 +5,7 @@
     python benchmarks/compile_kernels.py --schemes transformer-xl --bias
     python benchmarks/compile_kernels.py --schemes plain --received
     python benchmarks/compile_kernels.py --schemes plain --dropout
+    python benchmarks/compile_kernels.py --schemes plain --padding --lengths 500
 
 It needs no GPU. Triton compiles for each compute capability, and contains NVIDIA's assembler. Registers that do not fit
 are spilled to a stack in memory. The exit code is 1 if a kernel needs more shared memory than a program can have there,
@@ -65,9 +66,12 @@ INPUT_DTYPE = (
     *("d_relative_scores", "relative_q", "d_scores", "dz", "x", "sums", "out", "scores"),
     *("position_q", "position_k", "d_position_q"),
 )
-OTHER_DTYPES = {"mask": torch.uint8, "layer_offsets": torch.int64, "seed": torch.int64} | dict.fromkeys(
-    ("visited", "visited_columns", "visited_rows"), torch.int32
-)
+OTHER_DTYPES = {
+    "mask": torch.uint8,
+    "key_padding": torch.uint8,
+    "layer_offsets": torch.int64,
+    "seed": torch.int64,
+} | dict.fromkeys(("visited", "visited_columns", "visited_rows"), torch.int32)
 
 
 class OtherGpu:
@@ -110,6 +114,7 @@ def main() -> int:
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 4096], metavar="N")
     parser.add_argument("--width", type=int, default=64, metavar="D", help="of a head (default: 64)")
     parser.add_argument("--bias", action="store_true", help="with a position bias in float32 and a dense mask")
+    parser.add_argument("--padding", action="store_true", help="with a mask of padding keys")
     parser.add_argument("--received", action="store_true", help="kernels with received attention")
     parser.add_argument("--dropout", action="store_true", help="kernels with dropout of weights")
     arguments = parser.parse_args()
@@ -121,7 +126,11 @@ def main() -> int:
         print(f"\ncompute capability {capability / 10}: {EXAMPLES[capability]}; {limit:,} bytes of shared memory")
         for scheme in arguments.schemes:
             for length in arguments.lengths:
-                launches = received_launches if arguments.received else partial(list_launches, has_bias=arguments.bias)
+                launches = (
+                    received_launches
+                    if arguments.received
+                    else partial(list_launches, has_bias=arguments.bias, has_padding=arguments.padding)
+                )
                 shape = (length, arguments.width)
                 for x in compile_scheme(partial(launches, scheme, *shape, dropout=dropout), capability):
                     is_too_large = x.smem > limit
@@ -153,25 +162,27 @@ def compile_scheme(launches: Callable[[], list[Launch]], capability: int) -> Ite
         yield compile_launch(launch)
 
 
-def list_launches(scheme: str, length: int, width: int, *, dropout: float, has_bias: bool) -> list[Launch]:
+def list_launches(
+    scheme: str, length: int, width: int, *, dropout: float, has_bias: bool, has_padding: bool
+) -> list[Launch]:
     """Return the launches of a call whose tensors are on a GPU that is not here, and of one with a single query."""
     q, k, v, do = (meta((BATCH, length, HEADS, width)).transpose(1, 2) for _ in range(4))
     terms = position_tensors(scheme, length, length, width)
-    pairs = pair_tensors(length, length) if has_bias else {}
+    masks = mask_tensors(length, length, has_bias=has_bias, has_padding=has_padding)
     max_offset, has_tables = (K, True) if scheme == "rpr" else (0, False)
     scalars: tuple[Any, ...] = (width**-0.5, 0.0, 0, False, -1, -1, scheme == "distance-aware", max_offset, has_tables)
     decode_scalars, scalars = (*scalars, 0.0, False, False), (*scalars, dropout, False, False)
     decode_tensors = {"q": q[:, :, :1], "k": k, "v": v, **position_tensors(scheme, 1, length, width)}
-    decode_tensors |= pair_tensors(1, length) if has_bias else {}
+    decode_tensors |= mask_tensors(1, length, has_bias=has_bias, has_padding=has_padding)
     decode = DecodeCall(tuple(decode_tensors), decode_scalars, tuple(decode_tensors.values()))
     decode_launches = [bound.launch for bound in decode.forward_program.launches]
-    if scheme == "rpr" and not has_bias:
+    if scheme == "rpr" and not masks:
         names = ("q", "k", "v", *terms)
         call = TableCall(names, scalars, (q, k, v, *terms.values()))
         backward = call._build_backward(do, tuple(name != "seed" for name in call.names))
         assert backward is not None
         return [bound.launch for bound in (*call.forward_program.launches, *backward.launches)] + decode_launches
-    tensors = {"q": q, "k": k, "v": v, **terms, **pairs, **seed_tensor(dropout)}
+    tensors = {"q": q, "k": k, "v": v, **terms, **masks, **seed_tensor(dropout)}
     if scheme == "rpr":
         tensors["relative_scores"] = meta((BATCH, HEADS, length, padded_rows(K)))
     plan = build_plan(*[tensors.get(name.removesuffix("_ptr")) for name in TENSOR_PARAMS], *scalars)
@@ -238,9 +249,15 @@ def position_tensors(scheme: str, n: int, m: int, width: int) -> dict[str, Tenso
     return {}
 
 
-def pair_tensors(n: int, m: int) -> dict[str, Tensor]:
-    """Return a position bias and a dense mask, by name."""
-    return {"bias": meta((BATCH, HEADS, n, m), torch.float32), "mask": meta((BATCH, 1, n, m), torch.bool)}
+def mask_tensors(n: int, m: int, *, has_bias: bool, has_padding: bool) -> dict[str, Tensor]:
+    """Return a position bias and a dense mask, and a mask of padding keys, by name, if they are wanted."""
+    tensors = {}
+    if has_bias:
+        tensors["bias"] = meta((BATCH, HEADS, n, m), torch.float32)
+        tensors["mask"] = meta((BATCH, 1, n, m), torch.bool)
+    if has_padding:
+        tensors["key_padding"] = meta((BATCH, m), torch.uint8)
+    return tensors
 
 
 def seed_tensor(dropout: float) -> dict[str, Tensor]:

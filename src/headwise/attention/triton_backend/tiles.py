@@ -148,7 +148,7 @@ def compute_scores(x, f, i, j, n, m, q_offset, mods, REGION: tl.constexpr, OPT: 
         inside = (i < n) & (j < m)
         bias = tl.load(mods.bias_ptr + i * mods.stride_bias_n + j * mods.stride_bias_m, mask=inside, other=0.0)
         s += bias.to(tl.float32) * LOG2E
-    if not OPT.even_m:
+    if not OPT.even_m and not OPT.key_padding:
         s = tl.where(j < m, s, float("-inf"))
     if OPT.causal and REGION == DIAGONAL:
         s = tl.where(j <= i + q_offset, s, float("-inf"))
@@ -157,7 +157,7 @@ def compute_scores(x, f, i, j, n, m, q_offset, mods, REGION: tl.constexpr, OPT: 
         is_inside = (relative_position >= -mods.window_left) & (relative_position <= mods.window_right)
         s = tl.where(is_inside, s, float("-inf"))
     if OPT.key_padding:
-        s = tl.where(tl.load(mods.key_padding_ptr + j, mask=j < m, other=0) != 0, s, float("-inf"))
+        s = tl.where(load_numbers(mods.key_padding_ptr, j, m, 0, OPT.even_m) != 0, s, float("-inf"))
     if OPT.mask:
         inside = (i < n) & (j < m)
         allowed = tl.load(mods.mask_ptr + i * mods.stride_mask_n + j * mods.stride_mask_m, mask=inside, other=0)
