@@ -116,6 +116,15 @@ def test_a_tracker_reaches_the_trainer(tmp_path: Path, monkeypatch: pytest.Monke
     assert arguments.build_arguments(EncoderConfig(report_to="none"), tmp_path).report_to == []
 
 
+@pytest.mark.parametrize("is_enabled", [False, True])
+@pytest.mark.filterwarnings("error::FutureWarning")  # transformers 5.23 has other names for these arguments
+def test_gradient_checkpointing_reaches_the_trainer(tmp_path: Path, is_enabled: bool) -> None:
+    options = arguments.checkpointing_arguments(is_enabled)
+    built = arguments.build_arguments(EncoderConfig(report_to="none"), tmp_path, **options)
+    assert built.gradient_checkpointing == is_enabled
+    assert built.gradient_checkpointing_kwargs == ({"use_reentrant": False} if is_enabled else None)
+
+
 def test_a_constant_schedule_has_no_warm_up(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
     sizes = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--epochs", 1)
     options = ("--data", reviews, *sizes, "--lr-scheduler-type", "constant")

@@ -22,7 +22,7 @@ from headwise.training.adaptation.blocks import MaskedBlocks, read_texts, split_
 from headwise.training.adaptation.config import AdaptConfig
 from headwise.training.adaptation.trainer import AdaptTrainer
 from headwise.training.core import run_dir
-from headwise.training.core.arguments import build_arguments
+from headwise.training.core.arguments import build_arguments, checkpointing_arguments
 from headwise.training.core.attention_notes import describe_scheme, describe_window
 from headwise.training.core.batches import identity_collate
 from headwise.training.core.callbacks import ProgressBar, TrainingTimer, quiet_libraries
@@ -235,8 +235,7 @@ def build_trainer(
         per_device_train_batch_size=per_process,
         per_device_eval_batch_size=per_process,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
-        gradient_checkpointing=config.gradient_checkpointing,
-        gradient_checkpointing_kwargs={"use_reentrant": False},
+        **checkpointing_arguments(config.gradient_checkpointing),
         learning_rate=config.learning_rate,
         warmup_steps=config.warmup_steps,
         weight_decay=config.weight_decay,

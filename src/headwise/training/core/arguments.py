@@ -1,5 +1,6 @@
 """The TrainingArguments of the Hugging Face Trainer."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,15 @@ def build_arguments(config: RunConfig, out_dir: Path, **options: Any) -> Trainin
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)  # one GPU per process: use torchrun instead of DataParallel
     return arguments
+
+
+def checkpointing_arguments(is_enabled: bool) -> dict[str, Any]:
+    """Return the arguments of gradient checkpointing, which transformers 5.23 calls activation checkpointing."""
+    if not is_enabled:
+        return {}
+    is_renamed = any(field.name == "activation_checkpointing" for field in fields(TrainingArguments))
+    name = "activation_checkpointing" if is_renamed else "gradient_checkpointing"
+    return {name: True, f"{name}_kwargs": {"use_reentrant": False}}
 
 
 def build_encoder_arguments(

@@ -19,7 +19,7 @@ from headwise.tasks import Examples, Task, summarize
 from headwise.tasks.metrics.labels import column_array
 from headwise.tasks.summary import describe_labels
 from headwise.training.core import run_dir
-from headwise.training.core.arguments import build_encoder_arguments, get_batch_size
+from headwise.training.core.arguments import build_encoder_arguments, checkpointing_arguments, get_batch_size
 from headwise.training.core.batches import build_sampler, identity_collate
 from headwise.training.core.card import Card
 from headwise.training.core.data_check import length_notes
@@ -140,8 +140,7 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
                 out_dir,
                 dev_metric=get_dev_metric(config, data) if has_dev else None,
                 max_eval_rows=max_eval_rows(config, bundle.encoded),
-                gradient_checkpointing=config.gradient_checkpointing,
-                gradient_checkpointing_kwargs={"use_reentrant": False},
+                **checkpointing_arguments(config.gradient_checkpointing),
             ),
             train_dataset=bundle.encoder.to_dataset(bundle.encoded["train"]),
             eval_dataset=bundle.encoder.to_dataset(bundle.encoded["dev"]) if has_dev else None,
