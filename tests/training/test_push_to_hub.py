@@ -91,3 +91,11 @@ def test_paths_of_a_ranking_are_not_uploaded() -> None:
 def test_stopped_run_names_the_upload(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").touch()
     assert describe_stop(tmp_path, None, "me/reviews").endswith(f"--resume --out {tmp_path} --push-to-hub me/reviews")
+
+
+def test_stopped_upload_names_the_command_that_repeats_it(tmp_path: Path) -> None:
+    for name in ("run.yaml", "metrics.json"):
+        (tmp_path / name).touch()
+    assert describe_stop(tmp_path, None, "me/reviews").endswith(f"--resume --out {tmp_path} --push-to-hub me/reviews")
+    assert "nothing was changed" in describe_stop(tmp_path, None)
+    assert "nothing was changed" in describe_stop(tmp_path, None, "me/reviews", force=True)

@@ -83,7 +83,7 @@ def run(arguments: Namespace) -> int:
         else:
             result = train(config, arguments.out, **options)
     except KeyboardInterrupt:
-        logger.warning("\n%s", describe_stop(arguments.out, arguments.cluster, arguments.push_to_hub))
+        logger.warning("\n%s", describe_stop(arguments.out, arguments.cluster, arguments.push_to_hub, arguments.force))
         raise
     if os.environ.get("RANK", "0") == "0":
         print(format_result(result))
@@ -92,9 +92,10 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def describe_stop(out: Path, cluster: str | None, repository: str | None = None) -> str:
+def describe_stop(out: Path, cluster: str | None, repository: str | None = None, force: bool = False) -> str:
     """Return the message for a run that the user has stopped, which was to be uploaded to the repository."""
-    if not (out / "run.yaml").is_file() or (out / "metrics.json").exists():
+    is_uploading = repository is not None and not force  # a finished run is an older one with --force
+    if not (out / "run.yaml").is_file() or ((out / "metrics.json").exists() and not is_uploading):
         return "stopped before the run began; nothing was changed"
     options = "" if cluster is None else f" --cluster {quote(cluster)}"
     options += "" if repository is None else f" --push-to-hub {quote(repository)}"
