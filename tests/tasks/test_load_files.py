@@ -210,6 +210,11 @@ INVALID_COLUMNS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] 
         {"label_type": "regression"},
         "line 3: .*expected a finite number, got 'nan'",
     ),
+    "large": (
+        {"text": ["a", "b"], "label": [1, "1e300"]},
+        {"label_type": "regression"},
+        r"line 3: .*expected a number up to 3\.4e\+38, got '1e300'",
+    ),
     "word": (
         {"text": ["a", "b"], "label": [1, "x"]},
         {"label_type": "regression"},

@@ -135,9 +135,9 @@ def test_schedules(reviews: Path, tmp_path: Path) -> None:
 
 
 def test_gradient_accumulation_equals_a_larger_batch(reviews: Path, tmp_path: Path) -> None:
-    """With all rows in one step, the same gradient results from 4 batches as from one."""
+    """With all rows in one step, one batch, four batches and batches of 48, 48 and 32 rows have the same gradient."""
     weights = {}
-    for size, steps in ((128, 1), (32, 4)):
+    for size, steps in ((128, 1), (32, 4), (48, 3)):
         config = TextConfig(
             data=(str(reviews),),
             dropout=0.0,
@@ -152,6 +152,7 @@ def test_gradient_accumulation_equals_a_larger_batch(reviews: Path, tmp_path: Pa
             [log["eval_loss"] for log in result.metrics["history"] if "eval_loss" in log],
         )
     assert weights[128][1] == pytest.approx(weights[32][1], rel=1e-4)
+    assert weights[128][1] == pytest.approx(weights[48][1], rel=1e-4)
 
 
 def test_a_dev_loss_that_is_not_finite_is_an_error(

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from headwise.cli.train import describe_stop
+from headwise.training.core.hub import without_paths
+from headwise.training.text.config import TextConfig
 from tests.training.conftest import Headwise
 from tests.training.hub_server import HubServer, hub_server
 
@@ -65,4 +68,34 @@ def test_an_upload_that_fails_leaves_the_run(
     code, _, stderr = headwise("train", "--data", reviews, "--out", out, "--push-to-hub", "me/reviews", *TINY)
     assert code == 2
     assert f"the finished run is in {out}" in stderr
+    assert f"to upload it: headwise train --resume --out {out} --push-to-hub me/reviews" in stderr
     assert (out / "metrics.json").exists()
+    monkeypatch.setattr(module, "create_repository", create)
+    hub.is_read_only = False
+    weights = (out / "model.safetensors").stat().st_mtime_ns
+    code, stdout, stderr = headwise("train", "--resume", "--out", out, "--push-to-hub", "me/reviews")
+    assert code == 0, stderr
+    assert f"Uploaded: {hub.url}/me/reviews/commit/" in stdout
+    assert {"model.safetensors", "run.yaml"} <= set(hub.files["me/reviews"])
+    assert (out / "model.safetensors").stat().st_mtime_ns == weights, "nothing was trained again"
+
+
+def test_paths_of_a_ranking_are_not_uploaded() -> None:
+    config = TextConfig(
+        label_type="ranking", queries=("/home/me/q.csv",), documents=("/home/me/d.csv",), relevance=("/home/me/r.csv",)
+    )
+    uploaded = yaml.safe_load(without_paths(config).to_yaml())
+    assert (uploaded["queries"], uploaded["documents"], uploaded["relevance"]) == (["q.csv"], ["d.csv"], ["r.csv"])
+
+
+def test_stopped_run_names_the_upload(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").touch()
+    assert describe_stop(tmp_path, None, "me/reviews").endswith(f"--resume --out {tmp_path} --push-to-hub me/reviews")
+
+
+def test_stopped_upload_names_the_command_that_repeats_it(tmp_path: Path) -> None:
+    for name in ("run.yaml", "metrics.json"):
+        (tmp_path / name).touch()
+    assert describe_stop(tmp_path, None, "me/reviews").endswith(f"--resume --out {tmp_path} --push-to-hub me/reviews")
+    assert "nothing was changed" in describe_stop(tmp_path, None)
+    assert "nothing was changed" in describe_stop(tmp_path, None, "me/reviews", force=True)

@@ -83,7 +83,7 @@ def run(arguments: Namespace) -> int:
         else:
             result = train(config, arguments.out, **options)
     except KeyboardInterrupt:
-        logger.warning("\n%s", describe_stop(arguments.out, arguments.cluster))
+        logger.warning("\n%s", describe_stop(arguments.out, arguments.cluster, arguments.push_to_hub, arguments.force))
         raise
     if os.environ.get("RANK", "0") == "0":
         print(format_result(result))
@@ -92,12 +92,14 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def describe_stop(out: Path, cluster: str | None) -> str:
-    """Return the message for a run that the user has stopped."""
-    if not (out / "run.yaml").is_file() or (out / "metrics.json").exists():
+def describe_stop(out: Path, cluster: str | None, repository: str | None = None, force: bool = False) -> str:
+    """Return the message for a run that the user has stopped, which was to be uploaded to the repository."""
+    is_uploading = repository is not None and not force  # a finished run is an older one with --force
+    if not (out / "run.yaml").is_file() or ((out / "metrics.json").exists() and not is_uploading):
         return "stopped before the run began; nothing was changed"
-    option = "" if cluster is None else f" --cluster {quote(cluster)}"
-    return f"stopped; --resume continues: headwise train --resume --out {quote(str(out))}{option}"
+    options = "" if cluster is None else f" --cluster {quote(cluster)}"
+    options += "" if repository is None else f" --push-to-hub {quote(repository)}"
+    return f"stopped; --resume continues: headwise train --resume --out {quote(str(out))}{options}"
 
 
 def build_config(arguments: Namespace) -> RunConfig:

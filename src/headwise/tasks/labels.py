@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 #: The label of rows that a benchmark excludes, such as those of SNLI without a majority label.
 EXCLUDED = "-"
 
+#: Ratings are stored in float32.
+MAX_RATING = float(np.finfo(np.float32).max)
+
 MAX_CLASSES = 20  # or half the rows; with more classes, the column is probably not a label
 
 DECIMAL_COMMA = re.compile(r"\s*[-+]?\d{1,40},\d{1,40}\s*")
@@ -105,6 +108,8 @@ def parse_rating(value: Any) -> float:
         raise ValueError(f"expected a number, got {format_value(value)}{hint}") from None
     if not math.isfinite(rating):
         raise ValueError(f"expected a finite number, got {format_value(value)}")
+    if abs(rating) > MAX_RATING:
+        raise ValueError(f"expected a number up to {MAX_RATING:.2g}, got {format_value(value)}")
     return rating
 
 

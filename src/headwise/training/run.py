@@ -38,7 +38,7 @@ def train(
         config: the configuration, which determines the result.
         out: the run directory.
         force: replace an existing run.
-        resume: continue an unfinished run from its last checkpoint.
+        resume: continue an unfinished run from its last checkpoint. A finished one is only uploaded.
         trust_remote_code: run the Python code of the model's directory, if it has some.
         push_to_hub: a repository, OWNER/NAME, on the Hugging Face Hub, to which the finished run is uploaded.
         hub_private_repo: make the repository private, if it is new.
@@ -48,6 +48,8 @@ def train(
             existing run is not changed.
     """
     out = Path(out)
+    if resume and push_to_hub is not None and run_dir.is_finished(out):
+        return upload_finished(out, push_to_hub, private=hub_private_repo)
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
         stack.enter_context(deterministic_algorithms(config.deterministic))
@@ -64,6 +66,17 @@ def train(
         if push_to_hub is not None:
             url = main_process_only(lambda: hub.upload_run(out, push_to_hub, pipeline.config))
         return RunResult(out, metrics, url)
+
+
+def upload_finished(out: Path, repository: str, *, private: bool) -> RunResult:
+    """Upload a finished run, such as one whose first upload failed."""
+
+    def upload() -> str:
+        with lock_output(out, is_directory=True):
+            hub.create_repository(repository, private=private)
+            return hub.upload_run(out, repository, load_config(out / run_dir.CONFIG))
+
+    return RunResult(out, run_dir.read_metrics(out), main_process_only(upload, share=True))
 
 
 def evaluate(

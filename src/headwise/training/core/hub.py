@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from headwise.errors import UserError
@@ -11,7 +12,7 @@ from headwise.training.core import run_dir
 from headwise.training.core.config import RunConfig
 
 #: Options with paths, of which the uploaded `run.yaml` has only the file names.
-PATH_OPTIONS = ("data", "train", "dev", "test", "vectors", "model")
+PATH_OPTIONS = ("data", "train", "dev", "test", "queries", "documents", "relevance", "vectors", "model")
 
 
 def create_repository(repository: str, *, private: bool) -> str:
@@ -51,7 +52,8 @@ def upload_run(out_dir: Path, repository: str, config: RunConfig) -> str:
     )
     operations: list[Any] = [CommitOperationAdd(name, str(out_dir / name)) for name in names]
     operations.append(CommitOperationAdd(run_dir.CONFIG, without_paths(config).to_yaml().encode()))
-    with hub_errors(repository, f"; the finished run is in {out_dir}"):
+    command = f"{run_dir.resume_command(out_dir)} --push-to-hub {quote(repository)}"
+    with hub_errors(repository, f"; the finished run is in {out_dir}; to upload it: {command}"):
         commit = hub_api().create_commit(repository, operations, commit_message="Upload a model trained with headwise")
     return str(commit.commit_url)
 

@@ -127,6 +127,11 @@ def check_out_dir(out_dir: Path, *, force: bool, resume: bool) -> None:
         raise UserError(f"--out {out_dir}: contains {state}; --force replaces it")
 
 
+def is_finished(run_dir: Path) -> bool:
+    """Return whether a directory contains a finished run."""
+    return all((run_dir / name).is_file() for name in (CONFIG, METRICS))
+
+
 def check_finished(run_dir: Path) -> None:
     """Check that a directory contains a finished run.
 

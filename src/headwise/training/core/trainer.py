@@ -16,7 +16,7 @@ class LengthGroupedTrainer(CheckedTrainer):
     """A Trainer with batches of examples of similar length, which all processes share.
 
     The loss of a process is the mean over its share of a batch. It is weighted by the size of the share, so that all
-    shares together have the gradient of the whole batch.
+    shares of a step's batches together have the gradient of one batch.
 
     Args:
         batch_size: examples per batch, over all processes.
@@ -35,6 +35,7 @@ class LengthGroupedTrainer(CheckedTrainer):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.batch_size, self.batch_tokens, self.row_numbers = batch_size, batch_tokens, row_numbers
+        self._num_targets: Tensor | int = 1  # of a step's batches, over all processes
         self.model_accepts_loss_kwargs = False  # compute_loss weights the means, for every type of loss
 
     def row_lengths(self) -> Any:
@@ -92,6 +93,18 @@ class LengthGroupedTrainer(CheckedTrainer):
         # With several processes, accelerate distributes the rows in order and gathers the outputs in order.
         return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
 
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        batches, num_items = super().get_batch_samples(*args, **kwargs)
+        if batches and self.weights_losses:
+            count = torch.stack([count_targets(batch["labels"]) for batch in batches]).sum().to(self.args.device)
+            self._num_targets = self.accelerator.reduce(count, "sum") if self.args.world_size > 1 else count
+        return batches, num_items
+
+    @property
+    def weights_losses(self) -> bool:
+        """Whether a step has several losses: of several processes or of accumulated batches."""
+        return bool(self.args.world_size > 1 or self.args.gradient_accumulation_steps > 1)
+
     def _prepare_input(self, data: Any) -> Any:
         """Move a batch from pinned memory to the device asynchronously."""
         if isinstance(data, Tensor) and not self.is_deepspeed_enabled:
@@ -109,9 +122,9 @@ class LengthGroupedTrainer(CheckedTrainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        if self.args.world_size > 1 and model.training:
-            count = count_targets(inputs["labels"])
-            loss = loss * (count * self.args.world_size / self.accelerator.reduce(count, "sum"))
+        if model.training and self.weights_losses:
+            num_losses = self.args.world_size * self.current_gradient_accumulation_steps
+            loss = loss * (count_targets(inputs["labels"]) * num_losses / self._num_targets)
         return (loss, outputs) if return_outputs else loss
 
 
