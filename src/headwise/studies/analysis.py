@@ -272,8 +272,8 @@ def compare_methods(
         example_estimate = combined_estimate = None
         if samples is not None:
             seed_samples = [samples[name, seed] - samples[baseline_of[name], seed] for seed in differences]
-            mean_samples = np.mean(seed_samples, axis=0)
-            mean_samples = mean_samples[~np.isnan(mean_samples)]
+            seed_samples = [sample for sample in np.transpose(seed_samples) if not np.isnan(sample).all()]
+            mean_samples = np.nanmean(seed_samples, axis=1)  # a sample can have no row of a seed
             example_estimate = statistics.example_interval(seed_estimate.value, mean_samples)
             combined_estimate = statistics.seed_and_example_interval(values, mean_samples)
         comparisons.append(
