@@ -111,6 +111,14 @@ def test_analyze_needs_runs_of_the_baseline(tmp_path: Path) -> None:
         analyze(simulate_runs(tmp_path, {"plain": 0.8}, seeds=2), "none")
 
 
+def test_tasks_without_runs_of_the_baseline_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    failed = simulate_runs(tmp_path, {"plain": 0.8}, seeds=2, task="sst5")
+    finished = simulate_runs(tmp_path, {"none": 0.8, "plain": 0.86}, seeds=6)
+    (task,) = analyze([*failed, *finished], "none").tasks
+    assert task.task == "sst2"
+    assert "sst5: nothing to compare with: no run of the baseline 'none' has finished" in caplog.text
+
+
 def test_methods_are_compared_with_their_controls(tmp_path: Path) -> None:
     accuracies = {"bert": 0.7, "bert+mdg": 0.76, "roberta": 0.8, "roberta+mdg": 0.86}
     results = simulate_runs(tmp_path, accuracies, seeds=8)
