@@ -88,11 +88,35 @@ def test_bootstrap_samples_without_rows_of_a_seed_are_ignored(tmp_path: Path) ->
     assert np.isfinite([estimate.low, estimate.high, estimate.p]).all()
 
 
+def test_interval_over_examples_with_one_test_row_for_each_seed(tmp_path: Path) -> None:
+    """No or few bootstrap samples have the rows of all seeds."""
+    results = []
+    for seed in range(12):
+        for name, score in (("none", 0), ("plain", seed % 3 == 0)):
+            columns, scores = {"label": np.array([1])}, np.array([[1 - score, score]])
+            results.append(
+                write_run(tmp_path, "classification", "own", name, seed, columns, scores, ["a", "b"], [seed])
+            )
+    (comparison,) = analyze(results, "none").tasks[0].comparisons
+    assert comparison.seed_estimate.value == pytest.approx(100 / 3)
+    assert comparison.example_estimate is not None
+    assert 0 <= comparison.example_estimate.low < 25
+    assert 42 < comparison.example_estimate.high < 70
+
+
 def test_analyze_needs_runs_of_the_baseline(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run has finished"):
         analyze([], "none")
     with pytest.raises(UserError, match="no run of the baseline 'none' has finished"):
         analyze(simulate_runs(tmp_path, {"plain": 0.8}, seeds=2), "none")
+
+
+def test_tasks_without_runs_of_the_baseline_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    failed = simulate_runs(tmp_path, {"plain": 0.8}, seeds=2, task="sst5")
+    finished = simulate_runs(tmp_path, {"none": 0.8, "plain": 0.86}, seeds=6)
+    (task,) = analyze([*failed, *finished], "none").tasks
+    assert task.task == "sst2"
+    assert "sst5: nothing to compare with: no run of the baseline 'none' has finished" in caplog.text
 
 
 def test_methods_are_compared_with_their_controls(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ def test_bleu_equals_sacrebleu(tmp_path: Path) -> None:
         expected = sacrebleu.corpus_bleu(predicted[rows], [references[rows]]).score
         assert bleu_from_sums(statistics[rows].sum(axis=0)) == pytest.approx(expected)
     assert bleu_from_sums(np.array([5.0, 6, 0, 0, 0, 0, 5, 4, 3, 2])) == 0
+    assert sacrebleu.corpus_bleu(["a b c"], [["a b c"]]).score == 0
+    assert bleu_from_sums(np.array([3.0, 3, 3, 2, 1, 0, 3, 2, 1, 0])) == 0
 
 
 def test_impressions_without_metric_are_ignored(tmp_path: Path) -> None:

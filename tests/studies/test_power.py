@@ -98,6 +98,11 @@ def test_the_measured_spread_is_that_of_the_disagreement(disagreement: float, tm
     assert row_std == pytest.approx(100 * math.sqrt(disagreement - gap**2), rel=0.08)
 
 
+def test_methods_with_equal_results_on_dev_measure_nothing(tmp_path: Path) -> None:
+    """Otherwise the sentence says that a difference of 0 can be seen."""
+    assert measure_row_std([simulate_pair(tmp_path, "pair", 20, 0.0, 0)]) is None
+
+
 def test_the_sentence_states_difference_test_set_and_assumption() -> None:
     test_set = EvaluationSet(872, ACCURACY, "classification")
     text = describe_power(test_set, 1.0, 10, 3, "Assumed.")

@@ -54,6 +54,22 @@ def test_report_is_one_page_with_tables(tmp_path: Path) -> None:
     assert baseline["difference"] == ""
 
 
+def test_names_with_brackets_are_printed_and_do_not_end_a_latex_row(tmp_path: Path) -> None:
+    """Methods of guiding-table2 are named [Next] and [Prev]; files can have any name."""
+    results = [
+        result
+        for task in ("a[x].csv", "b[b].csv")
+        for result in simulate_runs(tmp_path, {"[x]-y": 0.7, "[Next]": 0.8, "[Prev]": 0.8}, seeds=3, task=task)
+    ]
+    analysis = analyze(results, "[x]-y")
+    text = printed(analysis)
+    assert "a[x].csv, compared with [x]-y" in text
+    assert "b[b].csv: accuracy, %" in text
+    write_report(analysis, tmp_path / "out")
+    rows = (tmp_path / "out" / "table.tex").read_text().split(r"\\")[1:]
+    assert not any(row.lstrip().startswith(("[", "*")) for row in rows)
+
+
 def test_csv_names_the_control_of_each_method(tmp_path: Path) -> None:
     results = simulate_runs(tmp_path / "runs", {"bert": 0.7, "roberta": 0.8, "roberta+mdg": 0.86}, seeds=3)
     write_report(analyze(results, "bert", {"roberta+mdg": "roberta"}), tmp_path / "out")

@@ -292,6 +292,7 @@ def test_figures_of_several_tasks_are_named_after_them() -> None:
         (["guiding-table3", "--task", "snli", "--model", "rpr", "--out", "x"], "--model rpr: expected a Hugging Face"),
         (["da-figure1", "--epochs", "3", "--out", "x"], "da-figure1 needs no training"),
         (["da-figure1", "--margin", "2", "--out", "x"], "da-figure1 needs no training"),
+        (["da-figure1", "--task", "sst2=data", "--out", "x"], "da-figure1 needs no data"),
         (["da-table4", "--margin", "0", "--out", "x"], "--margin: must be a positive number, not '0'"),
         (["da-table2", "--out", "x"], "da-table2 needs one click log: --task mind=PATH"),
         (["da-table4", "--data", "x", "--out", "x"], "--task sst2=PATH --task snli=PATH"),

@@ -137,6 +137,8 @@ def direct_data(arguments: Namespace) -> dict[str, str | None]:
     if given or any(others):
         raise UserError(f"{arguments.name} needs no training; its options are --task NAME=PATH, --data and --out")
     tasks = parse_tasks(arguments)
+    if (tasks or "data" in arguments) and not DIRECT_OUTPUTS[arguments.name].tasks:
+        raise UserError(f"{arguments.name} needs no data; leave out --task and --data")
     if "data" in arguments:
         names = list(tasks) or list(DIRECT_OUTPUTS[arguments.name].tasks)
         if len(names) != 1 or len(arguments.data) != 1:

@@ -1,5 +1,6 @@
 """Statistical analysis of finished runs: which methods are better than their baseline, and by how much."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -16,6 +17,8 @@ from headwise.tasks import Task
 from headwise.training.core.run_dir import METRICS
 
 __all__ = ["Analysis", "Comparison", "MethodRuns", "Metric", "Result", "TaskComparison", "analyze"]
+
+logger = logging.getLogger(__name__)
 
 #: Units of metrics that are shown unscaled. All other metrics are fractions and are shown in percent.
 UNITS = {"rmse": "rmse", "mae": "mae", "bleu": "BLEU", "chrf": "chrF"}
@@ -216,25 +219,29 @@ def analyze(
     controls: Mapping[str, str] | None = None,
     margin: float | None = None,
 ) -> Analysis:
-    """Compare methods with a baseline on one task or several.
+    """Compare methods with a baseline on one task or several. Tasks without a run of the baseline are left out.
 
     Args:
         results: finished runs; runs of a method and of the baseline with the same seed are paired.
-        baseline: a method that was run on every task.
+        baseline: a method that was run on at least one task.
         controls: the control of each method that is compared with its control instead of the baseline.
         margin: the largest difference that counts as none, in the unit of the metric; see `Metric.default_margin`.
 
     Raises:
-        UserError: there are no runs, or a task has no run of the baseline.
+        UserError: there are no runs, or none of the baseline.
     """
     if not results:
         raise UserError("nothing to compare: no run has finished")
     results_by_task: dict[str, list[Result]] = {}
     for result in results:
         results_by_task.setdefault(result.task, []).append(result)
-    for task, task_results in results_by_task.items():
+    for task, task_results in list(results_by_task.items()):
         if all(result.method != baseline for result in task_results):
-            raise UserError(f"{task}: nothing to compare with: no run of the baseline {baseline!r} has finished")
+            message = f"{task}: nothing to compare with: no run of the baseline {baseline!r} has finished"
+            del results_by_task[task]
+            if not results_by_task:
+                raise UserError(message)
+            logger.warning("%s", message)
     tasks = tuple(
         compare_methods(task_results, baseline, controls or {}, margin) for task_results in results_by_task.values()
     )
@@ -272,8 +279,8 @@ def compare_methods(
         example_estimate = combined_estimate = None
         if samples is not None:
             seed_samples = [samples[name, seed] - samples[baseline_of[name], seed] for seed in differences]
-            mean_samples = np.mean(seed_samples, axis=0)
-            mean_samples = mean_samples[~np.isnan(mean_samples)]
+            seed_samples = [sample for sample in np.transpose(seed_samples) if not np.isnan(sample).all()]
+            mean_samples = np.nanmean(seed_samples, axis=1)  # a sample can have no row of a seed
             example_estimate = statistics.example_interval(seed_estimate.value, mean_samples)
             combined_estimate = statistics.seed_and_example_interval(values, mean_samples)
         comparisons.append(

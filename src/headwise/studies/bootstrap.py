@@ -131,11 +131,12 @@ def mean_from_sums(sums: Any) -> Any:
 def bleu_from_sums(sums: Any) -> Any:
     """Return BLEU, given sums of its statistics, with sacrebleu's default (exponential) smoothing."""
     hypothesis_length, reference_length = sums[..., 0], sums[..., 1]
-    correct, total = sums[..., 2:6], np.maximum(sums[..., 6:10], 1)
+    correct, total = sums[..., 2:6], sums[..., 6:10]
     num_zeros = np.cumsum(correct == 0, axis=-1)
-    precision = np.where(correct > 0, correct, 2.0**-num_zeros) / total
+    precision = np.where(correct > 0, correct, 2.0**-num_zeros) / np.maximum(total, 1)
     log_brevity = np.minimum(0.0, 1 - reference_length / np.maximum(hypothesis_length, 1))
-    return np.where(correct.any(axis=-1), 100 * np.exp(log_brevity + np.log(precision).mean(axis=-1)), 0.0)
+    is_positive = correct.any(axis=-1) & total.all(axis=-1)  # BLEU is 0 if no sentence has four words
+    return np.where(is_positive, 100 * np.exp(log_brevity + np.log(precision).mean(axis=-1)), 0.0)
 
 
 StatisticsFunction = Callable[[Result, pa.Table], tuple[Any, Any]]

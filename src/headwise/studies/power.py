@@ -219,7 +219,8 @@ def measure_row_std(pairs: Sequence[tuple[Result, Result]]) -> float | None:
         pairs: runs of a method and of its baseline.
 
     Returns:
-        The largest standard deviation of all pairs in the unit of the metric; None if it cannot be measured.
+        The largest standard deviation of all pairs in the unit of the metric; None if it cannot be measured, or if
+        all rows differ equally, which does not show that no larger differences occur on test.
     """
     from headwise.studies.bootstrap import bootstrap_primary_metric, count_rows
 
@@ -231,7 +232,7 @@ def measure_row_std(pairs: Sequence[tuple[Result, Result]]) -> float | None:
             return None
         error = dev_metric(pair[0]).scale * float((samples[:, 0] - samples[:, 1]).std())
         measured.append(error * math.sqrt(num_dev_rows))
-    return max(measured, default=None)
+    return max(measured, default=0.0) or None
 
 
 def list_baselines(study: Study, task: str) -> dict[str, str]:

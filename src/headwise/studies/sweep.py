@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from headwise.csv_cells import quote_formula
 from headwise.errors import UserError
@@ -160,7 +161,8 @@ def print_candidates(candidates: Sequence[Candidate], controls: Sequence[str]) -
     for candidate in candidates:
         label = " (control)" if candidate.name in controls else ""
         std = f" ± {candidate.std:.4f}" if len(candidate.dev_values) > 1 else ""
-        table.add_row(f"{candidate.name}{label}", f"{candidate.mean:.4f}{std}", str(len(candidate.dev_values)))
+        cells = (f"{candidate.name}{label}", f"{candidate.mean:.4f}{std}", str(len(candidate.dev_values)))
+        table.add_row(*map(Text, cells))  # no markup: names can contain [x]
     Console(soft_wrap=True).print(table)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
+from rich.text import Text
 
 from headwise.csv_cells import quote_record
 from headwise.studies.analysis import Analysis, Comparison, MethodRuns, Metric, TaskComparison
@@ -139,11 +140,11 @@ def build_cost_table(task: TaskComparison) -> TextTable:
 
 def to_rich(table: TextTable) -> Table:
     """Convert a table for the terminal."""
-    rich_table = Table(title=table.title, title_justify="left")
+    rich_table = Table(title=Text(table.title, "table.title"), title_justify="left")  # no markup
     for column, name in enumerate(table.header):
-        rich_table.add_column(name, justify="right" if column else "left", no_wrap=not column)
+        rich_table.add_column(Text(name), justify="right" if column else "left", no_wrap=not column)
     for row in table.rows:
-        rich_table.add_row(*(cell.replace("[", "\\[") for cell in row))
+        rich_table.add_row(*map(Text, row))
     return rich_table
 
 
@@ -187,6 +188,7 @@ def to_latex(table: TextTable, note: str = "") -> str:
     """
     columns = "l" + "r" * (len(table.header) - 1)
     header, *rows = (" & ".join(map(escape_latex, row)) + r" \\" for row in (table.header, *table.rows))
+    rows = [f"{{}}{row}" if row.startswith(("[", "*")) else row for row in rows]  # no arguments of the \\ before
     return "\n".join(
         [
             r"\begin{table}",
