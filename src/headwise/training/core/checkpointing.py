@@ -18,6 +18,7 @@ from headwise.small_files import read_json
 from headwise.training.core import distributed, run_dir
 from headwise.training.core.callbacks import ProgressBar
 from headwise.training.core.distributed import main_process_only
+from headwise.training.core.run_settings import get_settings
 
 #: The file of a checkpoint with the weights of the best epoch, if that epoch has no checkpoint of its own.
 BEST_WEIGHTS = "best.safetensors"
@@ -118,7 +119,7 @@ def gather_weights(trainer: Any) -> dict[str, Any] | None:
 class CheckpointTrainer(Trainer):
     """A Trainer that keeps the weights of the best epoch in memory, and writes checkpoints at intervals.
 
-    Runs of a study take seconds, and checkpoints of each epoch take a large part of them (`checkpoint_interval`). A
+    Runs of a study take seconds, and checkpoints of each epoch take a large part of them (`checkpoint_seconds`). A
     checkpoint also contains the best weights, so that a resumed run has them.
 
     Attributes:
@@ -130,7 +131,7 @@ class CheckpointTrainer(Trainer):
     last_save: float = 0.0
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        interval = run_dir.get_checkpoint_interval() if self._needs_best_weights_only() else 0.0
+        interval = get_settings().checkpoint_seconds if self._needs_best_weights_only() else 0.0
         checkpoint = Path(str(self.args.output_dir), f"checkpoint-{self.state.global_step}")
         is_best = self.state.best_global_step == self.state.global_step
         if is_best:

@@ -29,6 +29,7 @@ from headwise.training.core.metrics import Evaluation, build_metrics, count_para
 from headwise.training.core.pretrained import is_scheme
 from headwise.training.core.report import write_report
 from headwise.training.core.run_data import RunData
+from headwise.training.core.run_settings import get_settings
 from headwise.training.core.tune import describe_tuning, read_tuning
 from headwise.training.core.verdict import judge_run
 
@@ -186,7 +187,7 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                 metrics["tuning"] = tuning
             metrics["verdict"] = judge_run(metrics, from_scratch=is_scheme(config.model))
 
-            keep_model = not run_dir.is_results_only()
+            keep_model = not get_settings().results_only
             weights = gather_weights(trainer) if keep_model else None
             if is_main_process:
                 with run_dir.staging_dir(out_dir) as stage:
