@@ -109,10 +109,7 @@ def headwise_attention_forward(
         return output.transpose(1, 2).contiguous(), None
     if attention_mask is not None:
         key, value, position_bias = trim_keys(key, value, position_bias, attention_mask.shape[-1])
-    if query.shape[2] != key.shape[2]:  # layers with a cache are neither recorded nor observed
-        recorder, observer = None, cross_attention_observer(observer)
-    elif recorder is not None and not recorder.is_recording:
-        recorder = None
+    recorder, observer = select_attachments(recorder, observer, query, key)
     window = find_window(module, query, key, attention_mask, is_causal, options.get("sliding_window"))
     if window is not None:
         needs_map = needs_weights or recorder is not None or observer is not None
@@ -296,9 +293,13 @@ def prepare_call(
     return AttentionCall(query, key, value, attention_mask, is_causal, attend_options)
 
 
-def cross_attention_observer(observer: AttentionObserver | None) -> AttentionObserver | None:
-    """Return the observer if it observes cross-attention, otherwise None."""
-    return observer if isinstance(observer, CrossAttentionObserver) else None
+def select_attachments(
+    recorder: Recorder | None, observer: AttentionObserver | None, query: Tensor, key: Tensor
+) -> tuple[Recorder | None, AttentionObserver | None]:
+    """Return the recorder and the observer of a call, None if they do not apply to it."""
+    if query.shape[2] != key.shape[2]:  # layers with a cache are neither recorded nor observed
+        return None, observer if isinstance(observer, CrossAttentionObserver) else None
+    return recorder if recorder is not None and recorder.is_recording else None, observer
 
 
 def attention_rows(call: AttentionCall, scheme: Scheme | None, observer: AttentionObserver) -> AttentionRows:

@@ -14,10 +14,10 @@ from headwise.attention import Scheme
 from headwise.attention.types import SchemeTerms
 from headwise.integrations.hf_attention import (
     are_weights_collected,
-    cross_attention_observer,
     get_attachments,
     prepare_call,
     run_call,
+    select_attachments,
 )
 from headwise.integrations.masks import trim_keys
 from headwise.integrations.model_utils import UnsupportedAttentionError
@@ -84,12 +84,7 @@ def fused_attention(
     needs_weights = output_attentions or are_weights_collected()
     if attention_mask is not None:
         k, v, position_bias = trim_keys(k, v, position_bias, attention_mask.shape[-1])
-    if not is_recorded:
-        recorder, observer = None, None
-    elif q.shape[2] != k.shape[2]:  # layers with a cache are neither recorded nor observed
-        recorder, observer = None, cross_attention_observer(observer)
-    elif recorder is not None and not recorder.is_recording:
-        recorder = None
+    recorder, observer = select_attachments(recorder, observer, q, k) if is_recorded else (None, None)
     call = prepare_call(
         layer, q, k, v, attention_mask, position_bias, scheme, scale, dropout, is_causal, softcap=None, sinks=None
     )
