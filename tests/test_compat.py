@@ -230,7 +230,7 @@ def test_implementation_of_one_configuration_is_set() -> None:
         _attn_implementation = "sdpa"
 
     config = Config()
-    with pytest.warns(RuntimeWarning, match="stores attention implementations in another way"):
+    with pytest.warns(RuntimeWarning, match="in a form that headwise does not support"):
         _compat.set_attn_implementation(config, "headwise")
     assert _compat.get_attn_implementation(config) == "headwise"
 

@@ -269,7 +269,7 @@ class SlowTrial(ThisProcess):
         self.num_entered, self.order = self.num_entered + 1, []
         return self
 
-    def has_room(self, group: str, num_to_start: int) -> bool:
+    def has_capacity(self, group: str, num_to_start: int) -> bool:
         return True
 
     def submit(self, claimed: ClaimedTrial) -> None:

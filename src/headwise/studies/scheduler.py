@@ -33,7 +33,7 @@ class AddRuns(Protocol):
 class Engine(AbstractContextManager["Engine"], Protocol):
     """Executes runs. The runs in progress are stopped at the end of the `with` block."""
 
-    def has_room(self, group: str, num_to_start: int) -> bool:
+    def has_capacity(self, group: str, num_to_start: int) -> bool:
         """Return whether a run can be submitted now.
 
         Args:
@@ -176,7 +176,7 @@ def run_study(study_dir: StudyDir, trials: Trials, engine: Engine, add_runs: Add
                 show_progress()
                 if scheduler.is_finished:
                     return
-                while scheduler.num_to_start and engine.has_room(scheduler.next_group, scheduler.num_to_start):
+                while scheduler.num_to_start and engine.has_capacity(scheduler.next_group, scheduler.num_to_start):
                     claimed = scheduler.claim()
                     assert claimed is not None
                     engine.submit(claimed)

@@ -215,10 +215,10 @@ def start_at_ratings(model: nn.Module, task: Task, examples: Examples, new: Cont
 
 
 def build_encoder(config: TextConfig, task: Task, model_config: Any, tokenizer: Any, max_length: int) -> TextEncoder:
-    """Build the encoder of a pretrained model. A model of headwise keeps its way of encoding pairs and sentences.
+    """Build the encoder of a pretrained model. A model of headwise keeps its encoding of pairs and sentences.
 
     Raises:
-        UserError: a model of headwise expects single texts and the task has pairs, or the other way round.
+        UserError: a model of headwise expects single texts and the task has pairs, or vice versa.
     """
     pair: Any = "joint" if task.pair else None
     hierarchy = None
