@@ -312,8 +312,8 @@ def find_active_collector() -> Any:
         from transformers.utils.output_capturing import _active_collector
     except ImportError:
         warn_once(
-            "transformers does not say which outputs it collects: with output_attentions=True, models that do not pass "
-            "it on to their layers, such as GPT-2, return no maps"
+            "this version of transformers does not state which outputs it collects: with output_attentions=True, "
+            "models that do not pass it on to their layers, such as GPT-2, return no maps"
         )
         return None
     return _active_collector

@@ -72,7 +72,7 @@ def build_config(arguments: Namespace) -> AdaptConfig:
         return AdaptConfig(**values)
     saved_path = arguments.out / CONFIG
     if not saved_path.is_file():
-        raise UserError(f"--resume: {arguments.out} holds nothing to resume ({saved_path.name} is missing)")
+        raise UserError(f"--resume: {arguments.out} contains nothing to resume ({saved_path.name} is missing)")
     saved = AdaptConfig.load(saved_path)
     config = replace(saved, **values)
     check_unchanged(config.resolve_paths(), saved)

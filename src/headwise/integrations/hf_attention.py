@@ -222,7 +222,7 @@ class AttentionCall:
         attention_mask: transformers' mask.
         is_causal: whether the layer is causal, by `causal=True` or by its mask.
         options: the keyword arguments of `attend`.
-        real_tokens: which tokens are not padding, (B, N), for models whose mask does not tell it.
+        real_tokens: which tokens are not padding, (B, N), for models whose mask does not contain this.
         reads_padding: whether the model reads the outputs of padding tokens after the last real one, too.
     """
 

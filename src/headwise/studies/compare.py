@@ -131,7 +131,7 @@ def resume_comparison(
         seeds: the total number of seeds, to add seeds.
 
     Raises:
-        UserError: the directory holds no comparison, or the study has more seeds.
+        UserError: the directory contains no comparison, or the study has more seeds.
     """
     from headwise.studies.tuning import enqueue_chosen, get_tuned_methods
 

@@ -58,7 +58,7 @@ class Engine(AbstractContextManager["Engine"], Protocol):
 class Scheduler:
     """The runs of a study and their states, in memory. Every change is written to the database.
 
-    The command that creates a scheduler holds the lock of the study, so that nobody else changes its trials.
+    The command that creates a scheduler holds the lock of the study, so that no other process changes its trials.
 
     Args:
         trials: the study's trials.

@@ -86,7 +86,7 @@ def average_in_padding(output: Tensor, weights: Tensor | None, v: Tensor, mask: 
         output: (B, N, H · D).
         weights: (B, H, N, N), or None.
         v: (B, H, N, D).
-        mask: (B, 1, 1, N), True for real tokens. A mask of pairs, which does not tell padding, changes nothing.
+        mask: (B, 1, 1, N), True for real tokens. A mask of pairs does not change the result.
     """
     if mask.shape[2] != 1:
         return output, weights

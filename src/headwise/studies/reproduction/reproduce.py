@@ -108,13 +108,13 @@ def resume_reproduction(
         seeds: the total number of seeds, to add seeds.
 
     Raises:
-        UserError: the directory holds no reproduction, or another one, or the study has more seeds.
+        UserError: the directory contains no reproduction, or another one, or the study has more seeds.
     """
     study = Study.resume(out_dir, storage=storage, storage_path=storage_path)
     kind = study.study_dir.kind
     get_study(kind)
     if name not in (None, kind):
-        raise UserError(f"--out {out_dir}: holds {kind}, not {name}; leave the name out, or name a new directory")
+        raise UserError(f"--out {out_dir}: contains {kind}, not {name}; leave the name out, or name a new directory")
     enqueue_chosen(study, seeds)
     return study
 

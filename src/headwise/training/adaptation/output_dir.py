@@ -14,7 +14,7 @@ def check_out_dir(out: Path, *, force: bool, resume: bool) -> None:
     """Check that a model can be written to a directory. Nothing is changed.
 
     Raises:
-        UserError: the directory holds other files, or nothing to resume.
+        UserError: the directory contains other files, or nothing to resume.
     """
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out}: a file of that name exists")

@@ -78,7 +78,7 @@ def adapt(
         stack.enter_context(remote_code(trust_remote_code))
         main_process_only(lambda: check_out_dir(out, force=force, resume=resume))
         main_process_only(lambda: stack.enter_context(lock_output(out, is_directory=True)))
-        main_process_only(lambda: check_out_dir(out, force=force, resume=resume))  # now nobody else changes it
+        main_process_only(lambda: check_out_dir(out, force=force, resume=resume))  # now under the lock
         return run(config.resolve_paths(), out, resume=resume)
 
 

@@ -40,7 +40,7 @@ def check_out_dir(out_dir: Path, *, force: bool, resume: bool) -> None:
     """Check that a run can be written to a directory. Nothing is changed.
 
     Raises:
-        UserError: the directory holds another run or other files, or no run to resume.
+        UserError: the directory contains another run or other files, or no run to resume.
     """
     if out_dir.exists() and not out_dir.is_dir():
         raise UserError(f"--out {out_dir}: a file of that name exists")
