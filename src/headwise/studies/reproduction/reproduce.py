@@ -21,13 +21,8 @@ from headwise.studies.reproduction.planning import ReproduceOptions, describe_pl
 from headwise.studies.reproduction.registry import get_study
 from headwise.studies.reproduction.significance import build_best_tables
 from headwise.studies.study import Study, higher_is_better
-from headwise.studies.tuning import (
-    build_choice_tables,
-    describe_tuning,
-    enqueue_chosen,
-    select_final,
-    write_trials,
-)
+from headwise.studies.tuning import enqueue_chosen, select_final
+from headwise.studies.tuning_report import build_choice_tables, describe_tuning, write_trials
 from headwise.studies.worker_pool import Resources
 
 logger = logging.getLogger(__name__)
