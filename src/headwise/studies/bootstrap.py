@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, List
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.studies.plan import Result
 from headwise.tasks import metrics
 from headwise.tasks.metrics.bootstrap import bootstrap_metric
@@ -60,8 +60,9 @@ def load_statistics(result: Result, split: str, compute_statistics: "StatisticsF
     try:
         return compute_statistics(result, read_predictions(result, split))
     except Exception as error:  # a file from elsewhere can contain anything
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{result.run_dir / PREDICTIONS}: not written by headwise, or damaged ({reason})") from error
+        raise UserError(
+            f"{result.run_dir / PREDICTIONS}: not written by headwise, or damaged ({first_line(error)})"
+        ) from error
 
 
 def read_predictions(result: Result, split: str) -> pa.Table:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.studies.storage import DATABASE_FILE, connect
 from headwise.studies.study_dir import STORAGE_VARIABLE, STUDY_FILE, StudyDir
 from headwise.studies.trials import Trials, TrialStatus
@@ -96,7 +96,7 @@ def open_study(study_dir: StudyDir, storage: str | None) -> Trials:
     except UserError:
         raise
     except Exception as error:  # a database from elsewhere can contain anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(f"{study_dir.path}: the database is damaged or of another program ({reason:.200})") from None
     return trials
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.small_files import read_json
 from headwise.training.core import distributed, run_dir
 from headwise.training.core.callbacks import ProgressBar
@@ -65,7 +65,7 @@ def report_broken_checkpoint(trainer: Any, checkpoint: str | None) -> Iterator[N
         is_disk_error = isinstance(error, OSError) and error.errno != errno.EINVAL  # torch's, for damaged archives
         if checkpoint is None or has_trained or is_disk_error or isinstance(error, torch.OutOfMemoryError):
             raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(
             f"{checkpoint}: cannot be resumed ({reason}); delete it to resume from the previous checkpoint"
         ) from error
@@ -79,7 +79,7 @@ def report_dead_worker() -> Iterator[None]:
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(
             f"a data loading process died ({reason}); --resume continues from the last checkpoint"
         ) from error

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 from transformers.utils.hub import cached_file
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.integrations import unwrap_model
 from headwise.integrations.extension import has_unlimited_positions, padding_offset
 from headwise.models.configuration import SCHEMES
@@ -253,11 +253,6 @@ def running_errors(model: Any) -> Iterator[None]:
     name = getattr(model, "name_or_path", "") or type(model).__name__
     with loading_errors(name, "the model cannot be run; its files are damaged or do not belong together"):
         yield
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def check_finite(scores: Tensor, model: Any) -> None:
