@@ -108,17 +108,8 @@ def capture_returned_maps(model: Any, inputs: Mapping[str, Tensor], observers: M
                 "returns maps of all pairs of tokens"
             )
         for weights in maps:
-            real, keys = (
-                torch.ones(len(weights), size, dtype=torch.bool, device=weights.device) for size in weights.shape[2:]
-            )
-            rows = AttentionRows(
-                weights.shape[1],
-                real,
-                None,
-                partial(get_rows, weights),
-                keys if part == "cross" else None,
-            )
-            observer(model, rows)
+            real = torch.ones(len(weights), weights.shape[2], dtype=torch.bool, device=weights.device)
+            observer(model, AttentionRows(weights.shape[1], real, None, partial(get_rows, weights)))
     return output
 
 

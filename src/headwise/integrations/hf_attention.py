@@ -304,14 +304,11 @@ def select_attachments(
 
 def attention_rows(call: AttentionCall, scheme: Scheme | None, observer: AttentionObserver) -> AttentionRows:
     """Return the `AttentionRows` of a layer, which compute its weights for an observer on request."""
-    padding, real_keys = call.padding, None
-    if isinstance(observer, CrossAttentionObserver):
-        keys = torch.ones(call.k.shape[0], call.k.shape[2], dtype=torch.bool, device=call.k.device)
-        padding, real_keys = None, keys if padding is None else padding
+    padding = None if isinstance(observer, CrossAttentionObserver) else call.padding
     if padding is None:
         padding = torch.ones(call.q.shape[0], call.q.shape[2], dtype=torch.bool, device=call.q.device)
     weights = row_weights(call.q, call.k, call.v, padding, call.options)
-    return AttentionRows(call.q.shape[1], padding, scheme, weights, real_keys)
+    return AttentionRows(call.q.shape[1], padding, scheme, weights)
 
 
 def record_layer(call: AttentionCall, required_fields: frozenset[RecordField]) -> LayerRecord:
