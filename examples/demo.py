@@ -206,10 +206,10 @@ def prepare_out_dir(out_dir: Path) -> None:
     """Delete the results of an earlier demo.
 
     Raises:
-        SystemExit: the directory holds something else.
+        SystemExit: the directory contains something else.
     """
     if out_dir.exists() and any(out_dir.iterdir()) and not (out_dir / "reviews" / "train.csv").is_file():
-        sys.exit(f"--out {out_dir}: is not empty and holds no demo; choose a new directory")
+        sys.exit(f"--out {out_dir}: is not empty and contains no demo; choose a new directory")
     shutil.rmtree(out_dir, ignore_errors=True)
 
 

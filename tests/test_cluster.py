@@ -12,7 +12,7 @@ from headwise.cli.study_options import resume_hint
 from headwise.cli.train import describe_stop
 from headwise.cluster import connected_to_cluster, log_ray_message
 from headwise.errors import UserError
-from headwise.training.ray_train import fit, printed
+from headwise.training.ray_train import fit, print_appended
 
 
 def test_missing_ray_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +110,6 @@ def test_interrupted_training_is_no_success(tmp_path: Path) -> None:
 def test_output_of_a_process_that_died_ends_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, text in (("died", "labels: 2\n  0%|     | 0/8"), ("ended", "labels: 2\n"), ("silent", "")):
         (tmp_path / name).write_text(text)
-        with printed(tmp_path / name):
+        with print_appended(tmp_path / name):
             pass
         assert capsys.readouterr().err == (f"{text}\n" if name == "died" else text)

@@ -230,7 +230,7 @@ def test_implementation_of_one_configuration_is_set() -> None:
         _attn_implementation = "sdpa"
 
     config = Config()
-    with pytest.warns(RuntimeWarning, match="stores attention implementations in another way"):
+    with pytest.warns(RuntimeWarning, match="in a form that headwise does not support"):
         _compat.set_attn_implementation(config, "headwise")
     assert _compat.get_attn_implementation(config) == "headwise"
 
@@ -240,7 +240,7 @@ def test_attention_runs_without_the_collector_of_transformers(monkeypatch: pytes
 
     assert _compat.find_active_collector() is not None
     monkeypatch.setitem(sys.modules, "transformers.utils.output_capturing", SimpleNamespace())
-    with pytest.warns(RuntimeWarning, match="does not say which outputs it collects"):
+    with pytest.warns(RuntimeWarning, match="does not state which outputs it collects"):
         collector = _compat.find_active_collector()
     assert collector is None
     monkeypatch.setattr(hf_attention, "ACTIVE_COLLECTOR", collector)

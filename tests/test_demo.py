@@ -77,7 +77,7 @@ def test_the_shown_sentence_is_the_one_on_which_both_models_are_sure_and_disagre
 
 def test_other_directories_are_not_deleted(demo: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(SystemExit, match="is not empty and holds no demo"):
+    with pytest.raises(SystemExit, match="is not empty and contains no demo"):
         demo.prepare_out_dir(tmp_path)
     assert (tmp_path / "mine.txt").read_text() == "mine"
     earlier = tmp_path / "demo"

@@ -1,10 +1,10 @@
-"""Private parts of torch, Triton and transformers that headwise uses, each with a public way as the fallback.
+"""Private parts of torch, Triton and transformers that headwise uses, each with a fallback to public functions.
 
 - A private function that the installed version does not have is replaced when this module is imported.
-- Ways to launch kernels that could give wrong results with another version of Triton are `SelfTested`: at first use on
-  a GPU, a tiny problem is compared with the reference.
+- Launches of kernels that could give wrong results with another version of Triton are `SelfTested`: at first use on a
+  GPU, a tiny problem is compared with the reference.
 
-Each fallback is reported by one warning. HEADWISE_PRIVATE_APIS=0 selects the public ways without a test.
+Each fallback is reported by one warning. HEADWISE_PRIVATE_APIS=0 selects the public functions without a test.
 """
 
 import ctypes
@@ -53,7 +53,7 @@ def find_private(owner: Any, path: str, fallback: Any, consequence: str) -> Any:
 
 # torch: the state of the dispatcher. The fallbacks assume that a transform, mode or hook is active.
 
-_SLOWER = "attention takes the way of compiled code, which is slower for short sequences"
+_SLOWER = "attention uses the code path of compiled code, which is slower for short sequences"
 functorch_is_active: Callable[[], bool] = find_private(
     torch._C, "_are_functorch_transforms_active", lambda: True, _SLOWER
 )
@@ -129,12 +129,12 @@ current_stream: Callable[[int], int] = (
 
 
 class SelfTested:
-    """A fast way that relies on private parts. It is used on a device once its self-test has passed there.
+    """A fast path that relies on private parts. It is used on a device once its self-test has passed there.
 
     Args:
         name: what it is, for the warning.
         fallback: what is used instead, for the warning.
-        self_test: a function of a device that raises an exception if the fast way does not work there.
+        self_test: a function of a device that raises an exception if the fast path does not work there.
     """
 
     def __init__(self, name: str, fallback: str, self_test: Callable[[torch.device], None]) -> None:
@@ -144,7 +144,7 @@ class SelfTested:
         self._is_testing = False
 
     def works(self, device: torch.device) -> bool:
-        """Return whether the fast way works on a device. The first call runs the self-test."""
+        """Return whether the fast path works on a device. The first call runs the self-test."""
         result = self._results.get(device)
         return self._test(device) if result is None else result
 
@@ -188,7 +188,7 @@ def _run_self_test(name: str, device: torch.device) -> None:
 #: Launches of compiled kernels with raw pointers, without Triton's inspection of the arguments.
 direct_launches = SelfTested(
     "the direct launch of compiled Triton kernels",
-    "kernels are launched the usual way, which takes longer for short sequences",
+    "kernels are launched by Triton, which takes longer for short sequences",
     partial(_run_self_test, "check_direct_launches"),
 )
 
@@ -300,8 +300,8 @@ def set_attn_implementation(config: Any, name: str | None) -> None:
     config._attn_implementation_internal = name
     if get_attn_implementation(config) != name:
         warn_once(
-            "transformers stores attention implementations in another way than headwise knows: those of a model's "
-            "parts are set together with the model's"
+            "this version of transformers stores attention implementations in a form that headwise does not support: "
+            "those of a model's parts are set together with the model's"
         )
         config._attn_implementation = name
 
@@ -312,8 +312,8 @@ def find_active_collector() -> Any:
         from transformers.utils.output_capturing import _active_collector
     except ImportError:
         warn_once(
-            "transformers does not say which outputs it collects: with output_attentions=True, models that do not pass "
-            "it on to their layers, such as GPT-2, return no maps"
+            "this version of transformers does not state which outputs it collects: with output_attentions=True, "
+            "models that do not pass it on to their layers, such as GPT-2, return no maps"
         )
         return None
     return _active_collector

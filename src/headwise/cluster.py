@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from textwrap import shorten
 from typing import Any
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def connected_to_cluster(address: str) -> Iterator[None]:
     try:
         ray.init(address=head, log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(
             f"--cluster {address}: {reason}; this machine must be a node of the cluster (ray start --address={head})"
         ) from None

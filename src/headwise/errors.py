@@ -1,4 +1,4 @@
-"""The exception for errors that the user can correct."""
+"""The exception for errors that the user can correct, and messages of one line."""
 
 #: Largest number of characters of a message. Longer ones, which quote a file, are shortened in the middle.
 MAX_LENGTH = 1000
@@ -22,3 +22,12 @@ def to_one_line(message: str) -> str:
     """
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in message)
     return line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH // 2]} … {line[-MAX_LENGTH // 2 + 3 :]}"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type if it has none.
+
+    >>> first_line(OSError("disk full\\nsee the log")), first_line(MemoryError())
+    ('disk full', 'MemoryError')
+    """
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -33,14 +33,14 @@ def native_errors(subject: Path | str, action: str) -> Iterator[None]:
 
 
 @contextmanager
-def tokenizing(tokenizer: Any) -> Iterator[None]:
+def tokenizer_errors(tokenizer: Any) -> Iterator[None]:
     """Turn a panic or an exception of a tokenizer, or exhausted memory, into a UserError.
 
     A regular expression of a tokenizer.json panics after ten million steps. Rust prints a stack trace first, so
     standard error is held back if a tokenizer has regular expressions.
     """
     name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
-    held = held_stderr() if has_patterns(tokenizer) else nullcontext()
+    held = buffer_stderr() if has_patterns(tokenizer) else nullcontext()
     with native_errors(name, "a text cannot be tokenized"), held:
         try:
             yield
@@ -57,7 +57,7 @@ def has_patterns(tokenizer: Any) -> bool:
 
 
 @contextmanager
-def held_stderr() -> Iterator[None]:
+def buffer_stderr() -> Iterator[None]:
     """Hold back what is written to standard error, and drop it if a library panics."""
     sys.stderr.flush()
     saved = os.dup(2)

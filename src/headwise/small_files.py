@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 
 #: Limits of a file. Parsed JSON can take 30 times the memory of its text.
 MAX_JSON_BYTES, MAX_YAML_BYTES = 16 * 2**20, 2**20
@@ -126,7 +126,7 @@ def parse_yaml(text: str, name: Path | str) -> Any:
     except UserError:
         raise
     except (ValueError, OverflowError, TypeError, AttributeError) as error:  # of numbers, dates and !!tags
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(f"{name}: not valid YAML ({reason:.200})") from None
     for item in iterate_values(value):
         if isinstance(item, int) and abs(item) >= 10**MAX_DIGITS:

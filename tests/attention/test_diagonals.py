@@ -28,7 +28,7 @@ def test_ranges_are_the_rows_of_all_pairs(n: int, m: int, query_position: int, t
     """The table may end before the map's first diagonal, or start after its last one."""
     positions = relative_positions(n, m, query_position, torch.device("cpu"))
     rows = toeplitz(clip_to_rows(positions, table_start, num_rows), n)
-    clipped = ClippedRows.of_map(n, m, query_position, table_start, num_rows)
+    clipped = ClippedRows.from_map(n, m, query_position, table_start, num_rows)
     by_row = torch.randn(2, n, num_rows, dtype=torch.float64)
     torch.testing.assert_close(expand_clipped_rows(by_row, clipped, n + m), gather_rows(by_row, rows))
     by_key = torch.randn(2, n, m, dtype=torch.float64)

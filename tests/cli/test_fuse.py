@@ -118,6 +118,17 @@ def test_other_models_are_refused_with_the_known_families(tmp_path: Path, capsys
     assert "DeBERTa" in lines[-1]
 
 
+def test_error_without_a_message(
+    deberta: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr("headwise.integrations.fusion.fuse_attention", fail)
+    assert main(["fuse", str(deberta)]) == 2
+    assert f"{deberta}: RuntimeError" in capsys.readouterr().err
+
+
 def test_invalid_numbers_are_refused_before_the_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fuse", "missing", "--bench", "--lengths", "0"]) == 2
     assert capsys.readouterr().err == "headwise: error: --lengths must be at least 1, got 0\n"

@@ -10,7 +10,7 @@ import pytest
 
 from headwise.cli import main
 from headwise.errors import UserError
-from headwise.native_errors import native_errors, tokenizing
+from headwise.native_errors import native_errors, tokenizer_errors
 from headwise.training import TextConfig, train
 from headwise.training.core.model_dir import has_nested_repeat
 from tests.training.conftest import rows, write
@@ -168,7 +168,7 @@ def test_panics_and_exhausted_memory_are_errors() -> None:
     panic = type("PanicException", (BaseException,), {})
     errors = [panic("index out of bounds"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
     for error in errors:
-        for context in (native_errors("models/foreign", "cannot be loaded"), tokenizing(object())):
+        for context in (native_errors("models/foreign", "cannot be loaded"), tokenizer_errors(object())):
             with pytest.raises(UserError, match=r"^(models/foreign: cannot be|the tokenizer: a text cannot)"), context:
                 raise error
     with pytest.raises(KeyboardInterrupt), native_errors("models/foreign", "cannot be loaded"):

@@ -47,7 +47,7 @@ class ThisProcess:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def has_room(self, group: str, num_to_start: int) -> bool:
+    def has_capacity(self, group: str, num_to_start: int) -> bool:
         return not self.outcomes
 
     def submit(self, claimed: ClaimedTrial) -> None:

@@ -206,7 +206,7 @@ def test_methods_with_training_options(
         (["--out", "study", "--data", "a.csv", "--methods", "plain", "--seeds", "0"], "--seeds must be at least 1"),
         (["--out", "study", "--data", "a.csv", "--methods", "plain", "--jobs", "0"], "--jobs must be at least 1"),
         (["--out", "study", "--data", "a", "--task", "a", "--task", "b", "--methods", "plain"], "--data"),
-        (["--out", "study", "--resume"], "holds no study"),
+        (["--out", "study", "--resume"], "contains no study"),
         (["--out", "study", "--data", "b.csv", "--methods", "plain"], "b.csv: no such file or directory"),
         (["--out", "study", "--data", "a.csv", "--methods", "plain", "--storage", "ftp://x/y"], "got ftp"),
     ],

@@ -28,7 +28,7 @@ class CountedTasks(RayTasks):
 
     def fill(self, group: str) -> list[float]:
         """Submit runs as long as there is room. Return their shares of a GPU."""
-        while self.has_room(group, 1000):
+        while self.has_capacity(group, 1000):
             self.submit(ClaimedTrial(two_method_runs(1)[0], len(self.submitted), group))
         return [share for _, share in self.submitted.values()]
 

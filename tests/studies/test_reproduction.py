@@ -235,7 +235,7 @@ def test_reproduce_from_command_to_report(
         assert main(["reproduce", "--resume", *options, "--out", str(out)]) == 2
         assert message in capsys.readouterr().err
     assert main(["reproduce", "da-table3", "--resume", "--out", str(out)]) == 2
-    assert "holds da-table4, not da-table3" in capsys.readouterr().err
+    assert "contains da-table4, not da-table3" in capsys.readouterr().err
     assert main(["reproduce", "da-table4", "--resume", "--out", str(out)]) == 0
 
 

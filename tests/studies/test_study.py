@@ -29,13 +29,13 @@ def test_resume_retries_failed_runs_and_adds_seeds(tmp_path: Path) -> None:
 
 def test_create_needs_an_empty_folder(tmp_path: Path) -> None:
     create_study(tmp_path / "study")
-    with pytest.raises(UserError, match="holds a study; --resume continues it"):
+    with pytest.raises(UserError, match="contains a study; --resume continues it"):
         create_study(tmp_path / "study")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(UserError, match="is not empty and holds no study"):
+    with pytest.raises(UserError, match="is not empty and contains no study"):
         create_study(tmp_path / "mine")
-    with pytest.raises(UserError, match=r"holds no study \(study.yaml is missing\)"):
+    with pytest.raises(UserError, match=r"contains no study \(study.yaml is missing\)"):
         Study.resume(tmp_path / "mine")
 
 

@@ -109,4 +109,4 @@ def test_compare_does_not_resume_a_sweep(tmp_path: Path, headwise: Headwise) -> 
     sweep.create_sweep(RPR, parse_search_space(RPR, [("heads", "2", "4")]), out)
     code, _, errors = headwise("compare", "--resume", "--out", out)
     assert code == 2
-    assert f"--resume: {out} holds a study of the kind sweep, expected compare" in errors
+    assert f"--resume: {out} contains a study of the kind sweep, expected compare" in errors

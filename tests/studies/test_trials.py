@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from headwise.studies.interrupts import interrupt_on, shielded
+from headwise.studies.interrupts import delay_interrupts, interrupt_on
 from headwise.studies.scheduler import Scheduler
 from headwise.studies.trials import MAX_WORKER_DEATHS, ClaimedTrial, TrialStatus
 from headwise.studies.worker import Outcome
@@ -86,7 +86,7 @@ def test_second_interrupt_does_not_wait() -> None:
     reached = []
 
     def send_interrupts() -> None:
-        with shielded():
+        with delay_interrupts():
             for number in range(3):
                 reached.append(number)
                 os.kill(os.getpid(), signal.SIGINT)
@@ -94,7 +94,7 @@ def test_second_interrupt_does_not_wait() -> None:
     with interrupt_on(signal.SIGINT), pytest.raises(KeyboardInterrupt):
         send_interrupts()
     assert reached == [0, 1]
-    with shielded():
+    with delay_interrupts():
         pass  # nothing is left of it
 
 

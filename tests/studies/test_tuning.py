@@ -20,7 +20,7 @@ from headwise.studies.study import Study
 from headwise.studies.trials import ClaimedTrial, Trials
 from headwise.studies.tuning import choose_candidates, select_final
 from headwise.studies.worker import Outcome
-from headwise.training.core.run_dir import evaluated_splits
+from headwise.training.core.run_settings import evaluated_splits
 from tests.studies.fakes import ThisProcess, fake_train, work, write_run
 from tests.studies.simulated import classification_run
 
@@ -269,7 +269,7 @@ class SlowTrial(ThisProcess):
         self.num_entered, self.order = self.num_entered + 1, []
         return self
 
-    def has_room(self, group: str, num_to_start: int) -> bool:
+    def has_capacity(self, group: str, num_to_start: int) -> bool:
         return True
 
     def submit(self, claimed: ClaimedTrial) -> None:

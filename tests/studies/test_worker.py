@@ -15,7 +15,8 @@ from headwise.locks import OutputInUseError, lock_output
 from headwise.studies.worker import prepare_resume
 from headwise.studies.worker_pool import Resources, run_workers
 from headwise.training.core.config import RunConfig
-from headwise.training.core.run_dir import get_token_dir, is_results_only, write_manifest
+from headwise.training.core.run_dir import write_manifest
+from headwise.training.core.run_settings import get_settings
 from tests.short_form import keep_short
 from tests.studies.conftest import create_study, states, two_method_runs
 from tests.studies.fakes import fake_train, work
@@ -151,7 +152,7 @@ def test_models_of_the_first_seed_are_kept(tmp_path: Path, keep_models: bool) ->
         metrics = fake_train(config, run_dir)
         (run_dir / "checkpoints" / "checkpoint-1").mkdir(parents=True)
         (run_dir / "model.safetensors").touch()
-        results_only[config.seed] = is_results_only()
+        results_only[config.seed] = get_settings().results_only
         return metrics
 
     results_only: dict[int, bool] = {}
@@ -170,7 +171,7 @@ def test_runs_share_tokens_until_the_study_ends(tmp_path: Path, storage_path: st
     token_dirs = []
 
     def train(config: RunConfig, run_dir: Path, resume: bool) -> dict[str, Any]:
-        token_dirs.append(get_token_dir())
+        token_dirs.append(get_settings().token_dir)
         return fake_train(config, run_dir)
 
     work(study, train)

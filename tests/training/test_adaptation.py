@@ -222,7 +222,7 @@ def test_the_command_prints_the_loss_and_refuses_to_overwrite(
         ),
         (("NO_MASK", "--data", "TEXTS", "--out", "OUT"), "the tokenizer has no mask_token"),
         (("FOREIGN", "--data", "TEXTS", "--out", "OUT"), "the tokenizer has 24 tokens and the model 21 embeddings"),
-        (("--resume", "--out", "OUT"), "holds nothing to resume"),
+        (("--resume", "--out", "OUT"), "contains nothing to resume"),
         (("BERT", "--data", "TEXTS", "--out", "FULL"), "contains files of something else"),
     ],
 )

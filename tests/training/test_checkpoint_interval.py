@@ -11,7 +11,8 @@ from transformers import TrainerCallback
 from headwise.training import RunResult, TextConfig, train
 from headwise.training.core.callbacks import extra_callbacks
 from headwise.training.core.checkpointing import BEST_WEIGHTS
-from headwise.training.core.run_dir import checkpoint_interval, last_checkpoint
+from headwise.training.core.run_dir import last_checkpoint
+from headwise.training.core.run_settings import change_settings
 from headwise.training.registry import load_config
 from tests.short_form import keep_short
 from tests.training.conftest import rows, write
@@ -56,7 +57,7 @@ class InterruptFourthEpoch(TrainerCallback):
 
 def test_short_run_writes_no_checkpoint(run: RunResult, tmp_path: Path) -> None:
     assert find_best_epoch(run) < run.metrics["epochs"], "the best weights are not the last ones"
-    with checkpoint_interval(float("inf")):
+    with change_settings(checkpoint_seconds=float("inf")):
         other = train(load_config(run.run_dir / "run.yaml"), tmp_path / "run")
     assert last_checkpoint(run.run_dir) is not None
     assert last_checkpoint(other.run_dir) is None
@@ -73,7 +74,7 @@ def test_short_run_of_a_pretrained_model(reviews: Path, bert: Path, tmp_path: Pa
     common: dict[str, Any] = {"batch_size": 32, "learning_rate": 0.01, "epochs": 3}
     config = TextConfig(data=(str(reviews),), model=str(bert), **common, **PRETRAINED[method])
     run = train(config, tmp_path / "run")
-    with checkpoint_interval(float("inf")):
+    with change_settings(checkpoint_seconds=float("inf")):
         check_same(run, train(config, tmp_path / "other"))
 
 
@@ -87,10 +88,14 @@ def test_resumed_run_has_the_best_weights(
     config, out = load_config(run.run_dir / "run.yaml"), tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr("headwise.training.core.checkpointing.time.monotonic", lambda: next(seconds))
-        with checkpoint_interval(3), extra_callbacks(InterruptFourthEpoch()), pytest.raises(KeyboardInterrupt):
+        with (
+            change_settings(checkpoint_seconds=3),
+            extra_callbacks(InterruptFourthEpoch()),
+            pytest.raises(KeyboardInterrupt),
+        ):
             train(config, out)
     checkpoints = list((out / "checkpoints").glob("checkpoint-*"))
     assert [str(path) for path in checkpoints] == [last_checkpoint(out)]
     assert (checkpoints[0] / BEST_WEIGHTS).is_file()
-    with checkpoint_interval(interval):
+    with change_settings(checkpoint_seconds=interval):
         check_same(run, train(config, out, resume=True))

@@ -18,7 +18,7 @@ from headwise.training import RunResult, TextConfig, evaluate, predict, train
 from headwise.training.core.card import describe_base_model
 from headwise.training.core.printing import format_evaluation, format_result
 from headwise.training.core.result_tables import format_details
-from headwise.training.core.run_dir import evaluate_only, evaluated_splits, results_only
+from headwise.training.core.run_settings import change_settings, evaluated_splits
 from headwise.training.inspect import inspect
 from headwise.training.registry import load_config
 from tests.training.conftest import Headwise, rows, write
@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 
 def test_results_only(run: RunResult, tmp_path: Path) -> None:
     """Runs of a study whose model is not kept have the same results, without a model, card and report."""
-    with results_only():
+    with change_settings(results_only=True):
         again = train(load_config(run.run_dir / "run.yaml"), tmp_path / "run")
     files = {path.name for path in again.run_dir.iterdir() if path.is_file()}
     assert files == {"run.yaml", "metrics.json", "predictions.parquet"}
@@ -47,7 +47,7 @@ def test_results_only(run: RunResult, tmp_path: Path) -> None:
 
 def test_evaluation_on_dev_only(run: RunResult, tmp_path: Path) -> None:
     """Trials of a study have the same results on dev, and none on test."""
-    with evaluate_only("dev"):
+    with change_settings(only_split="dev"):
         trial = train(load_config(run.run_dir / "run.yaml"), tmp_path / "run")
         assert evaluated_splits(("train", "dev", "test")) == ["dev"]
         assert evaluated_splits(("train", "test")) == ["test"], "a run without dev is evaluated on what it has"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headwise.training import TextConfig, train
-from headwise.training.core.run_dir import shared_tokens
+from headwise.training.core.run_settings import change_settings
 from headwise.training.text.encoding import TextEncoder
 
 
@@ -31,7 +31,7 @@ def test_same_rows_are_tokenized_once(reviews: Path, bert: Path, tmp_path: Path,
     tokens, runs = tmp_path / "tokens", []
     for name in ("first", "second"):
         encoded_rows.clear()
-        with shared_tokens(tokens):
+        with change_settings(token_dir=tokens):
             runs.append((train(config, tmp_path / name), sum(encoded_rows)))
     assert num_rows > 160, "all rows, and a few again as an example"
     assert [count for _, count in runs] == [num_rows, num_rows - 160]
@@ -48,7 +48,7 @@ def test_other_tokens_are_not_shared(
 ) -> None:
     """Models from scratch have the words of their training rows, which depend on the seed."""
     common: dict[str, Any] = {"data": (str(reviews),), "heads": 2, "head_dim": 8, "word_dim": 16, "epochs": 1}
-    with shared_tokens(tmp_path / "tokens"):
+    with change_settings(token_dir=tmp_path / "tokens"):
         train(TextConfig(**common, max_length=None if "seed" in options else 8), tmp_path / "first")
         encoded_rows.clear()
         run = train(TextConfig(**common, **options), tmp_path / "second")

@@ -74,7 +74,7 @@ class ClippedRows(NamedTuple):
     num_rows: int
 
     @classmethod
-    def of_map(cls, n: int, m: int, query_position: int, table_start: int, num_rows: int) -> "ClippedRows":
+    def from_map(cls, n: int, m: int, query_position: int, table_start: int, num_rows: int) -> "ClippedRows":
         """Return the diagonals of a map whose first query has this position, for a table from `table_start` on."""
         diagonal = table_start - (1 - n - query_position)  # of the table's first row, if the map has it
         start, stop = (min(max(x, 0), n + m) for x in (diagonal, diagonal + num_rows))

@@ -32,7 +32,7 @@ class Operators:
         num_outputs: number of tensors that the forward pass returns.
         saved_outputs: indices of the outputs that the backward pass receives.
         forward: the forward pass.
-        backward: the backward pass. It receives the forward pass's arguments, a list that tells which of the
+        backward: the backward pass. It receives the forward pass's arguments, a list that states which of the
             differentiable arguments need a gradient, the saved outputs and the gradients of all outputs. It returns one
             gradient per differentiable argument. Both passes may return None for absent or unneeded tensors, and must
             accept None or an empty tensor for them.

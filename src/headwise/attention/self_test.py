@@ -1,6 +1,6 @@
 """Self-tests of the Triton backend on the user's GPU: tiny problems, compared with the reference.
 
-`headwise._compat` runs them at the first use of ways that rely on private parts of Triton.
+`headwise._compat` runs them at the first use of fast paths that rely on private parts of Triton.
 """
 
 import torch
@@ -72,6 +72,6 @@ def compare_with_reference(scheme: Scheme, device: torch.device, *, with_gradien
                     if not error <= TOLERANCE:
                         raise RuntimeError(f"the relative error of a tiny problem is {error:.1e}")
         except BaseException:
-            clear_plans()  # they contain launches of the way that does not work
+            clear_plans()  # they contain launches that do not work
             clear_calls()
             raise

@@ -18,7 +18,7 @@ import torch
 from headwise import _compat
 from headwise.attention.attend import attend, explain
 from headwise.attention.schemes import SCHEMES, make_scheme
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def build_native() -> None:
         check_native()
     except (RuntimeError, OSError) as error:
         native.remove()
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         logger.warning(
             "C++ code of cached calls: not used (%s); Python launches kernels, with the same results", reason
         )

@@ -199,8 +199,9 @@ def random_texts(model: Any, batch_size: int, length: int) -> dict[str, Any]:
     return batch
 
 
-def random_speech(config: Any, ids: Tensor, dtype: torch.dtype, frames: int = 5) -> dict[str, Tensor]:
+def random_speech(config: Any, ids: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return random labels of a text-to-speech model, which training needs, for texts of (batch, tokens)."""
+    frames = 5  # of each token
     options: dict[str, Any] = {"device": ids.device, "dtype": dtype}
     return {
         "duration_labels": torch.full_like(ids, frames),

@@ -18,7 +18,7 @@ from shlex import quote
 from headwise.cli.arguments import Parser, add_options, add_trust_option, parse_options
 from headwise.cli.train import check_unchanged
 from headwise.errors import UserError
-from headwise.training.adaptation.config import UNUSED, AdaptConfig
+from headwise.training.adaptation.config import CONFIG, UNUSED, AdaptConfig
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def run(arguments: Namespace) -> int:
 
         result = adapt(config, out, force=arguments.force, resume=arguments.resume)
     except KeyboardInterrupt:
-        is_resumable = (out / "adapt.yaml").is_file()
+        is_resumable = (out / CONFIG).is_file()
         hint = f"; --resume continues: headwise adapt --resume --out {quote(str(out))}" if is_resumable else ""
         logger.warning("\nstopped%s", hint)
         raise
@@ -70,9 +70,9 @@ def build_config(arguments: Namespace) -> AdaptConfig:
     values = parse_options(AdaptConfig, given)
     if not arguments.resume:
         return AdaptConfig(**values)
-    saved_path = arguments.out / "adapt.yaml"
+    saved_path = arguments.out / CONFIG
     if not saved_path.is_file():
-        raise UserError(f"--resume: {arguments.out} holds nothing to resume ({saved_path.name} is missing)")
+        raise UserError(f"--resume: {arguments.out} contains nothing to resume ({saved_path.name} is missing)")
     saved = AdaptConfig.load(saved_path)
     config = replace(saved, **values)
     check_unchanged(config.resolve_paths(), saved)

@@ -1,6 +1,6 @@
 """Command-line options made from the fields of configuration dataclasses.
 
-A field becomes an option of the same name, its type tells which values the option takes, and the string below it is the
+A field becomes an option of the same name, its type determines the values of the option, and the string below it is the
 help text. Options that are not given are absent from the parsed arguments, so a command knows which ones a user set.
 """
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from headwise.cli.arguments import add_trust_option
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -68,7 +68,7 @@ def run(arguments: Namespace) -> int:
     try:
         fuse_attention(model)
     except (UnsupportedAttentionError, ValueError, RuntimeError) as error:
-        raise UserError(f"{arguments.model}: {str(error).splitlines()[0]}") from None
+        raise UserError(f"{arguments.model}: {first_line(error)}") from None
     if arguments.bench:
         print_table(arguments, str(device), lengths, is_audio=is_audio)
     return 0

@@ -112,7 +112,7 @@ def build_config(arguments: Namespace) -> RunConfig:
         raise UserError("--out is required: the directory for the run")
     saved = arguments.out / "run.yaml"
     if arguments.resume and not saved.is_file():
-        raise UserError(f"--resume: {arguments.out} holds no run ({saved.name} is missing)")
+        raise UserError(f"--resume: {arguments.out} contains no run ({saved.name} is missing)")
     task, task_values = split_task(arguments, arguments.task)
     if arguments.config is None and not arguments.resume:
         return config_class_of(task)(**run_values(arguments, task) | task_values)

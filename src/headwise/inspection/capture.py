@@ -104,16 +104,9 @@ def observing_layers(
         query, key = arguments["query"], arguments["key"]
         if query.dim() != 3 or (query is key) == cross:
             return
-        all_queries = torch.ones(query.shape[:2], dtype=torch.bool, device=query.device)
-        padding = arguments.get("key_padding_mask")
-        weights = row_weights(layer, arguments)
-        if not cross:
-            real, real_keys = all_queries if padding is None else ~padding, None
-        else:  # projected keys are (B, heads, M, width)
-            num_keys = key.shape[2] if key.dim() == 4 else key.shape[1]
-            keys = torch.ones(key.shape[0], num_keys, dtype=torch.bool, device=key.device)
-            real, real_keys = all_queries, keys if padding is None else ~padding
-        observer(layer, AttentionRows(layer.num_heads, real, layer.scheme, weights, real_keys))
+        padding = None if cross else arguments.get("key_padding_mask")
+        real = torch.ones(query.shape[:2], dtype=torch.bool, device=query.device) if padding is None else ~padding
+        observer(layer, AttentionRows(layer.num_heads, real, layer.scheme, row_weights(layer, arguments)))
 
     with ExitStack() as stack:
         for layer in layers:

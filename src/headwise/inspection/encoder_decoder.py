@@ -33,7 +33,7 @@ from headwise.integrations import (
 )
 from headwise.integrations.model_utils import restoring_attn_implementation
 from headwise.integrations.output_attentions import are_maps
-from headwise.native_errors import tokenizing
+from headwise.native_errors import tokenizer_errors
 
 #: The parts of a model, in the order in which they are shown, and their titles.
 PARTS = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
@@ -108,17 +108,8 @@ def capture_returned_maps(model: Any, inputs: Mapping[str, Tensor], observers: M
                 "returns maps of all pairs of tokens"
             )
         for weights in maps:
-            real, keys = (
-                torch.ones(len(weights), size, dtype=torch.bool, device=weights.device) for size in weights.shape[2:]
-            )
-            rows = AttentionRows(
-                weights.shape[1],
-                real,
-                None,
-                partial(get_rows, weights),
-                keys if part == "cross" else None,
-            )
-            observer(model, rows)
+            real = torch.ones(len(weights), weights.shape[2], dtype=torch.bool, device=weights.device)
+            observer(model, AttentionRows(weights.shape[1], real, None, partial(get_rows, weights)))
     return output
 
 
@@ -152,7 +143,7 @@ def read_target(model: InspectedModel, target: str) -> DecodedText:
     Raises:
         UserError: the text is empty.
     """
-    with tokenizing(model.tokenizer):
+    with tokenizer_errors(model.tokenizer):
         encoding = model.tokenizer(text_target=target, truncation=True, max_length=model.max_tokens)
     if not target.strip() or not encoding["input_ids"]:
         raise UserError("a target text is empty")

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from headwise.errors import UserError
 from headwise.models import encode_document, pad_documents
-from headwise.native_errors import tokenizing
+from headwise.native_errors import tokenizer_errors
 
 #: The texts of a row: one, or the two of a pair.
 Texts = tuple[str, ...]
@@ -160,7 +160,7 @@ class InspectedModel:
             if self.num_texts is not None and len(texts) != self.num_texts:
                 expected = "one text, got a pair" if self.num_texts == 1 else "a pair of texts: add the second text"
                 raise UserError(f"{self.name} expects {expected}")
-        with tokenizing(self.tokenizer):
+        with tokenizer_errors(self.tokenizer):
             return self._encode(rows)
 
     def _encode(self, rows: Sequence[Texts]) -> EncodedBatch:

@@ -3,7 +3,7 @@
 A text of N tokens is split into groups of ⌈N / 256⌉ tokens. A cell is the weight that the queries of one group give
 to the keys of another, averaged over the queries; with groups of one token it is the attention weight. A cell x is
 stored as round(255 · √(x / m)), where m is the largest cell of the head, so the error is at most √(x · m) / 255. For
-groups of several tokens, the 8 largest weights of each query are stored in the same way, with their keys. Negative
+groups of several tokens, the 8 largest weights of each query are stored likewise, with their keys. Negative
 weights, which some schemes can produce, are stored as 0.
 
 H heads, G groups of queries, M groups of keys, N queries, K top keys, D distance bins.

@@ -11,11 +11,11 @@ from transformers import PreTrainedModel
 from headwise.integrations.model_utils import pretrained_modules, unwrap_model
 from headwise.scheme_names import PositionExtension
 
-#: The ways that apply to a table of position embeddings, and those that apply to rotary positions.
+#: The methods that apply to a table of position embeddings, and those that apply to rotary positions.
 TABLE_EXTENSIONS: tuple[PositionExtension, ...] = ("tile", "interpolate", "repeat-last")
 ROTARY_EXTENSIONS: tuple[PositionExtension, ...] = ("interpolate", "yarn")
 
-#: The `rope_type` of transformers' configurations for each way.
+#: The `rope_type` of transformers' configurations for each method.
 ROPE_TYPES = {"interpolate": "linear", "yarn": "yarn"}
 
 SUPPORTED = (
@@ -82,7 +82,7 @@ def choose_extension(model: PreTrainedModel, positions: PositionExtension | None
     """Return how a model's positions are extended: as requested, or the default of the model.
 
     Raises:
-        ValueError: the positions of the model cannot be extended, or not in this way.
+        ValueError: the positions of the model cannot be extended, or not by this method.
     """
     if positions is not None and positions not in get_args(PositionExtension):
         raise ValueError(f"positions must be one of {', '.join(get_args(PositionExtension))}; got {positions!r}")
@@ -225,7 +225,7 @@ def scale_rotary(model: PreTrainedModel, length: int, positions: PositionExtensi
     """Scale the rotary positions of a model, by the parameters that transformers has for it.
 
     Raises:
-        ValueError: the model's positions are scaled in another way already.
+        ValueError: the model's positions are scaled by another method already.
     """
     previous = int(model.config.max_position_embeddings)
     parameters = copy.deepcopy(model.config.rope_parameters)

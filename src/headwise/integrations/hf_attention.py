@@ -109,10 +109,7 @@ def headwise_attention_forward(
         return output.transpose(1, 2).contiguous(), None
     if attention_mask is not None:
         key, value, position_bias = trim_keys(key, value, position_bias, attention_mask.shape[-1])
-    if query.shape[2] != key.shape[2]:  # layers with a cache are neither recorded nor observed
-        recorder, observer = None, cross_attention_observer(observer)
-    elif recorder is not None and not recorder.is_recording:
-        recorder = None
+    recorder, observer = select_attachments(recorder, observer, query, key)
     window = find_window(module, query, key, attention_mask, is_causal, options.get("sliding_window"))
     if window is not None:
         needs_map = needs_weights or recorder is not None or observer is not None
@@ -225,7 +222,7 @@ class AttentionCall:
         attention_mask: transformers' mask.
         is_causal: whether the layer is causal, by `causal=True` or by its mask.
         options: the keyword arguments of `attend`.
-        real_tokens: which tokens are not padding, (B, N), for models whose mask does not tell it.
+        real_tokens: which tokens are not padding, (B, N), for models whose mask does not contain this.
         reads_padding: whether the model reads the outputs of padding tokens after the last real one, too.
     """
 
@@ -296,21 +293,22 @@ def prepare_call(
     return AttentionCall(query, key, value, attention_mask, is_causal, attend_options)
 
 
-def cross_attention_observer(observer: AttentionObserver | None) -> AttentionObserver | None:
-    """Return the observer if it observes cross-attention, otherwise None."""
-    return observer if isinstance(observer, CrossAttentionObserver) else None
+def select_attachments(
+    recorder: Recorder | None, observer: AttentionObserver | None, query: Tensor, key: Tensor
+) -> tuple[Recorder | None, AttentionObserver | None]:
+    """Return the recorder and the observer of a call, None if they do not apply to it."""
+    if query.shape[2] != key.shape[2]:  # layers with a cache are neither recorded nor observed
+        return None, observer if isinstance(observer, CrossAttentionObserver) else None
+    return recorder if recorder is not None and recorder.is_recording else None, observer
 
 
 def attention_rows(call: AttentionCall, scheme: Scheme | None, observer: AttentionObserver) -> AttentionRows:
     """Return the `AttentionRows` of a layer, which compute its weights for an observer on request."""
-    padding, real_keys = call.padding, None
-    if isinstance(observer, CrossAttentionObserver):
-        keys = torch.ones(call.k.shape[0], call.k.shape[2], dtype=torch.bool, device=call.k.device)
-        padding, real_keys = None, keys if padding is None else padding
+    padding = None if isinstance(observer, CrossAttentionObserver) else call.padding
     if padding is None:
         padding = torch.ones(call.q.shape[0], call.q.shape[2], dtype=torch.bool, device=call.q.device)
     weights = row_weights(call.q, call.k, call.v, padding, call.options)
-    return AttentionRows(call.q.shape[1], padding, scheme, weights, real_keys)
+    return AttentionRows(call.q.shape[1], padding, scheme, weights)
 
 
 def record_layer(call: AttentionCall, required_fields: frozenset[RecordField]) -> LayerRecord:

@@ -22,19 +22,16 @@ class AttentionRows:
 
     Args:
         heads: the number of heads.
-        real: True for tokens that are not padding, (B, N).
+        real: True for tokens that are not padding, (B, N). All queries of cross-attention count as real.
         scheme: the layer's position scheme; None if the model handles positions itself.
         weights: called with the first query and the one after the last, returns their weights before dropout, (B,
             heads, queries, keys). Rows of padding tokens are 0.
-        real_keys: the keys of cross-attention that are not padding, (B, M); None for self-attention. All queries of
-            cross-attention count as real.
     """
 
     heads: int
     real: Tensor
     scheme: Scheme | None
     weights: Callable[[int, int], Tensor]
-    real_keys: Tensor | None = None
 
 
 #: Called with every layer when it runs. The weights can be computed until it returns.

@@ -45,7 +45,7 @@ def attend_packed(
         module: the layer.
         query, key, value: the tokens of all sequences, (1, heads, tokens, width).
         position_bias: the layer's bias of the scores, which is refused: it has an element for each pair of tokens.
-        is_causal: whether the layer is causal; by default as the layer says.
+        is_causal: whether the layer is causal; by default the layer's own setting.
         sliding_window: how many tokens the layer sees back, and ahead if it is not causal, including its own.
         options: further arguments of `attend`.
     """

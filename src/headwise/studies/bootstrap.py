@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, List
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.studies.plan import Result
 from headwise.tasks import metrics
 from headwise.tasks.metrics.bootstrap import bootstrap_metric
@@ -19,9 +19,7 @@ from headwise.training.core.run_dir import PREDICTIONS
 NUM_SAMPLES = 2000
 
 
-def bootstrap_primary_metric(
-    results: Sequence[Result], split: str, *, samples: int = NUM_SAMPLES, seed: int = 0
-) -> Any | None:
+def bootstrap_primary_metric(results: Sequence[Result], split: str) -> Any | None:
     """Compute the primary metric of each run on bootstrap samples of the rows.
 
     All runs share the samples, so that their differences are paired. Runs with different test rows share the rows that
@@ -30,8 +28,6 @@ def bootstrap_primary_metric(
     Args:
         results: runs of one task.
         split: the split of the rows, test or dev.
-        samples: the number of samples.
-        seed: the seed of the draws.
 
     Returns:
         Values (samples, runs), NaN for a sample without rows of the run; or None if the task has no bootstrap, or a run
@@ -52,7 +48,7 @@ def bootstrap_primary_metric(
         return from_sums(sums.reshape(len(sums), len(results), num_statistics))
 
     with np.errstate(invalid="ignore"):  # a sample may have no row of a run with few test rows
-        return bootstrap_metric(statistics.reshape(len(all_ids), -1), metric, samples=samples, seed=seed)
+        return bootstrap_metric(statistics.reshape(len(all_ids), -1), metric, samples=NUM_SAMPLES)
 
 
 def load_statistics(result: Result, split: str, compute_statistics: "StatisticsFunction") -> tuple[Any, Any]:
@@ -64,8 +60,9 @@ def load_statistics(result: Result, split: str, compute_statistics: "StatisticsF
     try:
         return compute_statistics(result, read_predictions(result, split))
     except Exception as error:  # a file from elsewhere can contain anything
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{result.run_dir / PREDICTIONS}: not written by headwise, or damaged ({reason})") from error
+        raise UserError(
+            f"{result.run_dir / PREDICTIONS}: not written by headwise, or damaged ({first_line(error)})"
+        ) from error
 
 
 def read_predictions(result: Result, split: str) -> pa.Table:

@@ -131,7 +131,7 @@ def resume_comparison(
         seeds: the total number of seeds, to add seeds.
 
     Raises:
-        UserError: the directory holds no comparison, or the study has more seeds.
+        UserError: the directory contains no comparison, or the study has more seeds.
     """
     from headwise.studies.tuning import enqueue_chosen, get_tuned_methods
 
@@ -184,7 +184,7 @@ def report_comparison(study: Study) -> None:
     """Analyze the finished runs, write the report and print the results."""
     from headwise.studies.report import print_analysis, stdout_console, write_report  # takes seconds to import
     from headwise.studies.tables import to_rich
-    from headwise.studies.tuning import build_choice_tables, build_trial_tables, describe_tuning, write_trials
+    from headwise.studies.tuning_report import build_choice_tables, build_trial_tables, describe_tuning, write_trials
 
     analysis = analyze_comparison(study)
     choices = build_choice_tables(study)

@@ -15,7 +15,7 @@ _is_pending = False
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle a signal: raise KeyboardInterrupt, after the operation that is shielded. A second signal does not wait."""
+    """Raise KeyboardInterrupt, after a block of `delay_interrupts` at the first signal and at once at the second."""
     global _is_pending
     if _depth and not _is_pending:
         _is_pending = True
@@ -35,7 +35,7 @@ def interrupt_on(*signals: signal.Signals) -> Iterator[None]:
 
 
 @contextmanager
-def shielded() -> Iterator[None]:
+def delay_interrupts() -> Iterator[None]:
     """Raise KeyboardInterrupt for a signal of `interrupt_on` at the end of this block, not within it."""
     global _depth, _is_pending
     if threading.current_thread() is not threading.main_thread():  # signals reach the main thread only

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.studies.storage import DATABASE_FILE, connect
 from headwise.studies.study_dir import STORAGE_VARIABLE, STUDY_FILE, StudyDir
 from headwise.studies.trials import Trials, TrialStatus
@@ -47,7 +47,7 @@ def open_folders(directories: Iterable[Path], storage: str | None = None) -> lis
         storage: the database's URL, for studies with a database outside of their directory.
 
     Raises:
-        UserError: a directory does not exist or holds no study, or the database of a study was not named.
+        UserError: a directory does not exist or contains no study, or the database of a study was not named.
     """
     studies: list[tuple[str, Trials]] = []
     for directory in directories:
@@ -58,7 +58,7 @@ def open_folders(directories: Iterable[Path], storage: str | None = None) -> lis
         else:
             paths = sorted(path.parent for path in directory.glob(f"*/{STUDY_FILE}"))
         if not paths:
-            raise UserError(f"{directory}: holds no study, nor do its subfolders")
+            raise UserError(f"{directory}: contains no study, nor do its subfolders")
         for path in paths:
             try:
                 studies.append((str(path), open_study(StudyDir.read(path), storage)))
@@ -96,7 +96,7 @@ def open_study(study_dir: StudyDir, storage: str | None) -> Trials:
     except UserError:
         raise
     except Exception as error:  # a database from elsewhere can contain anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(f"{study_dir.path}: the database is damaged or of another program ({reason:.200})") from None
     return trials
 
@@ -105,12 +105,12 @@ def open_database(url: str) -> list[tuple[str, Trials]]:
     """Open the studies in a database.
 
     Raises:
-        UserError: the database holds no study of headwise.
+        UserError: the database contains no study of headwise.
     """
     storage = connect(url)
     names = [study.study_name for study in storage.get_all_studies() if "kind" in study.user_attrs]
     if not names:
-        raise UserError("--storage: the database holds no study of headwise")
+        raise UserError("--storage: the database contains no study of headwise")
     return [(name, Trials(storage, name)) for name in names]
 
 

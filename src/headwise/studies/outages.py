@@ -13,7 +13,7 @@ from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, PendingRollbackError
 
 from headwise.errors import UserError
-from headwise.studies.interrupts import shielded
+from headwise.studies.interrupts import delay_interrupts
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Outages:
         try:
             while True:
                 try:
-                    with shielded():
+                    with delay_interrupts():
                         result = operation()
                 except (StorageInternalError, DBAPIError, sqlite3.OperationalError) as error:
                     if not is_outage(error):

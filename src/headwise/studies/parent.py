@@ -10,7 +10,7 @@ import time
 #: The environment variable with the process id of the worker's parent.
 PARENT_VARIABLE = "HEADWISE_PARENT_PROCESS"
 
-#: Seconds between two checks that the parent lives.
+#: Seconds between two checks of the parent process.
 POLL_SECONDS = 1.0
 #: Seconds after the interrupt until the worker is killed: time to return its run to the queue.
 GRACE_SECONDS = 10.0

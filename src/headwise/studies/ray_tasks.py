@@ -113,7 +113,7 @@ class RayTasks:
     ) -> None:
         self.stop()
 
-    def has_room(self, group: str, num_to_start: int) -> bool:
+    def has_capacity(self, group: str, num_to_start: int) -> bool:
         """Return whether a run can be submitted now.
 
         Twice as many runs as fit are submitted, so that no node waits for this process and an autoscaler sees the

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.locks import LOCK_FILE
 from headwise.studies.plan import Run
 from headwise.studies.study_dir import StudyDir
@@ -176,11 +176,6 @@ def check_storage_path(url: str) -> None:
         files.rm_file(f"{path}/.headwise")
     except Exception as error:  # fsspec's file systems raise errors of their own
         raise UserError(f"--storage-path {url}: cannot be written ({first_line(error)})") from None
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def is_local(files: Any) -> bool:

@@ -33,7 +33,7 @@ class AddRuns(Protocol):
 class Engine(AbstractContextManager["Engine"], Protocol):
     """Executes runs. The runs in progress are stopped at the end of the `with` block."""
 
-    def has_room(self, group: str, num_to_start: int) -> bool:
+    def has_capacity(self, group: str, num_to_start: int) -> bool:
         """Return whether a run can be submitted now.
 
         Args:
@@ -58,7 +58,7 @@ class Engine(AbstractContextManager["Engine"], Protocol):
 class Scheduler:
     """The runs of a study and their states, in memory. Every change is written to the database.
 
-    The command that creates a scheduler holds the lock of the study, so that nobody else changes its trials.
+    The command that creates a scheduler holds the lock of the study, so that no other process changes its trials.
 
     Args:
         trials: the study's trials.
@@ -176,7 +176,7 @@ def run_study(study_dir: StudyDir, trials: Trials, engine: Engine, add_runs: Add
                 show_progress()
                 if scheduler.is_finished:
                     return
-                while scheduler.num_to_start and engine.has_room(scheduler.next_group, scheduler.num_to_start):
+                while scheduler.num_to_start and engine.has_capacity(scheduler.next_group, scheduler.num_to_start):
                     claimed = scheduler.claim()
                     assert claimed is not None
                     engine.submit(claimed)

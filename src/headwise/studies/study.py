@@ -101,7 +101,7 @@ class Study:
             storage: the database's URL, if it needs a password or has changed.
 
         Raises:
-            UserError: the directory holds no study, or its database cannot be opened.
+            UserError: the directory contains no study, or its database cannot be opened.
         """
         study_dir = StudyDir.read(out_dir)
         url = study_dir.database_url(storage)
@@ -127,12 +127,12 @@ class Study:
             kinds: the kinds of study that are accepted; by default all.
 
         Raises:
-            UserError: the directory holds no study of these kinds, the study has more seeds, or a command runs it.
+            UserError: the directory contains no study of these kinds, the study has more seeds, or a command runs it.
         """
         study_dir = StudyDir.read(out_dir)
         if kinds and study_dir.kind not in kinds:
             raise UserError(
-                f"--resume: {out_dir} holds a study of the kind {study_dir.kind}, expected {' or '.join(kinds)}"
+                f"--resume: {out_dir} contains a study of the kind {study_dir.kind}, expected {' or '.join(kinds)}"
             )
         if storage_path is not None and absolute_storage_path(storage_path) != study_dir.storage_path:
             where = study_dir.storage_path or "its directory"

@@ -49,16 +49,16 @@ class StudyDir:
             UserError: the directory is not empty.
         """
         if (path / STUDY_FILE).is_file():
-            raise UserError(f"--out {path}: holds a study; --resume continues it")
+            raise UserError(f"--out {path}: contains a study; --resume continues it")
         ignored = (DATABASE_FILE, LOCK_FILE)  # of a study that was stopped before study.yaml was written
         if path.exists() and (not path.is_dir() or any(not x.name.startswith(ignored) for x in path.iterdir())):
-            raise UserError(f"--out {path}: is not empty and holds no study; name a new directory")
+            raise UserError(f"--out {path}: is not empty and contains no study; name a new directory")
         name = f"{path.absolute().name}-{secrets.token_hex(3)}"
         where = None if storage_path is None else absolute_storage_path(storage_path)
         return cls(path, name, kind, None if storage is None else hide_password(storage), where)
 
     def write(self) -> None:
-        """Write study.yaml. From then on the directory holds a study."""
+        """Write study.yaml. From then on the directory contains a study."""
         values = {name: value for name, value in asdict(self).items() if name != "path" and value is not None}
         atomic_write(self.path / STUDY_FILE, yaml.safe_dump(values, sort_keys=False))
 
@@ -67,10 +67,10 @@ class StudyDir:
         """Read study.yaml.
 
         Raises:
-            UserError: the directory holds no study, or the file is damaged.
+            UserError: the directory contains no study, or the file is damaged.
         """
         if not (path / STUDY_FILE).is_file():
-            raise UserError(f"{path}: holds no study ({STUDY_FILE} is missing)")
+            raise UserError(f"{path}: contains no study ({STUDY_FILE} is missing)")
         values = read_yaml(path / STUDY_FILE)
         if not isinstance(values, dict) or not {"name", "kind"} <= values.keys():
             raise UserError(f"{path / STUDY_FILE}: is damaged; expected name and kind")

@@ -29,15 +29,8 @@ from headwise.studies.run_storage import working_dir
 from headwise.studies.study_dir import StudyDir, delete_checkpoints
 from headwise.studies.trials import ClaimedTrial, Trials
 from headwise.training.core.config import RunConfig
-from headwise.training.core.run_dir import (
-    CONFIG,
-    METRICS,
-    checkpoint_interval,
-    evaluate_only,
-    last_checkpoint,
-    results_only,
-    shared_tokens,
-)
+from headwise.training.core.run_dir import CONFIG, METRICS, last_checkpoint
+from headwise.training.core.run_settings import change_settings
 from headwise.training.registry import load_config
 
 logger = logging.getLogger(__name__)
@@ -100,10 +93,13 @@ def execute(
                 if metrics is None:
                     resume = prepare_resume(run, run_dir)
                     pruning = trials.pruning(claimed) if trials is not None else nullcontext()
-                    keeping = nullcontext() if keep_model else results_only()
-                    saving = checkpoint_interval(CHECKPOINT_SECONDS)
-                    evaluating = evaluate_only("dev") if is_dev_trial(run, metadata) else nullcontext()
-                    with pruning, keeping, saving, evaluating, shared_tokens(study_dir.token_dir):
+                    settings = change_settings(
+                        results_only=not keep_model,
+                        only_split="dev" if is_dev_trial(run, metadata) else None,
+                        checkpoint_seconds=CHECKPOINT_SECONDS,
+                        token_dir=study_dir.token_dir,
+                    )
+                    with pruning, settings:
                         metrics = train(run.config, run_dir, resume)
                 delete_checkpoints(run_dir, keep_model=keep_model)
                 value = primary_value(metrics, objective_split(run, metadata))

@@ -116,7 +116,7 @@ class WorkerPool:
     ) -> None:
         self.stop()
 
-    def has_room(self, group: str, num_to_start: int) -> bool:
+    def has_capacity(self, group: str, num_to_start: int) -> bool:
         """Return whether a worker is ready for a run. Start workers in free slots as long as runs are waiting."""
         num_idle = sum(worker.claimed is None for worker in self.workers)
         free_slots = sorted(set(range(self.resources.num_jobs)) - {worker.slot for worker in self.workers})

@@ -27,6 +27,7 @@ from datasets import Dataset
 from filelock import FileLock
 from scipy.special import expit, logit
 
+from headwise.errors import first_line
 from headwise.tasks.fingerprint import hash_dataset
 from headwise.tasks.metrics.labels import column_array, label_values
 from headwise.tasks.metrics.thresholds import tune_thresholds
@@ -166,7 +167,7 @@ def iterate_tfidf(task: Task, examples: Examples, notes: list[str]) -> Iterator[
     try:
         model = tfidf.fit_tfidf(train, task.label_type, len(examples.labels))
     except (ValueError, ArithmeticError, MemoryError) as error:  # a finished model is not lost for a baseline
-        notes.append(f"no baseline {name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        notes.append(f"no baseline {name}: {first_line(error)}")
         return
     if model is None:
         notes.append(f"no baseline {name}: no training text has a word of two letters")

@@ -92,18 +92,18 @@ def choose_columns(
         if name is not None and name not in names:
             raise missing_column(batch.path, name, names)
 
-    def unused() -> list[str]:
+    def list_unused() -> list[str]:
         return [name for name in names if name not in (text, pair, label) and name.strip()]
 
     is_detected, guessed = text is None and pair is None, []
     if text is None and pair is None:
-        text, pair = find_known_pair(unused())
+        text, pair = find_known_pair(list_unused())
     if text is None:
-        text = find_known_column(batch, unused(), TEXT_NAMES, "text")
+        text = find_known_column(batch, list_unused(), TEXT_NAMES, "text")
     if label is None and labelled:
-        label = find_known_column(batch, unused(), LABEL_NAMES, "label")
+        label = find_known_column(batch, list_unused(), LABEL_NAMES, "label")
     if text is None:
-        texts = [name for name in unused() if has_text(batch.columns[name])]
+        texts = [name for name in list_unused() if has_text(batch.columns[name])]
         texts = [name for name in texts if name.strip().lower() not in LABEL_NAMES] or texts
         texts = [name for name in texts if has_sentences(batch.columns[name])] or texts
         if len(texts) == 2 and pair is None and (label is not None or not labelled):
@@ -114,8 +114,8 @@ def choose_columns(
         text = only_column(texts, batch, "text")
         guessed.append(f"the text column is {text}")
     if label is None and labelled:
-        filled = [name for name in unused() if not is_empty(batch.columns[name])]
-        label = only_column(filled or unused(), batch, "label")
+        filled = [name for name in list_unused() if not is_empty(batch.columns[name])]
+        label = only_column(filled or list_unused(), batch, "label")
         guessed.append(f"the label column is {label}")
     if guessed:
         logger.info("%s: %s", batch.path, ", ".join(guessed))
@@ -127,7 +127,7 @@ def choose_columns(
             label,
         )
     if is_detected and labelled and pair is None:
-        others = [name for name in unused() if has_sentences(batch.columns[name])]
+        others = [name for name in list_unused() if has_sentences(batch.columns[name])]
         if others:
             logger.info(
                 "%s: the texts of %s are used, not those of %s; for text pairs, set --text and --pair",

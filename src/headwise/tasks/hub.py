@@ -11,7 +11,7 @@ from datasets import ClassLabel, Dataset
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.tasks.arrow_cache import Source
 from headwise.tasks.formats import BATCH_ROWS, Batch
 
@@ -32,9 +32,9 @@ def load_sources(name: str) -> dict[str, Source]:
         with offline_mode(not is_hub_reachable(repo_id, "dataset")):
             splits = datasets.load_dataset(repo_id, configuration or None)
     except Exception as error:  # the client raises errors of several libraries
-        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise UserError(
-            f"{PREFIX}{name}: cannot be loaded from the hub ({reason[0]}); without a network, use files: --data PATH"
+            f"{PREFIX}{name}: cannot be loaded from the hub ({first_line(error)}); without a network, use files: "
+            "--data PATH"
         ) from None
     return {split: build_source(name, split, rows) for split, rows in splits.items()}
 

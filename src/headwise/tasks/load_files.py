@@ -8,7 +8,7 @@ from headwise.tasks import hub
 from headwise.tasks.arrow_cache import Source
 from headwise.tasks.build_examples import build_examples, read_sources, source_from_files
 from headwise.tasks.find_splits import find_splits, split_from_name
-from headwise.tasks.load_ranking import load_ranking
+from headwise.tasks.load_ranking import load_ranking, to_paths
 from headwise.tasks.task import Examples, LabelType, Task
 
 Data = Path | str | Sequence[Path | str]
@@ -109,8 +109,3 @@ def select_splits(sources: Mapping[str, Source]) -> dict[str, Source]:
     """Return the splits of a data set as train, dev and test; if it has none of them, its first split as "all"."""
     splits = {split: source for name, source in sources.items() if (split := split_from_name(name))}
     return splits or {"all": next(iter(sources.values()))}
-
-
-def to_paths(files: Data) -> list[Path]:
-    """Return one or several files as paths."""
-    return [Path(file) for file in ([files] if isinstance(files, Path | str) else files)]

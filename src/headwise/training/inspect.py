@@ -35,7 +35,6 @@ from headwise.locks import LOCK_FILE, lock_output
 from headwise.models import FirstToken
 from headwise.models.first_token import NAME as FIRST_TOKEN
 from headwise.tasks.columns import Columns
-from headwise.tasks.formats import FilePart
 from headwise.tasks.formats.parts import plan_parts
 from headwise.training.core import run_dir
 from headwise.training.core.environment import get_device
@@ -48,6 +47,7 @@ from headwise.training.core.pretrained import (
     remote_code,
 )
 from headwise.training.jobs import PART_ROWS, JobDir, JobOptions, Progress, Result, open_job, run_job
+from headwise.training.jobs.files import InputPart
 from headwise.training.jobs.job_dir import describe_inputs
 from headwise.training.registry import get_task_type, load_config
 from headwise.training.text_rows import choose_rows, find_columns, parse_rows, read_rows
@@ -303,18 +303,10 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class ModelPart:
+class ModelPart(InputPart):
     """Rows of a file that a model reads, given by the model's number."""
 
     model: int
-    file_part: FilePart
-
-    @property
-    def num_rows(self) -> int:
-        return self.file_part.num_rows
-
-    def __str__(self) -> str:
-        return str(self.file_part)
 
 
 @dataclass(frozen=True)
@@ -355,7 +347,7 @@ def inspect_corpus(
         models, [row.texts for row in rows], titles=[row.title for row in rows], labels=[row.label for row in rows]
     )
     file_parts = plan_parts(corpus.data, options.part_rows or PART_ROWS, copy=job_dir.path / "input")
-    parts = [ModelPart(index, file_part) for index in range(len(models)) for file_part in file_parts]
+    parts = [ModelPart(file_part, index) for index in range(len(models)) for file_part in file_parts]
     task = HeadStatisticsTask(tuple(paths), [model.name for model in models], corpus.columns, models)
     sums: list[Result] = [{} for _ in models]
     for part, result in zip(parts, run_job(task, parts, options, job_dir, verb="inspecting", unit="rows"), strict=True):

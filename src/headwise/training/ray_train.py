@@ -91,7 +91,7 @@ def train_on_cluster(
             ),
         )
         try:
-            with printed(storage / OUTPUT):
+            with print_appended(storage / OUTPUT):
                 fit(trainer)
             message = storage / ERROR
             if message.is_file():
@@ -125,7 +125,7 @@ def fit(trainer: Any) -> None:
 
 
 @contextmanager
-def printed(path: Path) -> Iterator[None]:
+def print_appended(path: Path) -> Iterator[None]:
     """Print what another process, maybe on another machine, appends to a file, to stderr, and end its last line."""
     ended = threading.Event()
 

@@ -73,7 +73,7 @@ def load_config(path: Path) -> RunConfig:
     """Read the `run.yaml` of a run of any type.
 
     Raises:
-        UserError: the file does not exist, is not YAML or holds an invalid option.
+        UserError: the file does not exist, is not YAML or contains an invalid option.
     """
     options = read_yaml(path)
     task = options.get("task")

@@ -57,7 +57,7 @@ def train(
         stack.enter_context(remote_code(trust_remote_code))
         main_process_only(lambda: run_dir.check_out_dir(out, force=force, resume=resume))
         main_process_only(lambda: stack.enter_context(lock_output(out, is_directory=True)))
-        main_process_only(lambda: run_dir.check_out_dir(out, force=force, resume=resume))  # now nobody else changes it
+        main_process_only(lambda: run_dir.check_out_dir(out, force=force, resume=resume))  # now under the lock
         if push_to_hub is not None:
             main_process_only(lambda: hub.create_repository(push_to_hub, private=hub_private_repo))
         pipeline = get_task_type(config.task).pipeline(config.resolve_paths())

@@ -351,7 +351,7 @@ class Block:
 
     def clipped_rows(self, table: Tensor) -> ClippedRows:
         """Return where the block's diagonals are in a clipped table."""
-        return ClippedRows.of_map(self.n, self.m, self.block_start, self.arguments.table_start, table.shape[1])
+        return ClippedRows.from_map(self.n, self.m, self.block_start, self.arguments.table_start, table.shape[1])
 
     def distances_l(self, coefficients: Tensor) -> Tensor:
         """Return the distance of every diagonal, (l,), as an index of the coefficients."""

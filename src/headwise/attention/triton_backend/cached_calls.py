@@ -1,15 +1,15 @@
-"""Cached calls: a repeated call of `attend` goes from its arguments straight to the kernels.
+"""Cached calls: a repeated call of `attend` launches its kernels without checks and planning.
 
 For short sequences, checking the arguments and planning the launches takes longer than the kernels. Both depend only on
-layouts and options. The first call with some layouts and options takes the usual way to the Triton backend, and keeps
-its options and launches. Later calls with the same key use them:
+layouts and options. The first call with some layouts and options is computed by the Triton backend, and its options
+and launches are kept. Later calls with the same key use them:
 
-- The key of the arguments of `attend` gives a `CallForm`, whose existence says that these arguments are valid.
+- The key of the arguments of `attend` gives a `CallForm`. If it exists, these arguments are valid.
 - The scheme gives the tensors that kernels get. Parameters that are such tensors are read directly; other schemes are
   evaluated. The layouts of these tensors, with a few numbers, are the key of a `CachedCall`.
 
 Cached calls cover plain tensors in eager mode. Packed sequences, one query that needs gradients, received attention of
-schemes with tables, masks or biases, and results other than output and received attention take the usual way.
+schemes with tables, masks or biases, and results other than output and received attention are not cached.
 """
 
 from collections import deque
@@ -219,12 +219,12 @@ def attend_cached(
         call = form.calls.get(tensors_key(terms, tensors, max_offset))
         if call is None:
             return None
-        inputs = (*present(tensors), *other_tensors(key_padding, others))
+        inputs = (*drop_none(tensors), *other_tensors(key_padding, others))
         return None if is_decoding and needs_gradient(inputs) else call.attend(inputs)
 
 
 def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | AttentionOutput | None:
-    """Compute attention by a new cached call; None if the Triton backend must compute it the usual way.
+    """Compute attention by a new cached call; None if the Triton backend must compute it without a cache.
 
     Args:
         key: the key of the arguments.
@@ -253,14 +253,14 @@ def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | 
     if call is None:
         return None
     result = call.attend(call_tensors)
-    form = keep_form(key, inputs, is_decoding=isinstance(call, DecodeCall))
+    form = get_form(key, inputs, is_decoding=isinstance(call, DecodeCall))
     native = native_call(call, inputs.v.device) if isinstance(call, BoundCall) else None
     form.calls[layouts] = native or call
     return result
 
 
-def keep_form(key: Any, inputs: AttentionInputs, *, is_decoding: bool) -> CallForm:
-    """Return the form with this key, a new one if there is none. Old ones are forgotten if there are too many."""
+def get_form(key: Any, inputs: AttentionInputs, *, is_decoding: bool) -> CallForm:
+    """Return the form with this key, a new one if there is none. Old ones are dropped if there are too many."""
     if num_calls() >= MAX_CACHED_CALLS:
         _forms.clear()
     form = _forms.get(key)
@@ -292,7 +292,7 @@ def build_call(
     return DenseCall(names, scalars, tensors) if is_dense and can_bind(call.plan) else call
 
 
-def present(tensors: Iterable[Tensor | None]) -> list[Tensor]:
+def drop_none(tensors: Iterable[Tensor | None]) -> list[Tensor]:
     """Return the tensors that are not None."""
     return [x for x in tensors if x is not None]
 
@@ -303,7 +303,7 @@ def other_tensors(key_padding: Tensor | None, others: tuple[Any, ...] | None) ->
         return [] if key_padding is None else [key_padding]
     _, _, mask, bias, sinks, query_padding = others
     mask, bias = (x if x is None or x.dim() == 4 else x[(None,) * (4 - x.dim())] for x in (mask, bias))
-    return present((bias, None if sinks is None else sinks.float().contiguous(), mask, key_padding, query_padding))
+    return drop_none((bias, None if sinks is None else sinks.float().contiguous(), mask, key_padding, query_padding))
 
 
 def parameters_key(parameters: DirectParameters) -> Any:
@@ -336,6 +336,6 @@ def num_calls() -> int:
 
 
 def clear_calls() -> None:
-    """Forget all cached calls."""
+    """Clear the cache of calls."""
     _forms.clear()
     _decoding_keys.clear()

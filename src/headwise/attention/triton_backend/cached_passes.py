@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.attention.triton_backend.layouts import aligned
+from headwise.attention.triton_backend.layouts import align
 from headwise.attention.triton_backend.operator import run_operators
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches, run_backward, run_forward
 from headwise.attention.triton_backend.plan import get_plan
@@ -87,12 +87,12 @@ class CachedCall(ABC):
     def compute_gradients(
         self, saved: Sequence[Tensor], d_outputs: Sequence[Tensor], needs_grad: tuple[bool, ...]
     ) -> Sequence[Tensor | None]:
-        """Compute the gradient of each input, in the way that is possible. The arguments are those of `backward`."""
+        """Compute the gradient of each input by the fastest supported method. The arguments are those of `backward`."""
         inputs = saved[: len(self.names)]
         grads = None
         if not torch.is_grad_enabled() and self.is_unchanged(saved):
             rows = [x if x.stride(-1) == 1 else x.contiguous() for x in d_outputs[:1]]
-            rows += [aligned(x) for x in d_outputs[1:]]
+            rows += [align(x) for x in d_outputs[1:]]
             grads = self.backward(saved, rows, needs_grad)
         return self.recompute_gradients(inputs, d_outputs, needs_grad) if grads is None else grads
 

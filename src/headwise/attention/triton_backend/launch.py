@@ -146,7 +146,7 @@ def parameter_names(kernel: Any) -> tuple[str, ...]:
     return tuple(inspect.signature(kernel.fn).parameters)
 
 
-def on_device(x: Tensor) -> AbstractContextManager[Any]:
+def use_device_of(x: Tensor) -> AbstractContextManager[Any]:
     """Make the tensor's device the current one, on which kernels run."""
     is_other_device = x.is_cuda and x.device.index != torch.cuda.current_device()
     return torch.cuda.device(x.device) if is_other_device else nullcontext()

@@ -19,7 +19,7 @@ def with_strides(x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) ->
     return x if x.stride() == strides else x.new_empty_strided(shape, strides).copy_(x)
 
 
-def aligned(x: Tensor) -> Tensor:
+def align(x: Tensor) -> Tensor:
     """Return x, copied if it is not contiguous or does not start at a multiple of 16 bytes, as kernels assume."""
     x = x.contiguous()
     return x.clone() if x.data_ptr() % 16 else x

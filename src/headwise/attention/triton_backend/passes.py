@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from headwise.attention.triton_backend import transformer_xl
-from headwise.attention.triton_backend.launch import Launch, on_device
+from headwise.attention.triton_backend.launch import Launch, use_device_of
 from headwise.attention.triton_backend.layouts import (
-    aligned,
+    align,
     edge_columns,
     has_contiguous_rows,
     tensor_strides,
@@ -63,7 +63,7 @@ def run_forward(plan: Plan, arguments: tuple[Any, ...]) -> tuple[Tensor | None, 
     )
     visited = VisitedTiles(plan, tensors)
     run = plan.launches(forward_launches)
-    with on_device(q):
+    with use_device_of(q):
         if plan.dense_table is not None and plan.want_received:
             transformer_xl.add_bias_products(plan, tensors)
         if plan.sum_far_keys:
@@ -115,7 +115,9 @@ def run_backward(
     grads = plan.gradients(q, needs - key_needs)  # those of keys and values come after dz, which takes more memory
     if not lse.numel() or not plan.m:
         grads |= plan.key_gradients(q, key_needs)
-        grads |= {name: q.new_zeros(x.shape, dtype=torch.float32) for name, x in _reduced(plan, needs).items()}
+        grads |= {
+            name: q.new_zeros(x.shape, dtype=torch.float32) for name, x in _partial_sum_arguments(plan, needs).items()
+        }
         return [None if grad is None else grad.zero_() for grad in grads.values()]
     d_output = d_output if has_contiguous_rows(d_output) else d_output.contiguous()
     output, lse = with_strides(output, *plan.output_layouts["o"]), lse.contiguous()
@@ -146,12 +148,12 @@ def run_backward(
         inputs,
         o_ptr=output,
         lse_ptr=lse,
-        d_lse_ptr=None if d_lse is None else aligned(d_lse),
+        d_lse_ptr=None if d_lse is None else align(d_lse),
         weight_norms_ptr=weight_norms.contiguous() if plan.want_weight_norms else None,
-        d_weight_norms_ptr=aligned(d_weight_norms) if plan.want_weight_norms else None,
+        d_weight_norms_ptr=align(d_weight_norms) if plan.want_weight_norms else None,
         offset_sums_ptr=offset_sums.contiguous() if plan.want_offset_sums else None,
         do_ptr=d_output,
-        d_received_ptr=aligned(d_received) if plan.want_received else None,
+        d_received_ptr=align(d_received) if plan.want_received else None,
         d_offset_sums_ptr=d_offset_sums.contiguous() if plan.want_offset_sums else None,
         d_edge_sums_ptr=edge_columns(d_offset_sums, plan.max_offset) if plan.want_offset_sums else None,
         delta_ptr=delta,
@@ -165,7 +167,7 @@ def run_backward(
     )
     visited = VisitedTiles(plan, tensors)
     run = plan.launches(backward_launches, d_output, full_d_bias, is_shared_bias, d_lse is not None, needs)
-    with on_device(q):
+    with use_device_of(q):
         if plan.dense_table is not None:
             transformer_xl.add_bias_products(plan, tensors)
         if plan.sum_far_keys:
@@ -214,7 +216,7 @@ def _split_arguments(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], froze
     return inputs, needs, arguments[num_inputs + 1 :]
 
 
-def _reduced(plan: Plan, needs: frozenset[str]) -> dict[str, Tensor]:
+def _partial_sum_arguments(plan: Plan, needs: frozenset[str]) -> dict[str, Tensor]:
     """Return the arguments whose gradients are sums of partial sums, if these are needed."""
     tensors = {
         "w": plan.w,
@@ -261,7 +263,7 @@ def fake_backward(*arguments: Any) -> Sequence[Tensor | None]:
     inputs, needs, _ = _split_arguments(arguments)
     plan = Plan(*inputs)
     grads = plan.gradients(arguments[0], needs)
-    reduced = _reduced(plan, needs)
+    reduced = _partial_sum_arguments(plan, needs)
     if not needs.isdisjoint(("w", "sharpness")):  # both are computed
         names = ("w", "sharpness") if plan.has_distance else ("w",)
         reduced |= {name: plan.w for name in names if plan.w is not None}

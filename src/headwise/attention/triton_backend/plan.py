@@ -270,5 +270,5 @@ def get_plan(*arguments: Any) -> Plan:
 
 
 def clear_plans() -> None:
-    """Forget all plans."""
+    """Clear the cache of plans."""
     _plan_cache.clear()

@@ -120,7 +120,7 @@ class Program:
 
     @cached_property
     def lifetimes(self) -> list[tuple[int, int]]:
-        """The indices of each buffer's first and last launch. Those that the pass returns live to its end."""
+        """The indices of each buffer's first and last launch. Those that the pass returns are kept to its end."""
         num_inputs = self.launches[0].num_tensors - len(self.buffers)
         slots = range(num_inputs, self.launches[0].num_tensors)
         end = len(self.launches)

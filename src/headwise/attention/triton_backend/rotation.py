@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headwise.attention.operators import is_plain_eager
-from headwise.attention.triton_backend.launch import Launch, Tile, kernels, on_device
+from headwise.attention.triton_backend.launch import Launch, Tile, kernels, use_device_of
 from headwise.attention.triton_backend.layouts import (
     has_contiguous_rows,
     layout_key,
@@ -65,7 +65,7 @@ class _RotateQueries(torch.autograd.Function):
         u, v = u.contiguous(), v.contiguous()
         others = (u.dtype, v.dtype, (u.data_ptr() | v.data_ptr() | embeddings.data_ptr()) % 16)
         launch = _forward_launch(layout_key(q), others, q.device)
-        with on_device(q):
+        with use_device_of(q):
             launch(
                 {
                     "q_ptr": q,
@@ -93,7 +93,7 @@ class _RotateQueries(torch.autograd.Function):
         partials = dq.new_empty((2, batch, heads, blocks, width), dtype=torch.float32)
         layouts = [layout_key(x) for x in (d_content_q, d_position_q, dq, embeddings)]
         launch = _backward_launch(*layouts, dq.device)
-        with on_device(dq):
+        with use_device_of(dq):
             launch(
                 {
                     "d_content_q_ptr": d_content_q,

@@ -14,10 +14,10 @@ from headwise.attention import Scheme
 from headwise.attention.types import SchemeTerms
 from headwise.integrations.hf_attention import (
     are_weights_collected,
-    cross_attention_observer,
     get_attachments,
     prepare_call,
     run_call,
+    select_attachments,
 )
 from headwise.integrations.masks import trim_keys
 from headwise.integrations.model_utils import UnsupportedAttentionError
@@ -50,7 +50,6 @@ def fused_attention(
     dropout: float = 0.0,
     is_causal: bool = False,
     position_bias: Tensor | None = None,
-    softcap: float | None = None,
     output_attentions: bool = False,
     real_tokens: Tensor | None = None,
     reads_padding: bool = False,
@@ -69,7 +68,6 @@ def fused_attention(
         dropout: the dropout probability of the weights; pass 0 in evaluation.
         is_causal: whether the layer is causal if there is no mask.
         position_bias: a bias that depends on more than the relative position, broadcastable to (B, H, N, M).
-        softcap: the limit of the scores.
         output_attentions: return the weights.
         real_tokens: which tokens recorders and observers count, (B, N); by default, those that some query may see.
         reads_padding: whether the model reads the outputs of padding at the end of an input, as convolutions do.
@@ -86,14 +84,9 @@ def fused_attention(
     needs_weights = output_attentions or are_weights_collected()
     if attention_mask is not None:
         k, v, position_bias = trim_keys(k, v, position_bias, attention_mask.shape[-1])
-    if not is_recorded:
-        recorder, observer = None, None
-    elif q.shape[2] != k.shape[2]:  # layers with a cache are neither recorded nor observed
-        recorder, observer = None, cross_attention_observer(observer)
-    elif recorder is not None and not recorder.is_recording:
-        recorder = None
+    recorder, observer = select_attachments(recorder, observer, q, k) if is_recorded else (None, None)
     call = prepare_call(
-        layer, q, k, v, attention_mask, position_bias, scheme, scale, dropout, is_causal, softcap, sinks=None
+        layer, q, k, v, attention_mask, position_bias, scheme, scale, dropout, is_causal, softcap=None, sinks=None
     )
     call.options["backend"] = "auto"
     call.real_tokens, call.reads_padding = real_tokens, reads_padding

@@ -13,6 +13,12 @@ def feature_example(model: Any, width: int, num_frames: int = 37) -> dict[str, T
     return {"input_features": features, "attention_mask": _mask(num_frames)}
 
 
+def subsampled_example(model: Any) -> dict[str, Tensor]:
+    """Return inputs of a model that subsamples spectrograms, or of its encoder."""
+    config = getattr(model.config, "encoder_config", model.config)
+    return feature_example(model, config.num_mel_bins, 37 * config.subsampling_factor)
+
+
 def waveform_example(model: Any, num_frames: int = 37) -> dict[str, Tensor]:
     """Return two random waveforms of about `num_frames` positions, (2, samples), and their mask."""
     num_samples = num_frames

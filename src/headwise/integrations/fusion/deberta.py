@@ -3,7 +3,6 @@
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import embedding
 from transformers.models.deberta.modeling_deberta import DebertaEncoder, DisentangledSelfAttention
 
 from headwise.attention.position_constants import position_constant
@@ -15,7 +14,7 @@ from headwise.integrations.fusion.attention import (
     fused_attention,
     split_heads,
 )
-from headwise.integrations.fusion.deberta_v2 import EncoderWithoutMaps, average_in_padding
+from headwise.integrations.fusion.deberta_v2 import EncoderWithoutMaps, average_in_padding, disentangled_terms
 from headwise.integrations.fusion.family import Family
 
 
@@ -63,13 +62,7 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):
             disentangled_rows_of_range, 1 - n, n, self.max_relative_positions, None, device=embeddings.device
         )
         projections = {"key_table": ("c2p", "pos_proj"), "query_table": ("p2c", "pos_q_proj")}
-        tables = {
-            name: embedding(rows, getattr(self, projection)(embeddings)).unflatten(-1, (self.num_attention_heads, -1))
-            for name, (term, projection) in projections.items()
-            if term in self.pos_att_type
-        }
-        by_head = {name: table.transpose(0, 1) for name, table in tables.items()}
-        return PositionTerms(**by_head, table_start=1 - n, is_full_table=True)
+        return disentangled_terms(self, rows, embeddings, projections, table_start=1 - n)
 
 
 class FusedDebertaEncoder(EncoderWithoutMaps, DebertaEncoder):

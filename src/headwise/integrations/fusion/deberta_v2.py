@@ -70,13 +70,28 @@ class FusedDisentangledSelfAttention(DisentangledSelfAttention):
             "key_table": ("c2p", "key_proj" if self.share_att_key else "pos_key_proj"),
             "query_table": ("p2c", "query_proj" if self.share_att_key else "pos_query_proj"),
         }
-        tables = {
-            name: embedding(rows, getattr(self, projection)(embeddings)).unflatten(-1, (self.num_attention_heads, -1))
-            for name, (term, projection) in projections.items()
-            if term in self.pos_att_type
-        }
-        by_head = {name: table.transpose(0, 1) for name, table in tables.items()}
-        return PositionTerms(**by_head, table_start=1 - n, is_full_table=True)
+        return disentangled_terms(self, rows, embeddings, projections, table_start=1 - n)
+
+
+def disentangled_terms(
+    layer: Any, rows: Tensor, embeddings: Tensor, projections: dict[str, tuple[str, str]], table_start: int
+) -> PositionTerms:
+    """Return the tables of the content-to-position and position-to-content terms that a layer has.
+
+    Args:
+        layer: the layer.
+        rows: the row of the embeddings for each relative position.
+        embeddings: the embeddings of positions.
+        projections: for each table, its term in `pos_att_type` and the name of the layer's projection.
+        table_start: the first relative position.
+    """
+    tables = {
+        name: embedding(rows, getattr(layer, projection)(embeddings)).unflatten(-1, (layer.num_attention_heads, -1))
+        for name, (term, projection) in projections.items()
+        if term in layer.pos_att_type
+    }
+    by_head = {name: table.transpose(0, 1) for name, table in tables.items()}
+    return PositionTerms(**by_head, table_start=table_start, is_full_table=True)
 
 
 def average_in_padding(output: Tensor, weights: Tensor | None, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -86,7 +101,7 @@ def average_in_padding(output: Tensor, weights: Tensor | None, v: Tensor, mask: 
         output: (B, N, H · D).
         weights: (B, H, N, N), or None.
         v: (B, H, N, D).
-        mask: (B, 1, 1, N), True for real tokens. A mask of pairs, which does not tell padding, changes nothing.
+        mask: (B, 1, 1, N), True for real tokens. A mask of pairs does not change the result.
     """
     if mask.shape[2] != 1:
         return output, weights

@@ -135,7 +135,7 @@ def fuse_to_record(model: nn.Module) -> tuple[str, ...]:
     try:
         if not _is_recordable(inner, new):
             fuse_attention(model, verbose=False)
-    except (ValueError, RuntimeError):  # the caller says what is not supported
+    except (ValueError, RuntimeError):  # the caller reports what is not supported
         return ()
     return tuple(layers.family for layers in fusion_report(inner).layers)
 

@@ -12,7 +12,7 @@ from transformers.models.nemotron_asr_streaming.modeling_nemotron_asr_streaming 
 )
 
 from headwise.integrations.fusion.attention import dropout_probability, fused_attention, split_heads
-from headwise.integrations.fusion.audio import feature_example
+from headwise.integrations.fusion.audio import subsampled_example
 from headwise.integrations.fusion.conformer import transformer_xl_terms
 from headwise.integrations.fusion.family import Family
 
@@ -48,16 +48,10 @@ class FusedNemotronAsrStreamingEncoderAttention(NemotronAsrStreamingEncoderAtten
         return self.o_proj(output), weights
 
 
-def build_example(model: Any) -> dict[str, Any]:
-    """Return two random inputs, the first one with padding."""
-    config = getattr(model.config, "encoder_config", model.config)
-    return feature_example(model, config.num_mel_bins, 37 * config.subsampling_factor)
-
-
 FAMILY = Family(
     name="Nemotron-ASR-streaming",
     layers={NemotronAsrStreamingEncoderAttention: FusedNemotronAsrStreamingEncoderAttention},
     uses_mask_interface=True,
     num_maps=4,
-    build_example=build_example,
+    build_example=subsampled_example,
 )

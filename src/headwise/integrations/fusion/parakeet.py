@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderAttention, ParakeetEncoderConvolutionModule
 
 from headwise.integrations.fusion.attention import dropout_probability, fused_attention, split_heads
-from headwise.integrations.fusion.audio import feature_example
+from headwise.integrations.fusion.audio import subsampled_example
 from headwise.integrations.fusion.conformer import transformer_xl_terms
 from headwise.integrations.fusion.family import Family
 
@@ -52,16 +52,10 @@ class FusedParakeetEncoderConvolutionModule(ParakeetEncoderConvolutionModule):
         return super().forward(hidden_states, padding_of_pairs(attention_mask))
 
 
-def build_example(model: Any) -> dict[str, Any]:
-    """Return two random inputs, the first one with padding."""
-    config = getattr(model.config, "encoder_config", model.config)
-    return feature_example(model, config.num_mel_bins, 37 * config.subsampling_factor)
-
-
 FAMILY = Family(
     name="Parakeet",
     layers={ParakeetEncoderAttention: FusedParakeetEncoderAttention},
     containers={ParakeetEncoderConvolutionModule: FusedParakeetEncoderConvolutionModule},
     num_maps=4,
-    build_example=build_example,
+    build_example=subsampled_example,
 )

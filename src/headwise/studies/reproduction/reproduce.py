@@ -21,13 +21,8 @@ from headwise.studies.reproduction.planning import ReproduceOptions, describe_pl
 from headwise.studies.reproduction.registry import get_study
 from headwise.studies.reproduction.significance import build_best_tables
 from headwise.studies.study import Study, higher_is_better
-from headwise.studies.tuning import (
-    build_choice_tables,
-    describe_tuning,
-    enqueue_chosen,
-    select_final,
-    write_trials,
-)
+from headwise.studies.tuning import enqueue_chosen, select_final
+from headwise.studies.tuning_report import build_choice_tables, describe_tuning, write_trials
 from headwise.studies.worker_pool import Resources
 
 logger = logging.getLogger(__name__)
@@ -108,13 +103,13 @@ def resume_reproduction(
         seeds: the total number of seeds, to add seeds.
 
     Raises:
-        UserError: the directory holds no reproduction, or another one, or the study has more seeds.
+        UserError: the directory contains no reproduction, or another one, or the study has more seeds.
     """
     study = Study.resume(out_dir, storage=storage, storage_path=storage_path)
     kind = study.study_dir.kind
     get_study(kind)
     if name not in (None, kind):
-        raise UserError(f"--out {out_dir}: holds {kind}, not {name}; leave the name out, or name a new directory")
+        raise UserError(f"--out {out_dir}: contains {kind}, not {name}; leave the name out, or name a new directory")
     enqueue_chosen(study, seeds)
     return study
 

@@ -65,7 +65,7 @@ def read_batches(
     """Read the rows of a file in order.
 
     Args:
-        path: The file; its extension tells the format. Its content tells whether it is gzipped.
+        path: The file; its extension determines the format, and its content whether it is gzipped.
         columns: The columns to read; all by default.
         header: The column names of a CSV or TSV file without a header line.
         delimiter: The delimiter of a CSV or TSV file; by default it is recognized.

@@ -38,7 +38,7 @@ class Batch:
 
 
 def file_extension(path: Path) -> str:
-    """Return the extension that tells the format: `.csv` for `a.csv` and `a.csv.gz`."""
+    """Return the extension that determines the format: `.csv` for `a.csv` and `a.csv.gz`."""
     return Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
 
 

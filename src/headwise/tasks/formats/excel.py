@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.tasks.formats.batch import Batch, check_distinct, chunk_rows, column_index, name_columns
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def read_excel(path: Path, columns: Sequence[str] | None) -> Iterator[Batch]:
     except UserError:
         raise
     except Exception as error:  # openpyxl raises errors of several libraries if a file is invalid
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(f"{path}: invalid Excel file ({reason[:80]})") from None
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.files import LINE_LIMIT_VARIABLE, MAX_COMPRESSION_RATIO, MAX_RATIO_FREE_BYTES, is_gzip, max_line_bytes
 from headwise.tasks.formats import batch as batches
 from headwise.tasks.formats.batch import Batch, FilePart, check_distinct, column_index
@@ -69,7 +69,7 @@ def read_decompressed(
                     yield Batch(path, rows, range(start + 1, start + 1 + piece.num_rows), values)
                     start += piece.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(f"{path}: invalid Parquet file ({reason})") from None
 
 
@@ -162,7 +162,7 @@ def to_values(path: Path, start: int, name: str, column: pa.Array) -> list[Any]:
             except UnicodeDecodeError as error:
                 reason = f"not UTF-8 (byte {error.start + 1} of the value)"
             except (ValueError, OverflowError, pa.ArrowException) as error:
-                reason = f"the {value.type} cannot be read ({(str(error).splitlines() or [''])[0]})"
+                reason = f"the {value.type} cannot be read ({first_line(error)})"
             else:
                 continue
             raise UserError(f"{path}, row {start + index + 1}: column {name!r}: {reason}") from None

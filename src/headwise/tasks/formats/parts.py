@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.files import LineReader, check_regular, is_gzip
 from headwise.tasks.formats import read_batches
 from headwise.tasks.formats.batch import FilePart, file_extension
@@ -86,7 +86,7 @@ def plan_parquet(path: Path, part_rows: int, copy: Path) -> list[FilePart]:
     try:
         metadata = pq.read_metadata(copy if is_copied else path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(f"{path}: invalid Parquet file ({reason})") from None
     parts: list[FilePart] = []
     first_row = 0

@@ -9,9 +9,7 @@ NUM_SAMPLES = 1000
 MAX_BLOCK_SIZE = 2**22  # entries of the matrix of row counts (samples, rows) that is in memory
 
 
-def standard_error(
-    row_statistics: Any, metric: Callable[[Any], Any], *, samples: int = NUM_SAMPLES, seed: int = 0
-) -> float:
+def standard_error(row_statistics: Any, metric: Callable[[Any], Any], *, seed: int = 0) -> float:
     """Estimate the standard error of a metric: its standard deviation over bootstrap samples.
 
     If all rows are right, or all wrong, all samples are equal. By the rule of three, the true value is then within
@@ -20,7 +18,6 @@ def standard_error(
     Args:
         row_statistics: (rows, statistics), which are summed over the rows of a sample.
         metric: Maps sums (samples, statistics) to values (samples,).
-        samples: The number of samples.
         seed: The seed of the draws.
 
     Example:
@@ -30,7 +27,7 @@ def standard_error(
         >>> round(standard_error(row_statistics, lambda sums: sums[:, 0] / sums[:, 1]), 3)
         0.05
     """
-    values = bootstrap_metric(row_statistics, metric, samples=samples, seed=seed)
+    values = bootstrap_metric(row_statistics, metric, samples=NUM_SAMPLES, seed=seed)
     if (values == 0).all() or (values == 1).all():
         return min(1.5 / len(row_statistics), 0.5)
     return float(np.nanstd(values, ddof=1))

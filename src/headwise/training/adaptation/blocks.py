@@ -17,7 +17,7 @@ from transformers import DataCollatorForLanguageModeling
 
 from headwise.errors import UserError
 from headwise.files import read_lines
-from headwise.native_errors import tokenizing
+from headwise.native_errors import tokenizer_errors
 from headwise.tasks.columns import choose_columns
 from headwise.tasks.formats import file_extension, read_batches, read_head
 
@@ -35,7 +35,7 @@ class SpecialTokens(NamedTuple):
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> "SpecialTokens":
-        with tokenizing(tokenizer):
+        with tokenizer_errors(tokenizer):
             plain = tokenizer("a", add_special_tokens=False)["input_ids"]
             full = tokenizer("a")["input_ids"]
         starts = [i for i in range(len(full)) if full[i : i + len(plain)] == plain]
@@ -81,7 +81,7 @@ def write_tokens(texts: Iterable[str], tokenizer: Any, path: Path) -> int:
     separator, count, texts = SpecialTokens.from_tokenizer(tokenizer).suffix, 0, iter(texts)
     with path.open("wb") as file:
         while group := list(islice(texts, TOKENIZED_TEXTS)):
-            with tokenizing(tokenizer):
+            with tokenizer_errors(tokenizer):
                 tokenized = tokenizer(group, add_special_tokens=False, return_attention_mask=False, verbose=False)
             tokens = [np.asarray(ids + separator, dtype=np.int32) for ids in tokenized["input_ids"]]
             file.write(np.concatenate(tokens).tobytes())
@@ -106,7 +106,7 @@ class MaskedBlocks(data.Dataset[dict[str, Tensor]]):
         max_blocks: use this number of blocks at most, taken at regular intervals.
     """
 
-    #: The sampler of the training batches, which knows the epoch; None for dev, whose masks are always the same.
+    #: The sampler of the training batches, which has the epoch; None for dev, whose masks are always the same.
     sampler: Any = None
 
     def __init__(

@@ -11,6 +11,10 @@ from headwise.training.core.config import RunConfig, absolute_if_exists
 UNUSED = ("task", "epochs", "early_stopping_patience", "scheme_learning_rate")
 
 
+#: The file with the configuration in the output directory.
+CONFIG = "adapt.yaml"
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdaptConfig(RunConfig):
     """Options of continued masked-language-model pre-training on unlabelled texts."""

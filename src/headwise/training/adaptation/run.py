@@ -6,7 +6,6 @@ contains the configuration, `metrics.json` with the loss on dev before and after
 
 import logging
 import math
-import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,11 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, set_see
 from transformers.trainer_callback import ProgressCallback
 
 from headwise.errors import UserError
-from headwise.locks import LOCK_FILE, lock_output
+from headwise.locks import lock_output
 from headwise.models import initialize_by_name
 from headwise.training.adaptation.blocks import MaskedBlocks, read_texts, split_texts, write_tokens
 from headwise.training.adaptation.config import AdaptConfig
+from headwise.training.adaptation.output_dir import begin, check_out_dir, render_card
 from headwise.training.adaptation.trainer import AdaptTrainer
 from headwise.training.core import run_dir
 from headwise.training.core.arguments import build_arguments, checkpointing_arguments
@@ -50,7 +50,6 @@ from headwise.training.core.run_dir import RunResult
 
 logger = logging.getLogger(__name__)
 
-CONFIG = "adapt.yaml"
 #: Tokens of a block, if the model reads as many.
 DEFAULT_LENGTH = 512
 #: Blocks of dev whose loss is computed at most.
@@ -79,7 +78,7 @@ def adapt(
         stack.enter_context(remote_code(trust_remote_code))
         main_process_only(lambda: check_out_dir(out, force=force, resume=resume))
         main_process_only(lambda: stack.enter_context(lock_output(out, is_directory=True)))
-        main_process_only(lambda: check_out_dir(out, force=force, resume=resume))  # now nobody else changes it
+        main_process_only(lambda: check_out_dir(out, force=force, resume=resume))  # now under the lock
         return run(config.resolve_paths(), out, resume=resume)
 
 
@@ -93,17 +92,7 @@ def run(config: AdaptConfig, out: Path, *, resume: bool) -> RunResult:
         set_seed(config.seed)
         model, tokenizer, pooler, max_length, notes = main_process_first(lambda: load_model(config))
         main_process_only(lambda: write_splits(config, tokenizer, scratch_dir))
-        train_blocks, dev_blocks = (
-            MaskedBlocks(
-                scratch_dir / f"{split}.tokens",
-                tokenizer,
-                max_length=max_length,
-                probability=config.mlm_probability,
-                seed=config.seed,
-                max_blocks=max_blocks,
-            )
-            for split, max_blocks in (("train", None), ("dev", MAX_DEV_BLOCKS))
-        )
+        train_blocks, dev_blocks = open_blocks(config, tokenizer, max_length, scratch_dir)
         main_process_only(lambda: begin(out, config, resume=resume))
         notes.append(
             f"{train_blocks.num_tokens:,} tokens in {len(train_blocks):,} blocks of up to {max_length}; dev: "
@@ -221,6 +210,24 @@ def write_splits(config: AdaptConfig, tokenizer: Any, scratch_dir: Path) -> None
         logger.info("%s: %s texts", split, f"{count:,}")
 
 
+def open_blocks(
+    config: AdaptConfig, tokenizer: Any, max_length: int, scratch_dir: Path
+) -> tuple[MaskedBlocks, MaskedBlocks]:
+    """Return the blocks of train and dev, from the files of `write_splits`."""
+    train_blocks, dev_blocks = (
+        MaskedBlocks(
+            scratch_dir / f"{split}.tokens",
+            tokenizer,
+            max_length=max_length,
+            probability=config.mlm_probability,
+            seed=config.seed,
+            max_blocks=max_blocks,
+        )
+        for split, max_blocks in (("train", None), ("dev", MAX_DEV_BLOCKS))
+    )
+    return train_blocks, dev_blocks
+
+
 def build_trainer(
     config: AdaptConfig, model: Any, train_blocks: MaskedBlocks, dev_blocks: MaskedBlocks, out: Path
 ) -> AdaptTrainer:
@@ -263,63 +270,3 @@ def build_trainer(
 def to_metrics(loss: float) -> dict[str, float]:
     """Return the loss and the perplexity of masked tokens."""
     return {"loss": loss, "perplexity": math.exp(min(loss, 700))}
-
-
-def check_out_dir(out: Path, *, force: bool, resume: bool) -> None:
-    """Check that a model can be written to a directory. Nothing is changed.
-
-    Raises:
-        UserError: the directory holds other files, or nothing to resume.
-    """
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out {out}: a file of that name exists")
-    has_config, is_finished = (out / CONFIG).is_file(), (out / run_dir.METRICS).exists()
-    if resume:
-        if not has_config or is_finished:
-            reason = f"contains nothing to resume ({CONFIG} is missing)" if not has_config else "is already finished"
-            raise UserError(f"--resume: {out} {reason}")
-        return
-    ignored = (LOCK_FILE, run_dir.partial_path(out / CONFIG).name)
-    if out.is_dir() and any(path.name not in ignored for path in out.iterdir()):
-        if not has_config:
-            raise UserError(f"--out {out}: contains files of something else; choose another directory")
-        if not force:
-            what = "an adapted model" if is_finished else "an unfinished run (--resume continues it)"
-            raise UserError(f"--out {out}: contains {what}; --force replaces it")
-
-
-def begin(out: Path, config: AdaptConfig, *, resume: bool) -> None:
-    """Prepare the directory and write the configuration. An old result is deleted unless it is resumed."""
-    if resume:
-        return
-    (out / run_dir.METRICS).unlink(missing_ok=True)  # first: without it, the directory is unfinished
-    for path in out.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.name not in (CONFIG, LOCK_FILE):
-            path.unlink()
-    run_dir.atomic_write(out / CONFIG, config.to_yaml())
-
-
-def render_card(config: AdaptConfig, metrics: dict[str, Any], out: Path) -> str:
-    """Return the model card."""
-    before, after = (metrics["metrics"][name] for name in ("before", "after"))
-    base = config.model if not Path(config.model).exists() else Path(config.model).name
-    return f"""---
-library_name: transformers
-pipeline_tag: fill-mask
-tags: [headwise]
----
-
-# {out.name}
-
-{base}, pre-trained further by masked language modelling on {metrics["tokens"]:,} tokens of unlabelled text with
-`headwise adapt`: {metrics["steps"]:,} steps, blocks of {metrics["max_length"]:,} tokens.
-
-| | loss on dev | perplexity |
-|---|---|---|
-| before | {before["loss"]:.4f} | {before["perplexity"]:.2f} |
-| after | {after["loss"]:.4f} | {after["perplexity"]:.2f} |
-
-Fine-tune it: `headwise train --model DIRECTORY --data FILE --out RUN`.
-"""

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.small_files import read_json
 from headwise.training.core import distributed, run_dir
 from headwise.training.core.callbacks import ProgressBar
 from headwise.training.core.distributed import main_process_only
+from headwise.training.core.run_settings import get_settings
 
 #: The file of a checkpoint with the weights of the best epoch, if that epoch has no checkpoint of its own.
 BEST_WEIGHTS = "best.safetensors"
@@ -64,7 +65,7 @@ def report_broken_checkpoint(trainer: Any, checkpoint: str | None) -> Iterator[N
         is_disk_error = isinstance(error, OSError) and error.errno != errno.EINVAL  # torch's, for damaged archives
         if checkpoint is None or has_trained or is_disk_error or isinstance(error, torch.OutOfMemoryError):
             raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(
             f"{checkpoint}: cannot be resumed ({reason}); delete it to resume from the previous checkpoint"
         ) from error
@@ -78,7 +79,7 @@ def report_dead_worker() -> Iterator[None]:
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(
             f"a data loading process died ({reason}); --resume continues from the last checkpoint"
         ) from error
@@ -118,7 +119,7 @@ def gather_weights(trainer: Any) -> dict[str, Any] | None:
 class CheckpointTrainer(Trainer):
     """A Trainer that keeps the weights of the best epoch in memory, and writes checkpoints at intervals.
 
-    Runs of a study take seconds, and checkpoints of each epoch take a large part of them (`checkpoint_interval`). A
+    Runs of a study take seconds, and checkpoints of each epoch take a large part of them (`checkpoint_seconds`). A
     checkpoint also contains the best weights, so that a resumed run has them.
 
     Attributes:
@@ -130,7 +131,7 @@ class CheckpointTrainer(Trainer):
     last_save: float = 0.0
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        interval = run_dir.get_checkpoint_interval() if self._needs_best_weights_only() else 0.0
+        interval = get_settings().checkpoint_seconds if self._needs_best_weights_only() else 0.0
         checkpoint = Path(str(self.args.output_dir), f"checkpoint-{self.state.global_step}")
         is_best = self.state.best_global_step == self.state.global_step
         if is_best:

@@ -113,7 +113,7 @@ class RunConfig:
         """Read a `run.yaml`.
 
         Raises:
-            UserError: the file does not exist, is not YAML or holds an invalid option.
+            UserError: the file does not exist, is not YAML or contains an invalid option.
         """
         return cls.from_dict(path, read_yaml(path))
 
@@ -176,7 +176,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping.
 
     Raises:
-        UserError: the file does not exist, is not YAML or holds something else.
+        UserError: the file does not exist, is not YAML or contains something else.
     """
     contents = small_files.read_yaml(path)
     if not isinstance(contents, dict):

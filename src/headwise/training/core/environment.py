@@ -11,7 +11,7 @@ import transformers
 
 import headwise
 from headwise import _compat
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.training.core.config import RunConfig
 
 
@@ -86,7 +86,7 @@ def deterministic_algorithms(enabled: bool) -> Iterator[None]:
     except RuntimeError as error:
         if not enabled or "deterministic" not in str(error):
             raise
-        raise UserError(f"--deterministic: {str(error).splitlines()[0]}") from None
+        raise UserError(f"--deterministic: {first_line(error)}") from None
     finally:
         torch.use_deterministic_algorithms(was_deterministic)
         torch.backends.cudnn.benchmark = was_benchmark

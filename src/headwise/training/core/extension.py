@@ -13,7 +13,7 @@ from headwise.integrations.extension import (
 from headwise.scheme_names import PositionExtension
 from headwise.training.core.pretrained import max_input_length
 
-#: What the log says about each way.
+#: What the log says about each method.
 DESCRIPTIONS: dict[PositionExtension, str] = {
     "tile": "tiled",
     "interpolate": "interpolated",
@@ -38,7 +38,7 @@ def extend_model(
         A note for the log.
 
     Raises:
-        UserError: the positions of the model cannot be extended, or not in this way.
+        UserError: the positions of the model cannot be extended, or not by this method.
     """
     limit = max_input_length(model, tokenizer)
     if max_length <= limit:

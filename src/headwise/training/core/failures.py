@@ -10,7 +10,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.native_errors import is_out_of_memory
 from headwise.training.core.checkpointing import CheckpointTrainer
 
@@ -53,7 +53,7 @@ class CheckedTrainer(CheckpointTrainer):
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            memory_error = (str(error).splitlines() or [type(error).__name__])[0]
+            memory_error = first_line(error)
         if memory_error:  # outside of the except block, which keeps the step's tensors alive
             del inputs
             raise UserError(self.suggest_batch_size(model, memory_error))

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.training.core import run_dir
 from headwise.training.core.config import RunConfig
 
@@ -97,6 +97,6 @@ def hub_errors(repository: str, consequence: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the client raises errors of several libraries
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         hint = "log in with hf auth login" if isinstance(error, HfHubHTTPError) else "check the name and the network"
         raise UserError(f"--push-to-hub {repository}: {reason}; {hint}{consequence}") from None

@@ -29,6 +29,7 @@ from headwise.training.core.metrics import Evaluation, build_metrics, count_para
 from headwise.training.core.pretrained import is_scheme
 from headwise.training.core.report import write_report
 from headwise.training.core.run_data import RunData
+from headwise.training.core.run_settings import get_settings
 from headwise.training.core.tune import describe_tuning, read_tuning
 from headwise.training.core.verdict import judge_run
 
@@ -186,21 +187,25 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                 metrics["tuning"] = tuning
             metrics["verdict"] = judge_run(metrics, from_scratch=is_scheme(config.model))
 
-            keep_model = not run_dir.is_results_only()
+            keep_model = not get_settings().results_only
             weights = gather_weights(trainer) if keep_model else None
             if is_main_process:
                 with run_dir.staging_dir(out_dir) as stage:
                     if keep_model:
-                        bundle.model.save_pretrained(stage, state_dict=weights)
-                        bundle.tokenizer.save_pretrained(stage)
-                        card = self.describe(data, bundle, metrics)
-                        text = render_card(card, metrics, seed=config.seed)
-                        (stage / run_dir.CARD).write_text(text, encoding="utf-8")
-                        write_report(stage, metrics, title=card.title)
+                        self.write_model(stage, data, bundle, metrics, weights)
                     write_predictions(stage / run_dir.PREDICTIONS, evaluation)
                     (stage / run_dir.METRICS).write_text(run_dir.to_json(metrics), encoding="utf-8")
             state().wait_for_everyone()
             return metrics
+
+    def write_model(self, stage: Path, data: DataT, bundle: BundleT, metrics: dict[str, Any], weights: Any) -> None:
+        """Write the model, its card and the report. `weights` are those of a model that FSDP shards, otherwise None."""
+        bundle.model.save_pretrained(stage, state_dict=weights)
+        bundle.tokenizer.save_pretrained(stage)
+        card = self.describe(data, bundle, metrics)
+        text = render_card(card, metrics, seed=self.config.seed)
+        (stage / run_dir.CARD).write_text(text, encoding="utf-8")
+        write_report(stage, metrics, title=card.title)
 
     def log_notes(self, data: DataT, bundle: BundleT) -> None:
         """Log the data, the model and its notes."""

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 from transformers.utils.hub import cached_file
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.integrations import unwrap_model
 from headwise.integrations.extension import has_unlimited_positions, padding_offset
 from headwise.models.configuration import SCHEMES
-from headwise.native_errors import held_stderr, native_errors
+from headwise.native_errors import buffer_stderr, native_errors
 from headwise.tasks.hub import is_hub_reachable
 from headwise.training.core.callbacks import quiet_libraries
 from headwise.training.core.model_dir import check_model_dir, check_size
@@ -71,7 +71,7 @@ def load_pretrained(loader: Any, path: Path | str, *, complete: bool = False, **
         options["output_loading_info"] = True
     is_tokenizer = "Tokenizer" in getattr(loader, "__name__", "")  # Rust prints a stack trace before it panics
     try:
-        with native_errors(path, "cannot be loaded"), held_stderr() if is_tokenizer else nullcontext():
+        with native_errors(path, "cannot be loaded"), buffer_stderr() if is_tokenizer else nullcontext():
             if not Path(path).exists() and is_directory_name(str(path)):
                 raise UserError(f"{path}: no such directory; expected a Hugging Face model")
             if Path(path).is_dir():
@@ -248,16 +248,11 @@ def running_errors(model: Any) -> Iterator[None]:
     Files that do not belong together may load and fail later, such as a tokenizer with more tokens than the model.
 
     Args:
-        model: the model, which knows its directory.
+        model: the model, whose configuration names its directory.
     """
     name = getattr(model, "name_or_path", "") or type(model).__name__
     with loading_errors(name, "the model cannot be run; its files are damaged or do not belong together"):
         yield
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def check_finite(scores: Tensor, model: Any) -> None:

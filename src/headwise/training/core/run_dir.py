@@ -10,9 +10,8 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -26,73 +25,6 @@ from headwise.small_files import read_json
 
 CONFIG, METRICS, PREDICTIONS, CARD = "run.yaml", "metrics.json", "predictions.parquet", "README.md"
 CHECKPOINTS, STAGING, MANIFEST = "checkpoints", ".unfinished", "manifest.json"
-
-_RESULTS_ONLY: ContextVar[bool] = ContextVar("_RESULTS_ONLY", default=False)
-_ONLY_SPLIT: ContextVar[str | None] = ContextVar("_ONLY_SPLIT", default=None)
-_CHECKPOINT_SECONDS: ContextVar[float] = ContextVar("_CHECKPOINT_SECONDS", default=0.0)
-_TOKEN_DIR: ContextVar[Path | None] = ContextVar("_TOKEN_DIR", default=None)
-
-
-@contextmanager
-def results_only() -> Iterator[None]:
-    """Write only `run.yaml`, `metrics.json` and predictions of runs in this context: no model, card or report."""
-    token = _RESULTS_ONLY.set(True)
-    try:
-        yield
-    finally:
-        _RESULTS_ONLY.reset(token)
-
-
-def is_results_only() -> bool:
-    """Return whether runs write only their results."""
-    return _RESULTS_ONLY.get()
-
-
-@contextmanager
-def evaluate_only(split: str) -> Iterator[None]:
-    """Evaluate runs in this context on this split only, if they have it."""
-    token = _ONLY_SPLIT.set(split)
-    try:
-        yield
-    finally:
-        _ONLY_SPLIT.reset(token)
-
-
-def evaluated_splits(splits: Iterable[str]) -> list[str]:
-    """Return the splits of a run that are evaluated at its end, of those that it has."""
-    names = [split for split in splits if split != "train"]
-    only = _ONLY_SPLIT.get()
-    return [only] if only in names else names
-
-
-@contextmanager
-def checkpoint_interval(seconds: float) -> Iterator[None]:
-    """Write checkpoints of runs in this context only if the last one is older; the best weights stay in memory."""
-    token = _CHECKPOINT_SECONDS.set(seconds)
-    try:
-        yield
-    finally:
-        _CHECKPOINT_SECONDS.reset(token)
-
-
-def get_checkpoint_interval() -> float:
-    """Return the minimum number of seconds between two checkpoints; 0 if every epoch has one."""
-    return _CHECKPOINT_SECONDS.get()
-
-
-@contextmanager
-def shared_tokens(directory: Path | None) -> Iterator[None]:
-    """Share tokenized splits with other runs, also those of other processes, by files in a directory."""
-    token = _TOKEN_DIR.set(directory)
-    try:
-        yield
-    finally:
-        _TOKEN_DIR.reset(token)
-
-
-def get_token_dir() -> Path | None:
-    """Return the directory of tokenized splits that runs share; None if each run tokenizes its own."""
-    return _TOKEN_DIR.get()
 
 
 @dataclass(frozen=True)
@@ -108,7 +40,7 @@ def check_out_dir(out_dir: Path, *, force: bool, resume: bool) -> None:
     """Check that a run can be written to a directory. Nothing is changed.
 
     Raises:
-        UserError: the directory holds another run or other files, or no run to resume.
+        UserError: the directory contains another run or other files, or no run to resume.
     """
     if out_dir.exists() and not out_dir.is_dir():
         raise UserError(f"--out {out_dir}: a file of that name exists")

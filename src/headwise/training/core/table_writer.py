@@ -100,7 +100,7 @@ class TableFormat:
             raise UserError(f"{head.path}: already has a column {taken[0]!r}; rename it to add predictions")
         schema = None
         if extension == ".parquet":
-            with storable(out):
+            with parquet_errors(out):
                 schema = infer_schema(head.columns, read_schema(head.path))
             schema = pa.schema([*schema, *(pa.field(name, arrow_type) for name, arrow_type in new_columns.items())])
         return cls(out, (*head.columns, *new_columns), schema)
@@ -132,7 +132,7 @@ class TableFormat:
         """
         assert self.schema is not None
         blank = [None] * len(next(iter(columns.values())))
-        with storable(self.out):
+        with parquet_errors(self.out):
             if not columns.keys() <= set(self.columns):
                 raise pa.ArrowInvalid("a column is missing in the first rows")
             arrays = [pa.array(list(columns.get(field.name, blank)), field.type) for field in self.schema]
@@ -167,7 +167,7 @@ def check_extension(out: Path, source: Path) -> str:
 
 
 @contextmanager
-def storable(out: Path) -> Iterator[None]:
+def parquet_errors(out: Path) -> Iterator[None]:
     """Turn errors of values that Parquet cannot store into a UserError."""
     try:
         yield

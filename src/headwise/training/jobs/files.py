@@ -18,19 +18,23 @@ from headwise.training.jobs.job import PART_ROWS, JobOptions, PartTask, Progress
 from headwise.training.jobs.job_dir import JobDir, describe_inputs
 
 
-class OutputPart(Protocol):
-    """A part of an input file."""
+@dataclass(frozen=True)
+class InputPart:
+    """Rows of an input file."""
+
+    file_part: FilePart
 
     @property
-    def file_part(self) -> FilePart: ...
+    def num_rows(self) -> int:
+        return self.file_part.num_rows
 
-    @property
-    def num_rows(self) -> int: ...
+    def __str__(self) -> str:
+        return str(self.file_part)
 
 
 @dataclass(frozen=True)
-class TablePart:
-    """Rows of a table, and the output that they belong to.
+class TablePart(InputPart):
+    """Rows of a table, and the format of the output.
 
     Args:
         file_part: the rows.
@@ -39,32 +43,16 @@ class TablePart:
         columns: the columns of the file that the model reads.
     """
 
-    file_part: FilePart
     format: TableFormat
     delimiter: str | None
     columns: Any
 
-    @property
-    def num_rows(self) -> int:
-        return self.file_part.num_rows
-
-    def __str__(self) -> str:
-        return str(self.file_part)
-
 
 @dataclass(frozen=True)
-class TextPart:
+class TextPart(InputPart):
     """Lines of a text file, and the output that they belong to."""
 
-    file_part: FilePart
     out: Path
-
-    @property
-    def num_rows(self) -> int:
-        return self.file_part.num_rows
-
-    def __str__(self) -> str:
-        return str(self.file_part)
 
 
 class TablePredictor(Protocol):
@@ -212,7 +200,7 @@ def prediction_plan(
 
 
 def predict_parts(
-    task: PartTask, parts: Sequence[OutputPart], options: JobOptions, job_dir: JobDir, *, unit: str
+    task: PartTask, parts: Sequence[InputPart], options: JobOptions, job_dir: JobDir, *, unit: str
 ) -> Result:
     """Run a task on all parts, write the outputs, and return the sums of the results.
 
@@ -231,9 +219,9 @@ def predict_parts(
     return total
 
 
-def join_outputs(parts: Sequence[OutputPart], job_dir: JobDir) -> None:
+def join_outputs(parts: Sequence[InputPart], job_dir: JobDir) -> None:
     """Join the outputs of consecutive parts of the same file."""
-    by_file: dict[Path, list[tuple[OutputPart, Path]]] = {}
+    by_file: dict[Path, list[tuple[InputPart, Path]]] = {}
     for number, part in enumerate(parts):
         by_file.setdefault(part.file_part.path, []).append((part, job_dir.output_path(number)))
     for file_parts in by_file.values():

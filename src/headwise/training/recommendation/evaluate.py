@@ -161,7 +161,7 @@ def count_training_clicks(log: Log) -> Any | None:
 
 
 def initial_word_vectors(recommender: RecommendationModel) -> Tensor | None:
-    """Return the word vectors before training; None for a pretrained encoder, or if their file is gone."""
+    """Return the word vectors before training; None for a pretrained encoder, or without their file."""
     config = recommender.config
     if not is_scheme(config.model):
         return None

@@ -13,7 +13,6 @@ from transformers import EarlyStoppingCallback
 from headwise.tasks.metrics import clicks
 from headwise.tasks.metrics.clicks import METRICS, ClickMetrics
 from headwise.tasks.mind import MIND, Split
-from headwise.training.core import run_dir
 from headwise.training.core.arguments import build_encoder_arguments, get_batch_size
 from headwise.training.core.card import UNKNOWN, Card, describe_base_model, short_name
 from headwise.training.core.defaults import MIN_PATIENCE, Settings, fill_unset
@@ -22,6 +21,7 @@ from headwise.training.core.environment import autocast, get_device
 from headwise.training.core.metrics import Evaluation, SplitResult
 from headwise.training.core.pipeline import ModelBundle, Pipeline
 from headwise.training.core.pretrained import is_scheme
+from headwise.training.core.run_settings import evaluated_splits
 from headwise.training.recommendation.batches import ClickDataset
 from headwise.training.recommendation.config import RecommendationConfig
 from headwise.training.recommendation.data import RecommendationData, fingerprint, load_data
@@ -130,7 +130,7 @@ class RecommendationPipeline(Pipeline[RecommendationConfig, RecommendationData, 
         results: dict[str, SplitResult] = {}
         counts: dict[str, dict[str, int]] = {}
         labelled = [name for name, split in data.log.splits.items() if split.labelled]
-        for name in run_dir.evaluated_splits(labelled) if state().is_main_process else ():
+        for name in evaluated_splits(labelled) if state().is_main_process else ():
             split = data.log.splits[name]
             totals = ClickMetrics()
             predictions = build_predictions(name, self.score(bundle, split, trainer.model), totals)

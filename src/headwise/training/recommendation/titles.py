@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from headwise.native_errors import tokenizing
+from headwise.native_errors import tokenizer_errors
 
 #: Titles tokenized at a time.
 CHUNK_ROWS = 1000
@@ -43,7 +43,7 @@ def tokenize_titles(tokenizer: Any, news: Dataset, max_length: int) -> Titles:
     lengths = np.ones(len(news), dtype=np.int32)
     num_truncated = 0
     for start, titles in iterate_titles(news):
-        with tokenizing(tokenizer):
+        with tokenizer_errors(tokenizer):
             encoded = tokenizer(titles, truncation=True, max_length=max_length, return_attention_mask=False)
         num_truncated += sum(bool(encoding.overflowing) for encoding in encoded.encodings or ())
         for row, ids in enumerate(encoded["input_ids"], start):

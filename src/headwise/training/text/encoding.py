@@ -13,7 +13,7 @@ from torch import Tensor
 from headwise.errors import UserError
 from headwise.guides import Dependency
 from headwise.models import encode_document
-from headwise.native_errors import tokenizing
+from headwise.native_errors import tokenizer_errors
 from headwise.tasks.fingerprint import hash_dataset
 from headwise.training.text.arrow_dataset import METADATA_COLUMNS, ArrowDataset, Padding, pad_rows
 from headwise.training.text.config import LongText
@@ -135,7 +135,7 @@ class TextEncoder:
     def encode_texts(self, *texts: Sequence[str]) -> dict[str, list[Any]]:
         """Tokenize texts, or text pairs as one sequence."""
         if self.long_text == "windows":
-            with tokenizing(self.tokenizer):
+            with tokenizer_errors(self.tokenizer):
                 if len(texts) == 2:
                     return encode_pair_windows(texts[0], texts[1], self.tokenizer, self.max_length)
                 return encode_windows(texts[0], self.tokenizer, self.max_length)
@@ -145,7 +145,7 @@ class TextEncoder:
             shortened, cut = cut_middle(texts[0], self.tokenizer, room)
             texts = (shortened,)
         is_pair = len(texts) == 2
-        with tokenizing(self.tokenizer):
+        with tokenizer_errors(self.tokenizer):
             tokenized = self.tokenizer(
                 *map(list, texts), truncation=True, max_length=self.max_length, return_token_type_ids=is_pair or None
             )
@@ -166,7 +166,7 @@ class TextEncoder:
         max_words, max_sentences = self.hierarchy
         # A sentence above the maximum shows that a document is truncated.
         hierarchy = max_words, max_sentences + 1
-        with tokenizing(self.tokenizer):
+        with tokenizer_errors(self.tokenizer):
             documents = [encode_document(text, self.tokenizer, hierarchy=hierarchy) for text in texts]
         truncated_documents = [document[:max_sentences] or [[self.tokenizer.unk_token_id]] for document in documents]
         return {
@@ -182,7 +182,7 @@ class TextEncoder:
         `word_indices` are the words that have a token: truncation and some tokenizers remove words.
         """
         sentences = [list(row) for row in rows["words"]]
-        with tokenizing(self.tokenizer):
+        with tokenizer_errors(self.tokenizer):
             tokenized = self.tokenizer(sentences, is_split_into_words=True, truncation=True, max_length=self.max_length)
         labels, word_indices, truncated = [], [], []
         for index, sentence in enumerate(sentences):

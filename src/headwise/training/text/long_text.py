@@ -24,10 +24,10 @@ WINDOW_ROW = "window_row"
 
 
 def check_long_text(mode: LongText, *, label_type: str, has_pair: bool, hierarchy: Any, tokenizer: Any = None) -> None:
-    """Check that a way to encode long texts applies.
+    """Check that a method to encode long texts applies.
 
     Args:
-        mode: the way.
+        mode: the method.
         label_type: the type of the labels.
         has_pair: whether a row has two texts.
         hierarchy: the sizes of a hierarchical model, or None.

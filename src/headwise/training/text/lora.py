@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from headwise.errors import UserError
+from headwise.errors import UserError, first_line
 from headwise.training.core.pretrained import is_scheme
 from headwise.training.text.config import TextConfig
 
@@ -94,7 +94,7 @@ def add_lora(model: Any, config: TextConfig, new_parameters: Iterable[str]) -> t
     try:
         wrapped: Any = get_peft_model(model, options)
     except ValueError as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"--lora: {reason}; name the linear layers to adapt with --lora-target-modules") from None
     trained, total = wrapped.get_nb_trainable_parameters()
     targets = sorted(next(iter(wrapped.peft_config.values())).target_modules)

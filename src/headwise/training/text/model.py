@@ -113,28 +113,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
             )
     if config.classifier == "first-token" and task.label_type == "tokens":
         raise UserError("--classifier first-token does not apply to tagging, which labels every token")
-    available = is_available(config.model)
-    options = {} if available else {"local_files_only": True}
-    try:
-        model_config = load_pretrained(AutoConfig, config.model, **options, **label_options(task, examples))
-        tokenizer = load_pretrained(AutoTokenizer, config.model, **options)
-        if tokenizer.pad_token is None and tokenizer.eos_token is not None:
-            tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token works
-        if model_config.pad_token_id is None:
-            model_config.pad_token_id = tokenizer.pad_token_id
-        model, info = load_weights(
-            get_model_class(task.label_type, config.classifier),
-            config.model,
-            config=model_config,
-            dtype=torch.float32,  # half-precision weights would lose updates of 1e-5
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            **options,
-        )
-    except UserError:
-        raise
-    except Exception as error:  # libraries raise many types for damaged files
-        raise unavailable_error(config.model, error, available=available) from None
+    model_config, tokenizer, model, new = load_with_head(config, task, examples)
     check_retrofit(config.retrofit, config.model, model_config)
     extension_notes = []
     if config.long_text == "extend":
@@ -144,7 +123,6 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
         ]
     limit = check_length(config.max_length, model, tokenizer, option="--long-text extend")
     max_length = config.max_length or min(task.fine_tuning.max_length, limit)
-    new = set(info["missing_keys"]) | {name for name, *_ in info["mismatched_keys"]}
     initialize_by_name(model, config.seed, new & dict(model.named_parameters()).keys())
     notes = [f"{len(new)} newly initialized parameter tensors: {', '.join(sorted(new))}"] if new else []
     notes += [*describe_scheme(model, frozen=config.lora), *extension_notes]
@@ -167,6 +145,40 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
         model, note = add_lora(model, config, new)
         notes.append(note)
     return model, build_encoder(config, task, model_config, tokenizer, max_length), notes
+
+
+def load_with_head(config: TextConfig, task: Task, examples: Examples) -> tuple[Any, Any, Any, set[str]]:
+    """Load a Hugging Face model with the head of a task.
+
+    Returns:
+        The model's configuration, the tokenizer, the model, and the names of the parameters that are not pretrained.
+
+    Raises:
+        UserError: the model does not exist or cannot be loaded.
+    """
+    available = is_available(config.model)
+    options = {} if available else {"local_files_only": True}
+    try:
+        model_config = load_pretrained(AutoConfig, config.model, **options, **label_options(task, examples))
+        tokenizer = load_pretrained(AutoTokenizer, config.model, **options)
+        if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+            tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token works
+        if model_config.pad_token_id is None:
+            model_config.pad_token_id = tokenizer.pad_token_id
+        model, info = load_weights(
+            get_model_class(task.label_type, config.classifier),
+            config.model,
+            config=model_config,
+            dtype=torch.float32,  # half-precision weights would lose updates of 1e-5
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
+        )
+    except UserError:
+        raise
+    except Exception as error:  # libraries raise many types for damaged files
+        raise unavailable_error(config.model, error, available=available) from None
+    return model_config, tokenizer, model, set(info["missing_keys"]) | {name for name, *_ in info["mismatched_keys"]}
 
 
 def start_at_ratings(model: nn.Module, task: Task, examples: Examples, new: Container[str]) -> list[str]:
@@ -203,10 +215,10 @@ def start_at_ratings(model: nn.Module, task: Task, examples: Examples, new: Cont
 
 
 def build_encoder(config: TextConfig, task: Task, model_config: Any, tokenizer: Any, max_length: int) -> TextEncoder:
-    """Build the encoder of a pretrained model. A model of headwise keeps its way of encoding pairs and sentences.
+    """Build the encoder of a pretrained model. A model of headwise keeps its encoding of pairs and sentences.
 
     Raises:
-        UserError: a model of headwise expects single texts and the task has pairs, or the other way round.
+        UserError: a model of headwise expects single texts and the task has pairs, or vice versa.
     """
     pair: Any = "joint" if task.pair else None
     hierarchy = None

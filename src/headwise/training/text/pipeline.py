@@ -18,7 +18,6 @@ from headwise.guides import Dependency, Guide
 from headwise.tasks import Examples, Task, summarize
 from headwise.tasks.metrics.labels import column_array
 from headwise.tasks.summary import describe_labels
-from headwise.training.core import run_dir
 from headwise.training.core.arguments import build_encoder_arguments, checkpointing_arguments, get_batch_size
 from headwise.training.core.batches import build_sampler, identity_collate
 from headwise.training.core.card import Card
@@ -28,6 +27,7 @@ from headwise.training.core.distributed import state
 from headwise.training.core.metrics import Evaluation
 from headwise.training.core.pipeline import ModelBundle, Pipeline
 from headwise.training.core.pretrained import check_gradient_checkpointing, is_scheme
+from headwise.training.core.run_settings import evaluated_splits, get_settings
 from headwise.training.core.tune import TRIAL_STEPS, run_short, tune_learning_rate
 from headwise.training.text.card import build_card
 from headwise.training.text.config import TextConfig, check_label_options
@@ -188,7 +188,7 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         task, examples, encoder = data.task, data.examples, bundle.encoder
         trainer.compute_metrics = None  # it evaluates dev only
         scores = {}
-        for split in run_dir.evaluated_splits(bundle.encoded):
+        for split in evaluated_splits(bundle.encoded):
             encoded = bundle.encoded[split]
             output = trainer.predict(encoder.to_dataset(encoded))
             check_finite(output.predictions, split)
@@ -212,7 +212,7 @@ def tokenize_splits(encoder: TextEncoder, examples: Examples, directory: Path) -
     Runs of a study with the same tokenizer and rows share the files of splits with up to `MAX_SHARED_ROWS` rows.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    shared = run_dir.get_token_dir()
+    shared = get_settings().token_dir
     encoded = {}
     for split, rows in examples.splits.items():
         key = encoder.cache_key(rows) if shared is not None and len(rows) <= MAX_SHARED_ROWS else None

@@ -20,6 +20,7 @@ from headwise.training.core.environment import uses_bfloat16
 from headwise.training.core.metrics import Evaluation, SplitResult
 from headwise.training.core.pipeline import ModelBundle, Pipeline
 from headwise.training.core.pretrained import load_pretrained
+from headwise.training.core.run_settings import evaluated_splits
 from headwise.training.translation.batches import TokenBatchSampler
 from headwise.training.translation.config import TranslationConfig
 from headwise.training.translation.data import TranslationData, fingerprint, load_data
@@ -136,7 +137,7 @@ class TranslationPipeline(Pipeline[TranslationConfig, TranslationData, Translati
         start = time.perf_counter()
         translations = {
             split: decoder.translate(get_sources(bundle.tokens[split]), show_progress=shows_progress_bars())
-            for split in run_dir.evaluated_splits(("dev", *data.pairs.tests))
+            for split in evaluated_splits(("dev", *data.pairs.tests))
         }
         sentences_per_second = sum(map(len, translations.values())) / (time.perf_counter() - start)
         results = {}

@@ -24,7 +24,7 @@ from headwise.training.core.distributed import main_process_only
 from headwise.training.core.table_writer import open_output, open_text
 from headwise.training.jobs import PART_ROWS, JobDir, JobOptions, PartTask, Progress, Result, open_job
 from headwise.training.jobs.files import (
-    OutputPart,
+    InputPart,
     TableTask,
     TextPart,
     output_paths,
@@ -85,7 +85,7 @@ def predict(
     settings = {"clip": clip, "safe_csv": is_safe_csv()}
     with open_job(out, prediction_plan(run, outputs, options, settings), options) as job_dir:
         assert job_dir is not None
-        plan: Callable[[], Sequence[OutputPart]]
+        plan: Callable[[], Sequence[InputPart]]
         if is_table == {False}:
             plan = partial(plan_text, outputs, job_dir, options.part_rows or PART_ROWS)
             task: PartTask = TranslatedLines(run, clip)

@@ -10,7 +10,7 @@ from datasets import Dataset
 from numpy.typing import NDArray
 
 from headwise.errors import UserError
-from headwise.native_errors import tokenizing
+from headwise.native_errors import tokenizer_errors
 
 #: Sentences tokenized at a time.
 CHUNK_ROWS = 1000
@@ -128,7 +128,7 @@ def encode(tokenizer: Any, texts: list[str]) -> Iterator[list[int]]:
 
     The backend tokenizer is called directly because the wrapper warns about long texts.
     """
-    with tokenizing(tokenizer):
+    with tokenizer_errors(tokenizer):
         return (encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(list(texts)))
 
 
