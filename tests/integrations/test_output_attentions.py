@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import headwise as hw
-from tests.integrations.tiny_models import build_batch, build_model
+from headwise.inspection.capture import capture_attention
+from tests.integrations.tiny_models import build_batch, build_model, hf
 
 
 @pytest.mark.parametrize("family", ["mpnet", "deberta", "bert"])
@@ -64,3 +65,19 @@ def test_guides_that_read_outputs_or_values_are_refused() -> None:
     error = pytest.raises(ValueError, match="Disagreement reads values or outputs of heads")
     with error, hw.guiding(model, guides, output_attentions=True):
         pass
+
+
+def test_maps_of_whole_blocks_are_cut_to_the_length_of_the_text() -> None:
+    """BigBird pads its inputs to whole blocks, and returns maps of the padded length."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = hf.BigBirdModel(hf.BigBirdConfig(vocab_size=40, max_position_embeddings=64, block_size=4, **sizes)).eval()
+    ids = torch.randint(3, 40, (2, 46))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    (returned,) = model(**inputs, output_attentions=True).attentions
+    assert returned.shape[2:] == (48, 48)
+    observed = []
+    capture_attention(model, inputs, lambda _, rows: observed.append(rows.weights(0, 46)))
+    torch.testing.assert_close(observed, [returned[:, :, :46, :46]])
+    with hw.guiding(model.train(), [hw.guides.First(1.0)], output_attentions=True, example=inputs) as guided:
+        model(**inputs)
+        assert guided.loss().isfinite()

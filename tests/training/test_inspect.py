@@ -18,6 +18,7 @@ from transformers import (
     RemBertConfig,
     RemBertModel,
     T5Config,
+    T5EncoderModel,
     T5ForConditionalGeneration,
 )
 
@@ -170,6 +171,18 @@ def test_hugging_face_encoder_decoder_models(name: str, headwise: Headwise, tmp_
         prediction = cross["models"][0]["prediction"]
         assert prediction["is_given"] == bool(target)
         assert len(cross["models"][0]["cell_max"]) == 2
+
+
+def test_encoder_that_was_saved_without_its_decoder(headwise: Headwise, tmp_path: Path) -> None:
+    tokenizer = build_tokenizer(["a good film"], framed=True, max_tokens=30)
+    config = T5Config(vocab_size=len(tokenizer), d_model=8, d_kv=4, d_ff=8, num_layers=2, num_heads=2)
+    T5EncoderModel(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    page = tmp_path / "page.html"
+    code, _, err = headwise("inspect", tmp_path / "model", "--text", "a good film", "--out", page)
+    assert (code, err) == (0, "")
+    (text,) = page_data(page)["texts"]
+    assert text["tokens"] == ["[CLS]", "a", "good", "film", "[SEP]"]
 
 
 def test_user_errors_are_one_line(plain: Path, run: Path, headwise: Headwise, tmp_path: Path) -> None:

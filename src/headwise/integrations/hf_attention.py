@@ -270,6 +270,8 @@ def prepare_call(
         key, value, position_bias = trim_keys(key, value, position_bias, num_queries)
     num_keys = key.shape[2]
     key_padding, mask, position_bias = split_mask(attention_mask, position_bias, num_keys)
+    if key_padding is not None and key_padding.shape[0] != query.shape[0]:  # one mask for all texts
+        key_padding = key_padding.expand(query.shape[0], -1)
     implementation = model_attn_implementation(module)
     offset = 0
     if scheme is not None:

@@ -141,5 +141,5 @@ def padded_rows(padding: Tensor, attention_mask: Tensor | None, *, at_end: bool 
 def real_tokens(key_padding: Tensor | None, mask: Tensor | None, batch_size: int) -> Tensor | None:
     """Return which tokens are visible to at least one query, (B, N); None if all are."""
     if key_padding is not None:
-        return key_padding if key_padding.shape[0] == batch_size else key_padding.expand(batch_size, -1)
+        return key_padding
     return None if mask is None else mask.expand(batch_size, *mask.shape[1:]).any(dim=1).any(dim=1)

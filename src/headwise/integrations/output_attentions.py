@@ -42,8 +42,9 @@ def recording_output_attentions(model: PreTrainedModel, recorder: Recorder) -> I
                 "guided"
             )
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
+        length = output[0].shape[1]
         for weights in attentions:
-            recorder.record(base, record_from_weights(weights, mask))
+            recorder.record(base, record_from_weights(weights, mask, length))
         return type(output)(**{name: x for name, x in output.items() if name != "attentions"})
 
     with ExitStack() as stack:
@@ -59,15 +60,15 @@ def are_maps(attentions: Any) -> bool:
     return all(isinstance(weights, Tensor) and weights.dim() == 4 for weights in attentions)
 
 
-def record_from_weights(weights: Tensor, mask: Tensor | None) -> LayerRecord:
-    """Return the record of a layer with weights (B, H, N, N).
+def record_from_weights(weights: Tensor, mask: Tensor | None, length: int) -> LayerRecord:
+    """Return the record of a layer with weights (B, H, N, N); those of BigBird are of whole blocks of tokens.
 
     The weights stand for the queries, so that the gradients of task and guides can be compared there.
     """
     padding = None if mask is None else mask.bool()
-    real_weights = weights
+    real_weights = weights[:, :, :length, :length]
     if padding is not None:
-        real_weights = weights * (padding[:, None, :, None] & padding[:, None, None, :])
+        real_weights = real_weights * (padding[:, None, :, None] & padding[:, None, None, :])
     return LayerRecord(
         q=weights,
         k=weights,

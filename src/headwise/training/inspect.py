@@ -12,6 +12,7 @@ from transformers import (
     AutoModel,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
     AutoModelForTokenClassification,
     AutoTokenizer,
 )
@@ -210,6 +211,8 @@ def get_auto_class(architecture: str) -> Any:
         return AutoModelForTokenClassification
     if architecture in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values():
         return AutoModelForSeq2SeqLM
+    if architecture.endswith("EncoderModel"):  # T5EncoderModel, whose files have no decoder
+        return AutoModelForTextEncoding
     return AutoModel
 
 

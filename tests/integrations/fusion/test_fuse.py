@@ -419,3 +419,27 @@ def test_model_whose_eager_attention_gives_nan_for_padding_is_fused() -> None:
     real, batch = case.batch(model.config, 11, True)
     actual = model(**batch).last_hidden_state[real]
     torch.testing.assert_close(actual, build_model(CASES["parakeet"]).eval()(**batch).last_hidden_state[real])
+
+
+@pytest.mark.parametrize("batch_size", [1, 2], ids=["one-mask", "mask-per-text"])
+@pytest.mark.parametrize("hidden", [-1e9, -2.0])
+@pytest.mark.parametrize("name", ["t5-encoder", "mpnet", "layoutlmv3"])
+def test_additive_masks_of_the_caller(name: str, hidden: float, batch_size: int) -> None:
+    model = build_model(CASES[name]).eval()
+    _, batch = CASES[name].batch(model.config, 9, False)
+    mask = torch.where(torch.rand(batch_size, 1, 9, 9) > 0.3, 0.0, hidden).double()
+    with torch.no_grad():
+        expected = model(**batch, attention_mask=mask)[0]
+        hw.fuse_attention(model, verbose=False)
+        torch.testing.assert_close(model(**batch, attention_mask=mask)[0], expected, **TOLERANCE)
+
+
+def test_causal_xlnet_reads_texts_of_one_token() -> None:
+    """Its causal mask, which is the same for all texts, then has the shape of a padding mask."""
+    case = dataclasses.replace(CASES["xlnet"], config={**CASES["xlnet"].config, "attn_type": "uni"})
+    model = build_model(case).eval()
+    ids = torch.tensor([[5], [7]])
+    with torch.no_grad():
+        expected = model(ids)[0]
+        hw.fuse_attention(model, verbose=False)
+        torch.testing.assert_close(model(ids)[0], expected, **TOLERANCE)

@@ -107,13 +107,6 @@ def split_heads(x: Tensor, head_dim: int) -> Tensor:
     return by_head.transpose(1, 2)
 
 
-def boolean_mask(mask: Tensor | None) -> Tensor | None:
-    """Return a mask of 0 and a very negative number, as transformers builds it, as a boolean one."""
-    if mask is None or mask.dtype == torch.bool:
-        return mask
-    return mask > torch.finfo(mask.dtype).min / 2
-
-
 def dropout_probability(layer: nn.Module, dropout: float | nn.Dropout) -> float:
     """Return the dropout probability of a layer in its present mode, 0 in evaluation."""
     return (dropout.p if isinstance(dropout, nn.Dropout) else float(dropout)) if layer.training else 0.0

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3Encoder, LayoutLMv3SelfAttention
 
-from headwise.integrations.fusion.attention import boolean_mask, dropout_probability, fused_attention, split_heads
+from headwise.integrations.fusion.attention import dropout_probability, fused_attention, split_heads
 from headwise.integrations.fusion.family import Family
 from headwise.integrations.fusion.offloading import load_offloaded, modules_with_name
 
@@ -37,7 +37,7 @@ class FusedLayoutLMv3SelfAttention(LayoutLMv3SelfAttention):
             q,
             k,
             v,
-            boolean_mask(attention_mask),
+            attention_mask,
             position_bias=rel_pos,
             scale=1.0 / math.sqrt(self.attention_head_size),
             dropout=dropout_probability(self, self.dropout),

@@ -13,7 +13,6 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAtte
 
 from headwise.integrations.fusion.attention import (
     PositionTerms,
-    boolean_mask,
     dropout_probability,
     fused_attention,
     split_heads,
@@ -41,7 +40,7 @@ class FusedMPNetSelfAttention(MPNetSelfAttention):
             q,
             k,
             v,
-            boolean_mask(attention_mask),
+            attention_mask,
             scheme=None
             if position_bias is None
             else PositionTerms(relative_bias=position_bias, table_start=-MAX_DISTANCE),
