@@ -2,12 +2,13 @@
 
 import gzip
 import resource
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoConfig, AutoTokenizer, RobertaConfig, RobertaModel
+from transformers import AutoConfig, AutoTokenizer, RobertaConfig, RobertaModel, T5Config, T5EncoderModel
 
 from headwise.errors import UserError
 from headwise.training import TextConfig, TextModel, evaluate, predict, train
@@ -51,6 +52,25 @@ def test_missing_model_directories(reviews: Path, tmp_path: Path, headwise: Head
     expected = f"headwise: error: {model}: no such directory; expected a Hugging Face model\n"
     for args in (("adapt", model, "--data", reviews, "--out", tmp_path / "adapted"), ("fuse", model)):
         assert headwise(*args) == (2, "", expected)
+
+
+def test_pretrained_models_without_some_of_their_layers(
+    reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise
+) -> None:
+    config = AutoConfig.from_pretrained(bert)
+    config.num_hidden_layers += 1
+    AutoTokenizer.from_pretrained(bert).save_pretrained(tmp_path / "layers")
+    shutil.copy(bert / "model.safetensors", tmp_path / "layers")
+    config.save_pretrained(tmp_path / "layers")
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    tokenizer.save_pretrained(tmp_path / "t5")
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    T5EncoderModel(T5Config(vocab_size=len(tokenizer), pad_token_id=0, **sizes)).save_pretrained(tmp_path / "t5")
+    for name, layer in ("layers", "encoder.layer."), ("t5", "decoder.block."):
+        line = error_line(headwise, "--data", reviews, "--model", tmp_path / name, "--out", tmp_path / "run")
+        assert f"{tmp_path / name}: " in line
+        assert f"are missing, such as {'bert' if name == 'layers' else 'transformer'}.{layer}" in line
+        assert not (tmp_path / "run").exists()
 
 
 def test_options(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:

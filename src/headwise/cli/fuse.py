@@ -120,7 +120,7 @@ def load_model(path: str, dtype: str, device: str) -> Any:
     with loading_errors(path):
         names = getattr(load_pretrained(AutoConfig, path), "architectures", None) or [""]
         loader = AutoModelForTextEncoding if names[0].endswith("T5EncoderModel") else AutoModel
-        model = load_weights(loader, path, dtype=getattr(torch, dtype))
+        model, _ = load_weights(loader, path, dtype=getattr(torch, dtype))
     return model.to(device).eval()
 
 

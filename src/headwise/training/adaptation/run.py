@@ -154,10 +154,10 @@ def load_model(config: AdaptConfig) -> tuple[Any, Any, dict[str, Any], int, list
     try:
         tokenizer = load_pretrained(AutoTokenizer, config.model, **options)
         dtype = {"dtype": torch.float32}  # half-precision weights would lose updates of 1e-5
-        model, info = load_weights(AutoModelForMaskedLM, config.model, output_loading_info=True, **dtype, **options)
+        model, info = load_weights(AutoModelForMaskedLM, config.model, **dtype, **options)
         pooler = {}
         if any("pooler." in name for name in info["unexpected_keys"]):
-            base = load_weights(AutoModel, config.model, **dtype, **options)
+            base, _ = load_weights(AutoModel, config.model, **dtype, **options)
             pooler = {
                 f"{model.base_model_prefix}.{name}": weight
                 for name, weight in base.state_dict().items()

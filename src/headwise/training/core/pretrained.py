@@ -5,7 +5,8 @@ Model directories may contain Python code. It is never run unless the user asks 
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
@@ -98,7 +99,7 @@ def load_pretrained(loader: Any, path: Path | str, *, complete: bool = False, **
         ) from None
 
 
-def load_weights(loader: Any, model: str, **options: Any) -> Any:
+def load_weights(loader: Any, model: str, **options: Any) -> tuple[Any, dict[str, Any]]:
     """Load a pretrained model from safetensors, or from `pytorch_model.bin` if it has no others.
 
     A .bin file is a pickle. torch reads it with `weights_only=True`, which creates tensors and refuses everything else.
@@ -108,9 +109,20 @@ def load_weights(loader: Any, model: str, **options: Any) -> Any:
         model: The directory or the name on the hub.
         options: Options of `from_pretrained`.
 
+    Returns:
+        The model and transformers' report on its weights.
+
     Raises:
-        UserError: As `load_pretrained`, or a .bin file contains other objects than tensors.
+        UserError: As `load_pretrained`, weights of layers are missing, or a .bin file contains other objects than
+            tensors.
     """
+    loaded, report = load_any_weights(loader, model, output_loading_info=True, **options)
+    check_layers(loaded, report["missing_keys"], model)
+    return loaded, report
+
+
+def load_any_weights(loader: Any, model: str, **options: Any) -> Any:
+    """Load a pretrained model as `load_weights`, with layers that are missing in its files."""
     if find_weights(model, SAFETENSORS, options) or not find_weights(model, BIN_FILES, options):
         return load_pretrained(loader, model, use_safetensors=True, **options)
     logger.warning(
@@ -162,6 +174,21 @@ def check_complete(report: dict[str, Any], path: Path | str) -> None:
         raise UserError(
             f"{path}: {len(missing)} weights of the model are missing, such as {missing[0]}; its files are damaged or "
             "belong to different models"
+        )
+
+
+def check_layers(model: Any, missing: Iterable[str], path: str) -> None:
+    """Check that all layers of a pretrained model are in its files. New heads are no layers.
+
+    Raises:
+        UserError: Layers are missing, such as the decoder of a `T5EncoderModel`.
+    """
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
+    names = sorted(name for name in missing if re.match(rf"{prefix}(.*\.)?\d+\.", name))
+    if names:
+        raise UserError(
+            f"{path}: {len(names)} weights of the layers of {type(model).__name__} are missing, such as "
+            f"{names[0]}; its files are damaged or belong to another kind of model, such as an encoder without decoder"
         )
 
 

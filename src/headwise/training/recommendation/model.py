@@ -101,7 +101,7 @@ def build_from_encoder(config: RecommendationConfig) -> tuple[HeadwiseForRecomme
     options = {} if available else {"local_files_only": True}
     try:
         tokenizer = load_pretrained(AutoTokenizer, config.model, **options)
-        encoder = load_weights(AutoModel, config.model, dtype=torch.float32, **options)
+        encoder, _ = load_weights(AutoModel, config.model, dtype=torch.float32, **options)
     except UserError:
         raise
     except Exception as error:  # libraries raise many types for damaged files

@@ -170,7 +170,6 @@ def load_with_head(config: TextConfig, task: Task, examples: Examples) -> tuple[
             config.model,
             config=model_config,
             dtype=torch.float32,  # half-precision weights would lose updates of 1e-5
-            output_loading_info=True,
             ignore_mismatched_sizes=True,
             **options,
         )
