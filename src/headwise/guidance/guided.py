@@ -51,11 +51,12 @@ class Guided:
         self._in_outer_model = False  # the model's forward has started, but not that of its base model
         self._records_in_eval = False
         self._auto_weight = AutoWeight()
+        self._eager_step = ExitStack()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Guided":
         """Return a closed recorder. A copy of a guided model is not guided."""
         copied = copy.copy(self)
-        copied.model, copied._layers, copied._inputs = nn.Identity(), [], {}
+        copied.model, copied._layers, copied._inputs, copied._eager_step = nn.Identity(), [], {}, ExitStack()
         copied.is_closed = True
         return copied
 
@@ -90,6 +91,17 @@ class Guided:
     def _clear(self) -> None:
         self._layers, self._inputs, self._in_forward = [], {}, False
 
+    @torch.compiler.disable
+    def _prepare_step(self) -> None:
+        """Turn the compiler off for the next step if it updates automatic weights, otherwise on.
+
+        They are computed from gradients at the queries. Those that a compiled model returns have none, because its
+        losses do not depend on the returned copies.
+        """
+        self._eager_step.close()
+        if self._auto_weight.is_due() and any(guide.auto for guide in self.guides):
+            self._eager_step.enter_context(torch.compiler.set_stance("force_eager"))
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save in a checkpoint: the weights of automatic guides and the step."""
         return {
@@ -103,6 +115,7 @@ class Guided:
         for guide in self.guides:
             if guide.auto:
                 guide.weight = state["weights"][guide.name]
+        self._prepare_step()
 
     def loss(self, task_loss: Tensor | None = None, *, progress: float = 0.0) -> Tensor:
         """Compute the guides' loss of the last forward pass, the sum of `losses`. Add it to the task's loss."""
@@ -142,6 +155,7 @@ class Guided:
             if self._auto_weight.is_due():
                 self._auto_weight.update(task_loss, auto_terms, [layer.q for layer in layers if layer.q.requires_grad])
             self._auto_weight.step += 1
+            self._prepare_step()
         return {guide.name: guide.weight_at(progress) * term for guide, term in terms.items()}
 
 
@@ -224,6 +238,8 @@ def guiding(
             if not has_records:
                 raise UnsupportedAttentionError(inner)
             check_same_outputs(inner, before, after)
+        stack.callback(guided._eager_step.close)
+        guided._prepare_step()
         yield guided
 
 
