@@ -33,15 +33,9 @@ class Guided:
     """
 
     def __init__(self, model: nn.Module, guides: Sequence[Guide]) -> None:
-        if not isinstance(guides, Sequence) or not all(isinstance(guide, Guide) for guide in guides):
-            raise TypeError(f"guides must be a list of guides such as MapDiscrimination(0.01), got {guides!r}")
+        self.model, self.guides = model, check_guides(guides)
         if not guides:
             raise ValueError("guides must contain at least one guide")
-        names = [guide.name for guide in guides]
-        repeated = {name for name in names if names.count(name) > 1}
-        if repeated:
-            raise ValueError(f"two guides have the name {repeated.pop()!r}: set name= for one of them")
-        self.model, self.guides = model, tuple(guides)
         self.required_fields = frozenset[RecordField]().union(*(guide.required_fields for guide in guides))
         self.terms: dict[str, Tensor] = {}
         self.is_closed = False
@@ -110,7 +104,17 @@ class Guided:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state returned by `state_dict`."""
+        """Restore a state returned by `state_dict`.
+
+        Raises:
+            ValueError: the state is of other guides.
+        """
+        names = [guide.name for guide in self.guides if guide.auto]
+        if sorted(names) != sorted(state["weights"]):
+            raise ValueError(
+                f"the checkpoint has automatic weights of {', '.join(state['weights']) or 'no guides'}, but the guides "
+                f"with automatic weights are {', '.join(names) or 'none'}: resume with the same guides"
+            )
         self._auto_weight.step = state["step"]
         for guide in self.guides:
             if guide.auto:
@@ -140,11 +144,14 @@ class Guided:
         record = ForwardRecord(self._layers, self._inputs)
         self._clear()
         layers = record.layers
-        if torch.is_grad_enabled() and not layers[-1].received.requires_grad and is_trainable(self.model):
-            raise RuntimeError(
-                "the recorded attention has no gradient. Reentrant gradient checkpointing drops it: pass "
-                "gradient_checkpointing_kwargs={'use_reentrant': False}, or train the guided layers"
-            )
+        if torch.is_grad_enabled() and is_trainable(self.model):
+            for guide in self.guides:
+                if not any(layer.received.requires_grad for layer in guide.select_layers(layers)):
+                    raise RuntimeError(
+                        f"the attention that {guide.name} guides has no gradient. Reentrant gradient checkpointing "
+                        "drops it: pass gradient_checkpointing_kwargs={'use_reentrant': False}, or train the guided "
+                        "layers"
+                    )
         terms = {guide: guide(record) for guide in self.guides}
         self.terms = {guide.name: term.detach() for guide, term in terms.items()}
         auto_terms = {guide: term for guide, term in terms.items() if guide.auto}
@@ -241,6 +248,17 @@ def guiding(
         stack.callback(guided._eager_step.close)
         guided._prepare_step()
         yield guided
+
+
+def check_guides(guides: Sequence[Guide]) -> tuple[Guide, ...]:
+    """Return guides, or raise TypeError or ValueError if they are not a list of guides with different names."""
+    if not isinstance(guides, Sequence) or not all(isinstance(guide, Guide) for guide in guides):
+        raise TypeError(f"guides must be a list of guides such as MapDiscrimination(0.01), got {guides!r}")
+    names = [guide.name for guide in guides]
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
+        raise ValueError(f"two guides have the name {repeated.pop()!r}: set name= for one of them")
+    return tuple(guides)
 
 
 def is_trainable(model: nn.Module) -> bool:
