@@ -64,16 +64,22 @@ class Guided:
     ) -> tuple[Any, dict[str, Any]]:
         """Start to record a forward pass.
 
-        This is a forward pre-hook of the model and of its base model, because the base model may be called directly.
+        This is a forward pre-hook of the model and of its base model, because the base model may be called directly,
+        and of a wrapper that calls the model's `forward` without its hooks.
 
         Returns:
-            The arguments of the model, without inputs that are only for guides.
+            The arguments of the module, without inputs that are only for guides.
         """
-        if not self.is_closed and (module is self.model or not self._in_outer_model):
+        is_base = module is not self.model and module is getattr(self.model, "base_model", None)
+        if not self.is_closed and not (is_base and self._in_outer_model):
             self._clear()
-            names = inspect.signature(module.forward).parameters if args else ()
-            self._inputs, self._in_forward = dict(zip(names, args, strict=False)) | kwargs, True
-        self._in_outer_model = module is self.model
+            if args and isinstance(args[0], Mapping):  # the features of sentence-transformers
+                self._inputs = {**args[0], **kwargs}
+            else:
+                names = inspect.signature((module if is_base else self.model).forward).parameters if args else ()
+                self._inputs = dict(zip(names, args, strict=False)) | kwargs
+            self._in_forward = True
+        self._in_outer_model = not is_base
         guide_keys = {key for guide in self.guides for key in guide.input_keys}
         return args, {name: x for name, x in kwargs.items() if name not in guide_keys}
 
@@ -235,7 +241,7 @@ def guiding(
             stack.enter_context(use_headwise_attention(inner))
             stack.enter_context(recording(inner, guided))
         stack.callback(guided._clear)
-        for module in dict.fromkeys([inner, inner.base_model]):
+        for module in dict.fromkeys([*wrappers_without_hooks(model, inner), inner, inner.base_model]):
             stack.callback(module.register_forward_pre_hook(guided.start_forward, with_kwargs=True).remove)
         if before is not None:
             guided._records_in_eval = True
@@ -259,6 +265,12 @@ def check_guides(guides: Sequence[Guide]) -> tuple[Guide, ...]:
     if repeated:
         raise ValueError(f"two guides have the name {repeated.pop()!r}: set name= for one of them")
     return tuple(guides)
+
+
+def wrappers_without_hooks(model: nn.Module, inner: nn.Module) -> list[nn.Module]:
+    """Return the modules of sentence-transformers that contain a model. They call its `forward` without its hooks."""
+    modules = [module for module in model.modules() if type(module).__module__.startswith("sentence_transformers.")]
+    return [module for module in modules if any(child is inner for child in module.children())]
 
 
 def is_trainable(model: nn.Module) -> bool:
