@@ -91,7 +91,7 @@ class Guided:
     def _clear(self) -> None:
         self._layers, self._inputs, self._in_forward = [], {}, False
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _prepare_step(self) -> None:
         """Turn the compiler off for the next step if it updates automatic weights, otherwise on.
 
