@@ -152,7 +152,8 @@ class Guided:
         layers = record.layers
         if torch.is_grad_enabled() and is_trainable(self.model):
             for guide in self.guides:
-                if not any(layer.received.requires_grad for layer in guide.select_layers(layers)):
+                guided_layers = [layers[-1]] if guide.layers is None else guide.select_layers(layers)
+                if not any(layer.received.requires_grad for layer in guided_layers):
                     raise RuntimeError(
                         f"the attention that {guide.name} guides has no gradient. Reentrant gradient checkpointing "
                         "drops it: pass gradient_checkpointing_kwargs={'use_reentrant': False}, or train the guided "
